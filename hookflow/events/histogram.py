@@ -1,0 +1,40 @@
+"""Durations in bins that add up, so that any stretch of a run has its own percentiles.
+
+A bin keeps the top three bits of a duration in nanoseconds: four bins an octave, each 14 to 25 % wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+BINS = 256
+"""More than a duration of 64 bits can reach."""
+
+
+def bin_of(ns: int) -> int:
+    """Return the bin of a duration of `ns` nanoseconds; never falls as `ns` grows."""
+    exponent = ns.bit_length() - 3
+    return (exponent << 2) + (ns >> exponent) if exponent > 0 else ns
+
+
+def bounds(index: int) -> tuple[int, int]:
+    """Return the first duration in a bin and the first one beyond it, in nanoseconds."""
+    if index < 8:
+        return index, index + 1
+    exponent = (index >> 2) - 1
+    return (index & 3 | 4) << exponent, ((index & 3 | 4) + 1) << exponent
+
+
+def percentile(counts: Mapping[int, int], share: float) -> float:
+    """Return the duration in nanoseconds below which `share` (0 to 1) of the counted ones lie, to a bin's width.
+
+    Returns 0.0 when nothing has been counted.
+    """
+    rank = share * sum(counts.values())
+    below = 0
+    for index in sorted(counts):
+        low, high = bounds(index)
+        if below + counts[index] >= rank and counts[index]:
+            return low + (high - low) * max(rank - below, 0) / counts[index]
+        below += counts[index]
+    return 0.0

@@ -1,0 +1,101 @@
+"""Append-only JSON lines: the one format of the event log and of the command log."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+CHUNK = 1 << 20
+"""Bytes read at a time, so that opening the log of a long run leaves room for a key press in between."""
+
+
+def encode(record: Mapping[str, Any]) -> str:
+    """Return the record as one line of strict JSON; a number that is not finite becomes its name as a string."""
+    try:
+        return json.dumps(record, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(record), separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case Mapping():
+            return {key: _finite(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_finite(item) for item in value]
+    return value
+
+
+class Appender:
+    """Writes records to the end of a file, each batch in one write, so that many may write and none is torn."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._mend(path)
+
+    def _mend(self, path: Path) -> None:
+        """End a line that a killed writer left torn, so that it costs itself and not the next one too."""
+        size = path.stat().st_size
+        if size:
+            with path.open("rb") as file:
+                file.seek(size - 1)
+                if file.read(1) != b"\n":
+                    os.write(self._file, b"\n")
+
+    def append(self, records: Iterable[Mapping[str, Any]]) -> int:
+        """Append the records and return how many bytes that took."""
+        data = "".join(encode(record) + "\n" for record in records).encode()
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._file, rest) :]
+        return len(data)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class Tail:
+    """Reads what has been appended since the last look; a line still being written waits for its end."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._at = 0
+        self._rest = b""
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the next whole records, at most about CHUNK bytes of them; none when there is nothing new.
+
+        A line that is not a JSON object (torn by a kill) is passed over.
+        """
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._at)
+                data = file.read(CHUNK)
+        except OSError:
+            return []
+        self._at += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        records = []
+        for line in lines:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                records.append(record)
+        return records
+
+    def read_all(self) -> list[dict[str, Any]]:
+        """Return everything from here to the present end of the file."""
+        records: list[dict[str, Any]] = []
+        while True:
+            before = self._at
+            records += self.read()
+            if self._at == before:
+                return records

@@ -1,0 +1,116 @@
+"""A run directory: its files by name, who is behind it, and whether that process still lives."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+Life = Literal["alive", "gone", "remote", "unborn"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """The directory of one run, `runs/<name>/<id>/`."""
+
+    path: Path
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def identity(self) -> Path:
+        """Who runs: id, name, host, pid and its start time. Replaced whole at each attempt."""
+        return self.path / "run.json"
+
+    @property
+    def pipeline(self) -> Path:
+        """The resolved pipeline: what was run, with every override in it."""
+        return self.path / "pipeline.toml"
+
+    @property
+    def plan(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def events(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def commands(self) -> Path:
+        return self.path / "commands.jsonl"
+
+    @property
+    def output(self) -> Path:
+        """What the training process printed."""
+        return self.path / "output.log"
+
+    @property
+    def now(self) -> Path:
+        """A few bytes that say where the training thread is; see `events.now`."""
+        return self.path / "now.bin"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @classmethod
+    def create(cls, root: Path, name: str) -> RunDir:
+        """Make `root/name/<date>-<time>-<four hex digits>/` and return it."""
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        path = root / name / f"{stamp}-{secrets.token_hex(2)}"
+        path.mkdir(parents=True)
+        return cls(path)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the contents of `run.json`, or an empty mapping when it is not there or not readable."""
+        try:
+            loaded = json.loads(self.identity.read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return loaded if isinstance(loaded, dict) else {}
+
+    def sign(self, **facts: Any) -> None:
+        """Write `facts` into `run.json`, over what is there, whole or not at all."""
+        write_whole(self.identity, json.dumps(self.describe() | facts, indent=1))
+
+    def sign_process(self, pid: int | None = None) -> None:
+        """Note the process that trains: its pid, its start time (pids are used again) and its host."""
+        process = psutil.Process(pid)
+        self.sign(pid=process.pid, process_started=process.create_time(), host=socket.gethostname())
+
+    def life(self) -> Life:
+        """Say whether the process behind the run lives: asked of the system, never guessed from a missing `end`."""
+        facts = self.describe()
+        if "pid" not in facts:
+            return "unborn"
+        if facts.get("host") != socket.gethostname():
+            return "remote"
+        try:
+            process = psutil.Process(facts["pid"])
+            same = abs(process.create_time() - facts["process_started"]) < 1.0
+            return "alive" if same and process.status() != psutil.STATUS_ZOMBIE else "gone"
+        except psutil.Error:
+            return "gone"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file so that a reader sees the old one or the new one, never half of it."""
+    aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    aside.write_text(text, "utf-8")
+    aside.replace(path)
+
+
+def all_runs(root: Path) -> list[RunDir]:
+    """Return every run directory below `root`, the newest first."""
+    found = [RunDir(identity.parent) for identity in root.glob("*/*/run.json")]
+    return sorted(found, key=lambda run: (re.sub(r"\D", "", run.id[:15]), run.id), reverse=True)

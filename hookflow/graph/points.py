@@ -1,0 +1,119 @@
+"""The named places of a training run where hooks fire.
+
+This is the loop that the runner walks; a test holds the two together:
+
+    before_run
+        after_load_checkpoint                     # read, not yet copied in
+        before_train
+            for epoch:
+                before_train_epoch
+                for batch:
+                    before_train_iter
+                        outputs = task.step(batch)
+                    after_forward
+                    before_backward
+                        loss.backward()
+                    after_backward
+                    before_optimizer_step
+                        optimizer.step()
+                    after_optimizer_step
+                    after_train_iter
+                after_train_epoch
+                every `val_every`:
+                    before_val
+                        before_val_epoch
+                        for batch:
+                            before_val_iter
+                            after_val_iter
+                        after_val_epoch
+                    after_val
+                when asked for:
+                    before_save_checkpoint        # complete, not yet written
+                    after_save_checkpoint         # safe on disk
+        after_train
+        before_test
+            before_test_epoch
+            for batch:
+                before_test_iter
+                after_test_iter
+            after_test_epoch
+        after_test
+        on_exception                              # whatever went wrong
+    after_run                                     # always, after an error too
+
+What the counters say, at every point: `run.iter` is the number of training iterations that are done and `run.epoch`
+the number of epochs that are done. Both step forward just before `after_train_iter` and `after_train_epoch` fire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A place where hooks fire.
+
+    `offers` names the arguments that a hook method may take there; `unit` is what a bare number in `every` counts:
+    training iterations, epochs, or firings of the point itself. `depth` is the nesting in the loop.
+    """
+
+    name: str
+    depth: int
+    offers: tuple[str, ...]
+    unit: str
+    about: str
+
+
+def _point(name: str, depth: int, offers: str, unit: str, about: str) -> Point:
+    return Point(name, depth, tuple(offers.split()), unit, about)
+
+
+POINTS: tuple[Point, ...] = (
+    _point("before_run", 0, "run", "firing", "the model, the data and the optimizer stand; nothing has run"),
+    _point(
+        "after_load_checkpoint", 1, "run checkpoint", "firing", "a checkpoint is read, not yet copied in: edit it here"
+    ),
+    _point("before_train", 1, "run", "firing", "the training loop is about to start"),
+    _point("before_train_epoch", 2, "run", "ep", "an epoch is about to start"),
+    _point("before_train_iter", 3, "run batch batch_idx", "it", "a batch has been fetched, nothing computed"),
+    _point("after_forward", 4, "run batch batch_idx outputs", "it", "the outputs and the loss are there"),
+    _point("before_backward", 4, "run batch batch_idx outputs", "it", "the loss is about to be differentiated"),
+    _point("after_backward", 4, "run batch batch_idx outputs", "it", "the gradients are there"),
+    _point("before_optimizer_step", 4, "run batch batch_idx outputs", "it", "the gradients are final"),
+    _point("after_optimizer_step", 4, "run batch batch_idx outputs", "it", "the weights are new"),
+    _point("after_train_iter", 3, "run batch batch_idx outputs", "it", "an iteration is done and counted"),
+    _point("after_train_epoch", 2, "run", "ep", "an epoch is done and counted"),
+    _point("before_val", 2, "run", "firing", "validation is about to start"),
+    _point("before_val_epoch", 3, "run", "firing", "the pass over the validation data is about to start"),
+    _point("before_val_iter", 4, "run batch batch_idx", "firing", "a validation batch has been fetched"),
+    _point("after_val_iter", 4, "run batch batch_idx outputs", "firing", "the outputs of a validation batch are there"),
+    _point("after_val_epoch", 3, "run metrics", "firing", "the pass is done: hooks put their metrics in"),
+    _point("after_val", 2, "run metrics", "firing", "validation is done, the metrics are complete"),
+    _point("before_save_checkpoint", 2, "run checkpoint", "firing", "a checkpoint is complete, not yet written"),
+    _point("after_save_checkpoint", 2, "run checkpoint path", "firing", "a checkpoint is safe on disk"),
+    _point("after_train", 1, "run", "firing", "the training loop has ended"),
+    _point("before_test", 1, "run", "firing", "the test is about to start"),
+    _point("before_test_epoch", 2, "run", "firing", "the pass over the test data is about to start"),
+    _point("before_test_iter", 3, "run batch batch_idx", "firing", "a test batch has been fetched"),
+    _point("after_test_iter", 3, "run batch batch_idx outputs", "firing", "the outputs of a test batch are there"),
+    _point("after_test_epoch", 2, "run metrics", "firing", "the pass is done: hooks put their metrics in"),
+    _point("after_test", 1, "run metrics", "firing", "the test is done, the metrics are complete"),
+    _point("on_exception", 1, "run exception", "firing", "something raised; the run is about to end"),
+    _point("after_run", 0, "run", "firing", "the last point of every run, after an error too"),
+)
+"""Every point, in the order of a full run. Twenty-two of them are MMEngine's; the five step points and
+`after_save_checkpoint` and `on_exception` are ours."""
+
+BY_NAME: dict[str, Point] = {point.name: point for point in POINTS}
+
+STEP_POINTS = frozenset(
+    ("after_forward", "before_backward", "after_backward", "before_optimizer_step", "after_optimizer_step")
+)
+
+PAIRS: dict[str, str] = {
+    point.name.removeprefix("before_"): "after_" + point.name.removeprefix("before_")
+    for point in POINTS
+    if point.name.startswith("before_") and "after_" + point.name.removeprefix("before_") in BY_NAME
+}
+"""What `around_X` may name: every X that has both a `before_X` and an `after_X`."""

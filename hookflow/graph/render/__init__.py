@@ -1,0 +1,1 @@
+"""A plan, drawn: as text for a terminal, Mermaid, DOT and JSON."""

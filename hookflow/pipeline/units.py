@@ -1,0 +1,40 @@
+"""Amounts of training, as a pipeline file writes them: 100, "100it", "2ep", "30s", "10%"."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Unit = Literal["", "it", "ep", "s", "%"]
+"""Iterations, epochs, seconds, hundredths of the run; "" counts what the point counts."""
+
+_WRITTEN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(it|ep|s|%)\s*$")
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number and its unit; written back as it would stand in a file."""
+
+    value: float
+    unit: Unit
+
+    def __str__(self) -> str:
+        return f"{self.value:g}{self.unit}"
+
+
+def parse_amount(written: object) -> Amount:
+    """Read an amount. Raises ValueError, in words for the user, when it is none."""
+    if isinstance(written, bool) or not isinstance(written, int | str):
+        raise ValueError(f'{written!r} is no amount; write 100, "100it", "2ep", "30s" or "10%"')
+    if isinstance(written, int):
+        amount = Amount(written, "")
+    elif match := _WRITTEN.match(written):
+        amount = Amount(float(match[1]), match[2])  # type: ignore[arg-type]  # the pattern admits only units
+    else:
+        raise ValueError(f'"{written}" is no amount; write 100, "100it", "2ep", "30s" or "10%"')
+    if amount.value <= 0:
+        raise ValueError(f"{written!r} must be above zero")
+    if amount.unit in ("it", "ep") and amount.value != int(amount.value):
+        raise ValueError(f'"{written}" must be a whole number')
+    return amount

@@ -1,0 +1,1 @@
+"""Runs a plan: loops, dispatch, timing, device, checkpoints. Imports torch only where it trains."""

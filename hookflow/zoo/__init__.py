@@ -1,0 +1,1 @@
+"""Models, data and tasks that the shipped pipelines use."""
