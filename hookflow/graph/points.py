@@ -71,9 +71,7 @@ def _point(name: str, depth: int, offers: str, unit: str, about: str) -> Point:
 
 POINTS: tuple[Point, ...] = (
     _point("before_run", 0, "run", "firing", "the model, the data and the optimizer stand; nothing has run"),
-    _point(
-        "after_load_checkpoint", 1, "run checkpoint", "firing", "a checkpoint is read, not yet copied in: edit it here"
-    ),
+    _point("after_load_checkpoint", 1, "run checkpoint", "firing", "a checkpoint is read, not yet copied in"),
     _point("before_train", 1, "run", "firing", "the training loop is about to start"),
     _point("before_train_epoch", 2, "run", "ep", "an epoch is about to start"),
     _point("before_train_iter", 3, "run batch batch_idx", "it", "a batch has been fetched, nothing computed"),

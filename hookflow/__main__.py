@@ -1,0 +1,5 @@
+"""`python -m hookflow` is `hookflow`."""
+
+from hookflow.cli.app import main
+
+main()

@@ -1,0 +1,34 @@
+"""The `hookflow` command. Each command stands in a file of its own and imports what it needs when it is called."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from hookflow.cli.check import check
+from hookflow.cli.graph import graph
+from hookflow.cli.replay import replay
+from hookflow.cli.run import run
+from hookflow.cli.runs import runs
+from hookflow.cli.watch import watch
+from hookflow.errors import UserError
+
+app = typer.Typer(
+    help="Train with hooks that are nodes of a graph: ordered, timed and shown live.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (run, check, graph, watch, replay, runs):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command line. A user's mistake is printed as such and exits with 2, without a traceback."""
+    try:
+        app()
+    except UserError as error:
+        print(f"hookflow: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
