@@ -1,0 +1,48 @@
+"""A hook as declared, before the order is known: where it is bound, and who it wants to stand before or after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from hookflow.errors import Where
+from hookflow.graph.plan import EdgeKind, Half, PlannedHook, Trigger
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """The name of another hook, as an edge or a requirement states it. An `optional` one may be missing."""
+
+    hook: str
+    optional: bool
+    kind: EdgeKind
+    where: Where
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One method of a hook at one point; `after` and `before` hold for this point alone."""
+
+    point: str
+    method: str
+    half: Half
+    takes: tuple[str, ...]
+    trigger: Trigger
+    after: tuple[Wish, ...] = ()
+    before: tuple[Wish, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A hook of the pipeline: `after` and `before` hold at every point where both hooks are bound."""
+
+    hook: PlannedHook
+    where: Where
+    bound: tuple[Bound, ...]
+    after: tuple[Wish, ...] = ()
+    before: tuple[Wish, ...] = ()
+    requires: tuple[Wish, ...] = ()
+
+
+Nodes = Mapping[str, Node]
+"""Every hook by name, in the file's order."""

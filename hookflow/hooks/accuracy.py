@@ -1,0 +1,47 @@
+"""Accuracy: the share of examples whose class was among the highest-scored."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from hookflow.hooks.base import Hook
+
+
+class Accuracy(Hook):
+    """Counts right answers during validation and test and adds them to the metrics.
+
+    Expects a task whose outputs hold `logits` (N, classes) and `target` (N). Counts on the device, so that nothing
+    waits; only the end of the pass reads the total.
+    """
+
+    phase = "early"
+    reads = ("outputs",)
+    writes = ("metrics",)
+
+    def __init__(
+        self,
+        topk: Annotated[int, Field(ge=1, description="how many of the highest-scored classes count as an answer")] = 1,
+    ) -> None:
+        self.topk = topk
+        self.metric = "accuracy" if topk == 1 else f"accuracy_top{topk}"
+        self.right: Any = 0
+        self.seen = 0
+
+    def before_val_epoch(self) -> None:
+        self.right, self.seen = 0, 0
+
+    def after_val_iter(self, outputs: dict[str, Any]) -> None:
+        target = outputs["target"]
+        answers = outputs["logits"].topk(self.topk, dim=1).indices
+        self.right = self.right + (answers == target[:, None]).any(dim=1).sum()
+        self.seen += len(target)
+
+    def after_val_epoch(self, metrics: MutableMapping[str, float]) -> None:
+        metrics[self.metric] = float(self.right) / max(self.seen, 1)
+
+    before_test_epoch = before_val_epoch
+    after_test_iter = after_val_iter
+    after_test_epoch = after_val_epoch

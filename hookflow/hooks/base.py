@@ -1,0 +1,39 @@
+"""What a hook is: an object with methods named like the points it wants to be called at."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+Phase = Literal["first", "early", "normal", "late", "last"]
+PHASES: tuple[Phase, ...] = ("first", "early", "normal", "late", "last")
+"""Places in the order that need no neighbour's name."""
+
+
+class Hook:
+    """Base class of hooks, for the defaults that it gives; any class with the right methods will do.
+
+    A method named like a point (`after_train_iter`) is called there, with the arguments that it names out of those
+    the point offers (`hookflow.graph.points`). A generator method `around_X` that yields once runs its first half at
+    `before_X` and its second at `after_X`, also when what lies between raised.
+
+    The class attributes say how the hook stands among others; the pipeline file may say otherwise:
+    `after` and `before` name hooks (`"ema?"`: only if there), `requires` names hooks that must be there, `phase` is
+    a place in the order, `reads` and `writes` are the slots of run state that it touches.
+    """
+
+    after: ClassVar[tuple[str, ...]] = ()
+    before: ClassVar[tuple[str, ...]] = ()
+    requires: ClassVar[tuple[str, ...]] = ()
+    phase: ClassVar[Phase] = "normal"
+    reads: ClassVar[tuple[str, ...]] = ()
+    writes: ClassVar[tuple[str, ...]] = ()
+
+    name: str = ""
+    """The hook's name in the pipeline, given by the runner before the first point fires."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what must survive a resume: numbers, strings, tensors, and lists and mappings of them."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""

@@ -1,0 +1,57 @@
+"""Checkpoint: asks for the state of the run to be saved, regularly and whenever it is the best so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from hookflow.hooks.base import Hook
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
+
+class Checkpoint(Hook):
+    """Saves `last` after epochs (bind it to `after_train_iter` for iterations) and `best` by a validation metric.
+
+    Saving is asked for here and done by the runner at the next boundary, when every hook has had its turn: so no
+    hook's state is saved half a step late, and no average is ever caught swapped in.
+    """
+
+    phase = "last"
+    reads = ("model", "metrics")
+
+    def __init__(
+        self,
+        monitor: Annotated[str | None, Field(description="the metric that says which checkpoint is best")] = None,
+        mode: Annotated[
+            Literal["max", "min"], Field(description="whether more or less of the metric is better")
+        ] = "max",
+        keep: Annotated[int, Field(ge=1, description="how many of the newest checkpoints stay, beside the best")] = 1,
+    ) -> None:
+        self.monitor = monitor
+        self.mode = mode
+        self.keep = keep
+        self.best: float | None = None
+
+    def after_train_epoch(self, run: Run) -> None:
+        run.save_checkpoint("last")
+
+    def after_val(self, run: Run, metrics: Mapping[str, float]) -> None:
+        if self.monitor is None:
+            return
+        value = run.metric(self.monitor)
+        if self.best is None or (value > self.best if self.mode == "max" else value < self.best):
+            self.best = value
+            run.save_checkpoint("best")
+
+    def after_save_checkpoint(self, run: Run) -> None:
+        run.prune_checkpoints(self.keep)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best = state["best"]

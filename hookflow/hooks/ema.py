@@ -1,0 +1,88 @@
+"""An exponential moving average of the weights (B. Polyak and A. Juditsky, 1992), used wherever the model is judged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from hookflow.hooks.base import Hook
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
+
+class EMA(Hook):
+    """Averages the weights (and floating-point buffers) after each optimizer step; validates and tests the average.
+
+    The average starts as a copy of the weights and, so that it soon forgets them, at step n moves by no less than
+    1 / (n + 1). A checkpoint keeps it as `model_<hook's name>`, a plain state_dict beside the trained weights.
+    """
+
+    reads = ("model",)
+    writes = ("model",)
+
+    def __init__(
+        self,
+        decay: Annotated[float, Field(gt=0, lt=1, description="share of the average that a step keeps")] = 0.999,
+        every: Annotated[int, Field(ge=1, description="iterations between two updates")] = 1,
+    ) -> None:
+        self.decay = decay
+        self.every = every
+        self.updates = 0
+        self.average: dict[str, Any] = {}
+
+    def before_train(self, run: Run) -> None:
+        if not self.average:
+            self.average = {name: tensor.detach().clone() for name, tensor in _floating(run.model).items()}
+
+    def after_optimizer_step(self, run: Run) -> None:
+        if (run.iter + 1) % self.every:
+            return
+        import torch
+
+        self.updates += 1
+        weight = max(1 - self.decay, 1 / (self.updates + 1))
+        now = _floating(run.model)
+        with torch.no_grad():
+            torch._foreach_lerp_(list(self.average.values()), [now[name] for name in self.average], weight)
+
+    def around_val(self, run: Run) -> Iterator[None]:
+        if not self.average:
+            yield
+            return
+        self._swap(run)
+        yield
+        self._swap(run)
+
+    around_test = around_val
+
+    def before_save_checkpoint(self, run: Run, checkpoint: dict[str, Any]) -> None:
+        checkpoint[f"model_{self.name}"] = dict(run.model.state_dict()) | self.average
+
+    def after_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        saved = checkpoint.get(f"model_{self.name}")
+        if saved:
+            self.average = {name: tensor.clone() for name, tensor in saved.items() if tensor.is_floating_point()}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"updates": self.updates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.updates = state["updates"]
+
+    def _swap(self, run: Run) -> None:
+        """Exchange the model's weights with the average, in place: whoever holds the tensors sees the other ones."""
+        import torch
+
+        now = _floating(run.model)
+        with torch.no_grad():
+            for name, average in self.average.items():
+                kept = now[name].clone()
+                now[name].copy_(average)
+                average.copy_(kept)
+
+
+def _floating(model: Any) -> dict[str, Any]:
+    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}

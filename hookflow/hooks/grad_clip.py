@@ -1,0 +1,30 @@
+"""Gradient clipping (R. Pascanu and others, *On the difficulty of training recurrent neural networks*, 2013)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from hookflow.hooks.base import Hook
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
+
+class GradClip(Hook):
+    """Scales all gradients down together when their norm exceeds `max_norm`, and logs the norm before that."""
+
+    reads = ("grads",)
+    writes = ("grads",)
+
+    def __init__(
+        self,
+        max_norm: Annotated[float, Field(gt=0, description="the largest Euclidean norm of all gradients together")],
+    ) -> None:
+        self.max_norm = max_norm
+
+    def before_optimizer_step(self, run: Run) -> None:
+        from torch.nn.utils import clip_grad_norm_
+
+        run.log("grad_norm", clip_grad_norm_(run.model.parameters(), self.max_norm))

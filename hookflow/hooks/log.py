@@ -1,0 +1,41 @@
+"""Log: writes the scalars of the training into the run record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from hookflow.hooks.base import Hook
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
+
+class Log(Hook):
+    """Logs the loss, every other single number among the task's outputs, and the learning rate.
+
+    Numbers that live on the device are copied over later by somebody who may wait; the training does not.
+    """
+
+    phase = "late"
+    reads = ("outputs", "lr")
+
+    def __init__(
+        self,
+        only: Annotated[
+            list[str] | None, Field(description="the outputs to log; all single numbers if left out")
+        ] = None,
+    ) -> None:
+        self.only = only
+
+    def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:
+        for name, value in outputs.items():
+            wanted = name in self.only if self.only is not None else _is_number(value)
+            if wanted:
+                run.log(name, value)
+        run.log("lr", run.optimizer.param_groups[0]["lr"])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or getattr(value, "ndim", None) == 0

@@ -1,0 +1,61 @@
+"""What a hook sees of the run: the part of the runner that hooks may lean on, as a protocol.
+
+It stands here because hooks know no runner; the runner is checked against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+class Run(Protocol):
+    """The run that every point offers."""
+
+    iter: int
+    """Training iterations that are done."""
+    epoch: int
+    """Epochs of training that are done."""
+    max_iters: int
+    """Training iterations of the whole run."""
+    max_epochs: int | None
+    """Epochs of the whole run; None in the iteration-based loop."""
+    iters_per_epoch: int
+    """Batches in one pass over the training data."""
+    batch_size: int
+    """Examples in the batch at hand."""
+    device: torch.device
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    task: Any
+    data: Mapping[str, Any]
+    """The data sources by split: "train", and "val" and "test" where the pipeline has them."""
+    metrics: Mapping[str, float]
+    """What the latest validation or test found."""
+    hooks: Mapping[str, Any]
+    """Every hook by name."""
+    dir: Path
+    """The run directory."""
+
+    def log(self, name: str, value: float | torch.Tensor) -> None:
+        """Record a number (or a tensor of one element, which stays on the device until somebody else fetches it)."""
+
+    def say(self, text: str, level: str = "info") -> None:
+        """Record a line for people: "info", "warn" or "error"."""
+
+    def stop(self, reason: str) -> None:
+        """End the training after this iteration."""
+
+    def save_checkpoint(self, *names: str) -> None:
+        """Save the state at the next boundary (after this iteration, or after this epoch's validation)."""
+
+    def prune_checkpoints(self, keep: int) -> None:
+        """Remove all but the `keep` newest checkpoints; those that bear a name stay."""
+
+    def metric(self, name: str) -> float:
+        """Return a metric of the latest validation. Raises UserError with the nearest name when there is none."""

@@ -1,0 +1,39 @@
+"""Throughput: how many training examples a second."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from hookflow.hooks.base import Hook
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
+
+class Throughput(Hook):
+    """Logs `samples_per_s`, over the iterations since it last did; validation and checkpoints are left out."""
+
+    reads = ("batch",)
+
+    def __init__(
+        self,
+        window: Annotated[int, Field(ge=1, description="iterations that one figure covers")] = 20,
+    ) -> None:
+        self.window = window
+        self.began = 0.0
+        self.samples = 0
+        self.iterations = 0
+
+    def before_train_epoch(self) -> None:
+        self.began, self.samples, self.iterations = time.perf_counter(), 0, 0
+
+    def after_train_iter(self, run: Run) -> None:
+        self.samples += run.batch_size
+        self.iterations += 1
+        if self.iterations == self.window:
+            now = time.perf_counter()
+            run.log("samples_per_s", self.samples / (now - self.began))
+            self.began, self.samples, self.iterations = now, 0, 0
