@@ -1,0 +1,91 @@
+"""The gutter of edges: what is drawn can be read back, and only what is needed is drawn."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookflow.graph.render.gutter import gutter
+
+
+def picture(names: str, *edges: str) -> list[str]:
+    return gutter(names.split(), [(edge[0], edge[1]) for edge in edges])
+
+
+def test_nothing_to_draw_takes_no_room() -> None:
+    assert picture("a b c") == ["", "", ""]
+    assert gutter([], []) == []
+
+
+def test_a_chain_and_a_fan() -> None:
+    assert picture("a b c d", "ab", "bc", "bd") == [
+        "┌───",
+        "└─┬▶",
+        "  ├▶",
+        "  └▶",
+    ]
+
+
+def test_a_lane_that_passes_differs_from_one_that_joins() -> None:
+    assert picture("a b c d e", "ac", "bc", "bd", "ae") == [
+        "┌───",
+        "│ ┌─",
+        "├─┼▶",
+        "│ └▶",
+        "└──▶",
+    ]
+
+
+def test_a_hook_without_edges_lets_the_lanes_pass() -> None:
+    assert picture("a x b", "ab") == ["┌─", "│ ", "└▶"]
+
+
+def test_what_follows_from_other_edges_is_left_out() -> None:
+    assert picture("a b c", "ab", "bc", "ac") == picture("a b c", "ab", "bc")
+
+
+def test_edges_that_do_not_run_down_the_list_are_left_out() -> None:
+    assert picture("a b", "ba", "aq", "qb") == ["", ""]
+
+
+def test_a_name_that_stands_twice_leads_from_where_it_stands_last() -> None:
+    assert picture("a b a c", "ac", "ab") == ["┌─", "└▶", "┌─", "└▶"]
+
+
+@st.composite
+def downward(draw: st.DrawFn) -> tuple[int, set[tuple[int, int]]]:
+    count = draw(st.integers(1, 8))
+    pairs = [(i, j) for j in range(count) for i in range(j)]
+    return count, draw(st.sets(st.sampled_from(pairs))) if pairs else set()
+
+
+def read_back(rows: list[str]) -> set[tuple[int, int]]:
+    """Follow the lanes of a picture and return its links."""
+    opened: dict[int, int] = {}
+    links = set()
+    for row, line in enumerate(rows):
+        new = None
+        for column, knot in enumerate(line):
+            if knot in "└┴├┼":
+                links.add((opened[column], row))
+            if knot in "┌┬":
+                new = column
+        if new is not None:
+            opened[new] = row
+        assert line.endswith("▶") == any(then == row for _, then in links)
+    return links
+
+
+def closure(links: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    closed = set(links)
+    while more := {(a, d) for a, b in closed for c, d in closed if b == c} - closed:
+        closed |= more
+    return closed
+
+
+@given(downward())
+def test_the_picture_says_what_the_edges_say(graph: tuple[int, set[tuple[int, int]]]) -> None:
+    count, links = graph
+    rows = gutter([str(row) for row in range(count)], [(str(first), str(then)) for first, then in links])
+    assert len({len(row) for row in rows}) == 1
+    assert closure(read_back(rows)) == closure(links)
