@@ -1,0 +1,5 @@
+"""The entry of the training process."""
+
+from hookflow.runner.process import main
+
+main()

@@ -1,0 +1,175 @@
+"""From a pipeline's words to the things themselves: model, data, optimizer, task and hooks."""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hookflow.errors import Problem, UserError, Where
+from hookflow.graph.plan import Plan
+from hookflow.hooks.compile import find_hook
+from hookflow.hooks.inspect import wrong_arguments
+from hookflow.pipeline.load import Loaded
+from hookflow.pipeline.refer import refer
+from hookflow.pipeline.schema import Component, RunSection
+from hookflow.runner.device import choose_device, choose_precision
+
+DATA = {"cifar10": "hookflow.zoo.cifar10:cifar10"}
+"""Short names of data sources."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that a runner is given."""
+
+    section: RunSection
+    device: torch.device
+    precision: str
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    task: Any
+    data: Mapping[str, Any]
+    hooks: Mapping[str, Any]
+
+
+def build(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str], None]) -> Parts:
+    """Build everything. Paths of the pipeline's own files are relative to `base`; `say` takes lines for people.
+
+    Raises UserError with the place in the pipeline when something cannot be built from what is written there.
+    """
+    return _Builder(loaded, base, say).parts(plan)
+
+
+class _Builder:
+    def __init__(self, loaded: Loaded, base: Path, say: Callable[[str], None]) -> None:
+        self.pipeline = loaded.pipeline
+        self.places = loaded.places
+        self.base = base
+        self.say = say
+
+    def parts(self, plan: Plan) -> Parts:
+        section = self.pipeline.run
+        if section.threads is not None:
+            torch.set_num_threads(section.threads)
+        device = choose_device(section.device)
+        seed_everything(section.seed)
+        data = self._data(device)
+        layout = torch.channels_last if section.channels_last else torch.preserve_format
+        model = self._make("model", self.pipeline.model).to(device=device, memory_format=layout)
+        return Parts(
+            section=section,
+            device=device,
+            precision=choose_precision(section.precision, device),
+            model=model,
+            optimizer=self._optimizer(model),
+            task=self._make("task", self.pipeline.task),
+            data=data,
+            hooks={hook.name: self._hook(hook.name, hook.use, hook.args) for hook in plan.hooks},
+        )
+
+    def _data(self, device: torch.device) -> dict[str, Any]:
+        offers = {"seed": self.pipeline.run.seed, "device": device, "say": self.say}
+        declared = self.pipeline.data
+        splits = {"train": declared.train, "val": declared.val, "test": declared.test}
+        return {s: self._make(f"data.{s}", part, offers, DATA) for s, part in splits.items() if part is not None}
+
+    def _make(
+        self,
+        key: str,
+        part: Component,
+        offers: Mapping[str, Any] | None = None,
+        registered: Mapping[str, str] | None = None,
+    ) -> Any:
+        """Call what `part` names with its args, and with those of `offers` that it names and the file does not give."""
+        make = refer(part.use, self.base, self.places.of(f"{key}.use"), registered or {})
+        given = {name: value for name, value in (offers or {}).items() if name in _parameters(make)} | part.args
+        self._check(make, given, key)
+        return self._call(make, given, key)
+
+    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
+        declared = self.pipeline.optimizer
+        make = refer(declared.use, self.base, self.places.of("optimizer.use"))
+        groups = [self._matching(model, k, group.match, group.args) for k, group in enumerate(self._groups())]
+        self._check(make, {"params": groups} | declared.args, "optimizer")
+        optimizer = self._call(make, {"params": [g for g in groups if g["params"]]} | declared.args, "optimizer")
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+        return optimizer  # type: ignore[no-any-return]
+
+    def _groups(self) -> list[Any]:
+        """Return the file's groups and, last, the one that takes what no other has taken."""
+        from hookflow.pipeline.schema import ParamGroup
+
+        return [*self.pipeline.optimizer.groups, ParamGroup(match="*")]
+
+    def _matching(self, model: nn.Module, place: int, pattern: str, args: Mapping[str, Any]) -> dict[str, Any]:
+        earlier = [group.match for group in self._groups()[:place]]
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        taken = [p for n, p in trained.items() if fnmatchcase(n, pattern) and not _any_match(n, earlier)]
+        if not taken and place < len(self.pipeline.optimizer.groups):
+            said = f'no parameter that trains, and that no earlier group has taken, matches "{pattern}"'
+            some = f"there are {', '.join(list(trained)[:8])}{', …' if len(trained) > 8 else ''}"
+            raise UserError(Problem(said, self.places.of(f"optimizer.groups.{place}.match"), some))
+        return {"params": taken, **args}
+
+    def _hook(self, name: str, use: str, args: Mapping[str, Any]) -> Any:
+        """Make a hook's object; a plain function is called itself, with its args bound."""
+        found = find_hook(use, self.base, self.places.of(f"hooks.{name}.use"))
+        if not isinstance(found, type):
+            return BoundFunction(found, args) if args else found
+        hook = self._call(found, args, f"hooks.{name}")
+        hook.name = name
+        return hook
+
+    def _check(self, make: Callable[..., Any], args: Mapping[str, Any], key: str) -> None:
+        def place(name: str) -> Where:
+            return self.places.of(f"{key}.args.{name}" if name else f"{key}.use")
+
+        if problems := list(wrong_arguments(make, args, key, place)):
+            raise UserError(problems)
+
+    def _call(self, make: Callable[..., Any], args: Mapping[str, Any], key: str) -> Any:
+        """Call `make`; a value that it refuses is the user's mistake, with its place in the pipeline."""
+        try:
+            return make(**args)
+        except (ValueError, TypeError) as error:
+            raise UserError(Problem(f"{key}: {error}", self.places.of(f"{key}.args"))) from error
+
+
+class BoundFunction:
+    """A plain function with the arguments of the pipeline file in it."""
+
+    def __init__(self, function: Callable[..., Any], args: Mapping[str, Any]) -> None:
+        self._function = function
+        self._args = dict(args)
+        self._names = [name for name in _parameters(function) if name not in args]
+
+    def __call__(self, *offered: Any) -> Any:
+        return self._function(**dict(zip(self._names, offered, strict=False)), **self._args)
+
+
+def seed_everything(seed: int) -> None:
+    """Seed every global random generator: Python's, NumPy's and torch's, on every device."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002 - users' code draws from the global generator
+    torch.manual_seed(seed)
+
+
+def _parameters(make: Callable[..., Any]) -> Iterator[str]:
+    try:
+        yield from inspect.signature(make).parameters
+    except (TypeError, ValueError):
+        return
+
+
+def _any_match(name: str, patterns: list[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,170 @@
+"""Checkpoints on disk: a directory each, whole or absent.
+
+    checkpoints/
+        it00000469/
+            model.pt          the model's state_dict, readable by plain PyTorch:
+                              model.load_state_dict(torch.load("model.pt", weights_only=True))
+            model_<hook>.pt   other weights that a hook has added, such as an average
+            training.pt       all else: optimizer, hooks, triggers, random generators, place in the data
+            manifest.json     format version, place in the run, and every file's size and SHA-256
+        last -> it00000469
+        best -> it00000469
+
+A checkpoint is written aside, flushed to disk and renamed; an old one goes only after the new one reads back. Reading
+never executes code: `torch.load` is held to `weights_only=True`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from hookflow.errors import Problem, UserError
+
+VERSION = 1
+MANIFEST = "manifest.json"
+REST = "training.pt"
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint that stands: where, and how many bytes."""
+
+    path: Path
+    bytes: int
+
+
+class CheckpointStore:
+    """The `checkpoints/` directory of a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def save(self, state: Mapping[str, Any], names: Iterable[str], facts: Mapping[str, Any]) -> Saved:
+        """Write a checkpoint and let it go by `names`; `facts["it"]` names its directory.
+
+        Entries of `state` called "model" or "model_…" become files of their own. A checkpoint of the same iteration
+        is replaced.
+        """
+        self.folder.mkdir(exist_ok=True)
+        final = self.folder / f"it{facts['it']:08d}"
+        aside = self.folder / f".{final.name}.{os.getpid()}"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        weights = {key: value for key, value in state.items() if key == "model" or key.startswith("model_")}
+        for key, value in weights.items():
+            _write(aside / f"{key}.pt", value)
+        _write(aside / REST, {key: value for key, value in state.items() if key not in weights})
+        files = {path.name: {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in sorted(aside.iterdir())}
+        with (aside / MANIFEST).open("w") as file:
+            json.dump({"version": VERSION, **facts, "files": files}, file, indent=1)
+            _to_disk(file)
+        self._stand(aside, final)
+        for name in names:
+            self._name(name, final)
+        return Saved(final, sum(entry["bytes"] for entry in files.values()))
+
+    def _stand(self, aside: Path, final: Path) -> None:
+        """Put a complete directory in its place; one that stands there is moved out of the way first."""
+        _flush_directory(aside)
+        former = final.with_name(f".{final.name}.former")
+        shutil.rmtree(former, ignore_errors=True)
+        if final.exists():
+            final.rename(former)
+        aside.rename(final)
+        _flush_directory(self.folder)
+        shutil.rmtree(former, ignore_errors=True)
+
+    def _name(self, name: str, target: Path) -> None:
+        link = self.folder / f".{name}.link"
+        link.unlink(missing_ok=True)
+        link.symlink_to(target.name)
+        link.replace(self.folder / name)
+        _flush_directory(self.folder)
+
+    def all(self) -> list[Path]:
+        """Return the directories of all checkpoints, the newest first."""
+        return sorted((p for p in self.folder.glob("it*") if p.is_dir()), reverse=True)
+
+    def names(self) -> dict[str, Path]:
+        """Return what each name ("last", "best") stands for."""
+        return {link.name: link.resolve() for link in self.folder.glob("[!.]*") if link.is_symlink()}
+
+    def prune(self, keep: int) -> None:
+        """Remove all but the `keep` newest, once the newest reads back; those that bear a name stay."""
+        standing = self.all()
+        if not standing or damage(standing[0]):
+            return
+        named = {path.name for path in self.names().values()}
+        for path in standing[keep:]:
+            if path.name not in named:
+                shutil.rmtree(path)
+
+    def newest_good(self) -> tuple[Path | None, list[str]]:
+        """Return the newest checkpoint that is whole, and a line on each damaged one that was passed over."""
+        passed_over = []
+        for path in self.all():
+            wrong = damage(path)
+            if not wrong:
+                return path, passed_over
+            passed_over.append(f"checkpoint {path.name} is damaged ({wrong}); taking the one before it")
+        return None, passed_over
+
+
+def damage(path: Path) -> str:
+    """Say what is wrong with a checkpoint's files; an empty string when they are what was written."""
+    try:
+        manifest = json.loads((path / MANIFEST).read_text())
+        if manifest["version"] != VERSION:
+            return f"format version {manifest['version']}, this hookflow reads {VERSION}"
+        for name, entry in manifest["files"].items():
+            if _digest(path / name) != entry["sha256"]:
+                return f"{name} is not what was written"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return f"{MANIFEST}: {error}" if not isinstance(error, FileNotFoundError) else f"{error.filename} is missing"
+    return ""
+
+
+def read(path: Path, device: torch.device) -> dict[str, Any]:
+    """Return the state that `save` was given, with tensors of the weights on `device`.
+
+    Raises UserError when the checkpoint is damaged.
+    """
+    if wrong := damage(path):
+        raise UserError(Problem(f"checkpoint {path} is damaged: {wrong}"))
+    state = torch.load(path / REST, map_location="cpu", weights_only=True)
+    for file in path.glob("model*.pt"):
+        state[file.stem] = torch.load(file, map_location=device, weights_only=True)
+    return dict(state)
+
+
+def _write(path: Path, value: Any) -> None:
+    with path.open("wb") as file:
+        torch.save(value, file)
+        _to_disk(file)
+
+
+def _to_disk(file: IO[Any]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _flush_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

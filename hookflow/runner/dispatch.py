@@ -1,0 +1,153 @@
+"""The dispatch core: `Dispatcher.fire` calls what the plan says, in its order, and times it.
+
+Everything that can be decided beforehand has been: which hooks, in which order, with which arguments. `fire` only
+asks each trigger and calls; the rest of this file prepares it, or deals with a hook that raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from operator import itemgetter
+from time import perf_counter_ns
+from typing import Any
+
+from hookflow.events.now import NOWHERE
+from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.points import BY_NAME
+from hookflow.runner.meter import Cell, Meter
+
+Call = Callable[[tuple[Any, ...]], object]
+Due = Callable[[], bool]
+Report = Callable[[Binding, BaseException, str], None]
+"""Told of a hook that raised: its binding, the exception, and what becomes of it (raise, disable or ignore)."""
+
+
+class Firing:
+    """A binding made ready to be called: `call` takes the tuple of everything that the point offers."""
+
+    __slots__ = ("binding", "call", "cell", "due")
+
+    def __init__(self, binding: Binding, call: Call, due: Due | None, cell: Cell) -> None:
+        self.binding = binding
+        self.call = call
+        self.due = due
+        self.cell = cell
+
+
+class Dispatcher:
+    """Fires the points of one run. `now` is what `hookflow.events.now.share` returned."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        hooks: Mapping[str, Any],
+        run: object,
+        triggers: Mapping[int, Due],
+        meter: Meter,
+        now: memoryview,
+        report: Report,
+    ) -> None:
+        self._plan = plan
+        self._run = run
+        self._meter = meter
+        self._now = now
+        self._report = report
+        self._open: list[tuple[str, str, Generator[None]]] = []
+        self._at: dict[str, tuple[Firing, ...]] = {}
+        for binding in plan.bindings:
+            hook = hooks[binding.hook]
+            method = getattr(hook, binding.method) if binding.method else hook
+            call = self._halved(binding, adapt(method, binding.takes, BY_NAME[binding.point].offers, run))
+            firing = Firing(binding, call, triggers.get(binding.id), meter.cells[binding.id])
+            self._at[binding.point] = (*self._at.get(binding.point, ()), firing)
+
+    def fire(self, point: str, *offered: Any) -> None:
+        """Call every hook that is due at `point`; `offered` is what the point offers after the run itself.
+
+        An exception of a hook goes through, with the hook and the point noted on it, unless its `on_error` says
+        otherwise.
+        """
+        firings = self._at.get(point)
+        if firings is None:
+            return
+        now, everything = self._now, (self._run, *offered)
+        entered = perf_counter_ns()
+        for firing in firings:
+            if firing.due is not None and not firing.due():
+                continue
+            now[1] = entered
+            now[0] = firing.binding.id
+            try:
+                firing.call(everything)
+            except Exception as error:
+                self._failed(firing.binding, error)
+            left = perf_counter_ns()
+            firing.cell.add(left - entered)
+            entered = left
+        now[0] = NOWHERE
+        self._meter.hooks_until(entered)
+
+    def _failed(self, binding: Binding, error: Exception) -> None:
+        action = self._plan.hook(binding.hook).on_error
+        error.add_note(f'raised by the hook "{binding.hook}" at {binding.point}')
+        self._report(binding, error, action)
+        if action == "raise":
+            self._now[0] = NOWHERE
+            raise error
+        if action == "disable":
+            self._disable(binding.hook)
+
+    def _disable(self, hook: str) -> None:
+        """Take the hook out of every point, but let what it has entered be left."""
+        for point, firings in self._at.items():
+            self._at[point] = tuple(f for f in firings if f.binding.hook != hook or f.binding.half == "exit")
+
+    def _halved(self, binding: Binding, call: Call) -> Call:
+        if binding.half == "enter":
+            return lambda offered: self._enter(binding, call(offered))
+        if binding.half == "exit":
+            return lambda offered: self._exit(binding)
+        return call
+
+    def _enter(self, binding: Binding, generator: Any) -> None:
+        next(generator)
+        self._open.append((binding.hook, binding.method, generator))
+
+    def _exit(self, binding: Binding) -> None:
+        for entry in reversed(self._open):
+            if entry[:2] == (binding.hook, binding.method):
+                self._open.remove(entry)
+                _finish(*entry)
+                return
+
+    def unwind(self) -> None:
+        """Run the second half of every `around_X` that was entered and not left, the latest first."""
+        while self._open:
+            hook, method, generator = self._open.pop()
+            try:
+                _finish(hook, method, generator)
+            except Exception as error:  # the first exception is the one that matters; this one is told, not raised
+                exits = (b for b in self._plan.bindings if (b.hook, b.method, b.half) == (hook, method, "exit"))
+                self._report(next(exits), error, "ignore")
+
+
+def _finish(hook: str, method: str, generator: Generator[None]) -> None:
+    for _ in generator:
+        raise RuntimeError(f'{method} of the hook "{hook}" must yield once, and has yielded again')
+
+
+def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[str, ...], run: object) -> Call:
+    """Return `method` as a function of the tuple of everything that its point offers.
+
+    `takes` names its arguments out of `offers`, whose first is the run.
+    """
+    places = [offers.index(name) for name in takes]
+    match places:
+        case []:
+            return lambda offered: method()
+        case [0]:
+            return lambda offered: method(run)
+        case [place]:
+            return lambda offered: method(offered[place])
+    pick = itemgetter(*places)
+    return lambda offered: method(*pick(offered))

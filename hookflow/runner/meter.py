@@ -1,0 +1,68 @@
+"""Where the time went: counters that the training thread bumps and another thread reads.
+
+Nothing is locked. The counters only grow, so that a reader takes differences; a reading in the middle of a bump is off
+by one firing, and the next difference makes up for it.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter_ns
+
+from hookflow.events.histogram import bin_of
+from hookflow.events.records import PHASES
+
+
+class Cell:
+    """The durations of one thing, in nanoseconds: how many, their sum, the last, the longest, and a histogram.
+
+    `longest` is since whoever reads it last set it to zero.
+    """
+
+    __slots__ = ("bins", "last", "longest", "n", "total")
+
+    def __init__(self) -> None:
+        self.n = self.total = self.last = self.longest = 0
+        self.bins: dict[int, int] = {}
+
+    def add(self, ns: int) -> None:
+        self.n += 1
+        self.total += ns
+        self.last = ns
+        if ns > self.longest:
+            self.longest = ns
+        index = bin_of(ns)
+        self.bins[index] = self.bins.get(index, 0) + 1
+
+
+class Meter:
+    """Books every nanosecond of the training thread to somebody: a phase, or a hook's binding."""
+
+    def __init__(self, bindings: int) -> None:
+        self.cells = [Cell() for _ in range(bindings)]
+        self.iterations = Cell()
+        self.phases = dict.fromkeys(PHASES, 0)
+        self.samples = 0
+        self._at = perf_counter_ns()
+        self._iteration = self._at
+
+    def restart(self) -> None:
+        """Begin anew here: what went before is booked to nobody, such as the time spent in validation."""
+        self._at = self._iteration = perf_counter_ns()
+
+    def book(self, phase: str) -> None:
+        """Book the time since the last booking to `phase`."""
+        now = perf_counter_ns()
+        self.phases[phase] += now - self._at
+        self._at = now
+
+    def hooks_until(self, now: int) -> None:
+        """Book the time from the last booking until `now` to the hooks."""
+        self.phases["hooks"] += now - self._at
+        self._at = now
+
+    def iteration(self, samples: int) -> None:
+        """Close a training iteration of `samples` examples; its end is where the next one begins."""
+        self.book("other")
+        self.iterations.add(self._at - self._iteration)
+        self._iteration = self._at
+        self.samples += samples

@@ -1,0 +1,204 @@
+"""The runner: everything that a run is made of, in one place that hooks are given as `run`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from traceback import format_exception
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookflow.errors import Problem, UserError, nearest
+from hookflow.events.now import share
+from hookflow.events.records import Stage
+from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Binding, Plan
+from hookflow.runner import loops
+from hookflow.runner.build import Parts
+from hookflow.runner.checkpoint import CheckpointStore, read
+from hookflow.runner.control import Control, Stop
+from hookflow.runner.dispatch import Dispatcher
+from hookflow.runner.meter import Meter
+from hookflow.runner.recorder import Recorder
+from hookflow.runner.state import capture, restore
+from hookflow.runner.triggers import make_triggers
+
+
+class Runner:
+    """One execution of a plan. What hooks may lean on is told in `hookflow.hooks.run.Run`."""
+
+    def __init__(self, parts: Parts, plan: Plan, run_dir: RunDir, recorder: Recorder, control: Control) -> None:
+        self.plan = plan
+        self.model: nn.Module = parts.model
+        self.optimizer: torch.optim.Optimizer = parts.optimizer
+        self.task: Any = parts.task
+        self.data: Mapping[str, Any] = parts.data
+        self.hooks: Mapping[str, Any] = parts.hooks
+        self.device = parts.device
+        self.precision = parts.precision
+        self.iters_per_epoch: int = len(parts.data["train"])
+        section = parts.section
+        self.max_epochs = section.max_epochs
+        self.max_iters = section.max_iters or (section.max_epochs or 0) * self.iters_per_epoch
+        self.val_every = section.val_every
+        self.iter = self.epoch = self.batch_idx = self.batches = self.batch_size = 0
+        self.metrics: Mapping[str, float] = {}
+        self.stage: Stage = "start"
+        self.dir: Path = run_dir.path
+        self.store = CheckpointStore(run_dir.checkpoints)
+        self.meter = Meter(len(plan.bindings))
+        self.triggers = make_triggers(plan, self)
+        self._control = control
+        self._recorder = recorder
+        self._stop: Stop | None = None
+        self._to_save: dict[str, None] = {}
+        self._dispatcher = Dispatcher(
+            plan, self.hooks, self, self.triggers, self.meter, share(run_dir.now), self._hook_failed
+        )
+        self.fire = self._dispatcher.fire
+        recorder.watch(self.meter, self)
+
+    def run(self, resume: Path | None = None, *, test: bool = False) -> Stop | None:
+        """Run to the end and return why it ended early, if it did.
+
+        `resume` is the checkpoint to go on from; `test` runs the test after training. Whatever raises goes through,
+        after `on_exception`, the second half of what hooks had entered, and `after_run`.
+        """
+        try:
+            self.fire("before_run")
+            if resume is not None:
+                self._load(resume)
+            loops.train(self)
+            if test and not self.stopping:
+                loops.evaluate(self, "test")
+        except BaseException as error:
+            self._dispatcher.unwind()
+            self._fire_anyway("on_exception", error)
+            self._fire_anyway("after_run")
+            raise
+        self.fire("after_run")
+        return self._stop
+
+    def _fire_anyway(self, point: str, *offered: Any) -> None:
+        """Fire a point of the way out: a hook that raises there is told of, and does not hide what came before."""
+        try:
+            self.fire(point, *offered)
+        except Exception as error:
+            self.say(f"{point}: {error!r}", "error")
+
+    # What hooks may ask for.
+
+    def log(self, name: str, value: float | torch.Tensor) -> None:
+        """Record a number (or a tensor of one element, which stays on the device until somebody else fetches it)."""
+        if isinstance(value, torch.Tensor):
+            value = value.detach().clone()
+        self._recorder.scalar(self.iter, self.epoch, name, value)
+
+    def say(self, text: str, level: str = "info") -> None:
+        """Record a line for people: "info", "warn" or "error"."""
+        self.record("message", level=level, source="hookflow", text=text)
+
+    def record(self, kind: str, **fields: Any) -> None:
+        """Record an event at the run's place; see `hookflow.events.records`."""
+        self._recorder.put(kind, it=self.iter, ep=self.epoch, **fields)
+
+    def stop(self, reason: str) -> None:
+        """End the training after this iteration."""
+        self._stop = self._stop or Stop(reason, "finished", 0, save=False)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the run ends at the next boundary."""
+        return self._stop is not None
+
+    def save_checkpoint(self, *names: str) -> None:
+        """Save the state at the next boundary (after this iteration, or after this epoch's validation)."""
+        self._to_save.update(dict.fromkeys(names or ("last",)))
+
+    def prune_checkpoints(self, keep: int) -> None:
+        """Remove all but the `keep` newest checkpoints; those that bear a name stay."""
+        self.store.prune(keep)
+
+    def metric(self, name: str) -> float:
+        """Return a metric of the latest validation. Raises UserError with the nearest name when there is none."""
+        if name not in self.metrics:
+            hint = nearest(name, self.metrics) or f"there are {', '.join(self.metrics)}"
+            raise UserError(Problem(f'there is no metric "{name}"', hint=hint))
+        return self.metrics[name]
+
+    # What happens between iterations, where nothing is half done.
+
+    def boundary(self) -> None:
+        """Do what has been asked for since the last boundary: commands first, then a stop, then a checkpoint."""
+        if self._control.asks:
+            self._obey()
+        if self._control.stop is not None and self._stop is None:
+            self._stop = self._control.stop
+            self.say(f"{self._stop.reason}: stopping after iteration {self.iter}", "warn")
+        if self._stop is not None and self._stop.save:
+            self.save_checkpoint("last")
+        if self._to_save:
+            self._save()
+
+    def _obey(self) -> None:
+        paused = False
+        while self._control.asks or (paused and self._control.stop is None):
+            if not self._control.asks:
+                self._control.arrived.clear()
+                self._control.arrived.wait(0.5)
+                continue
+            ask = self._control.asks.popleft()
+            note = ""
+            match ask["cmd"]:
+                case "pause":
+                    paused, self.stage = True, "paused"
+                case "resume":
+                    paused = False
+                case "checkpoint":
+                    self.save_checkpoint("last")
+                    self._save()
+                case "stop":
+                    paused = False
+                    self._stop = Stop(f"stopped by {ask.get('by', 'somebody')}", "stopped", 0, save=True)
+                case unknown:
+                    note = f"there is no command {unknown!r}"
+            self.record("ack", id=ask.get("id", ""), cmd=ask["cmd"], asked=ask.get("t", 0.0), ok=not note, note=note)
+        self.stage = "train"
+        self.meter.restart()
+
+    def _save(self) -> None:
+        began = time.perf_counter()
+        before, self.stage = self.stage, "save"
+        names, self._to_save = list(self._to_save), {}
+        state = capture(self)
+        self.fire("before_save_checkpoint", state)
+        facts = {"it": self.iter, "ep": self.epoch, "metrics": dict(self.metrics), "pipeline": self.plan.pipeline}
+        saved = self.store.save(state, names, facts)
+        took = (time.perf_counter() - began) * 1e3
+        self.record("checkpoint", path=str(saved.path.relative_to(self.dir)), names=names, bytes=saved.bytes, ms=took)
+        self.fire("after_save_checkpoint", state, saved.path)
+        self.stage = before
+        self.meter.restart()
+
+    def _load(self, path: Path) -> None:
+        state = read(path, self.device)
+        self.fire("after_load_checkpoint", state)
+        restore(self, state)
+        self.say(f"resumed from {path.name}: iteration {self.iter}, epoch {self.epoch}")
+
+    def _hook_failed(self, binding: Binding, error: BaseException, action: str) -> None:
+        error.add_note(f"iteration {self.iter}, epoch {self.epoch}")
+        self.record(
+            "error",
+            hook=binding.hook,
+            point=binding.point,
+            type=type(error).__name__,
+            text=str(error),
+            traceback="".join(format_exception(error)),
+            action=action,
+        )
+        if action == "disable":
+            self.say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")

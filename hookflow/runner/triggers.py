@@ -1,0 +1,99 @@
+"""When a binding fires: `every`, `from` and `until` of the pipeline file, as a question that costs next to nothing.
+
+A position is how far the run has come, in the trigger's own unit. `every` fires whenever the position has entered
+another multiple; so it needs to remember one number, which a checkpoint keeps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.points import BY_NAME
+from hookflow.pipeline.units import parse_amount
+
+
+class Progress(Protocol):
+    """What a trigger looks at."""
+
+    iter: int
+    epoch: int
+    max_iters: int
+    iters_per_epoch: int
+
+
+class Trigger:
+    """One binding's trigger; call it at each visit of the point to learn whether the binding fires.
+
+    At a `before_X` the position is what has been done, so the first visit is at 0 and fires; at every other point it
+    includes what has just been done, so `every = 50` at `after_train_iter` fires after 50 iterations.
+    """
+
+    def __init__(self, binding: Binding, run: Progress) -> None:
+        self._run = run
+        self._before = binding.point.startswith("before_")
+        self._unit = BY_NAME[binding.point].unit
+        self._began = time.monotonic()
+        self._visits = 0
+        self.last = -1 if self._before else 0
+        written = binding.trigger
+        self._every = self._side(written.every)
+        self._since = self._side(written.since)
+        self._until = self._side(written.until)
+
+    def __call__(self) -> bool:
+        self._visits += 1
+        if self._since and self._since[1]() < self._since[0]:
+            return False
+        if self._until:
+            amount, position = self._until
+            if position() > amount or (self._before and position() == amount):
+                return False
+        if self._every is None:
+            return True
+        amount, position = self._every
+        multiple = int(position() / amount + 1e-9)
+        if multiple == self.last:
+            return False
+        self.last = multiple
+        return True
+
+    def _side(self, written: str | None) -> tuple[float, Callable[[], float]] | None:
+        """Return an amount and the function that tells the position in its unit."""
+        if written is None:
+            return None
+        amount = parse_amount(int(written) if written.isdigit() else written)
+        return amount.value, self._position(amount.unit or self._unit)
+
+    def _position(self, unit: str) -> Callable[[], float]:
+        run = self._run
+        match unit:
+            case "it":
+                return lambda: run.iter
+            case "ep" if self._unit == "ep":
+                return lambda: run.epoch
+            case "ep":
+                return lambda: run.iter / run.iters_per_epoch
+            case "%":
+                return lambda: 100 * run.iter / run.max_iters
+            case "s":
+                return lambda: time.monotonic() - self._began
+            case _:
+                return lambda: self._visits - self._before
+
+    def state_dict(self) -> dict[str, int]:
+        return {"last": self.last, "visits": self._visits}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.last, self._visits = state["last"], state["visits"]
+
+
+def make_triggers(plan: Plan, run: Progress) -> dict[int, Trigger]:
+    """Return the trigger of each binding that has one, by the binding's id."""
+    return {
+        binding.id: Trigger(binding, run)
+        for binding in plan.bindings
+        if str(binding.trigger) and binding.half != "exit"
+    }
