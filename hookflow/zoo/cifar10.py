@@ -1,0 +1,102 @@
+"""CIFAR-10 (A. Krizhevsky, 2009): 32x32 pictures of ten classes, read from the archive's binary version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hookflow.errors import Problem, UserError, nearest
+from hookflow.zoo.pictures import Pictures
+
+FOLDER = "cifar-10-batches-bin"
+FILES = {
+    "train": tuple(f"data_batch_{part}.bin" for part in range(1, 5)),
+    "val": ("data_batch_5.bin",),
+    "test": ("test_batch.bin",),
+}
+SIDE = 32
+RECORD = 1 + 3 * SIDE * SIDE
+"""Bytes of an example: its class, then the red, the green and the blue plane, row by row."""
+
+RECORDS = 10_000
+"""Examples of a file."""
+
+
+def cifar10(
+    *,
+    root: str,
+    split: Literal["train", "val", "test"] = "train",
+    batch_size: int = 256,
+    limit: int | None = None,
+    augment: bool | None = None,
+    seed: int,
+    device: torch.device,
+    say: Callable[[str], None],
+) -> Pictures:
+    """Return one split of CIFAR-10 on `device`.
+
+    `train` is the first four training batches, 40,000 pictures, `val` the fifth and `test` the archive's own, 10,000
+    each. (Published accuracies are those of `test` after training on all 50,000: expect half a point to one less.)
+    The files of the binary version are looked for in `root` and in `root/cifar-10-batches-bin`.
+
+    `limit` takes the first examples of the split; they are in random order already, so the classes stay balanced.
+    `augment` (flips and shifts) is on for `train` unless said otherwise.
+
+    Raises UserError when the pictures are not there or not whole.
+    """
+    if split not in FILES:
+        raise UserError(Problem(f'CIFAR-10 has no split "{split}"', hint=nearest(split, FILES) or "train, val or test"))
+    for name, amount in (("batch_size", batch_size), ("limit", limit)):
+        if amount is not None and amount < 1:
+            raise UserError(Problem(f"cifar10: {name} = {amount} must be above zero"))
+    folder = _folder(Path(root))
+    if folder is None:
+        raise UserError(Problem(f"no CIFAR-10 in {root}: neither {FILES['train'][0]} nor a folder {FOLDER}"))
+    pictures, classes = _read(folder, split, limit)
+    say(f"CIFAR-10 {split}: {len(classes):,} pictures from {folder}")
+    training = split == "train"
+    return Pictures(
+        pictures,
+        classes,
+        name="CIFAR-10",
+        batch_size=batch_size,
+        training=training,
+        augment=training if augment is None else augment,
+        seed=seed,
+        device=device,
+        note=f"{split}, from {folder}",
+    )
+
+
+def _folder(root: Path) -> Path | None:
+    """Return the folder of the binary version, or None when there is none, not even a broken one."""
+    if any((root / file).exists() for files in FILES.values() for file in files):
+        return root
+    return root / FOLDER if (root / FOLDER).exists() else None
+
+
+def _read(folder: Path, split: str, limit: int | None) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return pictures, uint8 (examples, height, width, 3), and classes, int64 (examples,)."""
+    problems = [problem for file in FILES[split] if (problem := _wrong_with(folder / file))]
+    if problems:
+        raise UserError(problems)
+    records = np.concatenate([np.fromfile(folder / file, np.uint8) for file in FILES[split]])
+    records = records.reshape(-1, RECORD)[:limit]
+    classes = records[:, 0].astype(np.int64)
+    if classes.max() > 9:
+        raise UserError(Problem(f"{folder} is not CIFAR-10: it has a class {classes.max()}, beyond 9"))
+    planes = records[:, 1:].reshape(-1, 3, SIDE, SIDE)
+    return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), classes
+
+
+def _wrong_with(file: Path) -> Problem | None:
+    hint = "remove the folder to have it fetched again, or give the root of a whole one"
+    if not file.is_file():
+        return Problem(f"{file} is missing", hint=hint)
+    size, whole = file.stat().st_size, RECORDS * RECORD
+    return Problem(f"{file} has {size:,} bytes instead of {whole:,}", hint=hint) if size != whole else None

@@ -1,0 +1,123 @@
+"""A labelled set of small pictures that lives on the device whole and is augmented there, a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hookflow.events.records import DataInfo
+
+MEAN = (0.4914, 0.4822, 0.4465)
+STD = (0.2470, 0.2435, 0.2616)
+"""Of CIFAR-10's training pictures, channel by channel, on a scale from 0 to 1."""
+
+SHIFT = 2
+"""The most pixels by which an augmented picture is shifted, each way."""
+
+
+class Batch(NamedTuple):
+    """Normalised pictures, float32 (batch, 3, height, width), channels last; and their classes, int64 (batch,)."""
+
+    pictures: Tensor
+    classes: Tensor
+
+
+class Pictures:
+    """Batches of pictures; each is a pure function of the seed, the epoch and its index.
+
+    `pictures` is uint8 of shape (examples, height, width, 3) and `classes` is int64 of shape (examples,). On the
+    device they take a byte a value: 155 MB for 40,000 pictures of 32x32 with the border that shifting needs.
+
+    `training` says that the order is drawn anew each epoch and that what does not fill a batch is left out (a set
+    smaller than a batch is one batch). `augment` shifts each picture by up to two pixels each way, the border
+    reflected, and flips: a coin for each picture in the first epoch, then the other way round every other epoch, so
+    that two epochs in a row always see both sides.
+
+    Draws come from generators of their own, on the CPU: they are the same on every device, and take nothing from the
+    global generators.
+    """
+
+    def __init__(
+        self,
+        pictures: NDArray[np.uint8],
+        classes: NDArray[np.int64],
+        *,
+        name: str,
+        batch_size: int,
+        training: bool,
+        augment: bool,
+        seed: int,
+        device: torch.device,
+        synthetic: bool = False,
+        note: str = "",
+    ) -> None:
+        examples = len(classes)
+        self._height, self._width = pictures.shape[1:3]
+        self._batch_size = min(batch_size, examples)
+        self._training = training
+        self._augment = augment
+        self._seed = seed
+        if augment:
+            pictures = np.pad(pictures, ((0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT), (0, 0)), mode="reflect")
+        self._pictures = torch.from_numpy(pictures).to(device)
+        self._classes = torch.from_numpy(classes).to(device)
+        mean, std = torch.tensor(MEAN, device=device), torch.tensor(STD, device=device)
+        self._scale = (1 / (255 * std)).view(3, 1, 1)
+        self._offset = (-mean / std).view(3, 1, 1)
+        self._batches = examples // self._batch_size if training else -(-examples // self._batch_size)
+        self.info = DataInfo(
+            name=name,
+            examples=examples,
+            batches=self._batches,
+            batch_size=self._batch_size,
+            synthetic=synthetic,
+            note=note,
+        )
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch."""
+        return self._batches
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch (counted from 0), from batch `start` on."""
+        device = self._classes.device
+        examples = len(self._classes)
+        generator = self._generator(epoch)
+        order = torch.randperm(examples, generator=generator) if self._training else torch.arange(examples)
+        order = order.to(device)
+        if self._augment:
+            down, right = torch.randint(2 * SHIFT + 1, (2, examples), generator=generator).to(device)
+            coin = torch.randint(2, (examples,), generator=self._generator()).to(device)
+            flip = coin != epoch % 2
+        for rows in torch.split(order, self._batch_size)[start : self._batches]:
+            if self._augment:
+                pictures = self._windows[rows, down[rows], right[rows]]
+                pictures = torch.where(flip[rows].view(-1, 1, 1, 1), pictures.flip(3), pictures)
+            else:
+                pictures = self._pictures[rows].permute(0, 3, 1, 2)
+            yield Batch(self._normalised(pictures), self._classes[rows])
+
+    def sample(self, count: int) -> Tensor:
+        """Return the first `count` pictures (or all, if fewer), normalised, without augmentation."""
+        pictures = self._pictures[:count]
+        if self._augment:
+            pictures = pictures[:, SHIFT:-SHIFT, SHIFT:-SHIFT]
+        return self._normalised(pictures.permute(0, 3, 1, 2))
+
+    @property
+    def _windows(self) -> Tensor:
+        """A view of every picture at every shift: (examples, down, right, 3, height, width)."""
+        return self._pictures.unfold(1, self._height, 1).unfold(2, self._width, 1)
+
+    def _normalised(self, pictures: Tensor) -> Tensor:
+        return pictures.to(torch.float32, memory_format=torch.channels_last).mul_(self._scale).add_(self._offset)
+
+    def _generator(self, *key: int) -> torch.Generator:
+        """Return a generator seeded by the source's seed and `key`, unlike that of any other key."""
+        state = np.random.SeedSequence((self._seed, *key)).generate_state(1, np.uint64)
+        return torch.Generator().manual_seed(int(state[0]))

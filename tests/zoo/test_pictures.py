@@ -1,0 +1,120 @@
+"""Batches are pure functions of seed, epoch and index; augmentation shifts and flips, and does nothing else."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from hookflow.zoo.pictures import MEAN, STD, Batch, Pictures
+
+CPU = torch.device("cpu")
+
+
+def make(examples=50, *, batch_size=16, training=True, augment=True, seed=3, side=8):
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (examples, side, side, 3), dtype=np.uint8)
+    classes = np.arange(examples, dtype=np.int64)  # a class of its own for each, to tell them apart
+    return Pictures(
+        pictures,
+        classes,
+        name="noise",
+        batch_size=batch_size,
+        training=training,
+        augment=augment,
+        seed=seed,
+        device=CPU,
+    )
+
+
+def same(ours, theirs):
+    return len(ours) == len(theirs) and all(
+        torch.equal(a.pictures, b.pictures) and torch.equal(a.classes, b.classes)
+        for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def test_an_epoch_resumed_in_its_middle_sees_the_same_bits_whatever_the_global_generator_did():
+    whole = list(make().epoch(2))
+    torch.manual_seed(99)
+    np.random.seed(99)
+    assert same(whole[1:], list(make().epoch(2, start=1)))
+
+
+def test_reading_batches_leaves_the_global_generator_alone():
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    list(make().epoch(0))
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("seed", "epoch"), [(4, 2), (3, 1)], ids=["another seed", "another epoch"])
+def test_another_order_under(seed, epoch):
+    assert not same(list(make().epoch(2)), list(make(seed=seed).epoch(epoch)))
+
+
+def test_training_leaves_out_what_fills_no_batch_and_validation_keeps_it():
+    training, validation = make(), make(training=False, augment=False)
+    assert [len(batch.classes) for batch in training.epoch(0)] == [16, 16, 16]
+    assert [len(batch.classes) for batch in validation.epoch(0)] == [16, 16, 16, 2]
+    assert (len(training), len(validation)) == (3, 4)
+    assert torch.cat([batch.classes for batch in validation.epoch(0)]).tolist() == list(range(50))
+
+
+def test_a_set_smaller_than_a_batch_is_one_batch():
+    source = make(5)
+    (batch,) = source.epoch(0)
+    assert sorted(batch.classes.tolist()) == [0, 1, 2, 3, 4]
+    assert source.info["batches"] == 1
+    assert source.info["batch_size"] == 5
+
+
+def test_an_epoch_shows_every_picture_once():
+    classes = torch.cat([batch.classes for batch in make(48).epoch(7)])
+    assert sorted(classes.tolist()) == list(range(48))
+
+
+def test_a_batch_is_normalised_and_channels_last():
+    batch = next(iter(make(augment=True).epoch(0)))
+    assert batch.pictures.shape == (16, 3, 8, 8)
+    assert batch.pictures.dtype == torch.float32
+    assert batch.pictures.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_sample_is_the_first_pictures_as_they_are():
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (50, 8, 8, 3), dtype=np.uint8)
+    wanted = (pictures[:7] / 255 - np.array(MEAN)) / np.array(STD)
+    for augment in (True, False):
+        got = make(augment=augment).sample(7).permute(0, 2, 3, 1).numpy()
+        np.testing.assert_allclose(got, wanted, atol=1e-5)
+
+
+def _reflected_shifts(picture):
+    """Every shift by up to two pixels of a picture (3, side, side), and its mirror's, by shift and side."""
+    side = picture.shape[1]
+    padded = np.pad(picture, ((0, 0), (2, 2), (2, 2)), mode="reflect")
+    for down in range(5):
+        for right in range(5):
+            window = padded[:, down : down + side, right : right + side]
+            yield (down, right, False), window
+            yield (down, right, True), window[:, :, ::-1]
+
+
+def _augmentation(batch: Batch, originals) -> dict[int, tuple[int, int, bool]]:
+    """Say for each class (so, picture) in the batch how it was augmented."""
+    found = {}
+    for picture, number in zip(batch.pictures.numpy(), batch.classes.tolist(), strict=True):
+        (found[number],) = [how for how, w in _reflected_shifts(originals[number]) if np.allclose(w, picture)]
+    return found
+
+
+def test_augmentation_shifts_within_a_reflected_border_and_flips_alternately():
+    source = make(200, batch_size=200)
+    originals = source.sample(200).numpy()
+    epochs = [_augmentation(next(iter(source.epoch(epoch))), originals) for epoch in range(3)]
+    for epoch in epochs:
+        assert {how[:2] for how in epoch.values()} == {(d, r) for d in range(5) for r in range(5)}
+        assert 60 < sum(flipped for *_, flipped in epoch.values()) < 140
+    for before, after in pairwise(epochs):
+        assert all(before[number][2] != after[number][2] for number in range(200))
