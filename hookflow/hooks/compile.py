@@ -17,10 +17,10 @@ from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import BindingSpec, HookNode
 
 
-def compile_pipeline(loaded: Loaded) -> Plan:
+def compile_pipeline(loaded: Loaded, base: Path | None = None) -> Plan:
     """Compile the pipeline's hooks into a plan.
 
-    Raises UserError with everything that is wrong with them: names, arguments, points, edges, cycles.
+    Files that the pipeline names are relative to `base`, which is its own folder if left out. Raises UserError with everything that is wrong with them: names, arguments, points, edges, cycles.
     """
     problems: list[Problem] = []
     nodes: dict[str, Node] = {}
@@ -28,7 +28,7 @@ def compile_pipeline(loaded: Loaded) -> Plan:
     for name, declaration in declared.items():
         if declaration.enabled:
             try:
-                nodes[name] = _Declared(name, declaration, loaded).node()
+                nodes[name] = _Declared(name, declaration, loaded, base or loaded.source.parent).node()
             except UserError as error:
                 problems += error.problems
     if problems:
@@ -47,12 +47,12 @@ def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
 class _Declared:
     """One hook's table of the file, on its way to a node."""
 
-    def __init__(self, name: str, declaration: HookNode, loaded: Loaded) -> None:
+    def __init__(self, name: str, declaration: HookNode, loaded: Loaded, base: Path) -> None:
         self.name = name
         self.said = declaration
         self.places = loaded.places
         self.where = self._place("use")
-        self.hook = find_hook(declaration.use, loaded.source.parent, self.where)
+        self.hook = find_hook(declaration.use, base, self.where)
 
     def node(self) -> Node:
         found, problems = self._methods()

@@ -32,10 +32,13 @@ class EMA(Hook):
         self.every = every
         self.updates = 0
         self.average: dict[str, Any] = {}
+        self.weights: list[Any] = []
 
     def before_train(self, run: Run) -> None:
+        weights = _floating(run.model)
         if not self.average:
-            self.average = {name: tensor.detach().clone() for name, tensor in _floating(run.model).items()}
+            self.average = {name: tensor.clone() for name, tensor in weights.items()}
+        self.weights = [weights[name] for name in self.average]
 
     def after_optimizer_step(self, run: Run) -> None:
         if (run.iter + 1) % self.every:
@@ -44,17 +47,13 @@ class EMA(Hook):
 
         self.updates += 1
         weight = max(1 - self.decay, 1 / (self.updates + 1))
-        now = _floating(run.model)
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.values()), [now[name] for name in self.average], weight)
+            torch._foreach_lerp_(list(self.average.values()), self.weights, weight)
 
-    def around_val(self, run: Run) -> Iterator[None]:
-        if not self.average:
-            yield
-            return
-        self._swap(run)
+    def around_val(self) -> Iterator[None]:
+        self._swap()
         yield
-        self._swap(run)
+        self._swap()
 
     around_test = around_val
 
@@ -72,17 +71,14 @@ class EMA(Hook):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.updates = state["updates"]
 
-    def _swap(self, run: Run) -> None:
-        """Exchange the model's weights with the average, in place: whoever holds the tensors sees the other ones."""
-        import torch
-
-        now = _floating(run.model)
-        with torch.no_grad():
-            for name, average in self.average.items():
-                kept = now[name].clone()
-                now[name].copy_(average)
-                average.copy_(kept)
+    def _swap(self) -> None:
+        """Exchange the weights with their average, in place: whoever holds the tensors sees the other ones."""
+        for weight, average in zip(self.weights, self.average.values(), strict=True):
+            kept = weight.clone()
+            weight.copy_(average)
+            average.copy_(kept)
 
 
 def _floating(model: Any) -> dict[str, Any]:
+    """Return the floating-point tensors of the model, which share their memory with it."""
     return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}

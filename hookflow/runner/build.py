@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -20,7 +20,7 @@ from hookflow.hooks.compile import find_hook
 from hookflow.hooks.inspect import wrong_arguments
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.refer import refer
-from hookflow.pipeline.schema import Component, RunSection
+from hookflow.pipeline.schema import Component, ParamGroup, RunSection
 from hookflow.runner.device import choose_device, choose_precision
 
 DATA = {"cifar10": "hookflow.zoo.cifar10:cifar10"}
@@ -98,28 +98,25 @@ class _Builder:
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         declared = self.pipeline.optimizer
         make = refer(declared.use, self.base, self.places.of("optimizer.use"))
-        groups = [self._matching(model, k, group.match, group.args) for k, group in enumerate(self._groups())]
-        self._check(make, {"params": groups} | declared.args, "optimizer")
-        optimizer = self._call(make, {"params": [g for g in groups if g["params"]]} | declared.args, "optimizer")
+        args = {"params": self._param_groups(model, declared.groups)} | declared.args
+        self._check(make, args, "optimizer")
+        optimizer: torch.optim.Optimizer = self._call(make, args, "optimizer")
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
-        return optimizer  # type: ignore[no-any-return]
+        return optimizer
 
-    def _groups(self) -> list[Any]:
-        """Return the file's groups and, last, the one that takes what no other has taken."""
-        from hookflow.pipeline.schema import ParamGroup
-
-        return [*self.pipeline.optimizer.groups, ParamGroup(match="*")]
-
-    def _matching(self, model: nn.Module, place: int, pattern: str, args: Mapping[str, Any]) -> dict[str, Any]:
-        earlier = [group.match for group in self._groups()[:place]]
-        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        taken = [p for n, p in trained.items() if fnmatchcase(n, pattern) and not _any_match(n, earlier)]
-        if not taken and place < len(self.pipeline.optimizer.groups):
-            said = f'no parameter that trains, and that no earlier group has taken, matches "{pattern}"'
-            some = f"there are {', '.join(list(trained)[:8])}{', …' if len(trained) > 8 else ''}"
-            raise UserError(Problem(said, self.places.of(f"optimizer.groups.{place}.match"), some))
-        return {"params": taken, **args}
+    def _param_groups(self, model: nn.Module, groups: Sequence[ParamGroup]) -> list[dict[str, Any]]:
+        """Return the file's groups, each with what no earlier one has taken, and one with all that is left."""
+        left = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        found = []
+        for k, group in enumerate(groups):
+            taken = [name for name in left if fnmatchcase(name, group.match)]
+            if not taken:
+                said = f'"{group.match}" matches no parameter that trains and that no earlier group has taken'
+                there = f"there are {', '.join(list(left)[:8])}{', …' if len(left) > 8 else ''}"
+                raise UserError(Problem(said, self.places.of(f"optimizer.groups.{k}.match"), there))
+            found.append({"params": [left.pop(name) for name in taken], **group.args})
+        return [*found, {"params": list(left.values())}] if left else found
 
     def _hook(self, name: str, use: str, args: Mapping[str, Any]) -> Any:
         """Make a hook's object; a plain function is called itself, with its args bound."""
@@ -160,7 +157,7 @@ class BoundFunction:
 def seed_everything(seed: int) -> None:
     """Seed every global random generator: Python's, NumPy's and torch's, on every device."""
     random.seed(seed)
-    np.random.seed(seed % 2**32)  # noqa: NPY002 - users' code draws from the global generator
+    np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
 
 
@@ -169,7 +166,3 @@ def _parameters(make: Callable[..., Any]) -> Iterator[str]:
         yield from inspect.signature(make).parameters
     except (TypeError, ValueError):
         return
-
-
-def _any_match(name: str, patterns: list[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -63,14 +63,15 @@ class CheckpointStore:
         for key, value in weights.items():
             _write(aside / f"{key}.pt", value)
         _write(aside / REST, {key: value for key, value in state.items() if key not in weights})
-        files = {path.name: {"bytes": path.stat().st_size, "sha256": _digest(path)} for path in sorted(aside.iterdir())}
+        sizes = {path.name: path.stat().st_size for path in sorted(aside.iterdir())}
+        files = {name: {"bytes": size, "sha256": _digest(aside / name)} for name, size in sizes.items()}
         with (aside / MANIFEST).open("w") as file:
             json.dump({"version": VERSION, **facts, "files": files}, file, indent=1)
             _to_disk(file)
         self._stand(aside, final)
         for name in names:
             self._name(name, final)
-        return Saved(final, sum(entry["bytes"] for entry in files.values()))
+        return Saved(final, sum(sizes.values()))
 
     def _stand(self, aside: Path, final: Path) -> None:
         """Put a complete directory in its place; one that stands there is moved out of the way first."""
@@ -110,7 +111,7 @@ class CheckpointStore:
 
     def newest_good(self) -> tuple[Path | None, list[str]]:
         """Return the newest checkpoint that is whole, and a line on each damaged one that was passed over."""
-        passed_over = []
+        passed_over: list[str] = []
         for path in self.all():
             wrong = damage(path)
             if not wrong:

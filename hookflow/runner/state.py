@@ -52,10 +52,10 @@ def _key(run: Runner, binding_id: int) -> str:
 
 
 def _random_state(device: torch.device) -> dict[str, Any]:
-    kind, words, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 - the global generator is users' too
+    kind, words, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
-        "numpy": (kind, torch.from_numpy(words.astype(np.int64)), position, has_gauss, gauss),
+        "numpy": (kind, torch.from_numpy(np.asarray(words, dtype=np.int64)), position, has_gauss, gauss),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state_all() if device.type == "cuda" else [],
     }
@@ -64,7 +64,7 @@ def _random_state(device: torch.device) -> dict[str, Any]:
 def _set_random_state(state: dict[str, Any]) -> None:
     random.setstate(state["python"])
     kind, words, *rest = state["numpy"]
-    np.random.set_state((kind, words.numpy().astype(np.uint32), *rest))  # noqa: NPY002
+    np.random.set_state((kind, words.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"])
     if state["cuda"]:
         torch.cuda.set_rng_state_all(state["cuda"])

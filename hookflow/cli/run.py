@@ -1,0 +1,138 @@
+"""`hookflow run`: train, with the live dashboard where there is a terminal and plain lines where there is none."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hookflow.errors import Problem, UserError
+
+if TYPE_CHECKING:
+    from hookflow.events.rundir import RunDir
+
+
+class UI(StrEnum):
+    """How a run is shown."""
+
+    auto = "auto"
+    tui = "tui"
+    plain = "plain"
+    json = "json"
+    none = "none"
+
+
+def run(
+    target: Annotated[
+        str | None, typer.Argument(help="A pipeline file; with --resume, also a run (its id, name or folder).")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. run.seed=1. Repeatable."),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the newest run of the pipeline (or the run named).")
+    ] = False,
+    ui: Annotated[
+        UI, typer.Option(help="How to show it; auto: the dashboard on a terminal, else plain lines.")
+    ] = UI.auto,
+    test: Annotated[bool, typer.Option("--test", help="Run the test after training.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id, and leave it alone.")] = False,
+    in_process: Annotated[bool, typer.Option("--in-process", help="Train in this process, for a debugger.")] = False,
+) -> None:
+    """Train a pipeline."""
+    overrides = [*(set_ or []), *(["run.test=true"] if test else [])]
+    run_dir = _resumed(target, overrides) if resume else _new(target, overrides)
+    if in_process:
+        from hookflow.runner.process import train
+
+        raise typer.Exit(train(run_dir, resume=resume))
+    from hookflow.runner.launch import start
+
+    child = start(run_dir, resume=resume)
+    if detach:
+        print(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
+        return
+    raise typer.Exit(_show(run_dir, child, _chosen(ui)))
+
+
+def _new(target: str | None, overrides: list[str]) -> RunDir:
+    from hookflow.events.rundir import RunDir
+    from hookflow.hooks.compile import compile_pipeline
+    from hookflow.pipeline.load import load
+    from hookflow.runner.launch import prepare
+
+    if target is None:
+        raise UserError(
+            Problem("name a pipeline file, or a run with --resume", hint="e.g. hookflow run pipelines/cifar.toml")
+        )
+    loaded = load(Path(target), overrides)
+    plan = compile_pipeline(loaded)
+    run_dir = RunDir.create(Path(loaded.pipeline.run.dir), loaded.pipeline.run.name)
+    prepare(loaded, plan, run_dir, loaded.source.parent)
+    return run_dir
+
+
+def _resumed(target: str | None, overrides: list[str]) -> RunDir:
+    """Return the run to go on with; overrides are laid over what it was run with."""
+    from hookflow.cli.find import find_run
+    from hookflow.hooks.compile import compile_pipeline
+    from hookflow.pipeline.load import load
+    from hookflow.runner.launch import prepare
+
+    if target is not None and target.endswith(".toml"):
+        section = load(Path(target), overrides).pipeline.run
+        run_dir = find_run(section.name, Path(section.dir))
+    else:
+        run_dir = find_run(target, Path("runs"))
+    if run_dir.life() == "alive":
+        raise UserError(
+            Problem(f"the run {run_dir.id} is still running", hint=f"see it with: hookflow watch {run_dir.id}")
+        )
+    if overrides:
+        base = Path(run_dir.describe()["base"])
+        loaded = load(run_dir.pipeline, overrides)
+        prepare(loaded, compile_pipeline(loaded, base), run_dir, base)
+    return run_dir
+
+
+def _chosen(ui: UI) -> UI:
+    if ui is not UI.auto:
+        return ui
+    terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return UI.tui if terminal and "CI" not in os.environ else UI.plain
+
+
+def _show(run_dir: RunDir, child: subprocess.Popen[bytes], ui: UI) -> int:
+    """Show the run until it ends (or the dashboard is left) and return the exit code to leave with."""
+    if ui is UI.tui:
+        return _dashboard(run_dir, child)
+    _hand_on_signals(child)
+    if ui is UI.none:
+        return child.wait()
+    if ui is UI.json:
+        from hookflow.monitor.jsonl import follow
+    else:
+        from hookflow.monitor.plain import follow
+    return follow(run_dir, sys.stdout, child_exit=child.poll)
+
+
+def _dashboard(run_dir: RunDir, child: subprocess.Popen[bytes]) -> int:
+    from hookflow.monitor.app import MonitorApp
+    from hookflow.monitor.summary import print_summary
+
+    MonitorApp(run_dir).run()
+    print_summary(run_dir, sys.stdout)
+    return child.poll() or 0
+
+
+def _hand_on_signals(child: subprocess.Popen[bytes]) -> None:
+    """Give the signals that are meant for the training to the process that trains."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+        signal.signal(number, lambda got, frame: child.send_signal(got))
