@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import networkx as nx
 
-from hookflow.errors import Problem, UserError, nearest
+from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.node import Bound, Node, Nodes, Wish
 from hookflow.graph.plan import Binding, Edge, Half, Plan
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import PAIRS, POINTS
 
 PHASES = ("first", "early", "normal", "late", "last")
 
@@ -32,12 +33,16 @@ def compile_plan(pipeline: str, nodes: Nodes, disabled: Iterable[str] = ()) -> P
     index = {name: place for place, name in enumerate(nodes)}
     bindings: list[Binding] = []
     edges: list[Edge] = []
+    entered: dict[str, list[str]] = {}
     for point in POINTS:
-        there = _Point(point.name, nodes, index)
+        there = _Point(point.name, nodes, index, entered.get(point.name, []))
         problems += there.cycles()
         if not problems:
-            bindings += there.bindings(first_id=len(bindings))
+            bound = there.bindings(first_id=len(bindings))
+            bindings += bound
             edges += there.edges
+            if closing := PAIRS.get(point.name.removeprefix("before_")):
+                entered[closing] = [binding.hook for binding in bound if binding.half == "enter"]
     if problems:
         raise UserError(_once(problems))
     return Plan(pipeline, tuple(node.hook for node in nodes.values()), tuple(bindings), tuple(edges))
@@ -68,9 +73,9 @@ class _Vertex:
 
 
 class _Point:
-    """The graph of one point."""
+    """The graph of one point. `entered` are the hooks whose `around_X` is left here, in the order of entering."""
 
-    def __init__(self, point: str, nodes: Nodes, index: dict[str, int]) -> None:
+    def __init__(self, point: str, nodes: Nodes, index: dict[str, int], entered: list[str]) -> None:
         self.point = point
         self.vertices: dict[Place, _Vertex] = {}
         self.edges: list[Edge] = []
@@ -85,18 +90,20 @@ class _Point:
                 self._add(wish, place, place_is_first=False)
             for wish in (*vertex.node.before, *vertex.bound.before):
                 self._add(wish, place, place_is_first=True)
+        for outer, inner in pairwise(entered):
+            said = Wish(inner, False, "pair", Where(f'"{outer}" was entered before "{inner}"'))
+            self._connect((inner, "exit"), (outer, "exit"), said)
 
     def _add(self, wish: Wish, place: Place, *, place_is_first: bool) -> None:
         halves: tuple[Half, ...] = ("whole", "enter", "exit")
         for other in ((wish.hook, half) for half in halves):
-            if other not in self.vertices:
-                continue
-            first, then = (place, other) if place_is_first else (other, place)
-            if first[1] == then[1] == "exit":  # what was entered first is left last
-                first, then = then, first
-            if not self.graph.has_edge(first, then):
-                self.graph.add_edge(first, then, wish=wish)
-                self.edges.append(Edge(self.point, first[0], then[0], wish.kind, str(wish.where)))
+            if other in self.vertices and not place[1] == other[1] == "exit":
+                self._connect(*((place, other) if place_is_first else (other, place)), wish)
+
+    def _connect(self, first: Place, then: Place, wish: Wish) -> None:
+        if not self.graph.has_edge(first, then):
+            self.graph.add_edge(first, then, wish=wish)
+            self.edges.append(Edge(self.point, first[0], then[0], wish.kind, str(wish.where)))
 
     def cycles(self) -> Iterator[Problem]:
         """Yield each knot of hooks that wait for one another, with every edge of a shortest way around it."""
@@ -127,11 +134,11 @@ class _Point:
 def _rank(node: Node, bound: Bound, index: int) -> tuple[int, int, int]:
     """Return what decides among hooks that no edge orders: phase, then the file's order.
 
-    The second halves of `around_X` stand in the mirrored place, so that they undo from the inside out.
+    The second half of an `around_X` stands in the mirrored phase, behind the plain methods that it encloses.
     """
     phase = PHASES.index(node.hook.phase)
     if bound.half == "exit":
-        return len(PHASES) - 1 - phase, 1, -index
+        return len(PHASES) - 1 - phase, 1, index
     return phase, 0, index
 
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 Half = Literal["whole", "enter", "exit"]
 """A plain method is called whole; an `around_X` generator enters at `before_X` and exits at `after_X`."""
 
-EdgeKind = Literal["file", "class"]
-"""Who stated an edge: the pipeline file, or the hook's class."""
+EdgeKind = Literal["file", "class", "pair"]
+"""Who stated an edge: the pipeline file, the hook's class, or the rule that what is entered first is left last."""
 
 OnError = Literal["raise", "disable", "ignore"]
 

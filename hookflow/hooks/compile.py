@@ -20,7 +20,8 @@ from hookflow.pipeline.schema import BindingSpec, HookNode
 def compile_pipeline(loaded: Loaded, base: Path | None = None) -> Plan:
     """Compile the pipeline's hooks into a plan.
 
-    Files that the pipeline names are relative to `base`, which is its own folder if left out. Raises UserError with everything that is wrong with them: names, arguments, points, edges, cycles.
+    Files that the pipeline names are relative to `base`, which is its own folder if left out.
+    Raises UserError with everything that is wrong with the hooks: names, arguments, points, edges, cycles.
     """
     problems: list[Problem] = []
     nodes: dict[str, Node] = {}

@@ -1,0 +1,65 @@
+"""What every test may lean on: a run of the toy pipeline, in this process or in one of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hookflow.events.log import Tail
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import load
+from hookflow.runner.launch import prepare
+
+TESTS = Path(__file__).parent
+TOY = TESTS / "toy.toml"
+
+NewRun = Callable[..., RunDir]
+
+
+@pytest.fixture
+def new_run(tmp_path: Path) -> NewRun:
+    """Make the directory of a new run of a pipeline, with overrides; nothing is trained yet."""
+
+    def make(*overrides: str, pipeline: Path = TOY) -> RunDir:
+        loaded = load(pipeline, overrides)
+        run_dir = RunDir.create(tmp_path / "runs", loaded.pipeline.run.name)
+        prepare(loaded, compile_pipeline(loaded), run_dir, pipeline.parent)
+        return run_dir
+
+    return make
+
+
+@pytest.fixture
+def train_here() -> Iterator[Callable[..., int]]:
+    """Train a run in this process and return its exit code; signal handlers are put back afterwards."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+
+    def run(run_dir: RunDir, *, resume: bool = False) -> int:
+        from hookflow.runner.process import train
+
+        return train(run_dir, resume=resume)
+
+    yield run
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+def hookflow(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command line as a user would, in a directory of its own, and return what it printed."""
+    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "hookflow", *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def records(run_dir: RunDir, kind: str | None = None) -> list[dict[str, object]]:
+    """Return the records of a run's event log, of one kind or all."""
+    everything = Tail(run_dir.events).read_all()
+    return [record for record in everything if kind is None or record["k"] == kind]

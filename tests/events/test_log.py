@@ -1,0 +1,49 @@
+import json
+from pathlib import Path
+
+from hookflow.events.log import Appender, Tail, encode
+
+
+def test_what_is_appended_is_read_once(tmp_path: Path) -> None:
+    log, tail = Appender(tmp_path / "log"), Tail(tmp_path / "log")
+    log.append([{"k": "a"}, {"k": "b"}])
+    assert [r["k"] for r in tail.read()] == ["a", "b"]
+    assert tail.read() == []
+    log.append([{"k": "c"}])
+    assert [r["k"] for r in tail.read()] == ["c"]
+    log.close()
+
+
+def test_a_line_without_its_end_waits(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    tail = Tail(path)
+    path.write_bytes(b'{"k":"a"}\n{"k":')
+    assert [r["k"] for r in tail.read()] == ["a"]
+    with path.open("ab") as file:
+        file.write(b'"b"}\n')
+    assert [r["k"] for r in tail.read()] == ["b"]
+
+
+def test_a_torn_line_costs_itself_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b'{"k":"a"}\n{"k":"to')
+    log = Appender(path)
+    log.append([{"k": "b"}])
+    log.close()
+    assert [r["k"] for r in Tail(path).read_all()] == ["a", "b"]
+
+
+def test_no_file_is_no_news(tmp_path: Path) -> None:
+    assert Tail(tmp_path / "none").read() == []
+
+
+def test_numbers_that_json_does_not_know_become_words() -> None:
+    line = encode({"v": {"loss": float("nan"), "lr": [1.0, float("inf")]}})
+    assert json.loads(line, parse_constant=lambda name: 1 / 0) == {"v": {"loss": "nan", "lr": [1.0, "inf"]}}
+
+
+def test_more_than_a_chunk_is_read_whole(tmp_path: Path) -> None:
+    log = Appender(tmp_path / "log")
+    log.append([{"k": "x" * 1000, "n": n} for n in range(3000)])
+    log.close()
+    assert [r["n"] for r in Tail(tmp_path / "log").read_all()] == list(range(3000))

@@ -1,0 +1,58 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from hookflow.events import commands, now
+from hookflow.events.log import Tail
+from hookflow.events.rundir import RunDir, all_runs
+
+
+def test_a_run_lives_as_long_as_its_process(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "toy")
+    assert run.life() == "unborn"
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    run.sign_process(child.pid)
+    assert run.life() == "alive"
+    child.kill()
+    assert run.life() == "gone"  # a zombie, until somebody waits for it, trains nothing
+    child.communicate()
+    assert run.life() == "gone"
+
+
+def test_a_pid_that_was_given_away_again_is_not_the_run(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "toy")
+    run.sign_process(os.getpid())
+    run.sign(process_started=run.describe()["process_started"] - 100)
+    assert run.life() == "gone"
+
+
+def test_a_run_of_another_machine_is_told_as_such(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "toy")
+    run.sign_process()
+    run.sign(host="elsewhere")
+    assert run.life() == "remote"
+
+
+def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
+    for name in ("20260101-000000-aaaa", "20260301-000000-aaaa", "20260201-000000-aaaa"):
+        RunDir(tmp_path / "toy" / name).path.mkdir(parents=True)
+        RunDir(tmp_path / "toy" / name).sign(id=name)
+    assert [run.id[4:6] for run in all_runs(tmp_path)] == ["03", "02", "01"]
+
+
+def test_a_command_is_one_line_with_an_id_and_an_author(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "toy")
+    ask = commands.send(run, "pause")
+    (command,) = Tail(run.commands).read()
+    assert (command["id"], command["cmd"]) == (ask, "pause")
+    assert command["by"]
+
+
+def test_where_the_training_thread_is_can_be_seen_from_outside(tmp_path: Path) -> None:
+    place = now.share(tmp_path / "now.bin")
+    place[0] = 5
+    found = now.look(tmp_path / "now.bin")
+    assert found is not None
+    assert found[0] == 5
+    assert now.look(tmp_path / "none") is None

@@ -1,0 +1,150 @@
+"""The dispatch core: what it calls, in which order, with what, and what it does about hooks that raise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
+from hookflow.runner.dispatch import Dispatcher, adapt
+from hookflow.runner.meter import Meter
+
+RUN = object()
+
+
+def dispatcher(hooks: dict[str, Any], *bindings: tuple[str, str, str, tuple[str, ...]], on_error: OnError = "raise"):  # type: ignore[no-untyped-def]
+    """Return a dispatcher of bindings (hook, point, half, takes), its meter and what has been reported."""
+    planned = tuple(PlannedHook(name, "", {}, "normal", "", "", (), (), on_error) for name in hooks)
+    made = tuple(
+        Binding(k, hook, point, _method(point, half), half, takes, Trigger(), "normal")  # type: ignore[arg-type]
+        for k, (hook, point, half, takes) in enumerate(bindings)
+    )
+    meter = Meter(len(made))
+    reported: list[tuple[str, str, str]] = []
+    now = memoryview(bytearray(16)).cast("q")
+
+    def report(binding: Binding, error: BaseException, action: str) -> None:
+        reported.append((binding.hook, str(error), action))
+
+    return Dispatcher(Plan("p", planned, made, ()), hooks, RUN, {}, meter, now, report), meter, reported
+
+
+def _method(point: str, half: str) -> str:
+    return point if half == "whole" else "around_" + point.split("_", 1)[1]
+
+
+class Scribe:
+    """Notes what it was called with."""
+
+    def __init__(self, name: str, notes: list[Any], raises: bool = False) -> None:
+        self.name, self.notes, self.raises = name, notes, raises
+
+    def after_train_iter(self, *args: Any) -> None:
+        self.notes.append((self.name, args))
+        if self.raises:
+            raise ValueError(f"{self.name} cannot")
+
+    def around_val(self) -> Iterator[None]:
+        self.notes.append(f"{self.name} in")
+        yield
+        self.notes.append(f"{self.name} out")
+
+
+@pytest.mark.parametrize(
+    ("takes", "expected"),
+    [((), ()), (("run",), (RUN,)), (("batch",), ("b",)), (("outputs", "run", "batch_idx"), ("o", RUN, 3))],
+)
+def test_a_method_gets_what_it_names_in_its_own_order(takes: tuple[str, ...], expected: tuple[object, ...]) -> None:
+    got: list[object] = []
+    offers = ("run", "batch", "batch_idx", "outputs")
+    adapt(lambda *args: got.extend(args), takes, offers, RUN)((RUN, "b", 3, "o"))
+    assert tuple(got) == expected
+
+
+def test_hooks_are_called_in_the_plans_order_and_each_is_counted() -> None:
+    notes: list[Any] = []
+    hooks = {name: Scribe(name, notes) for name in "ab"}
+    point = "after_train_iter"
+    fires, meter, _ = dispatcher(hooks, ("b", point, "whole", ("batch",)), ("a", point, "whole", ()))
+    fires.fire(point, "batch", 0, {})
+    fires.fire(point, "batch", 1, {})
+    fires.fire("before_train", 1)
+    assert notes == [("b", ("batch",)), ("a", ()), ("b", ("batch",)), ("a", ())]
+    assert [cell.n for cell in meter.cells] == [2, 2]
+    assert meter.phases["hooks"] >= sum(cell.total for cell in meter.cells) > 0
+
+
+@pytest.mark.parametrize(("on_error", "calls"), [("ignore", 2), ("disable", 1)])
+def test_a_hook_that_may_fail_harms_nobody(on_error: OnError, calls: int) -> None:
+    notes: list[Any] = []
+    hooks = {"bad": Scribe("bad", notes, raises=True), "good": Scribe("good", notes)}
+    point = "after_train_iter"
+    fires, _, reported = dispatcher(
+        hooks, ("bad", point, "whole", ()), ("good", point, "whole", ()), on_error=on_error
+    )
+    fires.fire(point, None, 0, {})
+    fires.fire(point, None, 1, {})
+    assert [name for name, _ in notes].count("bad") == calls
+    assert [name for name, _ in notes].count("good") == 2
+    assert reported == [("bad", "bad cannot", on_error)] * calls
+
+
+def test_an_exception_goes_through_and_names_hook_and_point() -> None:
+    fires, _, reported = dispatcher({"bad": Scribe("bad", [], raises=True)}, ("bad", "after_train_iter", "whole", ()))
+    with pytest.raises(ValueError, match="bad cannot") as caught:
+        fires.fire("after_train_iter", None, 0, {})
+    assert caught.value.__notes__ == ['raised by the hook "bad" at after_train_iter']
+    assert caught.traceback[-1].name == "after_train_iter", "the hook's own frames are in the traceback"
+    assert reported == [("bad", "bad cannot", "raise")]
+
+
+def around(*names: str) -> list[tuple[str, str, str, tuple[str, ...]]]:
+    enters = [(name, "before_val", "enter", ()) for name in names]
+    return [*enters, *((name, "after_val", "exit", ()) for name in reversed(names))]
+
+
+def test_the_second_half_runs_at_the_closing_point() -> None:
+    notes: list[Any] = []
+    fires, *_ = dispatcher({name: Scribe(name, notes) for name in "ab"}, *around("a", "b"))
+    fires.fire("before_val")
+    fires.fire("after_val", {})
+    assert notes == ["a in", "b in", "b out", "a out"]
+    fires.unwind()
+    assert len(notes) == 4, "what has been left is not left again"
+
+
+def test_the_second_half_runs_when_what_lies_between_raises() -> None:
+    notes: list[Any] = []
+    fires, *_ = dispatcher({name: Scribe(name, notes) for name in "ab"}, *around("a", "b"))
+    fires.fire("before_val")
+    fires.unwind()
+    assert notes == ["a in", "b in", "b out", "a out"]
+
+
+def test_a_generator_must_yield_once() -> None:
+    class Twice:
+        def around_val(self) -> Iterator[None]:
+            yield
+            yield
+
+    fires, *_ = dispatcher({"twice": Twice()}, *around("twice"))
+    fires.fire("before_val")
+    with pytest.raises(RuntimeError, match="must yield once"):
+        fires.fire("after_val", {})
+
+
+def test_a_hook_that_is_switched_off_still_leaves_what_it_entered() -> None:
+    notes: list[Any] = []
+    hook: Any = Scribe("a", notes, raises=True)
+    fires, *_ = dispatcher(
+        {"a": hook}, *around("a"), ("a", "after_train_iter", "whole", ()), on_error="disable"
+    )
+    fires.fire("before_val")
+    fires.fire("after_train_iter", None, 0, {})
+    fires.fire("after_val", {})
+    assert notes[0] == "a in"
+    assert notes[-1] == "a out"
+
+

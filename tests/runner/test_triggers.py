@@ -1,0 +1,79 @@
+"""When a binding fires, worked out over whole runs of ten iterations an epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from hookflow.graph import plan
+from hookflow.runner.triggers import Trigger
+
+
+@dataclass
+class Place:
+    iter: int = 0
+    epoch: int = 0
+    max_iters: int = 40
+    iters_per_epoch: int = 10
+
+
+def visits(point: str, trigger: plan.Trigger) -> list[int]:
+    """Walk over four epochs; return the iterations done (or epochs, at epoch points) whenever the binding fires."""
+    place = Place()
+    asked = Trigger(plan.Binding(0, "h", point, point, "whole", (), trigger, "normal"), place)
+    fired = []
+    for _ in range(4):
+        if point == "before_train_epoch" and asked():
+            fired.append(place.epoch)
+        for _ in range(10):
+            if point == "before_train_iter" and asked():
+                fired.append(place.iter)
+            place.iter += 1
+            if point == "after_train_iter" and asked():
+                fired.append(place.iter)
+        place.epoch += 1
+        if point in ("after_train_epoch", "after_val") and asked():
+            fired.append(place.epoch)
+    return fired
+
+
+@pytest.mark.parametrize(
+    ("point", "trigger", "expected"),
+    [
+        ("after_train_iter", plan.Trigger(every="15"), [15, 30]),
+        ("after_train_iter", plan.Trigger(every="15it"), [15, 30]),
+        ("after_train_iter", plan.Trigger(every="2ep"), [20, 40]),
+        ("after_train_iter", plan.Trigger(every="25%"), [10, 20, 30, 40]),
+        ("after_train_iter", plan.Trigger(every="10", since="2ep"), [20, 30, 40]),
+        ("after_train_iter", plan.Trigger(every="10", until="2ep"), [10, 20]),
+        ("before_train_iter", plan.Trigger(every="15"), [0, 15, 30]),
+        ("before_train_iter", plan.Trigger(every="10", until="2ep"), [0, 10]),
+        ("before_train_epoch", plan.Trigger(every="2"), [0, 2]),
+        ("before_train_epoch", plan.Trigger(since="3"), [3]),
+        ("after_train_epoch", plan.Trigger(every="2"), [2, 4]),
+        ("after_train_epoch", plan.Trigger(every="25it"), [3]),
+        ("after_train_epoch", plan.Trigger(every="50%"), [2, 4]),
+        ("after_val", plan.Trigger(every="3"), [3]),
+    ],
+    ids=str,
+)
+def test_when_it_fires(point: str, trigger: plan.Trigger, expected: list[int]) -> None:
+    assert visits(point, trigger) == expected
+
+
+def test_what_it_remembers_is_all_it_needs() -> None:
+    binding = plan.Binding(0, "h", "after_train_iter", "", "whole", (), plan.Trigger(every="7"), "normal")
+    place = Place()
+    straight, broken = Trigger(binding, place), Trigger(binding, place)
+    for step in range(1, 40):
+        place.iter = step
+        assert straight() == broken()
+        fresh = Trigger(binding, place)
+        fresh.load_state_dict(broken.state_dict())
+        broken = fresh
+
+
+def test_seconds_are_counted_from_the_start() -> None:
+    binding = plan.Binding(0, "h", "after_train_iter", "", "whole", (), plan.Trigger(every="1000s"), "normal")
+    assert not Trigger(binding, Place())()

@@ -1,0 +1,52 @@
+"""A model and data so small that a run takes milliseconds: named by the tests' pipelines as "./toy.py:…"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    """Two layers with batch norm and dropout: buffers and random numbers, as real nets have them."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.GELU(), nn.Dropout(0.1))
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(inputs))  # type: ignore[no-any-return]
+
+
+class Points:
+    """Points of three clouds. The batches of an epoch depend on nothing but the seed, the epoch and the index."""
+
+    def __init__(
+        self, seed: int, device: torch.device, examples: int = 40, batch_size: int = 8, split: int = 0
+    ) -> None:
+        generator = torch.Generator().manual_seed(7 + split)
+        self.target = torch.randint(3, (examples,), generator=generator).to(device)
+        centres = 2 * torch.eye(3, 4)
+        self.inputs = (centres[self.target.cpu()] + torch.randn(examples, 4, generator=generator)).to(device)
+        self.seed = seed
+        self.batch_size = batch_size
+        self.info: dict[str, Any] = {
+            "name": "points",
+            "examples": examples,
+            "batches": len(self),
+            "batch_size": batch_size,
+            "synthetic": True,
+            "note": "three clouds of points",
+        }
+
+    def __len__(self) -> int:
+        return len(self.target) // self.batch_size
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        order = torch.randperm(len(self.target), generator=torch.Generator().manual_seed(1000 * self.seed + epoch))
+        for k in range(start, len(self)):
+            chosen = order[k * self.batch_size : (k + 1) * self.batch_size]
+            yield self.inputs[chosen], self.target[chosen]
