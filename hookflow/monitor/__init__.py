@@ -1,1 +1,1 @@
-"""The dashboard and the plain lines: one fold of the event log, with two faces. Never imports torch."""
+"""The monitor: what a run tells, folded into one state and drawn. Knows the run directory and nothing of training."""

@@ -1,0 +1,32 @@
+"""hookflow replay: play what a run recorded."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def replay(
+    run: Annotated[
+        str | None, typer.Argument(help="A path, an id, a part of one, or a name; the newest run if left out.")
+    ] = None,
+    speed: Annotated[float, typer.Option(min=0.01, help="How many times as fast as it was.")] = 8.0,
+    dir: Annotated[Path, typer.Option(help="Where the runs are.")] = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Play a run's recording in the dashboard: pause, go back and on, at any speed."""
+    from hookflow.cli.find import find_run
+    from hookflow.errors import Problem, UserError, Where
+
+    found = find_run(run, dir)
+    if not found.events.is_file():
+        raise UserError(Problem(f"{found.path} has no recording", Where("RUN"), "it did not get as far as to start"))
+    from hookflow.monitor.app import MonitorApp
+    from hookflow.monitor.summary import print_summary
+
+    app = MonitorApp(found, replay=speed)
+    app.run()
+    print_summary(found, sys.stdout)
+    raise typer.Exit(app.return_code or 0)

@@ -1,0 +1,51 @@
+"""hookflow runs: what has been run, and how it went."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from hookflow.monitor.glance import Glance
+
+HEADS = ("id", "name", "state", "epoch", "iter", "best", "age", "data")
+
+
+def runs(
+    dir: Annotated[Path, typer.Option(help="Where the runs are.")] = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """List the runs, the newest first."""
+    from hookflow.events.rundir import all_runs
+    from hookflow.monitor.glance import glance
+
+    found = all_runs(dir)
+    if not found:
+        print(f"no runs in {dir}")
+        return
+    clock = time.time()
+    rows = [HEADS, *(_row(glance(run, clock), clock) for run in found)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(HEADS))]
+    for row in rows:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _row(seen: Glance, clock: float) -> tuple[str, ...]:
+    """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
+    from hookflow.monitor.words import age, number
+
+    state = seen.state
+    name = next((name for name in state.best if "loss" not in name), next(iter(state.best), ""))
+    whole = f"/{state.run['max_epochs']}" if state.run.get("max_epochs") else ""
+    return (
+        seen.run.id,
+        seen.run.path.parent.name,
+        f"{seen.health.glyph} {seen.health.condition}",
+        f"{state.ep}{whole}",
+        str(state.it),
+        f"{name}={number(state.best[name].value)}" if name else "-",
+        age(clock - state.now) if state.now else "-",
+        "SYNTHETIC" if state.synthetic else "real" if state.run.get("data") else "-",
+    )

@@ -1,0 +1,51 @@
+"""hookflow watch: look at a run, live, from as many places as one likes."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Face(StrEnum):
+    """How a run is shown."""
+
+    TUI = "tui"
+    PLAIN = "plain"
+    JSON = "json"
+
+
+def watch(
+    run: Annotated[
+        str | None, typer.Argument(help="A path, an id, a part of one, or a name; the newest run if left out.")
+    ] = None,
+    ui: Annotated[Face | None, typer.Option(help="The dashboard, plain lines, or raw events; by the terminal.")] = None,
+    dir: Annotated[Path, typer.Option(help="Where the runs are.")] = Path("runs"),  # noqa: A002  # the option's name
+    readonly: Annotated[bool, typer.Option("--readonly", help="No key asks anything of the run.")] = False,
+) -> None:
+    """Show a run while it goes on, or as it ended. Leaving harms nothing."""
+    from hookflow.cli.find import find_run
+
+    found = find_run(run, dir)
+    if (ui or _usual_face()) is Face.TUI:
+        from hookflow.monitor.app import MonitorApp
+        from hookflow.monitor.summary import print_summary
+
+        app = MonitorApp(found, readonly=readonly)
+        app.run()
+        print_summary(found, sys.stdout)
+        raise typer.Exit(app.return_code or 0)
+    from hookflow.monitor import jsonl, plain
+
+    follow = jsonl.follow if ui is Face.JSON else plain.follow
+    raise typer.Exit(follow(found, sys.stdout))
+
+
+def _usual_face() -> Face:
+    """Return the dashboard where there is a terminal that can show it."""
+    terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    return Face.TUI if terminal else Face.PLAIN

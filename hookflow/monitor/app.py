@@ -1,0 +1,209 @@
+"""The dashboard: one canvas, one clock, keys. It reads a run directory and may die without harm to the run."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import os
+import signal
+import time
+from enum import StrEnum
+from typing import Any, ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.theme import Theme
+
+from hookflow.events import now
+from hookflow.events.commands import send
+from hookflow.events.records import Command
+from hookflow.events.rundir import Life, RunDir
+from hookflow.graph.plan import Plan
+from hookflow.monitor.canvas import Canvas
+from hookflow.monitor.feed import Live, Recording
+from hookflow.monitor.health import Health, examine
+from hookflow.monitor.keys import KEYS, Wish, press
+from hookflow.monitor.layout import screen
+from hookflow.monitor.machine import Machine, Sensor
+from hookflow.monitor.paint import GROUND
+from hookflow.monitor.player import Player
+from hookflow.monitor.state import RunState
+from hookflow.monitor.view import NO_PLAN, Scene, View
+
+RATE, RATE_OVER_SSH = 4.0, 2.0
+"""Looks at the log, and paintings of the screen, per second."""
+
+NOTICE = 5.0
+"""Seconds that a notice stays."""
+
+THEME = Theme(name="hookflow", primary="#56b4e9", background=GROUND, surface=GROUND, panel=GROUND, dark=True)
+
+
+class Outcome(StrEnum):
+    """How the dashboard was left: the training goes on, was asked to stop, or was over."""
+
+    DETACHED = "detached"
+    STOP = "stop"
+    ENDED = "ended"
+
+
+class MonitorApp(App[Outcome]):
+    """Shows the run in `run`, live; or its recording, `replay` times as fast as it was.
+
+    With `readonly` no key asks anything of the run.
+    """
+
+    ENABLE_COMMAND_PALETTE = False
+    INLINE_PADDING = 0
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(name, f"press('{name}')", show=False, priority=True) for key in KEYS for name in key.names
+    ]
+
+    def __init__(self, run: RunDir, *, replay: float | None = None, readonly: bool = False) -> None:
+        super().__init__()
+        self._dir = run
+        self._live = Live(run)
+        self._player = Player(Recording(run), replay) if replay is not None else None
+        self._readonly = readonly
+        self._view = View()
+        self._frozen: tuple[RunState, float] | None = None
+        self._notice = ("", 0.0)
+        self._life: Life = "unborn"
+        self._inside: tuple[int, float] | None = None
+        self._machine: Machine | None = None
+        self._canvas = Canvas()
+
+    def run(self, *, mouse: bool = False, **options: Any) -> Outcome | None:
+        """Show the dashboard until the person leaves. Without the mouse, the terminal's own selecting still works."""
+        return super().run(mouse=mouse, **options)
+
+    @property
+    def state(self) -> RunState:
+        """The run as far as it has been read."""
+        return self._player.state if self._player else self._live.state
+
+    @property
+    def plan(self) -> Plan:
+        return (self._player.plan if self._player else self._live.plan) or NO_PLAN
+
+    def compose(self) -> ComposeResult:
+        yield self._canvas
+
+    def on_mount(self) -> None:
+        self.register_theme(THEME)
+        self.theme = THEME.name
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGHUP):  # Textual leaves the terminal as it is on these
+            loop.add_signal_handler(name, self.exit, Outcome.DETACHED)
+        self._life = self._dir.life()
+        if self._player is None:
+            sensor = Sensor()
+            self._sense(sensor)
+            self.set_interval(1.0, lambda: self._sense(sensor))
+        self._tick()
+        self.set_interval(1 / (RATE_OVER_SSH if "SSH_CONNECTION" in os.environ else RATE), self._tick)
+
+    def on_unmount(self) -> None:
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(name)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._paint)
+
+    def _sense(self, sensor: Sensor) -> None:
+        """Ask the system, which may take its time, from a thread."""
+
+        def look() -> None:
+            self._life = self._dir.life()
+            self._inside = now.look(self._dir.now) if self._life == "alive" else None
+            self._machine = sensor.look() if self._life != "remote" else None
+
+        self.run_worker(look, thread=True, exclusive=True, exit_on_error=True)
+
+    def _tick(self) -> None:
+        if self._player:
+            self._player.tick()
+        elif self._live.poll():
+            self.set_timer(0.01, self._tick)  # a long log comes in pieces, so that keys get their turn
+        self._paint()
+
+    def _paint(self) -> None:
+        width, height = self.size
+        self._canvas.show(screen(self._scene(), width, height))
+
+    def _scene(self) -> Scene:
+        state = self._frozen[0] if self._frozen else self.state
+        clock = self._player.moment if self._player else time.time()
+        notice, until = self._notice
+        return Scene(
+            state=state,
+            plan=self.plan,
+            health=self._health(state, clock),
+            view=self._view,
+            name=self._dir.path.parent.name,
+            id=self._dir.id,
+            badge=self._badge(state),
+            clock=clock,
+            machine=self._machine,
+            replay=self._player is not None,
+            readonly=self._readonly,
+            notice=notice if time.monotonic() < until else "",
+        )
+
+    def _health(self, state: RunState, clock: float) -> Health:
+        life: Life = "alive" if self._player else self._life
+        return examine(state, life, clock, self.plan, self._inside)
+
+    def _badge(self, state: RunState) -> str:
+        if self._player:
+            return self._player.badge
+        if self._frozen:
+            return f"FROZEN +{self.state.frames - state.frames}"
+        return "ENDED" if self._health(state, time.time()).over else "LIVE"
+
+    def action_press(self, key: str) -> None:
+        """Do what a key is for."""
+        wish = press(key, self._scene())
+        if wish:
+            self._grant(wish)
+        self._paint()
+
+    def _grant(self, wish: Wish) -> None:
+        match wish:
+            case "detach":
+                over = self._player is not None or self._scene().health.over
+                self.exit(Outcome.ENDED if over else Outcome.DETACHED)
+            case "stop and leave":
+                self._ask("stop")
+                self.exit(Outcome.STOP)
+            case "stop" | "checkpoint":
+                self._ask(wish)
+            case "pause":
+                self._ask("resume" if self.state.stage == "paused" else "pause")
+            case "freeze":
+                self._frozen = None if self._frozen else (copy.deepcopy(self.state), time.time())
+            case "picture":
+                self._picture()
+            case _ if self._player:
+                self._player.obey(wish)
+
+    def _ask(self, command: Command) -> None:
+        try:
+            send(self._dir, command)
+        except OSError as error:
+            self._say(f"cannot ask the run to {command}: {error.strerror}")
+        else:
+            self._live.poll()
+
+    def _picture(self) -> None:
+        name = time.strftime("screen-%Y%m%d-%H%M%S.svg")
+        try:
+            self.save_screenshot(name, str(self._dir.path))
+        except OSError as error:
+            self._say(f"cannot save a picture: {error.strerror}")
+        else:
+            self._say(f"saved {self._dir.path / name}")
+
+    def _say(self, notice: str) -> None:
+        self._notice = (notice, time.monotonic() + NOTICE)

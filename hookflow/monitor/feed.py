@@ -1,0 +1,126 @@
+"""Where the records come from: the tail of a run that goes on, or the recording of one at any speed and moment."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from array import array
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from hookflow.events.log import Tail
+from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Plan
+from hookflow.monitor.state import RunState
+
+
+def read_plan(run: RunDir) -> Plan | None:
+    """Return the run's plan; None while it has not been written."""
+    try:
+        return Plan.from_json(json.loads(run.plan.read_text("utf-8")))
+    except OSError:
+        return None
+
+
+class Live:
+    """Folds what a run appends to its logs."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.state = RunState()
+        self.plan: Plan | None = None
+        self._run = run
+        self._events = Tail(run.events)
+        self._commands = Tail(run.commands)
+        self._waiting: deque[dict[str, Any]] = deque()
+
+    def poll(self, budget: float = 0.05) -> bool:
+        """Fold what is new, for about `budget` seconds; return whether there may be more than that."""
+        until = time.monotonic() + budget
+        return any(time.monotonic() > until for _ in self.records())
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """Fold what is new record by record; yield those of the event log once they are folded."""
+        for command in self._commands.read():
+            self.state.apply(command)
+        while True:
+            if not self._waiting:
+                self._waiting.extend(self._events.read())
+            if not self._waiting:
+                break
+            record = self._waiting.popleft()
+            self.state.apply(record)
+            if record.get("k") == "run" or self.plan is None:
+                self.plan = read_plan(self._run)
+            yield record
+
+
+class Recording:
+    """A finished log, folded up to any moment. Only the places of its lines are held, and a few states on the way."""
+
+    KEPT = 64
+    """States kept on the way, so that going back need not begin at the beginning."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.plan = read_plan(run)
+        self._path = run.events
+        self._starts = array("Q")
+        self._times = array("d")
+        self._scan()
+        self._frames = [at for at, kind in enumerate(self._kinds) if kind]
+        self._every = max(len(self._times) // self.KEPT, 500)
+        self._kept: dict[int, RunState] = {0: RunState()}
+        self.state = RunState()
+        self._at = 0
+
+    def _scan(self) -> None:
+        """Find where each line starts, when it was written (never falling), and which ones are frames."""
+        self._kinds = array("b")
+        latest = 0.0
+        with self._path.open("rb") as file:
+            start = 0
+            for line in file:
+                try:
+                    record = json.loads(line)
+                    latest = max(latest, record["t"])
+                except (ValueError, TypeError, KeyError):
+                    pass
+                else:
+                    self._starts.append(start)
+                    self._times.append(latest)
+                    self._kinds.append(record.get("k") == "frame")
+                start += len(line)
+
+    @property
+    def first(self) -> float:
+        return self._times[0] if self._times else 0.0
+
+    @property
+    def last(self) -> float:
+        return self._times[-1] if self._times else 0.0
+
+    def seek(self, t: float) -> None:
+        """Fold up to and including moment `t`, forwards or back."""
+        self._go(bisect_right(self._times, t))
+
+    def step(self, frames: int) -> float:
+        """Go so many frames on or back, and return the moment that is reached."""
+        here = bisect_left(self._frames, self._at)
+        there = min(max(here - 1 + frames, 0), len(self._frames) - 1)
+        if self._frames:
+            self._go(self._frames[there] + 1)
+        return self._times[self._at - 1] if self._at else self.first
+
+    def _go(self, target: int) -> None:
+        if target < self._at:
+            nearest = max(at for at in self._kept if at <= target)
+            self.state, self._at = copy.deepcopy(self._kept[nearest]), nearest
+        with self._path.open("rb") as file:
+            while self._at < target:
+                file.seek(self._starts[self._at])
+                self.state.apply(json.loads(file.readline()))
+                self._at += 1
+                if self._at % self._every == 0 and self._at not in self._kept:
+                    self._kept[self._at] = copy.deepcopy(self.state)

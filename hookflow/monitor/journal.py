@@ -1,0 +1,65 @@
+"""What happened, one entry each: the events of a run as people read them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["info", "warn", "error", "checkpoint", "command", "metrics"]
+
+GLYPHS: dict[Kind, str] = {"info": "·", "warn": "▲", "error": "✗", "checkpoint": "◆", "command": "◉", "metrics": "◇"}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """`number` counts all entries of the run from 0; `detail` is a traceback or whatever needs more than a line."""
+
+    number: int
+    t: float
+    kind: Kind
+    source: str
+    text: str
+    detail: str = ""
+
+    @property
+    def glyph(self) -> str:
+        return GLYPHS[self.kind]
+
+    @property
+    def trouble(self) -> bool:
+        return self.kind in ("warn", "error")
+
+
+class Journal:
+    """The last entries, and how many warnings and errors there were in all."""
+
+    LIMIT = 2000
+
+    def __init__(self) -> None:
+        self._entries: deque[Entry] = deque(maxlen=self.LIMIT)
+        self._next = 0
+        self.warnings = 0
+        self.errors = 0
+
+    def add(self, t: float, kind: Kind, source: str, text: str, detail: str = "") -> None:
+        self._entries.append(Entry(self._next, t, kind, source, text, detail))
+        self._next += 1
+        self.warnings += kind == "warn"
+        self.errors += kind == "error"
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def since(self, number: int) -> list[Entry]:
+        """Return the entries from a number on, as far as they are still held."""
+        fresh: list[Entry] = []
+        for entry in reversed(self._entries):
+            if entry.number < number:
+                break
+            fresh.append(entry)
+        return fresh[::-1]

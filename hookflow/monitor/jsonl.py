@@ -1,0 +1,16 @@
+"""A run as its raw event lines, for programs that read along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TextIO
+
+from hookflow.events.log import encode
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.feed import Live
+from hookflow.monitor.follower import follow_records
+
+
+def follow(run: RunDir, out: TextIO, *, child_exit: Callable[[], int | None] | None = None) -> int:
+    """Print each record of the event log as a line of JSON until the run is over; see `plain.follow`."""
+    return follow_records(run, Live(run), lambda record: print(encode(record), file=out, flush=True), child_exit)

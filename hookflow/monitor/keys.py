@@ -1,0 +1,221 @@
+"""The keys: what each one is for (the help is made of this), and what it changes in the view."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from hookflow.monitor.journal import Entry
+from hookflow.monitor.view import PANELS, Scene, charts
+
+Wish = Literal[
+    "",
+    "detach",
+    "stop",
+    "stop and leave",
+    "checkpoint",
+    "pause",
+    "freeze",
+    "picture",
+    "play",
+    "back",
+    "on",
+    "far back",
+    "far on",
+    "first",
+    "last",
+    "slower",
+    "faster",
+]
+"""What a key asks of the app, beyond the view."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """`names` as Textual calls them; `shown` as the help writes them; `only` for a view of a live run or a replay."""
+
+    names: tuple[str, ...]
+    shown: str
+    about: str
+    only: Literal["", "live", "replay"] = ""
+
+
+KEYS = (
+    Key(("question_mark",), "?", "this help"),
+    Key(("1", "2", "3", "4", "5"), "1-5", "go to a panel; the same digit again makes it large"),
+    Key(("tab", "shift+tab"), "tab", "next panel"),
+    Key(("z",), "z", "make the panel large, and small again"),
+    Key(("0", "escape"), "0 esc", "back to the whole dashboard"),
+    Key(("up", "down", "k", "j", "pageup", "pagedown", "home", "end"), "↑ ↓ k j", "move; home and end for the ends"),
+    Key(("h", "left", "right"), "← → h", "from the hooks to the points and back"),
+    Key(("enter",), "enter", "a point's hooks; a hook's or an event's page"),
+    Key(("space",), "space", "freeze the view; the data go on", "live"),
+    Key(("p",), "p", "pause the training, and resume it", "live"),
+    Key(("c",), "c", "save a checkpoint now", "live"),
+    Key(("s",), "s", "stop the training after this iteration (asks first)", "live"),
+    Key(("space",), "space", "play and pause", "replay"),
+    Key(("left", "right", "shift+left", "shift+right"), "← →", "one frame back and on; with shift ten", "replay"),
+    Key(("comma", "full_stop"), ", .", "to the start, to the end", "replay"),
+    Key(("less_than_sign", "greater_than_sign"), "< >", "slower, faster", "replay"),
+    Key(("e", "E"), "e E", "next and previous warning or error"),
+    Key(("f",), "f", "hide the points where nothing is bound"),
+    Key(("left_square_bracket", "right_square_bracket"), "[ ]", "previous and next metric"),
+    Key(("l",), "l", "logarithmic scale of the charts"),
+    Key(("P",), "P", "save a picture (SVG) in the run directory"),
+    Key(("q", "ctrl+c", "ctrl+q"), "q", "leave; asks whether the training goes on"),
+    Key(("y", "n", "d"), "y n d", "answers where something is asked"),
+)
+
+_SCRUB: dict[str, Wish] = {
+    "left": "back",
+    "right": "on",
+    "shift+left": "far back",
+    "shift+right": "far on",
+    "comma": "first",
+    "full_stop": "last",
+    "less_than_sign": "slower",
+    "greater_than_sign": "faster",
+    "space": "play",
+}
+_STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -(10**6), "end": 10**6}
+
+
+def press(key: str, scene: Scene) -> Wish:
+    """Change the view as the key says; return what the app is to do, "" for nothing."""
+    view = scene.view
+    if view.asking:
+        return _answer(key, scene)
+    if key in ("q", "ctrl+c", "ctrl+q"):
+        return _leave(scene)
+    if scene.replay and key in _SCRUB:
+        return _SCRUB[key]
+    if not scene.replay:
+        if key == "space":
+            return "freeze"
+        if not scene.readonly and not scene.health.over:
+            if key == "s":
+                view.asking = "stop"
+                return ""
+            if key == "p":
+                return "pause"
+            if key == "c":
+                return "checkpoint"
+    if key == "P":
+        return "picture"
+    _look(key, scene)
+    return ""
+
+
+def _answer(key: str, scene: Scene) -> Wish:
+    asked, scene.view.asking = scene.view.asking, ""
+    if asked == "stop":
+        return "stop" if key == "y" else ""
+    if key in ("d", "enter", "q", "ctrl+c"):
+        return "detach"
+    return "stop and leave" if key == "s" else ""
+
+
+def _leave(scene: Scene) -> Wish:
+    """Ask only when there is something to choose."""
+    if scene.replay or scene.readonly or scene.health.over:
+        return "detach"
+    scene.view.asking = "quit"
+    return ""
+
+
+def _look(key: str, scene: Scene) -> None:
+    """Move about, which changes nothing but the view."""
+    view = scene.view
+    if key in _STEPS:
+        _move(_STEPS[key], scene)
+    elif key.isdigit() and int(key) in PANELS:
+        view.zoomed = (view.focus == int(key) and not view.zoomed) if view.page == "main" else view.zoomed
+        view.focus, view.page, view.scroll = int(key), "main", 0
+    elif key in ("tab", "shift+tab"):
+        view.focus = (view.focus - 1 + (1 if key == "tab" else -1)) % len(PANELS) + 1
+    elif key == "z":
+        view.zoomed = not view.zoomed
+    elif key in ("escape", "0"):
+        _back(scene)
+    elif key == "enter":
+        _enter(scene)
+    elif key in ("h", "left", "right"):
+        view.focus = {1: 2, 2: 1}.get(view.focus, 2)
+    elif key in ("e", "E"):
+        _trouble(1 if key == "e" else -1, scene)
+    elif key == "f":
+        view.hide_idle = len(scene.shown_points(len(scene.points) if view.hide_idle is None else 0)) == len(
+            scene.points
+        )
+    elif key in ("left_square_bracket", "right_square_bracket"):
+        view.metric = (view.metric + (1 if key.startswith("right") else -1)) % max(len(charts(scene.state)), 1)
+    elif key == "l":
+        view.log = not view.log
+    elif key == "question_mark":
+        view.page, view.scroll = ("main" if view.page == "help" else "help"), 0
+
+
+def _back(scene: Scene) -> None:
+    view = scene.view
+    if view.page != "main":
+        view.page = "main"
+    elif view.zoomed:
+        view.zoomed = False
+    else:
+        view.event = None
+    view.scroll = 0
+
+
+def _enter(scene: Scene) -> None:
+    view = scene.view
+    if view.page != "main":
+        view.page = "main"
+    elif view.focus == 1:
+        view.focus = 2
+    elif view.focus == 2:
+        view.page = "hook"
+    elif view.focus == 5:
+        view.page = "event"
+    else:
+        view.zoomed = not view.zoomed
+    view.scroll = 0
+
+
+def _move(step: int, scene: Scene) -> None:
+    view = scene.view
+    if view.page != "main":
+        view.scroll = max(view.scroll + step, 0)
+    elif view.focus == 1:
+        shown = scene.shown_points(0 if view.hide_idle is None else 10**6)
+        at = shown.index(scene.point) if scene.point in shown else 0
+        view.point, view.hook = shown[min(max(at + step, 0), len(shown) - 1)], 0
+    elif view.focus == 2:
+        view.hook = min(max(view.hook + step, 0), max(len(scene.plan.at(scene.point)) - 1, 0))
+    elif view.focus == 5:
+        _pick(step, list(scene.state.journal), scene)
+
+
+def _pick(step: int, entries: list[Entry], scene: Scene) -> None:
+    """Move the cursor among the entries; beyond the last it follows the newest again."""
+    if not entries:
+        return
+    at = len(entries) - 1
+    if scene.view.event is not None:
+        at = next((place for place, entry in enumerate(entries) if entry.number >= scene.view.event), at)
+    at = max(at + step, 0)
+    scene.view.event = entries[at].number if at < len(entries) else None
+
+
+def _trouble(step: int, scene: Scene) -> None:
+    """Go to the next warning or error, round and round."""
+    troubles = [entry.number for entry in scene.state.journal if entry.trouble]
+    if not troubles:
+        return
+    at = scene.view.event
+    if step > 0:
+        following = [number for number in troubles if at is not None and number > at]
+        scene.view.event = following[0] if following else troubles[0]
+    else:
+        earlier = [number for number in troubles if at is None or number < at]
+        scene.view.event = earlier[-1] if earlier else troubles[-1]
+    scene.view.focus, scene.view.page = 5, scene.view.page if scene.view.page == "event" else "main"

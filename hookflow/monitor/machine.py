@@ -1,0 +1,91 @@
+"""The machine that the monitor runs on: processor, memory, GPUs, and what the monitor itself costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU: `busy` in hundredths, memory in bytes, degrees Celsius, watts (0 where the driver does not say)."""
+
+    index: int
+    busy: int
+    used: int
+    total: int
+    degrees: int
+    watts: float
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """One look: processor, memory and the monitor's own processor time in hundredths; `load` as the system counts."""
+
+    cpu: float
+    load: float
+    ram: float
+    viewer: float
+    gpus: tuple[Gpu, ...] = ()
+
+
+class Sensor:
+    """Takes looks. Slow (tens of milliseconds with GPUs): ask from a thread, once a second at most."""
+
+    def __init__(self) -> None:
+        self._self = psutil.Process()
+        self._self.cpu_percent()
+        psutil.cpu_percent()
+        self._nvml = _nvml()
+
+    def look(self) -> Machine:
+        return Machine(
+            cpu=psutil.cpu_percent(),
+            load=psutil.getloadavg()[0],
+            ram=psutil.virtual_memory().percent,
+            viewer=self._self.cpu_percent(),
+            gpus=tuple(self._gpus()),
+        )
+
+    def _gpus(self) -> list[Gpu]:
+        return [] if self._nvml is None else [_gpu(self._nvml, index) for index in range(_count(self._nvml))]
+
+
+def _nvml() -> Any:
+    """Return NVML when this machine has a driver that answers, else None."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml
+
+
+def _count(nvml: Any) -> int:
+    return int(nvml.nvmlDeviceGetCount())
+
+
+def _gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+
+    def ask(question: Callable[..., Any], *args: Any) -> Any:
+        """Return the answer, or 0 where this GPU does not tell: a slice of one knows neither load nor watts."""
+        try:
+            return question(handle, *args)
+        except nvml.NVMLError:
+            return 0
+
+    use = ask(nvml.nvmlDeviceGetUtilizationRates)
+    return Gpu(
+        index=index,
+        busy=use.gpu if use else 0,
+        used=int(memory.used),
+        total=int(memory.total),
+        degrees=ask(nvml.nvmlDeviceGetTemperature, nvml.NVML_TEMPERATURE_GPU),
+        watts=ask(nvml.nvmlDeviceGetPowerUsage) / 1000,
+    )

@@ -1,0 +1,137 @@
+"""Rows of a screen: styled text of an exact width, boxes around them, rows beside each other.
+
+Colours are those of Okabe and Ito, told apart by the colour-blind; whatever a colour says, a character says too.
+Every segment carries a style: Textual's filter for NO_COLOR fails on one that has none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import zip_longest
+
+from rich.cells import cell_len, set_cell_size
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+GROUND = "#11151a"
+STYLES: dict[str, Style] = {
+    name: Style.parse(f"{style} on {GROUND}" if " on " not in style else style)
+    for name, style in {
+        "": "#c6cdd5",
+        "dim": "#7d8894",
+        "faint": "#4a535d",
+        "strong": "bold #f2f5f8",
+        "border": "#38414b",
+        "focus": "#56b4e9",
+        "title": "#98a4b0",
+        "picked": "bold #ffffff on #22384a",
+        "good": "bold #3fc59b",
+        "warn": "bold #e69f00",
+        "error": "bold underline #ff7a45",
+        "alarm": "bold #11151a on #e69f00",
+        "command": "#56b4e9",
+        "checkpoint": "#cc79a7",
+        "train": "#56b4e9",
+        "val": "#e69f00",
+        "bar": "#56b4e9",
+        "rest": "#38414b",
+        "edge": "#7d94a8",
+        "data": "#e69f00",
+        "forward": "#56b4e9",
+        "backward": "#2f86c5",
+        "optimizer": "#2aa883",
+        "hooks": "#cc79a7",
+        "other": "#6b7680",
+        "heat1": "#31566e",
+        "heat2": "#3f7ea3",
+        "heat3": "#56b4e9",
+        "heat4": "#f0e442",
+    }.items()
+}
+
+Part = str | tuple[str, str]
+"""Text in the plain style, or text and the name of a style."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
+
+
+def clean(text: str) -> str:
+    """Return the text without characters that would move the cursor or change the terminal."""
+    return text if text.isprintable() else _CONTROL.sub(" ", text)
+
+
+def fit(text: str, width: int, align: str = "<") -> str:
+    """Return the text in exactly `width` cells, aligned "<" or ">", shortened with an ellipsis where it must be."""
+    text = clean(text)
+    cells = cell_len(text)
+    if cells > width:
+        return f"{set_cell_size(text, width - 1)}…" if width > 0 else ""
+    return " " * (width - cells) + text if align == ">" else text + " " * (width - cells)
+
+
+def row(width: int, *parts: Part, under: str = "") -> Strip:
+    """Return the parts one after the other, cut or filled up to `width` cells; `under` is the style of the filling."""
+    segments = []
+    for part in parts:
+        text, style = (part, "") if isinstance(part, str) else part
+        if text:
+            segments.append(Segment(clean(text), STYLES[style]))
+    return Strip(segments).adjust_cell_length(width, STYLES[under])
+
+
+def spread(width: int, left: Sequence[Part], right: Sequence[Part]) -> Strip:
+    """Return a row with one group of parts at each end; the right one is kept when both do not fit."""
+    wide = sum(cell_len(part if isinstance(part, str) else part[0]) for part in right)
+    return Strip.join([row(max(width - wide, 0), *left), row(min(wide, width), *right)])
+
+
+def beside(*columns: Sequence[Strip]) -> list[Strip]:
+    """Return blocks of equal height as one."""
+    return [Strip.join(strips) for strips in zip(*columns, strict=True)]
+
+
+def boxed(
+    title: str, lines: Sequence[Strip], width: int, height: int, focused: bool = False, hint: str = ""
+) -> list[Strip]:
+    """Return the lines in a box of the given outer size; a heavy one when it is focused."""
+    edge = "focus" if focused else "border"
+    h, v, corners = ("━", "┃", "┏┓┗┛") if focused else ("─", "│", "╭╮╰╯")
+    inner = width - 2
+    title = fit(title, min(cell_len(title), max(inner - 4, 0)))
+    hint = f" {hint} " if hint and cell_len(hint) + cell_len(title) + 9 <= inner else ""
+    line = h * max(inner - cell_len(title) - cell_len(hint) - 4, 0)
+    heading: list[Part] = [(f"{corners[0]}{h} ", edge), (title, "strong" if focused else "title"), (f" {line}", edge)]
+    top = row(width, *heading, (hint, "dim"), (f"{h}{corners[1]}", edge))
+    body = [
+        Strip.join([row(1, (v, edge)), (line or row(inner)).adjust_cell_length(inner, STYLES[""]), row(1, (v, edge))])
+        for line, _ in zip_longest(lines[: max(height - 2, 0)], range(max(height - 2, 0)))
+    ]
+    return [top, *body, row(width, (corners[2] + h * inner + corners[3], edge))][:height]
+
+
+def filled(lines: Sequence[Strip], width: int, height: int) -> list[Strip]:
+    """Return exactly `height` rows."""
+    return [*lines[:height], *(row(width) for _ in range(height - len(lines)))]
+
+
+def window(count: int, height: int, picked: int) -> slice:
+    """Return which of `count` rows to show in `height` so that the picked one is among them, near the middle."""
+    first = min(max(picked - height // 2, 0), max(count - height, 0))
+    return slice(first, first + height)
+
+
+def bar(width: int, share: float) -> list[Part]:
+    """Return a bar of progress."""
+    done = round(min(max(share, 0.0), 1.0) * width)
+    return [("━" * done, "bar"), ("╌" * (width - done), "rest")]
+
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def sparks(values: Sequence[float | None], usual: float) -> str:
+    """Return one character a value, at half height where it is the usual one; none where there is no value."""
+    top = 2 * usual or 1.0
+    return "".join(" " if value is None else SPARKS[min(int(value / top * 8), 7)] for value in values)

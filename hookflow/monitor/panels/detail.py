@@ -1,0 +1,111 @@
+"""One hook at one point, or one event, in full."""
+
+from __future__ import annotations
+
+from textual.strip import Strip
+
+from hookflow.events.histogram import bounds
+from hookflow.graph.plan import Binding
+from hookflow.monitor.pace import share
+from hookflow.monitor.paint import Part, boxed, fit, row
+from hookflow.monitor.view import Scene
+from hookflow.monitor.words import clock, ms, percent
+
+
+def detail(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return the page that the view asks for, scrolled."""
+    inner = width - 2
+    if scene.view.page == "event":
+        title, lines = _event(scene, inner)
+    else:
+        title, lines = _hook(scene, inner)
+    first = min(scene.view.scroll, max(len(lines) - (height - 2), 0))
+    more = len(lines) - first - (height - 2)
+    return boxed(title, lines[first:], width, height, True, f"↓ {more} more" if more > 0 else "esc back")
+
+
+def _event(scene: Scene, width: int) -> tuple[str, list[Strip]]:
+    entry = scene.entry
+    if entry is None:
+        return "event", [row(width, (" nothing has happened yet", "dim"))]
+    lines = [row(width)]
+    lines += [row(width, " ", (text, "strong")) for text in _wrap(entry.text, width - 2)]
+    lines += [row(width)]
+    lines += [row(width, " ", part) for line in entry.detail.splitlines() for part in _wrap(line, width - 2)]
+    return f"{entry.glyph} {entry.source}  {clock(entry.t)}", lines
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return [text[at : at + width] for at in range(0, len(text), width)] or [""]
+
+
+def _hook(scene: Scene, width: int) -> tuple[str, list[Strip]]:
+    binding = scene.picked
+    if binding is None:
+        return "hook", [row(width, (" nothing is bound to this point", "dim"))]
+    lines = [row(width), *_facts(scene, binding, width), row(width), *_edges(scene, binding, width), row(width)]
+    lines += _histogram(scene, binding, width)
+    error = scene.state.errors.get((binding.hook, binding.point))
+    if error is not None:
+        lines += [row(width), row(width, (f" ✗ last error, iteration {error['it']}", "error"))]
+        lines += [row(width, " ", part) for line in error["traceback"].splitlines() for part in _wrap(line, width - 2)]
+    return f"hook {binding.hook} @ {binding.point}", lines
+
+
+def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
+    hook, timing = scene.plan.hook(binding.hook), scene.state.timing(binding.id)
+    taken = share(scene.state, binding.id)
+    figures = (
+        f"{timing.count} firings   last {ms(timing.last)}   p50 {ms(timing.percentile(0.5))}"
+        f"   p95 {ms(timing.percentile(0.95))}   max {ms(timing.longest)} ms   {percent(taken)} % of an iteration"
+    )
+    facts = {
+        "what": f"{hook.use}   {hook.about}",
+        "declared": hook.where,
+        "arguments": ", ".join(f"{name} = {value!r}" for name, value in hook.args.items()) or "none",
+        "fires": f"{binding.trigger}" or "always",
+        "method": f"{binding.method}({', '.join(binding.takes)})"
+        + ("" if binding.half == "whole" else f"  {binding.half}"),
+        "phase": binding.phase,
+        "reads": ", ".join(hook.reads) or "nothing declared",
+        "writes": ", ".join(hook.writes) or "nothing declared",
+        "on error": f"{hook.on_error}{'   (now switched off)' if binding.hook in scene.state.disabled else ''}",
+        "time": figures if timing.count else "has not fired yet",
+    }
+    return [
+        row(width, (f" {name:<10}" if not part else " " * 11, "dim"), text)
+        for name, value in facts.items()
+        for part, text in enumerate(_wrap(value, width - 12))
+    ]
+
+
+def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:
+    lines = []
+    for edge in scene.plan.edges_at(binding.point):
+        if binding.hook in (edge.first, edge.then):
+            after = edge.then == binding.hook
+            other = edge.first if after else edge.then
+            parts: list[Part] = [(f" {'after' if after else 'before':<10}", "dim"), (fit(other, 24), "")]
+            lines.append(row(width, *parts, (f" {edge.kind}: {edge.where}", "dim")))
+    return lines or [row(width, (f" {'edges':<10}", "dim"), "none: only phase and the file's order place it")]
+
+
+def _histogram(scene: Scene, binding: Binding, width: int) -> list[Strip]:
+    """Return a bar for each bin between the quickest and the slowest firing."""
+    bins = scene.state.timing(binding.id).bins
+    if not bins:
+        return []
+    most = max(bins.values())
+    room = width - 11 - 10 - 8
+    lines = [row(width, (" duration in ms, firings", "dim"))]
+    for index in range(min(bins), max(bins) + 1):
+        count = bins.get(index, 0)
+        eighths = round(count / most * room * 8)
+        blocks = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+        low, _ = bounds(index)
+        lines.append(
+            row(
+                width, (f" {ms(low):>9} ", "dim"), (fit(blocks or ("▏" if count else ""), room), "train"), f"{count:>8}"
+            )
+        )
+    return lines

@@ -1,0 +1,98 @@
+"""The top of the screen: which run, how it is, how far it is."""
+
+from __future__ import annotations
+
+from rich.cells import cell_len
+from textual.strip import Strip
+
+from hookflow.monitor.pace import Pace
+from hookflow.monitor.paint import Part, bar, row, spread
+from hookflow.monitor.view import Scene
+from hookflow.monitor.words import many, span
+
+CONDITION_STYLES = {
+    "running": "good",
+    "finished": "good",
+    "stalled": "alarm",
+    "lost": "alarm",
+    "failed": "error",
+    "paused": "warn",
+    "stopped": "warn",
+    "interrupted": "warn",
+}
+
+
+def title(scene: Scene, width: int) -> Strip:
+    """Return the first row; what matters least goes first when there is no room."""
+    state, health = scene.state, scene.health
+    run = state.run
+    short = scene.id.rsplit("-", 1)[-1]
+    state_word: Part = (f"{health.glyph} {health.condition.upper()}", CONDITION_STYLES.get(health.condition, "strong"))
+    right: list[Part] = [*_counts(scene), (f" {scene.badge} ", "strong" if scene.badge == "LIVE" else "alarm")]
+    if state.synthetic:
+        right = [(" SYNTHETIC DATA ", "alarm") if width >= 76 else (" SYNTHETIC ", "alarm"), " ", *right]
+    items: list[tuple[int, Part]] = [
+        (7 if width >= 100 else 3, ("hookflow", "title")),
+        (9, (scene.name, "strong")),
+        (5, (f"#{short}", "dim")),
+        (8, state_word),
+        (6, (span(state.elapsed), "")),
+        (4, (f"{run.get('device', '')} {run.get('precision', '')}".strip(), "dim")),
+        (2, (f"pid {run['pid']}@{run['host']}" if run else "", "dim")),
+        (1, (f"{run.get('model', '')} {many(run['params'])} params" if run.get("params") else "", "dim")),
+    ]
+    room = width - 1 - sum(cell_len(part if isinstance(part, str) else part[0]) for part in right)
+    items = [item for item in items if item[1][0]]
+    while len(items) > 1 and sum(cell_len(part[0]) + 2 for _, part in items) > room:
+        items.remove(min(items, key=lambda item: item[0]))
+    left: list[Part] = [" "]
+    for _, part in items:
+        left += [part, "  "]
+    return spread(width, left, right)
+
+
+def _counts(scene: Scene) -> list[Part]:
+    journal = scene.state.journal
+    return [
+        (f"▲{journal.warnings} ", "warn" if journal.warnings else "faint"),
+        (f"✗{journal.errors}", "error" if journal.errors else "faint"),
+        " ",
+    ]
+
+
+def progress(scene: Scene, width: int) -> Strip:
+    """Return the second row: epochs, the pass at hand, speed, and the time that is left."""
+    state = scene.state
+    run, pace = state.run, Pace.of(state)
+    done = state.it / state.total_iters if state.total_iters else 0.0
+    eta = "done" if state.end else span(pace.eta) if pace.eta is not None else "–:––:––"
+    right: list[Part] = [(f"{pace.iters_per_s:6.1f} it/s", ""), "  "]
+    if width >= 100:
+        right += [(f"{many(pace.samples_per_s):>5} samples/s", ""), "  "]
+    right += [("ETA ", "dim"), (f"{eta:>9} ", "strong")]
+    if run.get("max_epochs"):
+        current = min(state.ep + (state.stage == "train"), run["max_epochs"])
+        whole = f"epoch {current:>{len(str(run['max_epochs']))}}/{run['max_epochs']}"
+    else:
+        whole = f"iter {state.it:>{len(str(state.total_iters))}}/{state.total_iters}"
+    if width < 76:
+        whole = whole.replace("epoch", "ep")
+    word = {"train": "iter", "val": "val ", "test": "test"}.get(state.stage, state.stage)
+    batch = f"{word} {state.batch:>{len(str(state.batches))}}/{state.batches}"
+    taken = (
+        1
+        + len(whole)
+        + 1
+        + 5
+        + 2
+        + len(batch)
+        + 1
+        + 2
+        + sum(len(part if isinstance(part, str) else part[0]) for part in right)
+    )
+    room = max(width - taken, 0)
+    first = min(room * 3 // 5, 40)
+    second = min(room - first, 30)
+    left: list[Part] = [" ", (whole, ""), " ", *bar(first, done), (f" {100 * done:3.0f}%", "strong"), "  "]
+    left += [(batch, ""), " ", *bar(second, state.batch / state.batches if state.batches else 0.0)]
+    return spread(width, left, right) if state.run else row(width, (" waiting for the run to begin …", "dim"))

@@ -1,0 +1,73 @@
+"""The help: every key, every sign, and what each number is."""
+
+from __future__ import annotations
+
+from textual.strip import Strip
+
+from hookflow.monitor.keys import KEYS
+from hookflow.monitor.paint import boxed, fit, row
+from hookflow.monitor.view import Scene
+
+NUMBERS = (
+    ("p50, p95, max", "half, 95 %, all of the firings since this attempt began took at most so long; ms"),
+    ("last", "the last firing, ms"),
+    ("count", "firings since this attempt began"),
+    ("%it", "time in the hook per time in training iterations, last 60 s; more than 100 % is possible outside them"),
+    ("60 s", "hooks: the mean firing in each stretch of the last minute; half height is the p50"),
+    ("heat ░▒▓█", "points: share of each stretch spent there: any, from 0.1 %, from 1 %, from 10 %"),
+    ("it/s", "training iterations per second of iteration time, last 60 s; validation left out"),
+    ("ETA", "iterations left, at the pace of the last 60 s, plus validation and saving in proportion so far"),
+    ("iteration", "half and 95 % of the last minute's iterations took at most so long"),
+    ("data", "the training thread waited for the next batch"),
+    (
+        "fwd bwd opt",
+        "forward pass with the loss, backward pass, optimizer step; waiting for the GPU is booked where it happens",
+    ),
+    ("hooks, other", "all firings inside iterations; whatever else the loop did"),
+    ("charts", "a line for the training (means of neighbours), ◇ for each validation, ◆ for each checkpoint"),
+    ("★", "the best value of this metric so far; of losses and errors the lowest, else the highest"),
+    ("recorder", "time that writing the event log took, in its own thread"),
+)
+
+SIGNS = (
+    ("● ○ ‖ ◐ ?", "running, starting, paused, stalled (no progress), lost (process gone without an end)"),
+    ("✓ ■ ✗", "finished, stopped, failed"),
+    ("· ◇ ◆ ◉ ▲ ✗", "events: note, validation, checkpoint, command answered, warning, error"),
+    ("▲ ✗ ⊘", "hooks: a firing took over 3x the p50 within 10 s; has failed; is switched off after an error"),
+    ("┌ │ └ ▶", "the hook at ▶ waits for the hooks whose lanes reach it; ├ ┼ join, │ only passes"),
+)
+
+
+def help_page(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return the help, scrolled as the view says."""
+    inner = width - 2
+    lines: list[Strip] = []
+    if splits := scene.state.synthetic:
+        text = f" SYNTHETIC {' and '.join(splits)} data: accuracy and loss say nothing about the real data set "
+        lines += [row(inner, " ", (fit(text, min(len(text), inner - 2)), "alarm")), row(inner)]
+    mode = "replay" if scene.replay else "live"
+    lines.append(row(inner, (" keys", "title")))
+    lines += [_line(inner, key.shown, key.about) for key in KEYS if key.only in ("", mode) and key.shown != "y n d"]
+    lines += [row(inner), row(inner, (" numbers", "title"))]
+    lines += [part for name, about in NUMBERS for part in _lines(inner, name, about)]
+    lines += [row(inner), row(inner, (" signs", "title"))]
+    lines += [part for name, about in SIGNS for part in _lines(inner, name, about)]
+    first = min(scene.view.scroll, max(len(lines) - (height - 2), 0))
+    more = len(lines) - first - (height - 2)
+    return boxed("help", lines[first:], width, height, True, f"↓ {more} more" if more > 0 else "esc back")
+
+
+def _line(width: int, name: str, about: str) -> Strip:
+    return row(width, (f"  {fit(name, 14)}", "strong"), about)
+
+
+def _lines(width: int, name: str, about: str) -> list[Strip]:
+    """Return a definition, its words broken into as many rows as they take."""
+    rows, line = [], ""
+    for word in about.split():
+        if line and len(line) + 1 + len(word) > width - 18:
+            rows.append(line)
+            line = ""
+        line = f"{line} {word}".strip()
+    rows.append(line)
+    return [_line(width, name if place == 0 else "", text) for place, text in enumerate(rows)]

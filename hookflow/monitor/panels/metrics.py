@@ -1,0 +1,161 @@
+"""Scalars and metrics over the iterations: the training as a line, validations and checkpoints as marks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from textual.strip import Strip
+
+from hookflow.monitor.braille import draw, text
+from hookflow.monitor.paint import Part, beside, boxed, fit, row, spread
+from hookflow.monitor.state import RunState
+from hookflow.monitor.view import Scene, base, charts
+from hookflow.monitor.words import many, number
+
+LABEL = 7
+"""Cells for the numbers at the left of a chart."""
+
+
+def metrics(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return a box with one chart, or with several beside each other where there is room."""
+    names = charts(scene.state)
+    inner, focused = width - 2, scene.view.focus == 3
+    hint = f"[ ] next of {len(names)}  l {'linear' if scene.view.log else 'log'}" if len(names) > 1 else ""
+    if not names or height < 6:
+        lines = [row(inner, (" no scalars yet" if not names else "", "dim")), *strips(scene, inner, height - 2)]
+        return boxed("3 metrics", lines[bool(names) :], width, height, focused, hint)
+    count = max(min(inner // 34, len(names), 4), 1)
+    first = scene.view.metric % len(names)
+    shown = [names[(first + place) % len(names)] for place in range(count)]
+    widths = [inner // count] * (count - 1) + [inner - (count - 1) * (inner // count)]
+    blocks = [chart(scene, name, wide, height - 2) for name, wide in zip(shown, widths, strict=True)]
+    return boxed("3 metrics", beside(*blocks), width, height, focused, hint)
+
+
+def strips(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return each metric's last value on a row or two, for screens without room for a chart."""
+    parts: list[Part] = []
+    for name in charts(scene.state):
+        line, marks = _data(scene.state, name)
+        parts += [(f" {name} ", "dim")]
+        parts += [(number(line[-1][1]), "train")] if line else []
+        parts += [(" ◇", "val"), (f"{number(marks[-1][1])}", "val")] if marks else []
+        parts += ["  "]
+    rows: list[Strip] = [row(width, *parts)]
+    return rows[:height]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Where values lie on a chart; `log` only when all are above zero."""
+
+    low: float
+    high: float
+    log: bool
+
+    @classmethod
+    def of(cls, values: list[float], log: bool) -> Scale:
+        low, high = min(values), max(values)
+        log = log and low > 0
+        if high - low < 1e-12 * max(abs(high), 1e-12):
+            low, high = (low * 0.9, high * 1.1) if low > 0 else (low - 1.0, high + 1.0)
+        return cls(low, high, log)
+
+    def place(self, value: float) -> float:
+        """Return 0 to 1 from bottom to top."""
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def at(self, place: float) -> float:
+        """Return the value at a place."""
+        if self.log:
+            return float(self.low * (self.high / self.low) ** place)
+        return self.low + place * (self.high - self.low)
+
+
+def chart(scene: Scene, name: str, width: int, height: int) -> list[Strip]:
+    """Return a chart of exactly this size: heading, lines, the axis with the checkpoints, iterations."""
+    line, marks = _data(scene.state, name)
+    end = max([scene.state.it, *(it for it, _ in line + marks), 1])
+    values = [value for _, value in line + marks if math.isfinite(value)]
+    room, rows = width - LABEL - 2, height - 3
+    body: list[list[Part]] = [[] for _ in range(rows)]
+    labels: dict[int, str] = {}
+    if values:
+        scale = Scale.of(values, scene.view.log)
+        body = _plot(line, marks, scale, end, room, rows)
+        labels = {y: number(scale.at(1 - y / max(rows - 1, 1))) for y in (0, rows // 2, rows - 1)}
+    plotted = [row(width, (f"{labels.get(y, ''):>{LABEL}} ", "dim"), *parts) for y, parts in enumerate(body)]
+    return [_heading(scene, name, width), *plotted, *_axis(scene, end, width, room)]
+
+
+def _heading(scene: Scene, name: str, width: int) -> Strip:
+    line, marks = _data(scene.state, name)
+    left: list[Part] = [" ", (fit(name, min(len(name), 16)), "strong"), (" log" if scene.view.log else "", "dim")]
+    right: list[Part] = []
+    if line:
+        right += [("⠤⠤", "train"), (f" {number(line[-1][1])} ", "")]
+    if marks:
+        right += [(" ◇", "val"), (f" {number(marks[-1][1])} ", "")]
+        if (best := scene.state.best.get(name)) and width >= 40:
+            right += [(f" best {number(best.value)} ", "dim")]
+    return spread(width, left, right)
+
+
+def _data(state: RunState, name: str) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
+    """Return the training's values and the validations' values."""
+    line = [point for scalar, series in state.scalars.items() if base(scalar) == name for point in series]
+    return sorted(line), state.metrics.get(name, [])
+
+
+def _plot(
+    line: list[tuple[int, float]], marks: list[tuple[int, float]], scale: Scale, end: int, width: int, height: int
+) -> list[list[Part]]:
+    """Return rows of styled cells: validations over the training's line."""
+    train = draw([(it / end, scale.place(value)) for it, value in line], width, height)
+    real = [(it / end, scale.place(value)) for it, value in marks if math.isfinite(value)]
+    val = draw(real, width, height)
+    signs = {(round((1 - y) * (height - 1)), round(x * (width - 1))) for x, y in real}
+    rows: list[list[Part]] = []
+    for y in range(height):
+        parts: list[Part] = []
+        for x in range(width):
+            if (y, x) in signs:
+                parts.append(("◇", "val"))
+            elif train[y][x]:
+                parts.append((text([train[y][x]]), "train"))
+            else:
+                parts.append((text([val[y][x]]), "val"))
+        rows.append(_merged(parts))
+    return rows
+
+
+def _merged(parts: list[Part]) -> list[Part]:
+    """Join neighbours of one style, so that a row is a few segments and not one a cell."""
+    merged: list[tuple[str, str]] = []
+    for part in parts:
+        content, style = (part, "") if isinstance(part, str) else part
+        if merged and (merged[-1][1] == style or content == " "):
+            merged[-1] = (merged[-1][0] + content, merged[-1][1])
+        else:
+            merged.append((content, style))
+    return list(merged)
+
+
+def _axis(scene: Scene, end: int, width: int, room: int) -> list[Strip]:
+    """Return the axis with a mark for each checkpoint, and the iterations it spans."""
+    saved = {round(it / end * (room - 1)) for it, _, _ in scene.state.checkpoints if it <= end}
+    axis: list[Part] = [("◆", "checkpoint") if x in saved else ("─", "rest") for x in range(room)]
+    left = f"{'':>{LABEL}} 0"
+    right = f"it {many(end)}"
+    middle = "◆ checkpoint" if saved and room >= 32 else ""
+    gap = room - 1 - len(right) - len(middle)
+    parts: list[Part] = [
+        (left, "dim"),
+        (" " * (gap // 2), ""),
+        (middle, "dim"),
+        (" " * (gap - gap // 2) + right, "dim"),
+    ]
+    return [row(width, (f"{'':>{LABEL}} ", ""), *axis), row(width, *parts)]

@@ -1,0 +1,55 @@
+"""The machine, the run's facts, and what watching costs."""
+
+from __future__ import annotations
+
+from textual.strip import Strip
+
+from hookflow.monitor.machine import Gpu
+from hookflow.monitor.pace import Pace
+from hookflow.monitor.paint import Part, boxed, row
+from hookflow.monitor.view import Scene
+from hookflow.monitor.words import many, percent
+
+
+def system(scene: Scene, width: int, height: int) -> list[Strip]:
+    inner = width - 2
+    return boxed("4 system", [*_machine(scene, inner), *_facts(scene, inner)], width, height, scene.view.focus == 4)
+
+
+def _machine(scene: Scene, width: int) -> list[Strip]:
+    machine = scene.machine
+    if machine is None:
+        why = "a replay has no machine to look at" if scene.replay else "the run is on another machine"
+        return [row(width, (f" {why}", "dim"))]
+    rows = [_gpu(gpu, width) for gpu in machine.gpus]
+    cpu: list[Part] = [(" CPU  ", "dim"), *_gauge(machine.cpu, width), (f" {machine.cpu:3.0f}%", "")]
+    rows.append(row(width, *cpu, (f"  load {machine.load:.1f}   RAM {machine.ram:.0f}%", "dim")))
+    costs = (
+        f" hookflow: recorder {percent(Pace.of(scene.state).recorder)}%, this monitor {machine.viewer:.1f}% of a core"
+    )
+    return [*rows, row(width, (costs, "dim"))]
+
+
+def _gpu(gpu: Gpu, width: int) -> Strip:
+    memory = f"  {gpu.used / 2**30:.1f}/{gpu.total / 2**30:.0f} GB"
+    rest = f"  {gpu.degrees}°C  {gpu.watts:.0f} W" if gpu.degrees else ""
+    head: list[Part] = [(f" GPU{gpu.index} ", "dim"), *_gauge(gpu.busy, width), (f" {gpu.busy:3.0f}%", "")]
+    return row(width, *head, (memory, ""), (rest, "dim"))
+
+
+def _gauge(value: float, width: int) -> list[Part]:
+    cells = 8 if width < 60 else 16
+    full = round(min(value, 100) / 100 * cells)
+    return [("█" * full, "bar"), ("░" * (cells - full), "rest")]
+
+
+def _facts(scene: Scene, width: int) -> list[Strip]:
+    run = scene.state.run
+    if not run:
+        return []
+    facts = [f"{run['model']}, {many(run['params'])} parameters, seed {run['seed']}"]
+    facts.append(f"{run['device']}  {run['precision']}  torch {run['torch']}  python {run['python']}")
+    for split, data in run["data"].items():
+        made_up = "SYNTHETIC  " if data["synthetic"] else ""
+        facts.append(f"{split}: {made_up}{data['name']}, {many(data['examples'])} examples, batch {data['batch_size']}")
+    return [row(width, (f" {fact}", "warn" if "SYNTHETIC" in fact else "dim")) for fact in facts]

@@ -1,0 +1,138 @@
+"""A run as plain lines, where there is no terminal: greppable, key=value, one fact a line, no control characters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, TextIO
+
+from hookflow.events.records import PHASES
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.feed import Live
+from hookflow.monitor.follower import follow_records
+from hookflow.monitor.pace import Pace, costliest
+from hookflow.monitor.paint import clean
+from hookflow.monitor.summary import summary
+from hookflow.monitor.words import clock, number, percent, span
+
+EVERY = 10.0
+"""Seconds of the run between lines on its progress, when nothing else is told."""
+
+
+def follow(run: RunDir, out: TextIO, *, child_exit: Callable[[], int | None] | None = None) -> int:
+    """Print the run until it has ended or its process is gone; return the exit code to leave with.
+
+    That is the run's own, or 1 when it went without an end record. `child_exit` returns the exit code of the process
+    that trains once it has ended, when the caller is its parent.
+    """
+    live = Live(run)
+    printer = _Printer(live, out)
+    code = follow_records(run, live, printer.take, child_exit)
+    print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
+    return code
+
+
+class _Printer:
+    def __init__(self, live: Live, out: TextIO) -> None:
+        self._live = live
+        self._out = out
+        self._told = 0.0  # when the last line on progress was due
+
+    def take(self, record: Mapping[str, Any]) -> None:
+        """Print what a record says; frames and scalars only now and then."""
+        for line in self._lines(record):
+            print(clean(line), file=self._out, flush=True)
+
+    def _lines(self, record: Mapping[str, Any]) -> list[str]:
+        at, kind = f"{clock(record['t'])} ", record["k"]
+        if kind == "run":
+            self._told = record["t"]
+            return [at + line for line in _beginning(record, self._live)]
+        if kind == "epoch":
+            self._told = record["t"]
+            return [at + self._progress(), f"{at}epoch ep={record['ep']} seconds={record['seconds']:.1f}"]
+        if kind == "frame":
+            if record["t"] - self._told < EVERY or record["stage"] != "train":
+                return []
+            self._told = record["t"]
+            return [at + self._progress()]
+        return [at + line for line in _event(record)]
+
+    def _progress(self) -> str:
+        state, plan = self._live.state, self._live.plan
+        pace = Pace.of(state)
+        scalars = {name: number(series.last) for name, series in state.scalars.items()}
+        facts = {
+            "ep": f"{state.ep}/{state.run['max_epochs']}" if state.run["max_epochs"] else f"{state.ep}",
+            "it": f"{state.it}/{state.total_iters}",
+            **scalars,
+            "it/s": f"{pace.iters_per_s:.1f}",
+            "samples/s": f"{pace.samples_per_s:.0f}",
+            "eta": span(pace.eta) if pace.eta is not None else "unknown",
+            **{phase: f"{percent(pace.phases[phase])}%" for phase in PHASES},
+        }
+        if plan and (worst := costliest(state, plan, 1)):
+            facts["costliest"] = f"{worst[0][0]}:{percent(worst[0][1])}%"
+        return _line("train", **facts)
+
+
+def _line(kind: str, **facts: object) -> str:
+    """Return one line; a value with blanks or quotes in it is quoted."""
+    return " ".join([f"{kind:<10}", *(f"{name}={_value(fact)}" for name, fact in facts.items())])
+
+
+def _value(fact: object) -> str:
+    text = str(fact)
+    return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "\t\n') else text
+
+
+def _beginning(record: Mapping[str, Any], live: Live) -> list[str]:
+    """Return the lines that say what runs, on what data, where."""
+    keys = ("pipeline", "model", "params", "device", "precision", "seed", "torch", "python", "host", "pid")
+    lines = [_line("run", **{key: record[key] for key in keys}, resumed_from=record["resumed_from"] or "none")]
+    for split, data in record["data"].items():
+        mark = "SYNTHETIC " if data["synthetic"] else ""
+        facts = {key: data[key] for key in ("name", "examples", "batches", "batch_size")}
+        lines.append(_line(f"data {mark}", split=split, **facts, note=data["note"] or "none"))
+    if any(data["synthetic"] for data in record["data"].values()):
+        lines.append(_line("warn", source="data", text="SYNTHETIC data: scores say nothing about the real data set"))
+    if live.plan:
+        lines.append(
+            _line("plan", hooks=len(live.plan.hooks), bindings=len(live.plan.bindings), edges=len(live.plan.edges))
+        )
+    return lines
+
+
+def _event(record: Mapping[str, Any]) -> list[str]:
+    """Return the lines of an event, none for a kind that is not told."""
+    at = {"it": record["it"], "ep": record["ep"]} if "it" in record else {}
+    match record["k"]:
+        case "metrics":
+            values = {name: number(float(value)) for name, value in record["v"].items()}
+            return [_line(record["split"], **at, **values, seconds=f"{record['seconds']:.1f}")]
+        case "checkpoint":
+            names = ",".join(record["names"]) or "none"
+            return [
+                _line(
+                    "checkpoint",
+                    **at,
+                    path=record["path"],
+                    names=names,
+                    bytes=record["bytes"],
+                    ms=f"{record['ms']:.0f}",
+                )
+            ]
+        case "ack":
+            return [_line("command", **at, cmd=record["cmd"], ok=record["ok"], note=record["note"] or "none")]
+        case "message":
+            return [_line(record["level"], **at, source=record["source"], text=record["text"])]
+        case "error":
+            facts = {key: record[key] for key in ("hook", "point", "type", "text", "action")}
+            return [
+                _line("error", **at, **facts),
+                *(f"error      | {line}" for line in record["traceback"].splitlines()),
+            ]
+        case "end":
+            facts = {"status": record["status"], "exit": record["exit"], "reason": record["reason"] or "none"}
+            return [_line("end", **at, **facts, seconds=f"{record['seconds']:.1f}")]
+    return []

@@ -1,0 +1,68 @@
+"""Plays a recording: a moment that moves on with the clock, or where a key puts it."""
+
+from __future__ import annotations
+
+import time
+
+from hookflow.graph.plan import Plan
+from hookflow.monitor.feed import Recording
+from hookflow.monitor.keys import Wish
+from hookflow.monitor.state import RunState
+from hookflow.monitor.words import span
+
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+
+
+class Player:
+    """Holds the moment that is shown."""
+
+    def __init__(self, recording: Recording, speed: float) -> None:
+        self.moment = recording.first
+        self._recording = recording
+        self._speed = speed
+        self._playing = True
+        self._before = time.monotonic()
+
+    @property
+    def state(self) -> RunState:
+        return self._recording.state
+
+    @property
+    def plan(self) -> Plan | None:
+        return self._recording.plan
+
+    @property
+    def badge(self) -> str:
+        first, last = self._recording.first, self._recording.last
+        sign = "▶" if self._playing else "‖"
+        return f"REPLAY {self._speed:g}x {sign} {span(self.moment - first)} / {span(last - first)}"
+
+    def tick(self) -> None:
+        """Move on by the time that has passed."""
+        passed = time.monotonic() - self._before
+        self._before += passed
+        if self._playing:
+            self._show(self.moment + passed * self._speed)
+            self._playing = self.moment < self._recording.last
+
+    def obey(self, wish: Wish) -> None:
+        match wish:
+            case "play":
+                if self.moment >= self._recording.last:
+                    self._show(self._recording.first)
+                self._playing = not self._playing
+            case "slower":
+                self._speed = max((speed for speed in SPEEDS if speed < self._speed), default=self._speed)
+            case "faster":
+                self._speed = min((speed for speed in SPEEDS if speed > self._speed), default=self._speed)
+            case "first" | "last":
+                self._playing = False
+                self._show(self._recording.first if wish == "first" else self._recording.last)
+            case "back" | "on" | "far back" | "far on":
+                self._playing = False
+                frames = 10 if wish.startswith("far") else 1
+                self.moment = self._recording.step(-frames if wish.endswith("back") else frames)
+
+    def _show(self, moment: float) -> None:
+        self.moment = min(max(moment, self._recording.first), self._recording.last)
+        self._recording.seek(self.moment)

@@ -1,0 +1,212 @@
+"""A run as far as its event log tells: a fold of records that live view, replay and plain lines share.
+
+Every length of time is taken between the records' own stamps, never from the reader's clock, so that a replay shows
+what the live view showed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hookflow.monitor.journal import Journal
+from hookflow.monitor.series import Series
+from hookflow.monitor.timing import Minute, Timing
+from hookflow.monitor.words import many, number, size, span
+
+IDLE = ("start", "paused", "end")
+"""Stages whose time is no part of the pace of the training."""
+
+
+@dataclass(slots=True)
+class Request:
+    """A command that somebody gave; `answer` is the run's acknowledgement, None while it is awaited."""
+
+    cmd: str
+    asked: float
+    answer: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best value of a metric so far; for losses and errors the lowest, for the rest the highest."""
+
+    value: float
+    it: int
+    ep: int
+
+
+class RunState:
+    """Everything that the screens show of a run. `apply` takes the records of the event log one by one."""
+
+    def __init__(self) -> None:
+        self.journal = Journal()
+        self.scalars: dict[str, Series] = {}
+        self.metrics: dict[str, list[tuple[int, float]]] = {}
+        self.best: dict[str, Best] = {}
+        self.checkpoints: list[tuple[int, str, tuple[str, ...]]] = []
+        self.requests: dict[str, Request] = {}
+        self.frames = 0
+        self.now = 0.0
+        self.it = 0
+        self.ep = 0
+        self._begin({})
+
+    def _begin(self, run: Mapping[str, Any]) -> None:
+        """Start afresh what belongs to one attempt at the run."""
+        self.run = run
+        self.end: Mapping[str, Any] | None = None
+        self.stage = "start"
+        self.batch = self.batches = 0
+        self.minute = Minute()
+        self.bindings: dict[int, Timing] = {}
+        self.errors: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self.disabled: set[str] = set()
+        self.moved = self.now  # when the training was last seen to get on
+        self.active = 0.0  # seconds of training, validation and saving
+        self.iterating = 0  # of them, ns inside training iterations
+        self._frame_t = 0.0
+
+    def apply(self, record: Mapping[str, Any]) -> None:
+        """Take the next record of the event log, or of the command log. Unknown kinds are passed over."""
+        if "k" not in record and "cmd" in record:
+            self._on_command(record)
+            return
+        take = getattr(self, f"_on_{record.get('k')}", None)
+        if take is None:
+            return
+        self.now = max(self.now, record["t"])
+        if "it" in record:
+            self.it, self.ep = record["it"], record["ep"]
+        take(record)
+
+    def timing(self, binding: int) -> Timing:
+        """Return what is known of a binding's firings; of one that has not fired yet, an empty timing."""
+        return self.bindings.get(binding) or Timing()
+
+    @property
+    def synthetic(self) -> list[str]:
+        """Return the splits whose data are made up."""
+        return [split for split, data in self.run.get("data", {}).items() if data["synthetic"]]
+
+    @property
+    def total_iters(self) -> int:
+        """Return how many iterations the run is to have; 0 when that is not known."""
+        run = self.run
+        return int(run.get("max_iters") or run.get("max_epochs", 0) * run.get("iters_per_epoch", 0))
+
+    @property
+    def elapsed(self) -> float:
+        """Return the seconds of this attempt."""
+        return self.now - self.run["t"] if self.run else 0.0
+
+    @property
+    def pending(self) -> list[Request]:
+        """Return what was asked of this attempt and is not yet answered."""
+        if self.end is not None:
+            return []
+        began = self.run.get("t", 0.0)
+        return [request for request in self.requests.values() if request.answer is None and request.asked >= began]
+
+    def _on_run(self, record: Mapping[str, Any]) -> None:
+        again = bool(self.run)
+        self._begin(record)
+        self.moved = record["t"]
+        for series in self.scalars.values():
+            series.forget_after(self.it)
+        for name, values in self.metrics.items():
+            self.metrics[name] = [(it, value) for it, value in values if it <= self.it]
+        text = f"{'resumed' if again or record['resumed_from'] else 'started'} on {record['device']}"
+        if record["resumed_from"]:
+            text += f" from {record['resumed_from']} at iteration {self.it}"
+        self._note(record, "info", "run", text)
+        if self.synthetic:
+            self._note(record, "warn", "data", f"SYNTHETIC {' and '.join(self.synthetic)} data: scores mean nothing")
+
+    def _on_frame(self, record: Mapping[str, Any]) -> None:
+        self.frames += 1
+        place = (record["stage"], record["bi"])
+        if place != (self.stage, self.batch) or record["samples"] or record["hooks"] or self.stage == "paused":
+            self.moved = record["t"]
+        if self._frame_t and record["stage"] not in IDLE:
+            self.active += max(record["t"] - self._frame_t, 0.0)
+        self._frame_t = record["t"]
+        self.stage, self.batch, self.batches = record["stage"], record["bi"], record["bn"]
+        self.iterating += record["iters"][1]
+        self.minute.add(record["t"], record["phases"], record["iters"], record["samples"], record["cost"])
+        for binding, entry in record["hooks"].items():
+            self.bindings.setdefault(int(binding), Timing()).add(record["t"], entry)
+
+    def _on_scalars(self, record: Mapping[str, Any]) -> None:
+        for name, value in record["v"].items():
+            self.scalars.setdefault(name, Series()).add(record["it"], float(value))
+
+    def _on_metrics(self, record: Mapping[str, Any]) -> None:
+        self.moved = record["t"]
+        told = []
+        for name, value in record["v"].items():
+            key = name if record["split"] == "val" else f"{record['split']} {name}"
+            self.metrics.setdefault(key, []).append((record["it"], float(value)))
+            best = self._improve(key, Best(float(value), record["it"], record["ep"]))
+            told.append(f"{name} {number(float(value))}{' ★' if best else ''}")
+        told.sort(key=lower_is_better)
+        self._note(record, "metrics", record["split"], f"{'  '.join(told)}  in {record['seconds']:.1f} s")
+
+    def _improve(self, name: str, new: Best) -> bool:
+        """Note a value if it is the best; say so."""
+        old = self.best.get(name)
+        if old is None or (new.value < old.value if lower_is_better(name) else new.value > old.value):
+            self.best[name] = new
+            return True
+        return False
+
+    def _on_epoch(self, record: Mapping[str, Any]) -> None:
+        self.moved = record["t"]
+        losses = [f"  {name} {number(self.scalars[name].last)}" for name in ("loss",) if name in self.scalars]
+        self._note(record, "info", "epoch", f"{record['ep']} done in {record['seconds']:.1f} s{''.join(losses)}")
+
+    def _on_checkpoint(self, record: Mapping[str, Any]) -> None:
+        self.moved = record["t"]
+        self.checkpoints = [*self.checkpoints[-999:], (record["it"], record["path"], tuple(record["names"]))]
+        names = f" ({', '.join(record['names'])})" if record["names"] else ""
+        file = record["path"].rsplit("/", 1)[-1]
+        text = f"{file}{names}  {size(record['bytes'])} in {record['ms']:.0f} ms"
+        self._note(record, "checkpoint", "checkpoint", text, record["path"])
+
+    def _on_ack(self, record: Mapping[str, Any]) -> None:
+        self.requests.setdefault(record["id"], Request(record["cmd"], record["asked"])).answer = record
+        outcome = f"done at iteration {record['it']}" if record["ok"] else "refused"
+        note = f": {record['note']}" if record["note"] else ""
+        text = f"{record['cmd']} {outcome} ({record['t'] - record['asked']:.1f} s){note}"
+        self._note(record, "command", "command", text)
+
+    def _on_message(self, record: Mapping[str, Any]) -> None:
+        self._note(record, record["level"], record["source"], record["text"])
+
+    def _on_error(self, record: Mapping[str, Any]) -> None:
+        self.errors[record["hook"], record["point"]] = record
+        if record["action"] == "disable":
+            self.disabled.add(record["hook"])
+        became = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}[record["action"]]
+        place = f"{record['point']}, " if record["point"] else ""
+        text = f"{place}{became}: {record['type']}: {record['text']}"
+        self._note(record, "error", record["hook"] or "hookflow", text, record["traceback"])
+
+    def _on_end(self, record: Mapping[str, Any]) -> None:
+        self.end = record
+        self.stage = "end"
+        reason = f": {record['reason']}" if record["reason"] else ""
+        text = f"{record['status']} after {span(record['seconds'])}, {many(record['it'])} iterations{reason}"
+        self._note(record, "error" if record["status"] == "failed" else "info", "run", text)
+
+    def _on_command(self, record: Mapping[str, Any]) -> None:
+        self.requests.setdefault(record["id"], Request(record["cmd"], record["t"]))
+
+    def _note(self, record: Mapping[str, Any], kind: Any, source: str, text: str, detail: str = "") -> None:
+        self.journal.add(record["t"], kind, source, text, detail)
+
+
+def lower_is_better(metric: str) -> bool:
+    """Say whether a metric of this name is a loss or an error."""
+    return any(word in metric.lower() for word in ("loss", "err", "perplexity", "ppl", "mae", "mse"))

@@ -1,0 +1,58 @@
+"""What stays on the normal screen when the dashboard closes: a few lines that say how it went and how to go on."""
+
+from __future__ import annotations
+
+import time
+from typing import TextIO
+
+from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Plan
+from hookflow.monitor.feed import Live
+from hookflow.monitor.health import examine
+from hookflow.monitor.paint import clean
+from hookflow.monitor.state import RunState
+from hookflow.monitor.view import NO_PLAN
+from hookflow.monitor.words import ms, number, percent, span
+
+
+def print_summary(run: RunDir, out: TextIO) -> None:
+    """Read the run's log to its present end and print what it comes to."""
+    live = Live(run)
+    while live.poll():
+        pass
+    print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
+
+
+def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
+    """Return the lines."""
+    health = examine(state, run.life(), time.time(), plan)
+    epochs = f"epoch {state.ep}/{state.run['max_epochs']}, " if state.run.get("max_epochs") else ""
+    lines = [
+        f"{health.glyph} {run.path.parent.name} {run.id}: {health.condition} after {span(state.elapsed)},"
+        f" {epochs}iteration {state.it}/{state.total_iters}"
+    ]
+    if health.sentence:
+        lines.append(f"  {health.sentence}")
+    if splits := state.synthetic:
+        lines.append(f"  SYNTHETIC {' and '.join(splits)} data: the scores say nothing about the real data set")
+    for name, best in list(state.best.items())[:3]:
+        lines.append(f"  best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")
+    if state.checkpoints:
+        lines.append(f"  checkpoint {run.path / state.checkpoints[-1][1]}")
+    if costs := _costs(state, plan or NO_PLAN):
+        lines.append(f"  costliest hooks: {costs}")
+    if state.journal.warnings or state.journal.errors:
+        lines.append(f"  {state.journal.warnings} warnings, {state.journal.errors} errors; output in {run.output}")
+    lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {run.id}")
+    return [clean(line) for line in lines]
+
+
+def _costs(state: RunState, plan: Plan) -> str:
+    """Return the three hooks that took most of the whole attempt, with their shares of its iterations."""
+    spent: dict[str, int] = {}
+    for binding in plan.bindings:
+        spent[binding.hook] = spent.get(binding.hook, 0) + state.timing(binding.id).total
+    worst = sorted((item for item in spent.items() if item[1]), key=lambda item: -item[1])[:3]
+    if not state.iterating:
+        return ", ".join(f"{hook} {ms(ns)} ms" for hook, ns in worst)
+    return ", ".join(f"{hook} {percent(ns / state.iterating)} %" for hook, ns in worst)

@@ -1,0 +1,96 @@
+"""What the person at the screen has chosen to see, and the scene made of that and of the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.points import POINTS
+from hookflow.monitor.health import Health
+from hookflow.monitor.journal import Entry
+from hookflow.monitor.machine import Machine
+from hookflow.monitor.state import RunState, lower_is_better
+
+PANELS = {1: "points", 2: "hooks", 3: "metrics", 4: "system", 5: "events"}
+
+NO_PLAN = Plan("", (), (), ())
+
+
+@dataclass(slots=True)
+class View:
+    """The choices. `point` empty means the busiest; `event` is an entry's number, None follows the newest."""
+
+    focus: int = 2
+    zoomed: bool = False
+    page: Literal["main", "hook", "event", "help"] = "main"
+    asking: Literal["", "quit", "stop"] = ""
+    point: str = ""
+    hook: int = 0
+    event: int | None = None
+    metric: int = 0
+    log: bool = False
+    hide_idle: bool | None = None
+    scroll: int = 0
+
+
+@dataclass(slots=True)
+class Scene:
+    """Everything that a screen is drawn from. `badge` is LIVE, FROZEN, REPLAY or ENDED, with what belongs to it."""
+
+    state: RunState
+    plan: Plan
+    health: Health
+    view: View
+    name: str
+    id: str
+    badge: str = "LIVE"
+    clock: float = 0.0
+    machine: Machine | None = None
+    replay: bool = False
+    readonly: bool = False
+    notice: str = ""
+    points: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        known = [point.name for point in POINTS]
+        own = dict.fromkeys(binding.point for binding in self.plan.bindings if binding.point not in known)
+        self.points = [*known, *own]
+
+    @property
+    def point(self) -> str:
+        """Return the point whose hooks are shown."""
+        if self.view.point:
+            return self.view.point
+        bound = [point for point in self.points if self.plan.at(point)]
+        return max(bound, key=lambda point: (point == "after_train_iter", len(self.plan.at(point))), default="")
+
+    def shown_points(self, room: int) -> list[str]:
+        """Return the points to list: all, or only those where something is bound when all have no room."""
+        hide = self.view.hide_idle if self.view.hide_idle is not None else len(self.points) > room
+        return [point for point in self.points if not hide or self.plan.at(point) or point == self.view.point]
+
+    @property
+    def picked(self) -> Binding | None:
+        """Return the binding that the cursor is on."""
+        bound = self.plan.at(self.point)
+        return bound[min(self.view.hook, len(bound) - 1)] if bound else None
+
+    @property
+    def entry(self) -> Entry | None:
+        """Return the event that the cursor is on."""
+        entries = list(self.state.journal)
+        if self.view.event is not None:
+            entries = [entry for entry in entries if entry.number >= self.view.event][:1] or entries
+        return entries[-1] if entries else None
+
+
+def charts(state: RunState) -> list[str]:
+    """Return what can be drawn over the iterations: the loss, then validation's metrics, then the rest."""
+    names = {base(name) for name in state.scalars} | set(state.metrics)
+    return sorted(names, key=lambda name: (name != "loss", name not in state.metrics, lower_is_better(name), name))
+
+
+def base(scalar: str) -> str:
+    """Return a scalar's name as validation would name it: `train/loss` is the loss."""
+    return scalar.removeprefix("train/").removeprefix("train_")

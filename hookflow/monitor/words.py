@@ -1,0 +1,76 @@
+"""Numbers as the screens write them: few characters, always the same width for the same kind."""
+
+from __future__ import annotations
+
+import math
+import time
+
+
+def ms(ns: float) -> str:
+    """Return a duration in milliseconds, in five characters at most; beyond 100 s in seconds, with their unit."""
+    value = ns / 1e6
+    if value < 9.9995:
+        return f"{value:.3f}"
+    if value < 99.995:
+        return f"{value:.2f}"
+    if value < 999.95:
+        return f"{value:.1f}"
+    return f"{value:.0f}" if value < 99999.5 else f"{value / 1000:.0f}s"
+
+
+def span(seconds: float) -> str:
+    """Return a length of time as h:mm:ss, with days before it when there are any."""
+    whole = max(int(seconds), 0)
+    days, rest = divmod(whole, 86400)
+    clock = f"{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}d {clock}" if days else clock
+
+
+def age(seconds: float) -> str:
+    """Return how long ago, roughly: "12 s", "5 min", "3 h", "2 d"."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def clock(t: float) -> str:
+    """Return the time of day, hh:mm:ss, where the reader is."""
+    return time.strftime("%H:%M:%S", time.localtime(t))
+
+
+def size(count: float) -> str:
+    """Return bytes with a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def many(count: float) -> str:
+    """Return a count in four characters or so: 312, 4.6k, 1.2M."""
+    if count < 999.5:
+        return f"{count:.0f}" if count >= 99.95 or count == int(count) else f"{count:.1f}"
+    for unit in "kMG":
+        count /= 1000
+        if count < 999.5:
+            return f"{count:.1f}{unit}" if count < 99.95 else f"{count:.0f}{unit}"
+    return f"{count / 1000:.1f}T"
+
+
+def number(value: float) -> str:
+    """Return a scalar with four significant digits."""
+    if not math.isfinite(value):
+        return str(value)
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e5:
+        digits = max(3 - math.floor(math.log10(abs(value))), 0)
+        return f"{value:.{min(digits, 4)}f}"
+    return f"{value:.1e}"
+
+
+def percent(share: float) -> str:
+    """Return a share in hundredths, with one decimal, no sign: at most five characters."""
+    return f"{100 * share:.1f}" if share < 99.995 else "9999+"

@@ -1,0 +1,330 @@
+"""Run directories as a training would leave them, made up record by record; also live, at the pace of the clock.
+
+To look at the screens: `python -m tests.monitor.fake_run DIR [seconds]` appends to a run in DIR for so long.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hookflow.events.histogram import bin_of
+from hookflow.events.log import Appender, Tail
+from hookflow.events.now import share
+from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Binding, Edge, Plan, PlannedHook, Trigger
+
+ITERS_PER_EPOCH, EPOCHS, VAL_BATCHES, BATCH = 98, 8, 20, 512
+RATE = 36.0
+"""Iterations a second."""
+
+HOOKS: dict[str, tuple[str, dict[str, Any], str, dict[str, tuple[Trigger, int]]]] = {
+    # name: (use, args, phase, {point: (trigger, usual ns)})
+    "seed": ("seed", {"seed": 0}, "first", {"before_run": (Trigger(), 400_000)}),
+    "timer": (
+        "timer",
+        {},
+        "normal",
+        {"before_train_iter": (Trigger(), 9_000), "after_train_iter": (Trigger(), 11_000)},
+    ),
+    "nan_guard": ("nan_guard", {}, "early", {"after_train_iter": (Trigger(), 31_000)}),
+    "clip": ("grad_clip", {"max_norm": 1.0}, "normal", {"after_backward": (Trigger(), 212_000)}),
+    "ema": (
+        "ema",
+        {"decay": 0.999},
+        "normal",
+        {"after_train_iter": (Trigger(), 640_000), "before_val": (Trigger(), 90_000), "after_val": (Trigger(), 85_000)},
+    ),
+    "schedule": ("lr_schedule", {"kind": "one_cycle"}, "normal", {"after_train_iter": (Trigger(), 21_000)}),
+    "accuracy": (
+        "accuracy",
+        {},
+        "early",
+        {"after_val_iter": (Trigger(), 48_000), "after_val_epoch": (Trigger(), 130_000)},
+    ),
+    "log": ("log", {}, "late", {"after_train_iter": (Trigger(every="10"), 180_000)}),
+    "checkpoint": (
+        "checkpoint",
+        {"monitor": "accuracy", "mode": "max"},
+        "late",
+        {"after_train_epoch": (Trigger(every="2ep"), 38_000_000)},
+    ),
+    "early_stop": ("early_stop", {"monitor": "accuracy", "patience": 5}, "late", {"after_val": (Trigger(), 12_000)}),
+    "visual": ("./visual.py:Visual", {}, "last", {"after_val_epoch": (Trigger(), 2_400_000)}),
+}
+ORDER = (
+    ("before_run", ("seed",)),
+    ("before_train_iter", ("timer",)),
+    ("after_backward", ("clip",)),
+    ("after_train_iter", ("nan_guard", "ema", "schedule", "timer", "log")),
+    ("after_train_epoch", ("checkpoint",)),
+    ("before_val", ("ema",)),
+    ("after_val_iter", ("accuracy",)),
+    ("after_val_epoch", ("accuracy", "visual")),
+    ("after_val", ("ema", "early_stop")),
+)
+EDGES = (
+    ("after_train_iter", "nan_guard", "ema"),
+    ("after_train_iter", "nan_guard", "schedule"),
+    ("after_train_iter", "ema", "log"),
+    ("after_train_iter", "schedule", "log"),
+    ("after_train_iter", "timer", "log"),
+    ("after_val_epoch", "accuracy", "visual"),
+)
+
+TRACEBACK = """Traceback (most recent call last):
+  File "visual.py", line 31, in after_val_epoch
+    self.canvas.write(image)
+OSError: [Errno 28] No space left on device: 'visual/epoch_3.png'
+"""
+
+
+def plan() -> Plan:
+    bindings = []
+    for point, hooks in ORDER:
+        for hook in hooks:
+            half = "enter" if (hook, point) == ("ema", "before_val") else "whole"
+            half = "exit" if (hook, point) == ("ema", "after_val") else half
+            method = "around_val" if half != "whole" else point
+            trigger = HOOKS[hook][3][point][0]
+            bindings.append(Binding(len(bindings), hook, point, method, half, ("run",), trigger, HOOKS[hook][2]))  # type: ignore[arg-type]
+    return Plan(
+        pipeline="cifar",
+        hooks=tuple(
+            PlannedHook(
+                name, use, args, phase, f"About {name}.", f"cifar.toml:{20 + 4 * at}", ("outputs",), (), "disable"
+            )
+            for at, (name, (use, args, phase, _)) in enumerate(HOOKS.items())
+        ),
+        bindings=tuple(bindings),
+        edges=tuple(
+            Edge(point, first, then, "file", f"cifar.toml:{50 + at}") for at, (point, first, then) in enumerate(EDGES)
+        ),
+    )
+
+
+class Training:
+    """Invents what a training of eight epochs would have recorded, frame by frame (`step` seconds each)."""
+
+    def __init__(self, begin: float, step: float = 0.25, synthetic: bool = True, seed: int = 0) -> None:
+        self.t, self.step, self.synthetic = begin, step, synthetic
+        self.random = random.Random(seed)
+        self.plan = plan()
+        self.it = self.ep = 0
+        self.began = begin
+
+    def records(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield what is recorded with each frame."""
+        yield [self._run()]
+        yield [self._frame("start", 0, 0, {"before_run": 1})]
+        for epoch in range(1, EPOCHS + 1):
+            yield from self._epoch(epoch)
+            yield from self._validation(epoch)
+            if epoch % 2 == 0:
+                yield [self._checkpoint(epoch), self._frame("save", 0, 0, {"after_train_epoch": 1})]
+        best = {"metric": "accuracy", "value": 0.94, "it": self.it}
+        yield [self._stamp("end", status="finished", exit=0, reason="", seconds=self.t - self.began, best=best)]
+
+    def _stamp(self, kind: str, **fields: Any) -> dict[str, Any]:
+        return {"k": kind, "t": round(self.t, 3), "it": self.it, "ep": self.ep, **fields}
+
+    def _run(self) -> dict[str, Any]:
+        def data(examples: int, batches: int) -> dict[str, Any]:
+            note = "drawn at random, shaped like cifar10" if self.synthetic else ""
+            return {
+                "name": "cifar10",
+                "examples": examples,
+                "batches": batches,
+                "batch_size": BATCH,
+                "synthetic": self.synthetic,
+                "note": note,
+            }
+
+        return self._stamp(
+            "run",
+            version=1,
+            pipeline="cifar",
+            pid=4121,
+            host="gpu01",
+            python="3.11.7",
+            torch="2.13.0",
+            device="cuda:0",
+            precision="bf16",
+            model="ResNet9",
+            params=6_573_130,
+            seed=0,
+            data={"train": data(50_000, ITERS_PER_EPOCH), "val": data(10_000, VAL_BATCHES)},
+            max_epochs=EPOCHS,
+            max_iters=0,
+            iters_per_epoch=ITERS_PER_EPOCH,
+            resumed_from=None,
+        )
+
+    def _epoch(self, epoch: int) -> Iterator[list[dict[str, Any]]]:
+        done, due = 0, 0.0
+        began = self.t
+        while done < ITERS_PER_EPOCH:
+            due += RATE * self.step * self.random.uniform(0.93, 1.05)
+            count = min(int(due) - done, ITERS_PER_EPOCH - done)
+            done += count
+            self.it += count
+            scalars = [self._scalars(it) for it in range(self.it - count + 1, self.it + 1) if it % 10 == 0]
+            fired = dict.fromkeys(("before_train_iter", "after_backward", "after_train_iter"), count)
+            extra = self._incidents(epoch, done, count)
+            yield [*scalars, *extra, self._frame("train", done, ITERS_PER_EPOCH, fired, count)]
+        self.ep = epoch
+        yield [self._stamp("epoch", seconds=round(self.t - began, 3))]
+
+    def _incidents(self, epoch: int, done: int, count: int) -> list[dict[str, Any]]:
+        if epoch == 3 and done - count < 40 <= done:
+            text = "ema took 8.1 ms at iteration 236, 12 times its usual time"
+            return [self._stamp("message", level="warn", source="ema", text=text)]
+        if epoch == 5 and done - count < 20 <= done:
+            asked = {"id": "0badcafe", "cmd": "checkpoint", "asked": self.t - 0.4, "ok": True, "note": ""}
+            return [self._stamp("ack", **asked)]
+        return []
+
+    def _scalars(self, it: int) -> dict[str, Any]:
+        share = it / (EPOCHS * ITERS_PER_EPOCH)
+        loss = 0.25 + 2.05 * math.exp(-4 * share) + self.random.gauss(0, 0.05)
+        rate = 0.4 * min(share / 0.2, (1 - share) / 0.8)
+        return self._stamp("scalars", v={"loss": loss, "lr": rate}) | {"it": it}
+
+    def _validation(self, epoch: int) -> Iterator[list[dict[str, Any]]]:
+        for done in (7, 14, VAL_BATCHES):
+            yield [self._frame("val", done, VAL_BATCHES, {"after_val_iter": 7 if done < VAL_BATCHES else 6})]
+        share = epoch / EPOCHS
+        values = {"loss": 0.42 + 1.5 * math.exp(-4 * share), "accuracy": 0.944 - 0.5 * math.exp(-4.2 * share)}
+        records = [self._stamp("metrics", split="val", v=values, seconds=0.75)]
+        if epoch == 3:
+            where = {"hook": "visual", "point": "after_val_epoch", "type": "OSError", "action": "disable"}
+            text = "[Errno 28] No space left on device: 'visual/epoch_3.png'"
+            records.append(self._stamp("error", **where, text=text, traceback=TRACEBACK))
+        yield [
+            *records,
+            self._frame(
+                "val", VAL_BATCHES, VAL_BATCHES, dict.fromkeys(("before_val", "after_val_epoch", "after_val"), 1)
+            ),
+        ]
+
+    def _checkpoint(self, epoch: int) -> dict[str, Any]:
+        names = ["last", "best"] if epoch % 4 == 0 else ["last"]
+        return self._stamp("checkpoint", path=f"checkpoints/ep{epoch:04}.pt", names=names, bytes=52_600_000, ms=181.7)
+
+    def _frame(self, stage: str, bi: int, bn: int, fired: dict[str, int], iters: int = 0) -> dict[str, Any]:
+        self.t += self.step
+        hooks = {}
+        for binding in self.plan.bindings:
+            count = fired.get(binding.point, 0)
+            count = max(count // 10, 1) if binding.trigger.every == "10" and count else count
+            if count and not (binding.hook == "visual" and self.ep > 3):
+                hooks[str(binding.id)] = self._entry(count, HOOKS[binding.hook][3][binding.point][1])
+        whole = self._entry(iters, 1e9 / RATE) if iters else [0, 0, 0, 0, {}]
+        shares = {"data": 0.06, "forward": 0.31, "backward": 0.46, "optimizer": 0.1, "hooks": 0.041, "other": 0.029}
+        return self._stamp(
+            "frame",
+            stage=stage,
+            bi=bi,
+            bn=bn,
+            samples=iters * BATCH,
+            phases={phase: int(whole[1] * part) for phase, part in shares.items()},
+            iters=whole,
+            hooks=hooks,
+            cost=self.random.randrange(60_000, 90_000),
+        )
+
+    def _entry(self, count: int, usual: float) -> list[Any]:
+        spikes = (self.random.random() < 0.004 for _ in range(count))
+        times = [int(usual * self.random.lognormvariate(0, 0.12) * (9 if spike else 1)) for spike in spikes]
+        return [
+            count,
+            sum(times),
+            max(times),
+            times[-1],
+            {str(key): n for key, n in Counter(map(bin_of, times)).items()},
+        ]
+
+
+BEGAN = 1_790_000_000.0
+"""A Monday in September 2026, 14:13:20 UTC."""
+
+
+def make(root: Path, *, upto: int | None = None, synthetic: bool = True, name: str = "cifar") -> RunDir:
+    """Write a run: the whole of it, or its first `upto` frames. Nobody has signed for a process."""
+    run = RunDir(root / name / "20260921-141320-a3f9")
+    run.path.mkdir(parents=True)
+    training = Training(BEGAN, synthetic=synthetic)
+    run.plan.write_text(json.dumps(training.plan.to_json()), "utf-8")
+    run.sign(id=run.id, name=name)
+    log = Appender(run.events)
+    for place, records in enumerate(training.records()):
+        if upto is not None and place >= upto:
+            break
+        log.append(records)
+    log.close()
+    return run
+
+
+class LiveRun:
+    """A run that goes on in a thread, signed by this process; it answers commands. Use as a context."""
+
+    def __init__(self, root: Path) -> None:
+        self.run = RunDir.create(root, "cifar")
+        training = Training(time.time())
+        self.run.plan.write_text(json.dumps(training.plan.to_json()), "utf-8")
+        share(self.run.now)
+        self.run.sign(id=self.run.id, name="cifar")
+        self.run.sign_process()
+        self._training = training
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._append)
+
+    def __enter__(self) -> LiveRun:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _append(self) -> None:
+        log, commands, paused = Appender(self.run.events), Tail(self.run.commands), False
+        training = self._training
+        for records in training.records():
+            log.append(records)
+            while not self._done.wait(training.step):
+                for command in commands.read():
+                    training.t = time.time()
+                    paused = command["cmd"] == "pause" if command["cmd"] in ("pause", "resume") else paused
+                    answer = {"id": command["id"], "cmd": command["cmd"], "asked": command["t"], "ok": True, "note": ""}
+                    log.append([training._stamp("ack", **answer)])
+                    if command["cmd"] == "stop":
+                        facts = {
+                            "status": "stopped",
+                            "exit": 0,
+                            "reason": "asked to",
+                            "seconds": training.t - training.began,
+                        }
+                        log.append([training._stamp("end", **facts)])
+                        self._done.set()
+                if not paused:
+                    break
+                log.append([training._frame("paused", 0, 0, {})])
+            if self._done.is_set():
+                break
+            training.t = time.time() - training.step
+        log.close()
+
+
+if __name__ == "__main__":
+    with LiveRun(Path(sys.argv[1])) as live:
+        print(live.run.path, flush=True)
+        live._done.wait(float(sys.argv[2]) if len(sys.argv) > 2 else 60)
