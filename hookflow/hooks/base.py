@@ -16,11 +16,13 @@ class Hook:
     the point offers (`hookflow.graph.points`). A generator method `around_X` that yields once runs its first half at
     `before_X` and its second at `after_X`, also when what lies between raised.
 
-    The class attributes say how the hook stands among others; the pipeline file may say otherwise:
-    `after` and `before` name hooks (`"ema?"`: only if there), `requires` names hooks that must be there, `phase` is
-    a place in the order, `reads` and `writes` are the slots of run state that it touches.
+    The class attributes say how the hook stands among others; the pipeline file may say otherwise. `points` are
+    where it is bound unless told (None: wherever it has a method); `after` and `before` name hooks (`"ema?"`: only if
+    there); `requires` names hooks that must be there; `phase` is a place in the order; `reads` and `writes` are the
+    slots of run state that it touches.
     """
 
+    points: ClassVar[tuple[str, ...] | None] = None
     after: ClassVar[tuple[str, ...]] = ()
     before: ClassVar[tuple[str, ...]] = ()
     requires: ClassVar[tuple[str, ...]] = ()

@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 
 
 class Checkpoint(Hook):
-    """Saves `last` after epochs (bind it to `after_train_iter` for iterations) and `best` by a validation metric.
+    """Saves `last` after each epoch (or iteration, where it is bound to those) and `best` by a validation metric.
 
     Saving is asked for here and done by the runner at the next boundary, when every hook has had its turn: so no
     hook's state is saved half a step late, and no average is ever caught swapped in.
     """
 
+    points = ("after_train_epoch", "after_val", "after_save_checkpoint")
     phase = "last"
     reads = ("model", "metrics")
 
@@ -38,6 +39,8 @@ class Checkpoint(Hook):
 
     def after_train_epoch(self, run: Run) -> None:
         run.save_checkpoint("last")
+
+    after_train_iter = after_train_epoch
 
     def after_val(self, run: Run, metrics: Mapping[str, float]) -> None:
         if self.monitor is None:

@@ -57,8 +57,13 @@ class _Declared:
 
     def node(self) -> Node:
         found, problems = self._methods()
+        filled = () if isinstance(self.hook, type) else {name for bound in found for name in bound.takes}
         problems += wrong_arguments(
-            self.hook, self.said.args, f'hook "{self.name}"', lambda key: self._place(f"args.{key}" if key else "use")
+            self.hook,
+            self.said.args,
+            f'hook "{self.name}"',
+            lambda key: self._place(f"args.{key}" if key else "use"),
+            filled,
         )
         if problems:
             raise UserError(problems)
@@ -88,7 +93,8 @@ class _Declared:
         if isinstance(self.hook, type):
             there, problems = methods(self.hook, self.where)
             if self.said.points is None:
-                return [self._bound(method) for method in there], problems
+                bound = getattr(self.hook, "points", None)
+                return [self._bound(m) for m in there if bound is None or {m.point, m.name} & set(bound)], problems
         elif self.said.points is None:
             said = f'hook "{self.name}" is a plain function, which does not say where it belongs'
             return [], [Problem(said, self.where, 'name its points: points = ["after_train_epoch"]')]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,11 +101,16 @@ def _not_offered(called: str, takes: tuple[str, ...], point: str, where: Where) 
 
 
 def wrong_arguments(
-    make: Callable[..., Any], args: Mapping[str, Any], called: str, place: Callable[[str], Where]
+    make: Callable[..., Any],
+    args: Mapping[str, Any],
+    called: str,
+    place: Callable[[str], Where],
+    filled: Collection[str] = (),
 ) -> Iterator[Problem]:
     """Yield what is wrong with `args` for calling `make`: unknown and missing names, types, ranges.
 
-    `place` gives the place of an argument by its name, and that of the call for an empty name.
+    `place` gives the place of an argument by its name, and that of the call for an empty name; `filled` names the
+    arguments that somebody else gives.
     """
     try:
         parameters = inspect.signature(make).parameters
@@ -122,7 +127,7 @@ def wrong_arguments(
         elif not open_ended:
             hint = nearest(name, named) or (f"it takes {', '.join(named)}" if named else "it takes none")
             yield Problem(f'{called} takes no argument "{name}"', place(name), hint)
-    missing = [n for n, p in named.items() if p.default is p.empty and n not in args]
+    missing = [n for n, p in named.items() if p.default is p.empty and n not in args and n not in filled]
     if missing:
         yield Problem(f"{called} needs the argument " + ", ".join(f'"{name}"' for name in missing), place(""))
 

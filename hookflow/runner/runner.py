@@ -175,6 +175,7 @@ class Runner:
         names, self._to_save = list(self._to_save), {}
         state = capture(self)
         self.fire("before_save_checkpoint", state)
+        self._recorder.flush()  # what a checkpoint has behind it, the log must have too
         facts = {"it": self.iter, "ep": self.epoch, "metrics": dict(self.metrics), "pipeline": self.plan.pipeline}
         saved = self.store.save(state, names, facts)
         took = (time.perf_counter() - began) * 1e3
