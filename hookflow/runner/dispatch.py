@@ -71,7 +71,7 @@ class Dispatcher:
         if firings is None:
             return
         now, everything = self._now, (self._run, *offered)
-        entered = perf_counter_ns()
+        began = entered = perf_counter_ns()
         for firing in firings:
             if firing.due is not None and not firing.due():
                 continue
@@ -85,7 +85,7 @@ class Dispatcher:
             firing.cell.add(left - entered)
             entered = left
         now[0] = NOWHERE
-        self._meter.hooks_until(entered)
+        self._meter.hooks(began, entered)
 
     def _failed(self, binding: Binding, error: Exception) -> None:
         action = self._plan.hook(binding.hook).on_error

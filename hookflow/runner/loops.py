@@ -87,16 +87,26 @@ def _validates(run: Runner, now_is_the_unit: bool) -> bool:
 def evaluate(run: Runner, split: Literal["val", "test"]) -> None:
     """Walk over the validation or test data once and leave what was found in `run.metrics`."""
     began = time.perf_counter()
-    before, run.stage = run.stage, split
-    place = run.batch_idx, run.batches
-    source = run.data[split]
-    run.fire(f"before_{split}")
-    run.model.eval()
-    run.fire(f"before_{split}_epoch")
-    run.batches = len(source)
+    before = run.stage, run.batch_idx, run.batches
+    with run.meter.aside():
+        run.stage = split
+        run.fire(f"before_{split}")
+        run.model.eval()
+        run.fire(f"before_{split}_epoch")
+        run.metrics = metrics = {"loss": _mean_loss(run, split)}
+        run.fire(f"after_{split}_epoch", metrics)
+        run.fire(f"after_{split}", metrics)
+        run.record("metrics", split=split, v=metrics, seconds=time.perf_counter() - began)
+        run.model.train()
+    run.stage, run.batch_idx, run.batches = before
+
+
+def _mean_loss(run: Runner, split: str) -> float:
+    """Evaluate every batch and return the mean loss over the examples; it stays on the device until the end."""
     total: Any = 0.0
     seen = 0
-    for index, batch in enumerate(source.epoch(0)):
+    run.batches = len(run.data[split])
+    for index, batch in enumerate(run.data[split].epoch(0)):
         run.batch_idx, run.batch_size = index, batch_size_of(batch)
         run.fire(f"before_{split}_iter", batch, index)
         with torch.no_grad(), autocast(run.device, run.precision):
@@ -104,15 +114,7 @@ def evaluate(run: Runner, split: Literal["val", "test"]) -> None:
         total = total + outputs["loss"].detach() * run.batch_size
         seen += run.batch_size
         run.fire(f"after_{split}_iter", batch, index, outputs)
-    metrics = {"loss": float(total) / max(seen, 1)}
-    run.fire(f"after_{split}_epoch", metrics)
-    run.metrics = metrics
-    run.fire(f"after_{split}", metrics)
-    run.record("metrics", split=split, v=metrics, seconds=time.perf_counter() - began)
-    run.model.train()
-    run.stage = before
-    run.batch_idx, run.batches = place
-    run.meter.restart()
+    return float(total) / max(seen, 1)
 
 
 def batch_size_of(batch: Any) -> int:

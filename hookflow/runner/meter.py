@@ -6,6 +6,8 @@ by one firing, and the next difference makes up for it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import perf_counter_ns
 
 from hookflow.events.histogram import bin_of
@@ -42,23 +44,38 @@ class Meter:
         self.iterations = Cell()
         self.phases = dict.fromkeys(PHASES, 0)
         self.samples = 0
+        self._books = self.phases
         self._at = perf_counter_ns()
         self._iteration = self._at
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Book nothing to the phases of training meanwhile: this is validation, a checkpoint, or a pause.
+
+        Hooks that fire meanwhile are still booked to themselves.
+        """
+        kept, self._books = self._books, dict.fromkeys(PHASES, 0)
+        try:
+            yield
+        finally:
+            self._books = kept
+            self.restart()
+
     def restart(self) -> None:
-        """Begin anew here: what went before is booked to nobody, such as the time spent in validation."""
+        """Begin anew here: what went before is booked to nobody."""
         self._at = self._iteration = perf_counter_ns()
 
     def book(self, phase: str) -> None:
         """Book the time since the last booking to `phase`."""
         now = perf_counter_ns()
-        self.phases[phase] += now - self._at
+        self._books[phase] += now - self._at
         self._at = now
 
-    def hooks_until(self, now: int) -> None:
-        """Book the time from the last booking until `now` to the hooks."""
-        self.phases["hooks"] += now - self._at
-        self._at = now
+    def hooks(self, since: int, until: int) -> None:
+        """Book a time to the hooks, and what lies between it and the last booking to "other"."""
+        self._books["other"] += since - self._at
+        self._books["hooks"] += until - since
+        self._at = until
 
     def iteration(self, samples: int) -> None:
         """Close a training iteration of `samples` examples; its end is where the next one begins."""

@@ -144,45 +144,49 @@ class Runner:
             self._save()
 
     def _obey(self) -> None:
-        paused = False
-        while self._control.asks or (paused and self._control.stop is None):
-            if not self._control.asks:
-                self._control.arrived.clear()
-                self._control.arrived.wait(0.5)
-                continue
-            ask = self._control.asks.popleft()
-            note = ""
-            match ask["cmd"]:
-                case "pause":
-                    paused, self.stage = True, "paused"
-                case "resume":
-                    paused = False
-                case "checkpoint":
-                    self.save_checkpoint("last")
-                    self._save()
-                case "stop":
-                    paused = False
-                    self._stop = Stop(f"stopped by {ask.get('by', 'somebody')}", "stopped", 0, save=True)
-                case unknown:
-                    note = f"there is no command {unknown!r}"
-            self.record("ack", id=ask.get("id", ""), cmd=ask["cmd"], asked=ask.get("t", 0.0), ok=not note, note=note)
-        self.stage = "train"
-        self.meter.restart()
+        """Carry out the commands that have come, and answer each. A pause lasts until one comes that ends it."""
+        before = self.stage
+        with self.meter.aside():
+            while self._control.asks or (self.stage == "paused" and self._control.stop is None):
+                if self._control.asks:
+                    self._carry_out(self._control.asks.popleft())
+                else:
+                    self._control.arrived.clear()
+                    self._control.arrived.wait(0.5)
+        self.stage = before
+
+    def _carry_out(self, ask: Mapping[str, Any]) -> None:
+        note = ""
+        match ask["cmd"]:
+            case "pause":
+                self.stage = "paused"
+            case "resume":
+                self.stage = "train"
+            case "checkpoint":
+                self.save_checkpoint("last")
+                self._save()
+            case "stop":
+                self.stage = "train"
+                self._stop = Stop(f"stopped by {ask.get('by', 'somebody')}", "stopped", 0, save=True)
+            case unknown:
+                note = f"there is no command {unknown!r}"
+        self.record("ack", id=ask.get("id", ""), cmd=ask["cmd"], asked=ask.get("t", 0.0), ok=not note, note=note)
 
     def _save(self) -> None:
         began = time.perf_counter()
         before, self.stage = self.stage, "save"
         names, self._to_save = list(self._to_save), {}
-        state = capture(self)
-        self.fire("before_save_checkpoint", state)
-        self._recorder.flush()  # what a checkpoint has behind it, the log must have too
-        facts = {"it": self.iter, "ep": self.epoch, "metrics": dict(self.metrics), "pipeline": self.plan.pipeline}
-        saved = self.store.save(state, names, facts)
-        took = (time.perf_counter() - began) * 1e3
-        self.record("checkpoint", path=str(saved.path.relative_to(self.dir)), names=names, bytes=saved.bytes, ms=took)
-        self.fire("after_save_checkpoint", state, saved.path)
+        with self.meter.aside():
+            state = capture(self)
+            self.fire("before_save_checkpoint", state)
+            self._recorder.flush()  # what a checkpoint has behind it, the log must have too
+            facts = {"it": self.iter, "ep": self.epoch, "metrics": dict(self.metrics), "pipeline": self.plan.pipeline}
+            saved = self.store.save(state, names, facts)
+            took = (time.perf_counter() - began) * 1e3
+            where = str(saved.path.relative_to(self.dir))
+            self.record("checkpoint", path=where, names=names, bytes=saved.bytes, ms=took)
+            self.fire("after_save_checkpoint", state, saved.path)
         self.stage = before
-        self.meter.restart()
 
     def _load(self, path: Path) -> None:
         state = read(path, self.device)
