@@ -26,7 +26,8 @@ class Amount:
 def parse_amount(written: object) -> Amount:
     """Read an amount. Raises ValueError, in words for the user, when it is none."""
     if isinstance(written, bool) or not isinstance(written, int | str):
-        raise ValueError(f'{written!r} is no amount; write 100, "100it", "2ep", "30s" or "10%"')
+        shown = str(written).lower() if isinstance(written, bool) else repr(written)
+        raise ValueError(f'{shown} is no amount; write 100, "100it", "2ep", "30s" or "10%"')
     if isinstance(written, int):
         amount = Amount(written, "")
     elif match := _WRITTEN.match(written):

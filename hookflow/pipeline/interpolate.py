@@ -1,0 +1,129 @@
+"""`${data.train.args.root}`, `${env:NAME}` and `${env:NAME:-default}` inside the strings of a pipeline.
+
+A string that is nothing but one reference becomes the value itself, of whatever type; what the environment gives is
+read like the value of a `--set`. Within a longer string a reference is written out. `$${` stands for a plain `${`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from hookflow.errors import Problem, nearest
+from hookflow.pipeline.overrides import read_value
+from hookflow.pipeline.places import Key, Places
+
+_REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)(?P<end>\}?)")
+
+
+def interpolate(
+    tree: dict[str, Any], places: Places, environ: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[Key, Problem]]:
+    """Return the tree with every reference replaced, and what is wrong, by the key of the string that is at fault."""
+    resolver = _Resolver(tree, places, environ)
+    resolved: dict[str, Any] = resolver.resolve(tree, ())
+    return resolved, resolver.problems
+
+
+def escape(value: Any) -> Any:
+    """Return the value so written that `interpolate` gives it back."""
+    match value:
+        case str():
+            return value.replace("${", "$${")
+        case dict():
+            return {key: escape(item) for key, item in value.items()}
+        case list():
+            return [escape(item) for item in value]
+    return value
+
+
+class _UnresolvedError(Exception):
+    """A reference has no value; the problem has been noted."""
+
+
+class _Resolver:
+    def __init__(self, tree: dict[str, Any], places: Places, environ: Mapping[str, str]) -> None:
+        self.tree = tree
+        self.places = places
+        self.environ = environ
+        self.problems: dict[Key, Problem] = {}
+        self._within: list[Key] = []
+
+    def resolve(self, value: Any, path: Key) -> Any:
+        match value:
+            case dict():
+                return {key: self.resolve(item, (*path, key)) for key, item in value.items()}
+            case list():
+                return [self.resolve(item, (*path, str(k))) for k, item in enumerate(value)]
+            case str() if "${" in value:
+                return self._string(value, path)
+        return value
+
+    def _string(self, text: str, path: Key) -> Any:
+        """Return what the string stands for. Where it is asked for by another one, a failure is that one's too."""
+        outermost = not self._within
+        try:
+            if path in self._within:
+                self._fail_circle(path)
+            self._within.append(path)
+            try:
+                whole = _REFERENCE.fullmatch(text)
+                if whole and whole["name"] is not None:
+                    return self._look_up(whole, path)
+                return _REFERENCE.sub(lambda match: self._written(match, path), text)
+            finally:
+                self._within.pop()
+        except _UnresolvedError:
+            if outermost:
+                return text
+            raise
+
+    def _written(self, match: re.Match[str], path: Key) -> str:
+        if match["name"] is None:
+            return "${"
+        value = self._look_up(match, path)
+        if isinstance(value, dict | list):
+            kind = "table" if isinstance(value, dict) else "list"
+            self._fail(path, f"{match.group()} is a {kind} and cannot stand within a text")
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+    def _look_up(self, match: re.Match[str], path: Key) -> Any:
+        name = match["name"].strip()
+        if not name or not match["end"]:
+            self._fail(path, f"{match.group()} is no reference", "write ${section.key} or ${env:NAME:-default}")
+        if name.startswith("env:"):
+            variable, has_default, default = name.removeprefix("env:").partition(":-")
+            if variable not in self.environ and not has_default:
+                hint = f"set it, or give a default: ${{env:{variable}:-…}}"
+                self._fail(path, f'the environment variable "{variable}" is not set', hint)
+            return read_value(self.environ.get(variable) or default)
+        target: Any = self.tree
+        key = tuple(name.split("."))
+        for part in key:
+            if isinstance(target, dict) and part in target:
+                target = target[part]
+            elif isinstance(target, list) and part.isdecimal() and int(part) < len(target):
+                target = target[int(part)]
+            else:
+                there = [".".join(known) for known in _keys(self.tree, ())]
+                self._fail(path, f'${{{name}}}: the pipeline sets no key "{name}"', nearest(name, there))
+        return self.resolve(target, key)
+
+    def _fail_circle(self, path: Key) -> None:
+        circle = self._within[self._within.index(path) :]
+        self._fail(circle[0], f"{' → '.join('.'.join(key) for key in (*circle, path))} refers to itself")
+
+    def _fail(self, path: Key, message: str, hint: str = "") -> None:
+        problem = Problem(message, self.places.of(path), hint)
+        for key in (path, *self._within):
+            self.problems.setdefault(key, problem)
+        raise _UnresolvedError
+
+
+def _keys(value: Any, path: Key) -> Iterator[Key]:
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _keys(item, (*path, str(key)))

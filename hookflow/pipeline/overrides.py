@@ -1,0 +1,69 @@
+"""`--set key=value`: what a user changes of a pipeline file without editing it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import date, time
+from typing import Any
+
+import tomli
+
+from hookflow.errors import Problem, Where
+from hookflow.pipeline.places import Key, Places, split_key
+
+
+def apply(overrides: Iterable[str], tree: dict[str, Any], places: Places) -> Iterator[Problem]:
+    """Lay each `key=value` over `tree`, in place, and note where the value comes from. Yields those that cannot be."""
+    for override in overrides:
+        where = Where(f"--set {override}")
+        try:
+            key, text = split_key(override)
+        except ValueError:
+            yield Problem("this is not KEY=VALUE", where, "write e.g. --set run.seed=1")
+            continue
+        value = read_value(text)
+        if value == text and text.startswith(("[", "{", '"', "'")):
+            yield Problem(f"the value {text} is not whole", where, "perhaps the shell took its quotes: put '…' around")
+            continue
+        if problem := _put(key, value, tree, where):
+            yield problem
+            continue
+        _give_way(key, tree, places)
+        places.put(key, where)
+
+
+def read_value(text: str) -> Any:
+    """Return the TOML value that `text` is; text that is none, and a date, stands for itself."""
+    try:
+        values = tomli.loads(f"values = [{text}]")["values"]
+    except tomli.TOMLDecodeError:
+        return text
+    return values[0] if len(values) == 1 and not isinstance(values[0], date | time) else text
+
+
+def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:
+    """Set the value, making tables on the way. Whether the keys may be there is asked later, of the whole."""
+    for depth, name in enumerate(key):
+        last = depth == len(key) - 1
+        if isinstance(tree, list):
+            if not name.isdecimal() or int(name) >= len(tree):
+                there = f"its {len(tree)} entries are counted from 0"
+                return Problem(f'"{".".join(key[:depth])}" is a list and has no "{name}"', where, there)
+            index: Any = int(name)
+        elif isinstance(tree, dict):
+            index = name
+        else:
+            return Problem(f'"{".".join(key[:depth])}" is a plain value and has no keys', where)
+        if last:
+            tree[index] = value
+        else:
+            tree = tree.setdefault(index, {}) if isinstance(tree, dict) else tree[index]
+    return None
+
+
+def _give_way(key: Key, tree: dict[str, Any], places: Places) -> None:
+    """Drop the file's `run.max_epochs` for a given `run.max_iters`, and the other way round: only one can hold."""
+    lengths: dict[Key, str] = {("run", "max_epochs"): "max_iters", ("run", "max_iters"): "max_epochs"}
+    other = lengths.get(key)
+    if other and places.of(("run", other)).line:
+        tree["run"].pop(other, None)

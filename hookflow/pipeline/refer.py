@@ -1,0 +1,105 @@
+"""From what `use` says to the object that it names."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import sys
+import traceback
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from hookflow.errors import Problem, UserError, Where, nearest
+
+FORMS = '"package.module:Name" or "./file.py:Name"'
+
+
+def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, str] | None = None) -> Any:
+    """Return what `use` names: a registered name, "package.module:Name" or "./file.py:Name".
+
+    Names may have dots ("torch.nn:Module.forward"). Files are relative to `base`. Raises UserError at `where` when
+    there is no such thing, or when importing it raises.
+    """
+    short = registered or {}
+    module_name, colon, name = short.get(use, use).rpartition(":")
+    if not colon or not module_name or not name:
+        _fail(f'"{use}" names nothing', where, nearest(use, short) or _forms(short))
+    if module_name.endswith(".py"):
+        module = _from_file(base / module_name, module_name, where)
+    else:
+        module = _from_package(module_name, name, base, where)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            public = [known for known in dir(found) if not known.startswith("_")]
+            _fail(f'"{use}": there is no "{part}" in {_called(found, module_name)}', where, nearest(part, public))
+        found = getattr(found, part)
+    return found
+
+
+def _forms(short: Mapping[str, str]) -> str:
+    return f"write {FORMS}" if not short else f"write {FORMS}, or one of {', '.join(sorted(short))}"
+
+
+def _called(found: Any, module_name: str) -> str:
+    return module_name if isinstance(found, ModuleType) else getattr(found, "__qualname__", repr(found))
+
+
+def _from_package(module_name: str, name: str, base: Path, where: Where | None) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            _fail_import(module_name, error, where)
+        file = Path(*module_name.split(".")).with_suffix(".py")
+        hint = f'for the file write "./{file}:{name}"' if (base / file).is_file() else _nearest_module(error.name)
+        _fail(f'there is no module "{error.name}"', where, hint)
+    except (Exception, SystemExit) as error:  # whatever the user's module may raise
+        _fail_import(module_name, error, where)
+
+
+def _nearest_module(missing: str) -> str:
+    package, dot, name = missing.rpartition(".")
+    path = getattr(sys.modules.get(package), "__path__", None) if dot else None
+    hint = nearest(name, [found.name for found in pkgutil.iter_modules(path)]) if path or not dot else ""
+    return hint.replace('"', f'"{package}.', 1) if dot else hint
+
+
+def _from_file(path: Path, shown: str, where: Where | None) -> ModuleType:
+    """Import a file by its path; a file that several hooks come from is imported once."""
+    full = path.resolve()
+    name = f"{full.stem}_{zlib.crc32(str(full).encode()):08x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not full.is_file():
+        hint = nearest(full.name, [file.name for file in full.parent.glob("*.py")])
+        _fail(f'there is no file "{shown}" ({full})', where, hint)
+    spec = importlib.util.spec_from_file_location(name, full)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before its code runs: dataclasses, for one, look their module up
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:  # whatever the user's file may raise
+        del sys.modules[name]
+        _fail_import(shown, error, where)
+    return module
+
+
+def _fail_import(shown: str, error: BaseException, where: Where | None) -> NoReturn:
+    if isinstance(error, SyntaxError):
+        at, line = f"{error.filename}:{error.lineno}", (error.text or "").strip()
+    else:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        at, line = f"{frame.filename}:{frame.lineno}", frame.line or ""
+    said = traceback.format_exception_only(error)[-1].strip()
+    _fail(f'"{shown}" cannot be imported: {said}', where, f"at {at}: {line}", error)
+
+
+def _fail(message: str, where: Where | None, hint: str = "", cause: BaseException | None = None) -> NoReturn:
+    raise UserError(Problem(message, where, hint)) from cause

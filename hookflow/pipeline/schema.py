@@ -1,0 +1,228 @@
+"""What may stand in a pipeline file: its sections, their keys, and what each key means.
+
+Keys are checked strictly: an unknown one is a mistake, and `"3"` is not `3`. The arguments in `args` belong to what
+`use` names and are checked against its signature later. Paths in `args` and `run.dir` are relative to the current
+directory; only `"./file.py:Name"` in `use` is relative to the pipeline's own folder.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date, time
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainValidator,
+    Tag,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from hookflow.pipeline.units import parse_amount
+
+
+def _amount(written: Any) -> int | str:
+    parse_amount(written)
+    return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
+
+
+def _device(written: str) -> str:
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", written):
+        raise ValueError(f'"{written}" is no device; write "auto", "cpu", "cuda", "cuda:1" or "mps"')
+    return written
+
+
+def _folder_name(written: str) -> str:
+    if not re.fullmatch(r"\w[\w.-]*", written):
+        raise ValueError(f'"{written}" would be a poor name for a folder; use letters, digits, "_", "-" and "."')
+    return written
+
+
+def _hook_name(written: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", written):
+        raise ValueError('a hook\'s name is made of letters, digits, "_" and "-"')
+    return written
+
+
+def _without_dates(args: dict[str, Any]) -> dict[str, Any]:
+    """Refuse dates and times, which TOML knows and JSON does not: the plan is written as JSON."""
+    waiting: list[tuple[str, Any]] = list(args.items())
+    while waiting:
+        key, value = waiting.pop()
+        if isinstance(value, date | time):
+            raise ValueError(f'"{key}" is a date or time; put it in quotes')
+        if isinstance(value, dict | list):
+            inner = value.items() if isinstance(value, dict) else enumerate(value)
+            waiting += ((f"{key}.{k}", v) for k, v in inner)
+    return args
+
+
+Amount = Annotated[int | str, PlainValidator(_amount)]
+"""An amount of training as written: 100, "100it", "2ep", "30s", "10%"."""
+
+Args = Annotated[dict[str, Any], AfterValidator(_without_dates)]
+HookName = Annotated[str, AfterValidator(_hook_name)]
+
+
+class Section(BaseModel):
+    """A table of the file. Immutable, strict, and closed to keys that it does not know."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+
+class RunSection(Section):
+    """How long, where and how."""
+
+    name: Annotated[str, AfterValidator(_folder_name)]
+    """What the run is called; runs are kept under `dir`, in a folder of this name."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Where every random generator starts."""
+    max_epochs: int | None = Field(default=None, ge=1)
+    """The length of the training in passes over the training data. Either this or `max_iters`."""
+    max_iters: int | None = Field(default=None, ge=1)
+    """The length of the training in iterations: the iteration-based loop. Either this or `max_epochs`."""
+    val_every: int = Field(default=1, ge=1)
+    """Epochs between two validations; iterations in the iteration-based loop."""
+    test: bool = False
+    """Whether to run the test after training; it needs `[data.test]`."""
+    device: Annotated[str, AfterValidator(_device)] = "auto"
+    """Where to compute: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """What to compute in; "auto" is bf16 where the hardware computes in it, else fp32."""
+    channels_last: bool = False
+    """Whether pictures and weights lie in memory with the channels last."""
+    threads: int | None = Field(default=None, ge=1)
+    """How many threads an operation on the CPU may use; PyTorch decides if left out."""
+    dir: str = "runs"
+    """The folder of all runs, relative to the current directory."""
+
+    @field_validator("max_iters")
+    @classmethod
+    def _one_length(cls, max_iters: int | None, info: ValidationInfo) -> int | None:
+        if max_iters is not None and info.data.get("max_epochs") is not None:
+            raise ValueError("the length is given twice; keep either max_epochs or max_iters")
+        return max_iters
+
+    @model_validator(mode="after")
+    def _some_length(self) -> Self:
+        if self.max_epochs is None and self.max_iters is None:
+            raise ValueError("no length is given; write max_epochs = 8, or max_iters = 30_000")
+        return self
+
+
+class Component(Section):
+    """Something to be made: a class or function, and the arguments to call it with."""
+
+    use: str
+    """What to call: a registered name, "package.module:Name" or "./file.py:Name"."""
+    args: Args = {}
+    """The arguments, by name."""
+
+
+class ParamGroup(Section):
+    """Some of the parameters, with settings of their own."""
+
+    match: str
+    """A glob over the names of parameters, e.g. "*.bias"; the first group that matches takes the parameter."""
+    args: Args = {}
+    """Settings of the optimizer that differ for these parameters."""
+
+
+class OptimizerSection(Component):
+    """The optimizer, and which parameters it treats differently."""
+
+    groups: list[ParamGroup] = []
+    """Parameter groups in the order of asking; what none of them matches forms the last group."""
+
+
+class DataSection(Section):
+    """Where the batches come from."""
+
+    train: Component
+    """The training data."""
+    val: Component | None = None
+    """The validation data; without it there is no validation."""
+    test: Component | None = None
+    """The test data, used by `run.test` alone."""
+
+
+class BindingSpec(Section):
+    """A hook at one point: when it fires there, and who stands before and after it."""
+
+    at: str
+    """The point, or `around_X` for both `before_X` and `after_X`."""
+    every: Amount | None = None
+    """How often to fire; a bare number counts the point's own unit."""
+    from_: Amount | None = Field(default=None, alias="from")
+    """When to begin to fire."""
+    until: Amount | None = None
+    """When to cease to fire."""
+    after: list[str] = []
+    """Hooks that fire earlier at this point; "name?" if it may be missing."""
+    before: list[str] = []
+    """Hooks that fire later at this point; "name?" if it may be missing."""
+
+
+def _kind_of_point(item: Any) -> str:
+    return "<table>" if isinstance(item, dict | BindingSpec) else "<name>"
+
+
+PointItem = Annotated[
+    Annotated[str, Tag("<name>")] | Annotated[BindingSpec, Tag("<table>")],
+    Discriminator(_kind_of_point),
+]
+
+
+class HookNode(Component):
+    """A hook: what it is, where and when it fires, and what becomes of its errors."""
+
+    phase: Literal["first", "early", "normal", "late", "last"] | None = None
+    """A place in the order that needs no neighbour's name; what the class says if left out."""
+    after: list[str] = []
+    """Hooks that fire earlier wherever both are bound; "name?" if it may be missing."""
+    before: list[str] = []
+    """Hooks that fire later wherever both are bound; "name?" if it may be missing."""
+    requires: list[str] = []
+    """Hooks that must be in the pipeline too."""
+    points: list[PointItem] | None = Field(default=None, min_length=1)
+    """Where to fire, as names of points or tables with `at`; wherever the class has a method if left out."""
+    every: Amount | None = None
+    """How often to fire; a bare number counts each point's own unit."""
+    from_: Amount | None = Field(default=None, alias="from")
+    """When to begin to fire."""
+    until: Amount | None = None
+    """When to cease to fire."""
+    enabled: bool = True
+    """Whether the hook takes part at all."""
+    on_error: Literal["raise", "disable", "ignore"] = "raise"
+    """What an error inside the hook does: end the run, switch the hook off, or nothing but be recorded."""
+
+
+class Pipeline(Section):
+    """A whole pipeline file."""
+
+    run: RunSection
+    """How long, where and how."""
+    model: Component
+    """The network: called with `args`, it returns a `torch.nn.Module`."""
+    optimizer: OptimizerSection
+    """The optimizer: called with the parameters and `args`."""
+    task: Component = Component(use="hookflow.zoo.tasks:Classification")
+    """What is learned: how a batch becomes a loss."""
+    data: DataSection
+    """Where the batches come from."""
+    hooks: dict[HookName, HookNode] = {}
+    """The hooks by name; their order here decides where nothing else does."""
+
+    @field_validator("data")
+    @classmethod
+    def _test_has_data(cls, data: DataSection, info: ValidationInfo) -> DataSection:
+        if "run" in info.data and info.data["run"].test and data.test is None:
+            raise ValueError("run.test is on, but there is no [data.test]")
+        return data

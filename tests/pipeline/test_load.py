@@ -1,0 +1,278 @@
+"""A pipeline file is read, changed from the command line, checked, and told what is wrong with it, all at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookflow.errors import UserError, Where
+from hookflow.pipeline.interpolate import escape, interpolate
+from hookflow.pipeline.load import dump, load, parse
+from hookflow.pipeline.overrides import read_value
+from hookflow.pipeline.places import Places
+from hookflow.pipeline.schema import Pipeline
+
+MINIMAL = """\
+[run]
+name = "p"
+max_epochs = 2
+[model]
+use = "m:M"
+args = { width = 4 }
+[optimizer]
+use = "torch.optim:SGD"
+[data.train]
+use = "d:D"
+args = { root = "here" }
+[hooks.ema]
+use = "ema"
+[hooks.log]
+use = "log"
+points = ["after_val", { at = "after_train_iter", every = 5, after = ["ema"] }]
+"""
+
+
+def pipeline(extra: str = "", *overrides: str) -> Pipeline:
+    return parse(MINIMAL + extra, Path("p.toml"), overrides).pipeline
+
+
+def problems(extra: str = "", *overrides: str, text: str = MINIMAL) -> list[str]:
+    with pytest.raises(UserError) as caught:
+        parse(text + extra, Path("p.toml"), overrides)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_amounts_and_points_are_kept_as_written() -> None:
+    points = pipeline().hooks["log"].points
+    assert points is not None
+    name, spec = points
+    assert name == "after_val"
+    assert not isinstance(spec, str)
+    assert (spec.at, spec.every, spec.after) == ("after_train_iter", 5, ["ema"])
+
+
+def test_everything_wrong_is_told_at_once_in_the_order_of_the_file() -> None:
+    text = MINIMAL.replace("max_epochs", "max_epoch").replace('use = "ema"', 'ues = "ema"')
+    told = problems("after = 3\n", text=text)
+    assert [line.split(": ")[0] for line in told] == ["p.toml:3", "p.toml:12", "p.toml:13", "p.toml:17"]
+    assert 'did you mean "max_epochs"?' in told[0]
+    assert '[hooks.ema] lacks the key "use"' in told[1]
+    assert 'did you mean "use"?' in told[2]
+
+
+def test_an_override_is_read_as_toml_and_a_bare_word_as_text() -> None:
+    changed = pipeline("", "run.seed=7", "model.args.kind = wide", 'run.name="3"', "hooks.log.points.1.every=2ep")
+    assert changed.run.seed == 7
+    assert changed.run.name == "3"
+    assert changed.model.args == {"width": 4, "kind": "wide"}
+    assert changed.hooks["log"].points[1].every == "2ep"  # type: ignore[index, union-attr]
+
+
+def test_an_override_may_add_a_hook_a_split_and_a_key_in_quotes() -> None:
+    changed = pipeline("", "hooks.x={use='log'}", "data.val.use=d:V", 'model.args."a.b"=[1, 2]')
+    assert list(changed.hooks) == ["ema", "log", "x"]
+    assert changed.data.val is not None
+    assert changed.data.val.use == "d:V"
+    assert changed.model.args["a.b"] == [1, 2]
+
+
+def test_the_place_of_an_overridden_key_is_the_override() -> None:
+    loaded = parse(MINIMAL, Path("p.toml"), ["model.args.width=8"])
+    assert loaded.places.of("model.args.width") == Where("--set model.args.width=8")
+    assert loaded.places.of("model.args") == Where("p.toml", 6)
+
+
+def test_a_length_given_by_an_override_takes_the_place_of_the_files() -> None:
+    assert pipeline("", "run.max_iters=5").run.max_epochs is None
+    (told,) = problems("", "run.max_iters=5", "run.max_epochs=5")
+    assert "the length is given twice" in told
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("run.sed=1", 'did you mean "seed"?'),
+        ("hooks.emma.args.decay=0.9", 'did you mean "ema"?'),
+        ("seed", "this is not KEY=VALUE"),
+        ("run.name.x=1", '"run.name" is a plain value'),
+        ("hooks.log.points.2=x", "its 2 entries are counted from 0"),
+        ("hooks.ema.after=[ema", "the value [ema is not whole"),
+        ("run.seed=x", 'run.seed must be a whole number, not the text "x"'),
+    ],
+)
+def test_a_wrong_override_is_told_as_such(override: str, said: str) -> None:
+    (told,) = problems("", override)
+    assert told.startswith(f"--set {override}: ")
+    assert said in told
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", 1), ("1_0", 10), ("x", "x"), ("", ""), ("a,b", "a,b"), ("1, 2", "1, 2"), ("2024-01-01", "2024-01-01")],
+)
+def test_a_value_that_is_no_toml_stands_for_itself(text: str, value: Any) -> None:
+    assert read_value(text) == value
+
+
+def filled_in(tree: dict[str, Any], **environ: str) -> tuple[Any, list[str]]:
+    resolved, wrong = interpolate(tree, Places("p.toml"), environ)
+    return resolved, [problem.message for problem in dict.fromkeys(wrong.values())]
+
+
+def test_a_reference_alone_keeps_its_type_and_within_text_is_written_out() -> None:
+    tree = {
+        "a": {"n": 3, "on": True, "l": [1, "x"]},
+        "b": "${a.n}",
+        "c": "n=${a.n},${a.on}",
+        "d": "${a.l}",
+        "e": "${a.l.1}",
+    }
+    resolved, wrong = filled_in(tree)
+    assert not wrong
+    assert [resolved[key] for key in "bcde"] == [3, "n=3,true", [1, "x"], "x"]
+
+
+def test_the_environment_is_read_like_an_override_and_an_empty_variable_takes_the_default() -> None:
+    tree = {"a": "${env:A}", "b": "${env:B:-0.5}", "c": "${env:C:-x y}/z", "d": "${env:E:-}"}
+    assert filled_in(tree, A="3", C="") == ({"a": 3, "b": 0.5, "c": "x y/z", "d": ""}, [])
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"a": "${b}"}, '${b}: the pipeline sets no key "b"'),
+        ({"a": "${env:A}"}, 'the environment variable "A" is not set'),
+        ({"a": "x${a}"}, "a → a refers to itself"),
+        ({"a": "${b.c}", "b": {"c": "${d}"}, "d": ["${a}"]}, "a → b.c → d.0 → a refers to itself"),
+        ({"a": {}, "b": "x${a}"}, "${a} is a table and cannot stand within a text"),
+        ({"a": "${b"}, "${b is no reference"),
+        ({"a": "${}"}, "${} is no reference"),
+    ],
+)
+def test_a_reference_without_a_value_is_told_once(tree: dict[str, Any], said: str) -> None:
+    assert filled_in(tree) == (tree, [said])
+
+
+def test_a_failed_reference_is_not_also_told_as_a_wrong_type() -> None:
+    (told,) = problems('[task]\nuse = "${env:HOOKFLOW_NO_SUCH}"\n', "run.seed='${task.use}'")
+    assert told.startswith('p.toml:18: the environment variable "HOOKFLOW_NO_SUCH" is not set')
+
+
+plain = st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8"))
+values = st.recursive(
+    plain | st.sampled_from(["${a}", "$${", "$$${x"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(values)
+def test_what_is_escaped_is_read_back(value: Any) -> None:
+    assert filled_in({"a": escape(value)}) == ({"a": value}, [])
+
+
+args = st.dictionaries(st.text(st.characters(codec="utf-8")), values, max_size=3)
+texts = st.text(st.characters(codec="utf-8"))
+amounts = st.none() | st.integers(1) | st.sampled_from(["3it", "2ep", "1.5s", "10%"])
+names = st.text("abc_-19", min_size=1, max_size=4)
+components = st.fixed_dictionaries({"use": texts, "args": args})
+triggers = {"every": amounts, "from": amounts, "until": amounts, "after": st.lists(texts), "before": st.lists(texts)}
+hooks = st.fixed_dictionaries(
+    {
+        "use": texts,
+        "args": args,
+        "phase": st.sampled_from([None, "first", "late"]),
+        "requires": st.lists(texts),
+        "points": st.none()
+        | st.lists(texts | st.fixed_dictionaries({"at": texts, **triggers}), min_size=1, max_size=3),
+        "enabled": st.booleans(),
+        "on_error": st.sampled_from(["raise", "disable", "ignore"]),
+        **triggers,
+    }
+)
+pipelines = st.fixed_dictionaries(
+    {
+        "run": st.fixed_dictionaries(
+            {"name": names.filter(lambda name: name[0] != "-"), "val_every": st.integers(1)},
+            optional={"seed": st.integers(0, 2**63 - 1), "channels_last": st.booleans(), "dir": texts},
+        ).flatmap(lambda run: st.sampled_from(["max_epochs", "max_iters"]).map(lambda length: {**run, length: 3})),
+        "model": components,
+        "optimizer": components.flatmap(
+            lambda part: st.lists(st.fixed_dictionaries({"match": texts, "args": args})).map(
+                lambda groups: {**part, "groups": groups}
+            )
+        ),
+        "data": st.fixed_dictionaries({"train": components}, optional={"val": components, "test": components}),
+        "hooks": st.dictionaries(names, hooks, max_size=3),
+    },
+    optional={"task": components},
+).map(Pipeline.model_validate)
+
+
+@given(pipelines)
+def test_a_pipeline_is_the_same_after_toml(written: Pipeline) -> None:
+    read = parse(dump(written), Path("p.toml")).pipeline
+    assert read == written
+    assert list(read.hooks) == list(written.hooks)
+
+
+junk = st.recursive(
+    plain | st.dates(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(names, inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(st.data())
+def test_whatever_stands_in_a_file_is_told_in_our_own_words(data: st.DataObject) -> None:
+    from pydantic import ValidationError
+
+    from hookflow.pipeline.explain import explain
+
+    tree = parse(MINIMAL, Path("p.toml")).pipeline.model_dump(by_alias=True, exclude_none=True)
+    for _ in range(data.draw(st.integers(1, 4))):
+        table: Any = tree
+        while True:
+            key = data.draw(st.sampled_from([*table, "new"] if isinstance(table, dict) else range(len(table))))
+            inner = table.get(key) if isinstance(table, dict) else table[key]
+            if not inner or not isinstance(inner, dict | list) or data.draw(st.integers(0, 2)) == 0:
+                break
+            table = inner
+        table[key] = data.draw(junk)
+    try:
+        Pipeline.model_validate(tree)
+    except ValidationError as error:
+        for _, problem in explain(error, tree, Places("p.toml")):
+            assert not problem.message.endswith(")"), "a kind of error without words of its own"
+
+
+def test_a_file_that_is_not_there_is_told_with_the_nearest(tmp_path: Path) -> None:
+    (tmp_path / "cifar.toml").write_text(MINIMAL)
+    with pytest.raises(UserError, match=r'no such file\n    did you mean "cifar.toml"\?'):
+        load(tmp_path / "cifr.toml")
+    with pytest.raises(UserError, match="cannot be read"):
+        load(tmp_path)
+
+
+def test_a_file_that_is_not_utf8_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_bytes(b"[run]\nname = '\xff'\n")
+    with pytest.raises(UserError, match=r"p\.toml:2: this is not UTF-8"):
+        load(path)
+    path.write_bytes(b"\xef\xbb\xbf" + MINIMAL.encode())
+    assert load(path).pipeline.run.name == "p"
+
+
+def test_nesting_without_end_is_told(tmp_path: Path) -> None:
+    assert problems(text="a = " + "[" * 5000 + "]" * 5000)
+
+
+def test_a_test_needs_its_data() -> None:
+    (told,) = problems("", "run.test=true")
+    assert "run.test is on, but there is no [data.test]" in told
