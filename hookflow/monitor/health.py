@@ -76,8 +76,8 @@ def examine(
 def _where(plan: Plan | None, inside: tuple[int, float] | None) -> str:
     if plan is None or inside is None:
         return ""
-    binding, seconds = inside
+    binding, _ = inside
     if binding == NOWHERE or binding >= len(plan.bindings):
         return ", not inside a hook"
     bound = plan.bindings[binding]
-    return f", inside {bound.hook} @ {bound.point} for {span(seconds)}"
+    return f", inside {bound.hook} @ {bound.point}"

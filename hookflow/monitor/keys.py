@@ -58,7 +58,7 @@ KEYS = (
     Key(("comma", "full_stop"), ", .", "to the start, to the end", "replay"),
     Key(("less_than_sign", "greater_than_sign"), "< >", "slower, faster", "replay"),
     Key(("e", "E"), "e E", "next and previous warning or error"),
-    Key(("f",), "f", "hide the points where nothing is bound"),
+    Key(("f",), "f", "show the points where nothing is bound too, and hide them"),
     Key(("left_square_bracket", "right_square_bracket"), "[ ]", "previous and next metric"),
     Key(("l",), "l", "logarithmic scale of the charts"),
     Key(("P",), "P", "save a picture (SVG) in the run directory"),
@@ -144,9 +144,7 @@ def _look(key: str, scene: Scene) -> None:
     elif key in ("e", "E"):
         _trouble(1 if key == "e" else -1, scene)
     elif key == "f":
-        view.hide_idle = len(scene.shown_points(len(scene.points) if view.hide_idle is None else 0)) == len(
-            scene.points
-        )
+        view.unbound = not view.unbound
     elif key in ("left_square_bracket", "right_square_bracket"):
         view.metric = (view.metric + (1 if key.startswith("right") else -1)) % max(len(charts(scene.state)), 1)
     elif key == "l":
@@ -186,7 +184,7 @@ def _move(step: int, scene: Scene) -> None:
     if view.page != "main":
         view.scroll = max(view.scroll + step, 0)
     elif view.focus == 1:
-        shown = scene.shown_points(0 if view.hide_idle is None else 10**6)
+        shown = scene.shown_points
         at = shown.index(scene.point) if scene.point in shown else 0
         view.point, view.hook = shown[min(max(at + step, 0), len(shown) - 1)], 0
     elif view.focus == 2:

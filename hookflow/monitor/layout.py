@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from textual.strip import Strip
 
-from hookflow.monitor.paint import beside, filled, row
+from hookflow.monitor.paint import beside, boxed, filled, row
 from hookflow.monitor.panels import anatomy as anatomy_panel
 from hookflow.monitor.panels.anatomy import anatomy
 from hookflow.monitor.panels.detail import detail
@@ -35,7 +35,7 @@ def screen(scene: Scene, width: int, height: int) -> list[Strip]:
     body = filled(_body(scene, width, room) if room > 0 else [], width, max(room, 0))
     rows = filled([*top, *body][: height - 1], width, height - 1)
     rows = [*rows, footer(scene, width)]
-    return over(rows, scene, width) if scene.view.asking == "quit" else rows
+    return filled(over(rows, scene, width), width, height) if scene.view.asking == "quit" else rows
 
 
 def _body(scene: Scene, width: int, height: int) -> list[Strip]:
@@ -59,9 +59,15 @@ def _large(scene: Scene, width: int, height: int) -> list[Strip]:
     left = 50 if width < 150 else min(width // 3, 74)
     right = width - left
     tall = min(max(len(scene.plan.at(scene.point)) + 3, 6), middle - 9)
+    listed = min(len(scene.shown_points) + 3, middle)
+    spare = middle - listed if middle - listed >= 5 else 0
+    costly = boxed("costliest of all points", slowest(scene, left - 2, spare - 2), left, spare) if spare else []
     return [
         *anatomy(scene, width),
-        *beside(points(scene, left, middle), [*hooks(scene, right, tall), *metrics(scene, right, middle - tall)]),
+        *beside(
+            [*points(scene, left, middle - spare), *costly],
+            [*hooks(scene, right, tall), *metrics(scene, right, middle - tall)],
+        ),
         *beside(system(scene, left, bottom), events(scene, right, bottom)),
     ]
 

@@ -67,17 +67,22 @@ def costliest(state: RunState, plan: Plan, count: int) -> list[tuple[str, float]
     return sorted(((hook, taken) for hook, taken in shares.items() if taken), key=lambda item: -item[1])[:count]
 
 
+def bottleneck(pace: Pace) -> str:
+    """Say in a word what the training waits for; nothing when it has not iterated lately."""
+    if not any(pace.phases.values()):
+        return ""
+    if pace.phases["data"] > 0.3:
+        return "input-bound"
+    return "hook-bound" if pace.phases["hooks"] > 0.2 else "compute-bound"
+
+
 def verdict(state: RunState, plan: Plan) -> str:
     """Say in a few words what the training waits for, and what its hooks cost."""
     pace = Pace.of(state)
-    if not any(pace.phases.values()):
-        return "no iterations in the last minute"
-    if pace.phases["data"] > 0.3:
-        words = f"input-bound: {percent(pace.phases['data'])} % waits for data"
-    elif pace.phases["hooks"] > 0.2:
-        words = "hook-bound"
-    else:
-        words = "compute-bound"
+    word = bottleneck(pace)
+    if not word:
+        return ""
+    waits = f": {percent(pace.phases['data'])} % waits for data" if word == "input-bound" else ""
     worst = costliest(state, plan, 1)
     most = f" ({worst[0][0]} {percent(worst[0][1])} %)" if worst else ""
-    return f"{words}, hooks {percent(pace.phases['hooks'])} %{most}"
+    return f"{word}{waits}, hooks {percent(pace.phases['hooks'])} %{most}"

@@ -7,6 +7,7 @@ Every segment carries a style: Textual's filter for NO_COLOR fails on one that h
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
@@ -26,11 +27,12 @@ STYLES: dict[str, Style] = {
         "border": "#38414b",
         "focus": "#56b4e9",
         "title": "#98a4b0",
-        "picked": "bold #ffffff on #22384a",
+        "picked": "bold #ffffff",
         "good": "bold #3fc59b",
         "warn": "bold #e69f00",
         "error": "bold underline #ff7a45",
         "alarm": "bold #11151a on #e69f00",
+        "badge": "bold #11151a on #56b4e9",
         "command": "#56b4e9",
         "checkpoint": "#cc79a7",
         "train": "#56b4e9",
@@ -50,6 +52,8 @@ STYLES: dict[str, Style] = {
         "heat4": "#f0e442",
     }.items()
 }
+
+CURSOR = Style.parse("on #22384a")
 
 Part = str | tuple[str, str]
 """Text in the plain style, or text and the name of a style."""
@@ -79,6 +83,11 @@ def row(width: int, *parts: Part, under: str = "") -> Strip:
         if text:
             segments.append(Segment(clean(text), STYLES[style]))
     return Strip(segments).adjust_cell_length(width, STYLES[under])
+
+
+def highlighted(strip: Strip) -> Strip:
+    """Return the row as the one that the cursor is on."""
+    return Strip([Segment(text, (style or STYLES[""]) + CURSOR) for text, style, _ in strip])
 
 
 def spread(width: int, left: Sequence[Part], right: Sequence[Part]) -> Strip:
@@ -112,8 +121,14 @@ def boxed(
 
 
 def filled(lines: Sequence[Strip], width: int, height: int) -> list[Strip]:
-    """Return exactly `height` rows."""
-    return [*lines[:height], *(row(width) for _ in range(height - len(lines)))]
+    """Return exactly `height` rows of exactly `width` cells."""
+    shown = [line.adjust_cell_length(width, STYLES[""]) for line in lines[:height]]
+    return [*shown, *(row(width) for _ in range(height - len(shown)))]
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return the text in lines of `width` characters at most (but of one at least), broken between words."""
+    return [line for part in text.splitlines() for line in textwrap.wrap(part, max(width, 1)) or [""]] or [""]
 
 
 def window(count: int, height: int, picked: int) -> slice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TextIO
 
 from hookflow.events.rundir import RunDir
@@ -10,7 +11,7 @@ from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import examine
 from hookflow.monitor.paint import clean
-from hookflow.monitor.state import RunState
+from hookflow.monitor.state import RunState, lower_is_better
 from hookflow.monitor.view import NO_PLAN
 from hookflow.monitor.words import ms, number, percent, span
 
@@ -35,7 +36,8 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         lines.append(f"  {health.sentence}")
     if splits := state.synthetic:
         lines.append(f"  SYNTHETIC {' and '.join(splits)} data: the scores say nothing about the real data set")
-    for name, best in list(state.best.items())[:3]:
+    for name in sorted(state.best, key=lower_is_better)[:3]:
+        best = state.best[name]
         lines.append(f"  best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")
     if state.checkpoints:
         lines.append(f"  checkpoint {run.path / state.checkpoints[-1][1]}")
@@ -43,7 +45,8 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         lines.append(f"  costliest hooks: {costs}")
     if state.journal.warnings or state.journal.errors:
         lines.append(f"  {state.journal.warnings} warnings, {state.journal.errors} errors; output in {run.output}")
-    lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {run.id}")
+    known = run.id if run.path.parent.parent == Path("runs") else run.path
+    lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
     return [clean(line) for line in lines]
 
 

@@ -19,7 +19,8 @@ NO_PLAN = Plan("", (), (), ())
 
 @dataclass(slots=True)
 class View:
-    """The choices. `point` empty means the busiest; `event` is an entry's number, None follows the newest."""
+    """The choices. `point` empty means the busiest; `event` is an entry's number, None follows the newest;
+    `unbound` lists the points where nothing is bound too."""
 
     focus: int = 2
     zoomed: bool = False
@@ -30,7 +31,7 @@ class View:
     event: int | None = None
     metric: int = 0
     log: bool = False
-    hide_idle: bool | None = None
+    unbound: bool = False
     scroll: int = 0
 
 
@@ -65,10 +66,10 @@ class Scene:
         bound = [point for point in self.points if self.plan.at(point)]
         return max(bound, key=lambda point: (point == "after_train_iter", len(self.plan.at(point))), default="")
 
-    def shown_points(self, room: int) -> list[str]:
-        """Return the points to list: all, or only those where something is bound when all have no room."""
-        hide = self.view.hide_idle if self.view.hide_idle is not None else len(self.points) > room
-        return [point for point in self.points if not hide or self.plan.at(point) or point == self.view.point]
+    @property
+    def shown_points(self) -> list[str]:
+        """Return the points to list."""
+        return [point for point in self.points if self.view.unbound or self.plan.at(point) or point == self.view.point]
 
     @property
     def picked(self) -> Binding | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from textual.strip import Strip
 
 from hookflow.events.records import PHASES
-from hookflow.monitor.pace import Pace, verdict
+from hookflow.monitor.pace import Pace, bottleneck, verdict
 from hookflow.monitor.paint import Part, boxed, row, spread
 from hookflow.monitor.view import Scene
 from hookflow.monitor.words import ms, percent
@@ -21,21 +23,26 @@ def anatomy(scene: Scene, width: int) -> list[Strip]:
 
 
 def lines(scene: Scene, width: int) -> list[Strip]:
-    """Return two rows: the bar, and its legend with the verdict."""
+    """Return two rows: the bar, and its legend with the verdict; what is wrong takes the legend's place."""
     pace = Pace.of(scene.state)
-    legend: list[Part] = []
-    for phase in PHASES:
-        short = phase if width >= 110 else {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}.get(phase, phase)
-        if width >= 70 or phase != "other":
-            figure = f"{percent(pace.phases[phase]):>4}" if width >= 100 else f"{100 * pace.phases[phase]:2.0f}"
-            legend += [(f" {FILLS[phase]} ", phase), (f"{short} ", "dim"), (f"{figure}%", "")]
-    said: list[Part] = []
-    if width >= 76:
-        words = scene.health.sentence or verdict(scene.state, scene.plan)
-        said = [(f"{words} ", "alarm" if scene.health.bad else "strong")]
-        if width < 100:
-            said = [(f"{ms(pace.p50)} ms ", "strong")] if not scene.health.bad else said
-    return [row(width, *_bar(pace, width)), spread(width, legend, said)]
+    if scene.health.bad:
+        wrong = row(width, (f" {scene.health.sentence} ", "alarm"))
+        return [row(width, *_bar(pace, width)), wrong]
+    said = verdict(scene.state, scene.plan) if width >= 100 else f"{bottleneck(pace)}  {ms(pace.p50):>5} ms"
+    legend, short = _legend(pace, PHASES, width >= 100), _legend(pace, PHASES[:-1], width >= 100)
+    for parts in (legend, short):
+        if sum(len(text) for text, _ in parts) + len(said) + 3 <= width:
+            return [row(width, *_bar(pace, width)), spread(width, parts, [(f"{said} ", "strong")])]
+    return [row(width, *_bar(pace, width)), row(width, *short)]
+
+
+def _legend(pace: Pace, phases: Sequence[str], wide: bool) -> list[tuple[str, str]]:
+    parts = []
+    for phase in phases:
+        word = phase if wide else {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}.get(phase, phase)
+        figure = f"{percent(pace.phases[phase]):>4}" if wide else f"{100 * pace.phases[phase]:2.0f}"
+        parts += [(f" {FILLS[phase]} ", phase), (f"{word} ", "dim"), (f"{figure}%", "")]
+    return parts
 
 
 def _bar(pace: Pace, width: int) -> list[Part]:

@@ -7,7 +7,7 @@ from textual.strip import Strip
 from hookflow.events.histogram import bounds
 from hookflow.graph.plan import Binding
 from hookflow.monitor.pace import share
-from hookflow.monitor.paint import Part, boxed, fit, row
+from hookflow.monitor.paint import Part, boxed, fit, row, wrapped
 from hookflow.monitor.view import Scene
 from hookflow.monitor.words import clock, ms, percent
 
@@ -29,14 +29,10 @@ def _event(scene: Scene, width: int) -> tuple[str, list[Strip]]:
     if entry is None:
         return "event", [row(width, (" nothing has happened yet", "dim"))]
     lines = [row(width)]
-    lines += [row(width, " ", (text, "strong")) for text in _wrap(entry.text, width - 2)]
+    lines += [row(width, " ", (text, "strong")) for text in wrapped(entry.text, width - 2)]
     lines += [row(width)]
-    lines += [row(width, " ", part) for line in entry.detail.splitlines() for part in _wrap(line, width - 2)]
+    lines += [row(width, " ", part) for line in entry.detail.splitlines() for part in _cut(line, width - 2)]
     return f"{entry.glyph} {entry.source}  {clock(entry.t)}", lines
-
-
-def _wrap(text: str, width: int) -> list[str]:
-    return [text[at : at + width] for at in range(0, len(text), width)] or [""]
 
 
 def _hook(scene: Scene, width: int) -> tuple[str, list[Strip]]:
@@ -48,7 +44,7 @@ def _hook(scene: Scene, width: int) -> tuple[str, list[Strip]]:
     error = scene.state.errors.get((binding.hook, binding.point))
     if error is not None:
         lines += [row(width), row(width, (f" ✗ last error, iteration {error['it']}", "error"))]
-        lines += [row(width, " ", part) for line in error["traceback"].splitlines() for part in _wrap(line, width - 2)]
+        lines += [row(width, " ", part) for line in error["traceback"].splitlines() for part in _cut(line, width - 2)]
     return f"hook {binding.hook} @ {binding.point}", lines
 
 
@@ -75,7 +71,7 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     return [
         row(width, (f" {name:<10}" if not part else " " * 11, "dim"), text)
         for name, value in facts.items()
-        for part, text in enumerate(_wrap(value, width - 12))
+        for part, text in enumerate(wrapped(value, width - 12))
     ]
 
 
@@ -109,3 +105,8 @@ def _histogram(scene: Scene, binding: Binding, width: int) -> list[Strip]:
             )
         )
     return lines
+
+
+def _cut(line: str, width: int) -> list[str]:
+    """Return a line of a traceback in pieces that fit, as it stands."""
+    return [line[at : at + width] for at in range(0, len(line), width)] or [""]

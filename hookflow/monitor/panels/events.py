@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.strip import Strip
 
 from hookflow.monitor.journal import Entry
-from hookflow.monitor.paint import boxed, fit, row, window
+from hookflow.monitor.paint import boxed, fit, highlighted, row, window
 from hookflow.monitor.view import Scene
 from hookflow.monitor.words import clock
 
@@ -35,7 +35,7 @@ def lines(scene: Scene, width: int, height: int, focused: bool) -> list[Strip]:
 def _line(entry: Entry, width: int, picked: bool) -> Strip:
     style = STYLES.get(entry.kind, "")
     source = min(max(width // 6, 10), 20)
-    return row(
+    line = row(
         width,
         ("▸" if picked else " ", "focus"),
         (f"{clock(entry.t)} ", "dim") if width >= 56 else (f"{clock(entry.t)[:5]} ", "dim"),
@@ -43,3 +43,4 @@ def _line(entry: Entry, width: int, picked: bool) -> Strip:
         (f" {fit(entry.source, source)} ", "picked" if picked else "strong" if entry.trouble else "dim"),
         (fit(entry.text, max(width - source - (14 if width >= 56 else 11), 1)), "picked" if picked else ""),
     )
+    return highlighted(line) if picked else line

@@ -28,14 +28,17 @@ def title(scene: Scene, width: int) -> Strip:
     run = state.run
     short = scene.id.rsplit("-", 1)[-1]
     state_word: Part = (f"{health.glyph} {health.condition.upper()}", CONDITION_STYLES.get(health.condition, "strong"))
-    right: list[Part] = [*_counts(scene), (f" {scene.badge} ", "strong" if scene.badge == "LIVE" else "alarm")]
+    right: list[Part] = [
+        *_counts(scene),
+        (f" {scene.badge} ", "badge" if scene.badge.startswith(("REPLAY", "FROZEN")) else "strong"),
+    ]
     if state.synthetic:
         right = [(" SYNTHETIC DATA ", "alarm") if width >= 76 else (" SYNTHETIC ", "alarm"), " ", *right]
     items: list[tuple[int, Part]] = [
         (7 if width >= 100 else 3, ("hookflow", "title")),
-        (9, (scene.name, "strong")),
+        (8, (scene.name, "strong")),
         (5, (f"#{short}", "dim")),
-        (8, state_word),
+        (9, state_word),
         (6, (span(state.elapsed), "")),
         (4, (f"{run.get('device', '')} {run.get('precision', '')}".strip(), "dim")),
         (2, (f"pid {run['pid']}@{run['host']}" if run else "", "dim")),
@@ -78,7 +81,7 @@ def progress(scene: Scene, width: int) -> Strip:
     if width < 76:
         whole = whole.replace("epoch", "ep")
     word = {"train": "iter", "val": "val ", "test": "test"}.get(state.stage, state.stage)
-    batch = f"{word} {state.batch:>{len(str(state.batches))}}/{state.batches}"
+    batch = f"{word} {state.batch:>{len(str(state.batches))}}/{state.batches}" if state.batches else word
     taken = (
         1
         + len(whole)

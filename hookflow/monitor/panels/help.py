@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.strip import Strip
 
 from hookflow.monitor.keys import KEYS
-from hookflow.monitor.paint import boxed, fit, row
+from hookflow.monitor.paint import boxed, fit, row, wrapped
 from hookflow.monitor.view import Scene
 
 NUMBERS = (
@@ -43,8 +43,8 @@ def help_page(scene: Scene, width: int, height: int) -> list[Strip]:
     inner = width - 2
     lines: list[Strip] = []
     if splits := scene.state.synthetic:
-        text = f" SYNTHETIC {' and '.join(splits)} data: accuracy and loss say nothing about the real data set "
-        lines += [row(inner, " ", (fit(text, min(len(text), inner - 2)), "alarm")), row(inner)]
+        text = f"SYNTHETIC {' and '.join(splits)} data: accuracy and loss say nothing about the real data set"
+        lines += [*(row(inner, " ", (f" {part} ", "alarm")) for part in wrapped(text, max(inner - 4, 10))), row(inner)]
     mode = "replay" if scene.replay else "live"
     lines.append(row(inner, (" keys", "title")))
     lines += [_line(inner, key.shown, key.about) for key in KEYS if key.only in ("", mode) and key.shown != "y n d"]
@@ -58,16 +58,10 @@ def help_page(scene: Scene, width: int, height: int) -> list[Strip]:
 
 
 def _line(width: int, name: str, about: str) -> Strip:
-    return row(width, (f"  {fit(name, 14)}", "strong"), about)
+    return row(width, (f"  {fit(name, 15)}", "strong"), about)
 
 
 def _lines(width: int, name: str, about: str) -> list[Strip]:
-    """Return a definition, its words broken into as many rows as they take."""
-    rows, line = [], ""
-    for word in about.split():
-        if line and len(line) + 1 + len(word) > width - 18:
-            rows.append(line)
-            line = ""
-        line = f"{line} {word}".strip()
-    rows.append(line)
-    return [_line(width, name if place == 0 else "", text) for place, text in enumerate(rows)]
+    """Return a definition in as many rows as its words take."""
+    lines = wrapped(about, max(width - 18, 10))
+    return [_line(width, name if place == 0 else "", text) for place, text in enumerate(lines)]

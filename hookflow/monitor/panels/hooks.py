@@ -11,7 +11,7 @@ from textual.strip import Strip
 from hookflow.graph.plan import Binding
 from hookflow.graph.render.gutter import gutter
 from hookflow.monitor.pace import share
-from hookflow.monitor.paint import Part, boxed, fit, row, sparks, window
+from hookflow.monitor.paint import Part, boxed, fit, highlighted, row, sparks, window
 from hookflow.monitor.timing import WINDOW, Timing
 from hookflow.monitor.view import Scene
 from hookflow.monitor.words import many, ms, percent
@@ -46,7 +46,10 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
     name = min(max((cell_len(binding.hook) for binding in bound), default=4), 24 if inner >= 60 else 12)
     columns, cells = _choose(inner - 3 - lead - (1 if lead else 0) - name)
     head = " " * (1 + lead + bool(lead)) + fit("hook", name)
-    head += "".join(f" {column.head:>{column.width}}" for column in columns) + f" {fit('60 s', cells)}"
+    head += (
+        "".join(f" {column.head:>{column.width}}" for column in columns)
+        + f" {fit('trend 60 s' if cells > 9 else '60 s', cells)}"
+    )
     lines = [row(inner, (head, "dim"))]
     focused = scene.view.focus == 2
     at = bound.index(scene.picked) if scene.picked else 0
@@ -58,7 +61,7 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
         lines.append(row(inner, (" nothing is bound to this point", "dim")))
     below = len(bound) - part.stop
     hint = f"{below} more below" if below > 0 else "ms  in order of firing ↓" if inner > 60 else "ms"
-    return boxed(f"2 hooks @ {scene.point}", lines, width, height, focused, hint)
+    return boxed(f"2 hooks @ {scene.point}" if scene.point else "2 hooks", lines, width, height, focused, hint)
 
 
 def _choose(room: int) -> tuple[list[Column], int]:
@@ -88,7 +91,8 @@ def _line(
         parts.append((f" {column.text(scene, binding, timing):>{column.width}}", "dim" if quiet else ""))
     if cells:
         parts += [" ", (trend(timing, state.now, cells), "train")]
-    return row(width, *parts, mark(scene, binding))
+    line = row(width, *parts, mark(scene, binding))
+    return highlighted(line) if picked else line
 
 
 def trend(timing: Timing, now: float, cells: int) -> str:

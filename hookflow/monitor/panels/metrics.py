@@ -22,7 +22,7 @@ def metrics(scene: Scene, width: int, height: int) -> list[Strip]:
     names = charts(scene.state)
     inner, focused = width - 2, scene.view.focus == 3
     hint = f"[ ] next of {len(names)}  l {'linear' if scene.view.log else 'log'}" if len(names) > 1 else ""
-    if not names or height < 6:
+    if not names or height < 7 or inner < 2 * LABEL:
         lines = [row(inner, (" no scalars yet" if not names else "", "dim")), *strips(scene, inner, height - 2)]
         return boxed("3 metrics", lines[bool(names) :], width, height, focused, hint)
     count = max(min(inner // 34, len(names), 4), 1)

@@ -6,7 +6,7 @@ from textual.strip import Strip
 
 from hookflow.graph.points import BY_NAME
 from hookflow.monitor.pace import share
-from hookflow.monitor.paint import Part, boxed, fit, row, window
+from hookflow.monitor.paint import Part, boxed, fit, highlighted, row, window
 from hookflow.monitor.timing import WINDOW
 from hookflow.monitor.view import Scene
 from hookflow.monitor.words import percent
@@ -21,14 +21,14 @@ def points(scene: Scene, width: int, height: int) -> list[Strip]:
     wide = inner >= 44
     cells = next(count for count in (60, 30, 20, 15, 12, 10, 6, 5, 4) if count <= max(inner - (36 if wide else 26), 4))
     name = inner - cells - (11 if wide else 8)
-    shown = scene.shown_points(room)
+    shown = scene.shown_points
     picked = shown.index(scene.point) if scene.point in shown else 0
     head = (
         f" {fit('point', name)}{'  # ' if wide else ' '}{fit('last 60 s' if cells > 8 else '60 s', cells)} {'%it':>5}"
     )
     body = [_line(scene, point, name, cells, wide, inner) for point in shown[window(len(shown), room, picked)]]
     hidden = len(scene.points) - len(shown)
-    hint = f"f: {hidden} unbound hidden" if hidden else "f hides unbound"
+    hint = f"f shows {hidden} unbound" if hidden else "f hides unbound"
     focused = scene.view.focus == 1
     return boxed("1 points", [row(inner, (head, "dim")), *body], width, height, focused, hint)
 
@@ -45,7 +45,8 @@ def _line(scene: Scene, point: str, name: int, cells: int, wide: bool, inner: in
     parts: list[Part] = [("▸" if here else " ", "focus"), (fit(label, name), style), (number, "dim")]
     parts += [_heat(fired, ns / (WINDOW / cells * 1e9)) for fired, ns in heat] or [(" " * cells, "")]
     taken = percent(share(scene.state, *(binding.id for binding in bound))) if alive else "·" if bound else ""
-    return row(inner, *parts, (f" {taken:>5}", style if alive or here else "faint"))
+    line = row(inner, *parts, (f" {taken:>5}", style if alive or here else "faint"))
+    return highlighted(line) if here else line
 
 
 def _heat(fired: int, share: float) -> Part:

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from textual.strip import Strip
 
+from hookflow.graph.plan import Binding
 from hookflow.monitor.pace import share
-from hookflow.monitor.paint import fit, row
+from hookflow.monitor.paint import Part, fit, row
 from hookflow.monitor.panels.hooks import mark, trend
+from hookflow.monitor.panels.points import brief
 from hookflow.monitor.view import Scene
 from hookflow.monitor.words import ms, percent
 
 
 def slowest(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return a heading and as many bindings as there is room for, the costliest of the last minute first."""
-    name = max(min(width - 34, 40), 8)
-    lines = [row(width, (f" {fit('costliest hooks', name)}   p50   p95   %it 60 s", "dim"))]
+    wide = width >= 56
+    cells = 12 if wide else 6
+    name = max(width - cells - (22 if wide else 16), 8)
+    head = f" {fit('hook └ point', name)}{'   p50' if wide else ''}   p95   %it 60 s"
     ranked = sorted(scene.plan.bindings, key=lambda binding: -share(scene.state, binding.id))
-    for binding in ranked[: height - 1]:
-        timing = scene.state.timing(binding.id)
-        p50, p95 = (ms(timing.percentile(part)) if timing.count else "·" for part in (0.5, 0.95))
-        taken = share(scene.state, binding.id)
-        figures = f" {p50:>5} {p95:>5} {percent(taken) if taken else '·':>5} "
-        lines.append(
-            row(
-                width,
-                " ",
-                (fit(f"{binding.hook} @ {binding.point}", name), "" if taken else "dim"),
-                (figures, "" if taken else "dim"),
-                (trend(timing, scene.state.now, 12), "train"),
-                mark(scene, binding),
-            )
-        )
-    return lines
+    lines = [_line(scene, binding, name, cells, wide, width) for binding in ranked[: height - 1]]
+    return [row(width, (head, "dim")), *lines]
+
+
+def _line(scene: Scene, binding: Binding, name: int, cells: int, wide: bool, width: int) -> Strip:
+    timing, taken = scene.state.timing(binding.id), share(scene.state, binding.id)
+    figures = [ms(timing.percentile(part)) if timing.count else "·" for part in ((0.5, 0.95) if wide else (0.95,))]
+    figures.append(percent(taken) if taken else "·")
+    style = "" if taken else "dim"
+    label = f"{binding.hook} {brief(binding.point).strip()}"
+    parts: list[Part] = [" ", (fit(label, name), style), ("".join(f" {figure:>5}" for figure in figures), style)]
+    return row(width, *parts, " ", (trend(timing, scene.state.now, cells), "train"), mark(scene, binding))

@@ -24,9 +24,8 @@ def _machine(scene: Scene, width: int) -> list[Strip]:
     rows = [_gpu(gpu, width) for gpu in machine.gpus]
     cpu: list[Part] = [(" CPU  ", "dim"), *_gauge(machine.cpu, width), (f" {machine.cpu:3.0f}%", "")]
     rows.append(row(width, *cpu, (f"  load {machine.load:.1f}   RAM {machine.ram:.0f}%", "dim")))
-    costs = (
-        f" hookflow: recorder {percent(Pace.of(scene.state).recorder)}%, this monitor {machine.viewer:.1f}% of a core"
-    )
+    recorder = percent(Pace.of(scene.state).recorder)
+    costs = f" cost recorder {recorder}%  monitor {machine.viewer:.1f}% of a core"
     return [*rows, row(width, (costs, "dim"))]
 
 
@@ -50,6 +49,6 @@ def _facts(scene: Scene, width: int) -> list[Strip]:
     facts = [f"{run['model']}, {many(run['params'])} parameters, seed {run['seed']}"]
     facts.append(f"{run['device']}  {run['precision']}  torch {run['torch']}  python {run['python']}")
     for split, data in run["data"].items():
-        made_up = "SYNTHETIC  " if data["synthetic"] else ""
-        facts.append(f"{split}: {made_up}{data['name']}, {many(data['examples'])} examples, batch {data['batch_size']}")
+        made_up = "SYNTHETIC " if data["synthetic"] else ""
+        facts.append(f"{split:<5} {made_up}{data['name']}  {many(data['examples'])}, batch {data['batch_size']}")
     return [row(width, (f" {fact}", "warn" if "SYNTHETIC" in fact else "dim")) for fact in facts]

@@ -1,0 +1,60 @@
+"""Whether a run is well is asked of the system and of its progress, never guessed from a missing end."""
+
+from __future__ import annotations
+
+from hookflow.events.now import NOWHERE
+from hookflow.monitor.health import PATIENCE_AT_FIRST, examine
+from hookflow.monitor.state import RunState
+from tests.monitor.fake_run import BEGAN, Training, plan
+
+
+def state(frames: int) -> RunState:
+    found = RunState()
+    for _, records in zip(range(frames), Training(BEGAN).records(), strict=False):
+        for record in records:
+            found.apply(record)
+    return found
+
+
+def test_no_log_yet() -> None:
+    assert examine(RunState(), "unborn", BEGAN).condition == "waiting"
+    assert examine(RunState(), "gone", BEGAN).condition == "lost"
+
+
+def test_running_then_stalled_inside_a_hook() -> None:
+    going = state(30)
+    assert examine(going, "alive", going.now + 1).condition == "running"
+    ema = next(binding for binding in plan().bindings if binding.hook == "ema")
+    stuck = examine(going, "alive", going.now + 60, plan(), (ema.id, 60.0))
+    assert stuck.condition == "stalled"
+    assert f"inside ema @ {ema.point}" in stuck.sentence
+    assert "not inside a hook" in examine(going, "alive", going.now + 60, plan(), (NOWHERE, 60.0)).sentence
+
+
+def test_frames_without_progress_are_no_sign_of_life() -> None:
+    going = state(30)
+    still = Training(BEGAN)
+    still.it, still.ep, still.t = going.it, going.ep, going.now
+    before = going.moved
+    for _ in range(400):
+        going.apply(still._frame("train", going.batch, going.batches, {}))
+    assert going.moved == before
+    assert examine(going, "alive", going.now).condition == "stalled"
+
+
+def test_the_first_iteration_may_take_its_time() -> None:
+    fresh = state(2)
+    assert examine(fresh, "alive", fresh.now + PATIENCE_AT_FIRST - 1).condition == "starting"
+    assert examine(fresh, "alive", fresh.now + PATIENCE_AT_FIRST + 1).condition == "stalled"
+
+
+def test_a_paused_run_is_not_stalled() -> None:
+    going = state(30)
+    going.stage = "paused"
+    assert examine(going, "alive", going.now + 1000).condition == "paused"
+
+
+def test_gone_without_an_end_is_lost_and_with_one_is_what_the_end_says() -> None:
+    assert examine(state(30), "gone", BEGAN).condition == "lost"
+    assert examine(state(10_000), "gone", BEGAN).condition == "finished"
+    assert examine(state(10_000), "remote", BEGAN).over

@@ -1,0 +1,307 @@
+"""Every key, pressed in the real app."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.app import MonitorApp, Outcome
+from hookflow.monitor.keys import KEYS
+from tests.monitor.fake_run import make
+
+Visit = Callable[[MonitorApp, Pilot[Any]], Awaitable[None]]
+
+
+def visit(run: RunDir, what: Visit, size: tuple[int, int] = (120, 40), **options: Any) -> MonitorApp:
+    """Open the app on a run, do something in it, and leave it."""
+    import asyncio
+
+    app = MonitorApp(run, **options)
+
+    async def stay() -> None:
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            await what(app, pilot)
+
+    asyncio.run(stay())
+    return app
+
+
+def shown(app: MonitorApp) -> str:
+    return "\n".join(strip.text for strip in app._canvas._rows)
+
+
+def commands(run: RunDir) -> list[str]:
+    return [json.loads(line)["cmd"] for line in run.commands.read_text().splitlines()] if run.commands.exists() else []
+
+
+@pytest.fixture
+def going(tmp_path: Path) -> RunDir:
+    """A run that goes on: this process has signed for it."""
+    run = make(tmp_path / "runs", upto=100)
+    run.sign_process()
+    return run
+
+
+def test_the_digits_focus_panels_and_zoom_them(going: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        for digit, name in zip("12345", ("points", "hooks", "metrics", "system", "events"), strict=True):
+            await pilot.press(digit if digit != "2" else "1", digit)
+            assert f"┏━ {digit} {name}" in shown(app) or app._view.zoomed
+            app._view.zoomed = False
+            await pilot.press(digit)
+            assert app._view.zoomed
+            assert f"┏━ {digit} {name}" in shown(app)
+            await pilot.press("escape")
+            assert not app._view.zoomed
+
+    visit(going, what)
+
+
+def test_tab_goes_round_and_z_zooms(going: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("tab")
+        assert "┏━ 3 metrics" in shown(app)
+        await pilot.press("shift+tab", "shift+tab")
+        assert "┏━ 1 points" in shown(app)
+        await pilot.press("z")
+        assert "2 hooks" not in shown(app)
+        await pilot.press("0")
+        assert "2 hooks" in shown(app)
+
+    visit(going, what)
+
+
+def test_arrows_move_and_enter_drills_down_to_one_hook_and_escape_back(going: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        assert "hooks @ after_train_iter" in shown(app)
+        await pilot.press("h", "up")
+        assert "hooks @ after_backward" in shown(app)
+        await pilot.press("j", "enter", "down", "k", "j")
+        assert app._view.focus == 2
+        await pilot.press("enter")
+        assert "hook ema @ after_train_iter" in shown(app)
+        assert "cifar.toml:50" in shown(app)
+        await pilot.press("escape", "end", "enter")
+        assert "hook log @ after_train_iter" in shown(app)
+        assert "every 10" in shown(app)
+        await pilot.press("enter", "home", "right")
+        assert app._view.focus == 1
+
+    visit(going, what)
+
+
+def test_e_finds_the_error_and_enter_shows_its_traceback(going: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("E", "enter")
+        assert "self.canvas.write(image)" in shown(app)
+        await pilot.press("escape", "e")
+        first = app._scene().entry
+        await pilot.press("e")
+        second = app._scene().entry
+        assert first is not None
+        assert second is not None
+        assert first.trouble
+        assert second.trouble
+        assert second.number > first.number
+        await pilot.press("end")
+        assert app._view.event is None
+
+    visit(going, what)
+
+
+def test_the_help_defines_every_key_and_scrolls(going: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("question_mark")
+        assert all(key.about in shown(app) for key in KEYS if key.only != "replay" and key.shown != "y n d")
+        assert "SYNTHETIC train and val data" in shown(app)
+        await pilot.press("pagedown", "pagedown")
+        assert "signs" in shown(app)
+        await pilot.press("question_mark")
+        assert "2 hooks" in shown(app)
+
+    visit(going, what)
+
+
+def test_f_shows_and_hides_unbound_points(going: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        assert "before_save_checkpoint" not in shown(app)
+        await pilot.press("f", "1", "end")
+        assert "after_run" in shown(app)
+        await pilot.press("f")
+        assert "before_test" not in shown(app)
+
+    visit(going, what)
+
+
+def test_brackets_choose_the_metric_and_l_the_scale(going: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        assert "loss " in shown(app)
+        assert "lr " not in shown(app)
+        await pilot.press("right_square_bracket")
+        assert "lr " in shown(app)
+        await pilot.press("left_square_bracket", "l")
+        assert "loss log" in shown(app)
+
+    visit(going, what)
+
+
+def test_space_freezes_the_view_while_the_data_go_on(going: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("space")
+        before = shown(app).split("SYNTHETIC")[0]
+        with going.events.open("a") as log:
+            frame = next(line for line in going.events.read_text().splitlines() if '"k":"frame"' in line)
+            log.write(frame.replace('"it":0', '"it":777') + "\n")
+        app._tick()
+        assert "FROZEN +1" in shown(app)
+        assert shown(app).split("SYNTHETIC")[0] == before
+        assert app.state.it == 777
+        await pilot.press("space")
+        assert "FROZEN" not in shown(app)
+
+    visit(going, what)
+
+
+def test_commands_are_sent_and_shown_until_they_are_answered(going: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("c")
+        assert "◉ checkpoint requested" in shown(app)
+        await pilot.press("p", "s")
+        assert "stop the training after this iteration?" in shown(app)
+        await pilot.press("n", "s", "y")
+
+    visit(going, what)
+    assert commands(going) == ["checkpoint", "pause", "stop"]
+
+
+def test_p_resumes_a_paused_run(going: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        app.state.stage = "paused"
+        await pilot.press("p")
+
+    visit(going, what)
+    assert commands(going) == ["resume"]
+
+
+def test_readonly_asks_nothing_of_the_run(going: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("c", "p", "s", "y", "q")
+
+    app = visit(going, what, readonly=True)
+    assert commands(going) == []
+    assert app.return_value is Outcome.DETACHED
+
+
+@pytest.mark.parametrize("opener", ["q", "ctrl+c", "ctrl+q"])
+@pytest.mark.parametrize(
+    ("answer", "outcome", "sent"),
+    [("d", Outcome.DETACHED, []), ("enter", Outcome.DETACHED, []), ("s", Outcome.STOP, ["stop"])],
+)
+def test_leaving_asks_whether_the_training_goes_on(
+    going: RunDir, opener: str, answer: str, outcome: Outcome, sent: list[str]
+) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press(opener)
+        assert "leave the dashboard?" in shown(app)
+        await pilot.press("escape")
+        assert "leave the dashboard?" not in shown(app)
+        await pilot.press(opener, answer)
+
+    app = visit(going, what)
+    assert app.return_value is outcome
+    assert commands(going) == sent
+
+
+def test_after_the_end_the_screen_stays_until_q(whole: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        assert "✓ FINISHED" in shown(app)
+        assert "ENDED" in shown(app)
+        await pilot.press("c", "s", "q")
+
+    app = visit(whole, what)
+    assert app.return_value is Outcome.ENDED
+    assert commands(whole) == []
+
+
+def test_a_run_whose_process_is_gone_is_lost(tmp_path: Path) -> None:
+    run = make(tmp_path, upto=50)
+    run.sign_process()
+    run.sign(process_started=1.0)
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        assert "? LOST" in shown(app)
+        assert "left no end record" in shown(app)
+
+    visit(run, what)
+
+
+def test_P_saves_a_picture(going: RunDir) -> None:  # noqa: N802  # the key is a capital
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("P")
+        assert "saved " in shown(app)
+
+    visit(going, what)
+    (picture,) = going.path.glob("screen-*.svg")
+    assert "after_train_iter" in picture.read_text("utf-8").replace("&#160;", " ")
+
+
+def test_a_run_directory_that_may_not_be_written_says_so(going: RunDir) -> None:
+    going.commands.mkdir()
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("c")
+        assert "cannot ask the run to checkpoint" in shown(app)
+
+    visit(going, what)
+
+
+def test_replay_plays_pauses_steps_and_jumps(whole: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        assert "REPLAY 0.25x ▶" in shown(app)
+        await pilot.press("space")
+        assert "‖" in shown(app)
+        await pilot.press("full_stop")
+        assert "✓ FINISHED" in shown(app)
+        last = app.state.frames
+        await pilot.press("left", "left")
+        assert app.state.frames == last - 1
+        await pilot.press("shift+left", "right")
+        assert app.state.frames == last - 10
+        await pilot.press("shift+right", "shift+right")
+        assert app.state.frames == last
+        await pilot.press("comma")
+        assert app.state.frames == 0
+        await pilot.press("greater_than_sign", "greater_than_sign", "less_than_sign")
+        assert "REPLAY 0.5x" in shown(app)
+        await pilot.press("c", "s", "q")
+
+    app = visit(whole, what, replay=0.25)
+    assert app.return_value is Outcome.ENDED
+    assert commands(whole) == []
+
+
+@pytest.mark.parametrize("size", [(120, 40), (60, 15)])
+def test_no_color_has_no_colour_and_loses_nothing(
+    going: RunDir, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        for key in ("1", "2", "3", "4", "5", "question_mark", "escape", "2", "enter", "escape", "q"):
+            await pilot.press(key)
+            picture = app.export_screenshot()
+            painted = {word for word in picture.replace('"', " ").replace(";", " ").split() if word.startswith("#")}
+            inked = {
+                colour for colour in painted if len(colour) == 7 and len({colour[1:3], colour[3:5], colour[5:7]}) > 1
+            }
+            assert inked <= {"#ff5f57", "#febc2e", "#28c840", "#c5c8c6"}, "only the frame of the picture"
+        assert "SYNTHETIC" in shown(app)
+
+    visit(going, what, size=size)

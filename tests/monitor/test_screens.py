@@ -1,0 +1,114 @@
+"""What the screens look like: golden files at the sizes that terminals have, and no size at which drawing fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hookflow.monitor.health import Health
+from hookflow.monitor.layout import screen
+from hookflow.monitor.view import Scene
+from tests.golden_files import check_golden
+
+SIZES = ((120, 40), (80, 24), (60, 15))
+At = Callable[..., Scene]
+
+
+def drawn(scene: Scene, width: int, height: int) -> str:
+    rows = screen(scene, width, height)
+    assert len(rows) == height
+    assert {strip.cell_length for strip in rows} == {width}
+    return "\n".join(strip.text.rstrip() for strip in rows) + "\n"
+
+
+@pytest.mark.parametrize(("width", "height"), [*SIZES, (200, 60)])
+def test_a_run_in_full_swing(scene: At, width: int, height: int) -> None:
+    check_golden(f"monitor/running-{width}x{height}.txt", drawn(scene(), width, height))
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_before_the_first_record(scene: At, width: int, height: int) -> None:
+    check_golden(f"monitor/waiting-{width}x{height}.txt", drawn(scene(0), width, height))
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_stalled_run_names_the_hook_it_is_stuck_in(scene: At, width: int, height: int) -> None:
+    stalled = drawn(scene(still=42.0, inside=4), width, height)
+    assert "◐ STALLED" in stalled
+    check_golden(f"monitor/stalled-{width}x{height}.txt", stalled)
+    if width >= 80:
+        assert "inside ema @ after_train_iter" in stalled
+
+
+def test_a_finished_run_says_so_and_how_to_leave(scene: At) -> None:
+    finished = drawn(scene(None), 120, 40)
+    assert "✓ FINISHED" in finished
+    assert "q leaves" in finished
+    check_golden("monitor/finished-120x40.txt", finished)
+
+
+@pytest.mark.parametrize(
+    ("page", "width", "height"),
+    [(page, *size) for page in ("hook", "event", "help") for size in SIZES],
+)
+def test_pages(scene: At, page: str, width: int, height: int) -> None:
+    shown = scene()
+    shown.view.page = page  # type: ignore[assignment]
+    shown.view.hook = 1
+    shown.view.event = next(entry.number for entry in shown.state.journal if entry.kind == "error")
+    check_golden(f"monitor/{page}-{width}x{height}.txt", drawn(shown, width, height))
+
+
+@pytest.mark.parametrize("panel", [1, 2, 3, 4, 5])
+def test_zoomed_panels(scene: At, panel: int) -> None:
+    shown = scene()
+    shown.view.focus, shown.view.zoomed, shown.view.log = panel, True, True
+    check_golden(f"monitor/zoom-{panel}-80x24.txt", drawn(shown, 80, 24))
+
+
+def test_the_question_before_leaving(scene: At) -> None:
+    shown = scene()
+    shown.view.asking = "quit"
+    check_golden("monitor/leave-80x24.txt", drawn(shown, 80, 24))
+
+
+@pytest.mark.parametrize("page", ["main", "hook", "event", "help"])
+@pytest.mark.parametrize("zoomed", [False, True])
+def test_no_terminal_is_too_small_and_none_too_large(scene: At, page: str, zoomed: bool) -> None:
+    shown = scene()
+    shown.view.page, shown.view.zoomed, shown.view.focus = page, zoomed, 3  # type: ignore[assignment]
+    for asking in ("", "quit", "stop"):
+        shown.view.asking = asking  # type: ignore[assignment]
+        for width in (1, 2, 7, 20, 33, 59, 75, 76, 99, 100, 149, 150, 300):
+            for height in (1, 2, 3, 6, 11, 20, 21, 29, 30, 31, 90):
+                drawn(shown, width, height)
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_synthetic_data_are_named_at_every_size_and_real_ones_are_not(scene: At, width: int, height: int) -> None:
+    assert "SYNTHETIC" in drawn(scene(), width, height).splitlines()[0]
+    assert "SYNTHETIC" not in drawn(scene(synthetic=False), width, height)
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_lost_run_is_told_from_one_that_goes_on(scene: At, width: int, height: int) -> None:
+    shown = scene()
+    shown.health = Health("lost", "the process is gone")
+    assert "? LOST" in drawn(shown, width, height)
+
+
+def test_what_a_run_writes_cannot_move_the_cursor(scene: At) -> None:
+    shown = scene()
+    shown.state.journal.add(shown.state.now, "info", "evil\x1b[2J", "line\r\nnext\x07 \u202etxet")
+    for focus in (2, 5):
+        shown.view.focus = focus
+        assert all(strip.text.isprintable() for strip in screen(shown, 120, 40))
+
+
+def test_wide_characters_keep_the_columns(scene: At) -> None:
+    shown = scene()
+    for length in range(12, 24):
+        shown.state.journal.add(shown.state.now, "warn", "数据加载器太慢了", "数据" * length)
+    for width in (60, 61, 80, 81, 120, 121):
+        drawn(shown, width, 40)

@@ -1,0 +1,169 @@
+"""The fold: what the screens say is what the log says, in bounded memory, whatever the log holds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from hookflow.events.histogram import bin_of
+from hookflow.monitor.pace import Pace, costliest, share, verdict
+from hookflow.monitor.series import Series
+from hookflow.monitor.state import RunState
+from hookflow.monitor.timing import WINDOW, Timing
+from tests.monitor.fake_run import BEGAN, ITERS_PER_EPOCH, Training, plan
+
+
+def records(until: float = math.inf, **options: Any) -> list[dict[str, Any]]:
+    batches = Training(BEGAN, **options).records()
+    return [record for batch in batches for record in batch if record["t"] <= BEGAN + until]
+
+
+def folded(log: list[dict[str, Any]]) -> RunState:
+    state = RunState()
+    for record in log:
+        state.apply(record)
+    return state
+
+
+def entry(*times: int) -> list[Any]:
+    bins: dict[str, int] = {}
+    for ns in times:
+        bins[str(bin_of(ns))] = bins.get(str(bin_of(ns)), 0) + 1
+    return [len(times), sum(times), max(times), times[-1], bins]
+
+
+def test_differences_add_up() -> None:
+    log = records()
+    state = folded(log)
+    frames = [record for record in log if record["k"] == "frame"]
+    for binding in plan().bindings:
+        fired = [frame["hooks"][str(binding.id)] for frame in frames if str(binding.id) in frame["hooks"]]
+        timing = state.timing(binding.id)
+        assert timing.count == sum(entry[0] for entry in fired)
+        assert timing.longest == max(entry[2] for entry in fired)
+        assert timing.last == fired[-1][3]
+        assert 0 < timing.percentile(0.5) <= timing.percentile(0.95) <= timing.longest
+
+
+def test_shares_are_of_the_last_minute() -> None:
+    state = RunState()
+    timing = state.bindings[0] = Timing()
+    for second in range(200):
+        busy = 1_000_000 if second < 100 else 3_000_000
+        timing.add(second, entry(busy))
+        state.minute.add(second, {"forward": 60_000_000}, entry(100_000_000), 8, 0)
+        state.now = second
+    assert share(state, 0) == pytest.approx(0.03)
+    assert Pace.of(state).iters_per_s == pytest.approx(10.0)
+    assert Pace.of(state).samples_per_s == pytest.approx(80.0)
+
+
+def test_stretches_of_the_last_minute_stay_where_they_are_on_the_clock() -> None:
+    timing = Timing()
+    for second in range(1000, 1060):
+        timing.add(second, entry(second))
+    before = timing.cells(1058, 12)
+    assert before == timing.cells(1059, 12)
+    timing.add(1060, entry(7))
+    assert timing.cells(1060, 12) == [*before[1:], (1, 7)]
+
+
+def test_memory_is_bounded_however_long_the_run() -> None:
+    series, timing, state = Series(), Timing(), RunState()
+    for step in range(20_000):
+        series.add(step, float(step))
+        timing.add(step, entry(100 + step % 7))
+        state.journal.add(step, "info", "test", "text")
+    assert len(series) <= Series.LIMIT + 1
+    assert len(timing._seconds) <= 2 * WINDOW
+    assert len(state.journal) == state.journal.LIMIT
+    means = list(series)
+    assert means[-1][0] == 19_999
+    assert [it for it, _ in means] == sorted(it for it, _ in means)
+    assert sum(mean for _, mean in means) / len(means) == pytest.approx(19_999 / 2, rel=0.01)
+
+
+def test_values_that_are_not_finite_are_counted_not_drawn() -> None:
+    state = folded(
+        [*records(1.0), {"k": "scalars", "t": BEGAN + 2, "it": 9, "ep": 0, "v": {"loss": "nan", "lr": "inf"}}]
+    )
+    assert state.scalars["loss"].lost == 1
+    assert math.isnan(state.scalars["loss"].last)
+    assert all(math.isfinite(value) for _, value in state.scalars["loss"])
+
+
+def test_unknown_kinds_and_keys_are_passed_over() -> None:
+    known = records(5.0)
+    odd = [{"k": "hologram", "t": BEGAN + 1e6}, {"no": "kind"}, {"k": None, "t": 0.0}]
+    state = folded([*odd, *({**record, "novelty": [1]} for record in known), *odd])
+    assert state.it == folded(known).it
+    assert state.now == folded(known).now
+
+
+def test_a_resumed_run_walks_its_stretch_again() -> None:
+    log = records(12.0)
+    state = folded(log)
+    last = max(it for it, _ in state.scalars["loss"])
+    again = {**log[0], "t": BEGAN + 100, "it": ITERS_PER_EPOCH, "ep": 1, "resumed_from": "last"}
+    state.apply(again)
+    assert state.it == ITERS_PER_EPOCH < last
+    assert max(it for it, _ in state.scalars["loss"]) <= ITERS_PER_EPOCH
+    assert all(it <= ITERS_PER_EPOCH for values in state.metrics.values() for it, _ in values)
+    assert state.timing(0).count == 0
+    assert state.elapsed == 0
+
+
+def test_the_best_is_the_lowest_loss_and_the_highest_accuracy() -> None:
+    state = RunState()
+    for it, (loss, accuracy) in enumerate([(2.0, 0.1), (1.0, 0.5), (1.5, 0.3)]):
+        values = {"loss": loss, "accuracy": accuracy}
+        state.apply({"k": "metrics", "t": it, "it": it, "ep": it, "split": "val", "v": values, "seconds": 1.0})
+    assert (state.best["loss"].value, state.best["loss"].it) == (1.0, 1)
+    assert (state.best["accuracy"].value, state.best["accuracy"].it) == (0.5, 1)
+
+
+def test_a_command_waits_until_the_run_answers_it() -> None:
+    log = records(3.0)
+    state = folded(log)
+    state.apply({"id": "0old", "cmd": "stop", "t": BEGAN - 100, "by": "somebody"})
+    assert state.pending == []
+    state.apply({"id": "0new", "cmd": "checkpoint", "t": BEGAN + 3, "by": "somebody"})
+    assert [request.cmd for request in state.pending] == ["checkpoint"]
+    ack = {"k": "ack", "t": BEGAN + 4, "it": 80, "ep": 0, "id": "0new", "cmd": "checkpoint"}
+    state.apply({**ack, "asked": BEGAN + 3, "ok": True, "note": ""})
+    assert state.pending == []
+
+
+def test_the_time_left_counts_what_validation_takes() -> None:
+    state = folded(records(20.0))
+    pace = Pace.of(state)
+    left = state.total_iters - state.it
+    assert pace.eta is not None
+    assert left / pace.iters_per_s < pace.eta < 2 * left / pace.iters_per_s
+    assert Pace.of(folded(records(0.3))).eta is None
+
+
+def test_the_verdict_names_what_the_training_waits_for_and_the_costliest_hook() -> None:
+    state = folded(records(20.0))
+    assert verdict(state, plan()).startswith("compute-bound, hooks 4.1 % (ema ")
+    assert costliest(state, plan(), 1)[0][0] == "ema"
+    starved = RunState()
+    starved.minute.add(1.0, {"data": 60, "forward": 40}, entry(100), 8, 0)
+    starved.now = 1.0
+    assert verdict(starved, plan()).startswith("input-bound: 60.0 % waits for data")
+
+
+def test_an_error_is_an_entry_with_its_traceback_and_marks_its_hook() -> None:
+    state = folded(records())
+    error = next(entry for entry in state.journal if entry.kind == "error")
+    assert "Traceback" in error.detail
+    assert "visual" in state.disabled
+    assert ("visual", "after_val_epoch") in state.errors
+    assert (state.journal.warnings, state.journal.errors) == (2, 1)
+
+
+def test_made_up_data_are_named() -> None:
+    assert folded(records(1.0)).synthetic == ["train", "val"]
+    assert folded(records(1.0, synthetic=False)).synthetic == []
