@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import load
+from hookflow.pipeline.load import parse
 from hookflow.runner.launch import prepare
 
 TESTS = Path(__file__).parent
@@ -25,12 +26,16 @@ NewRun = Callable[..., RunDir]
 
 @pytest.fixture
 def new_run(tmp_path: Path) -> NewRun:
-    """Make the directory of a new run of a pipeline, with overrides; nothing is trained yet."""
+    """Make the directory of a new run of the toy pipeline, with overrides, and some of its text swapped for other.
 
-    def make(*overrides: str, pipeline: Path = TOY) -> RunDir:
-        loaded = load(pipeline, overrides)
+    Nothing is trained yet.
+    """
+
+    def make(*overrides: str, swap: tuple[str, str] | None = None) -> RunDir:
+        text = TOY.read_text()
+        loaded = parse(text.replace(*swap) if swap else text, TOY, overrides)
         run_dir = RunDir.create(tmp_path / "runs", loaded.pipeline.run.name)
-        prepare(loaded, compile_pipeline(loaded), run_dir, pipeline.parent)
+        prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
         return run_dir
 
     return make
@@ -63,3 +68,11 @@ def records(run_dir: RunDir, kind: str | None = None) -> list[dict[str, object]]
     """Return the records of a run's event log, of one kind or all."""
     everything = Tail(run_dir.events).read_all()
     return [record for record in everything if kind is None or record["k"] == kind]
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Look again and again until the condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)

@@ -71,7 +71,7 @@ class _Declared:
             name=self.name,
             use=self.said.use,
             args=self.said.args,
-            phase=self.said.phase or getattr(self.hook, "phase", "normal"),
+            phase=self.said.phase or str(getattr(self.hook, "phase", "normal")),
             about=about(self.hook),
             where=str(self.places.of(f"hooks.{self.name}")),
             reads=tuple(getattr(self.hook, "reads", ())),

@@ -22,6 +22,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any
 
@@ -51,11 +52,10 @@ class CheckpointStore:
     def save(self, state: Mapping[str, Any], names: Iterable[str], facts: Mapping[str, Any]) -> Saved:
         """Write a checkpoint and let it go by `names`; `facts["it"]` names its directory.
 
-        Entries of `state` called "model" or "model_…" become files of their own. A checkpoint of the same iteration
-        is replaced.
+        Entries of `state` called "model" or "model_…" become files of their own.
         """
         self.folder.mkdir(exist_ok=True)
-        final = self.folder / f"it{facts['it']:08d}"
+        final = self._free(f"it{facts['it']:08d}")
         aside = self.folder / f".{final.name}.{os.getpid()}"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
@@ -68,21 +68,17 @@ class CheckpointStore:
         with (aside / MANIFEST).open("w") as file:
             json.dump({"version": VERSION, **facts, "files": files}, file, indent=1)
             _to_disk(file)
-        self._stand(aside, final)
+        _flush_directory(aside)
+        aside.rename(final)
+        _flush_directory(self.folder)
         for name in names:
             self._name(name, final)
         return Saved(final, sum(sizes.values()))
 
-    def _stand(self, aside: Path, final: Path) -> None:
-        """Put a complete directory in its place; one that stands there is moved out of the way first."""
-        _flush_directory(aside)
-        former = final.with_name(f".{final.name}.former")
-        shutil.rmtree(former, ignore_errors=True)
-        if final.exists():
-            final.rename(former)
-        aside.rename(final)
-        _flush_directory(self.folder)
-        shutil.rmtree(former, ignore_errors=True)
+    def _free(self, name: str) -> Path:
+        """Return a directory that is not there yet: nothing is ever replaced, since it could be lost on the way."""
+        beside = (f"{name}.{n}" for n in count(1))
+        return next(path for each in chain([name], beside) if not (path := self.folder / each).exists())
 
     def _name(self, name: str, target: Path) -> None:
         link = self.folder / f".{name}.link"

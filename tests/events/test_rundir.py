@@ -11,12 +11,12 @@ from hookflow.events.rundir import RunDir, all_runs
 def test_a_run_lives_as_long_as_its_process(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "toy")
     assert run.life() == "unborn"
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    run.sign_process(child.pid)
-    assert run.life() == "alive"
-    child.kill()
-    assert run.life() == "gone"  # a zombie, until somebody waits for it, trains nothing
-    child.communicate()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        run.sign_process(child.pid)
+        assert run.life() == "alive"
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert run.life() == "gone", "a zombie trains nothing"
     assert run.life() == "gone"
 
 

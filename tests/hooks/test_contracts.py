@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -86,7 +87,7 @@ class TestEverySample:
     def test_a_run_with_it_alone_finishes(self, name: str, new_run: NewRun, train_here) -> None:  # type: ignore[no-untyped-def]
         others = {"accuracy", "clip", "schedule", "ema", "throughput", "log", "early_stop", "checkpoint"}
         off = [f"hooks.{other}.enabled=false" for other in others - {"accuracy"}]
-        args = ",".join(f"{key}={str(value).lower() if isinstance(value, bool) else repr(value)}" for key, value in SAMPLES[name].items())
+        args = ",".join(f"{key}={json.dumps(value)}" for key, value in SAMPLES[name].items())
         run_dir = new_run(*off, f'hooks.sample={{use="{name}", args={{{args}}}}}', "run.max_epochs=2")
         assert train_here(run_dir) == 0, records(run_dir, "error")
         assert not [record for record in records(run_dir) if record["k"] == "error"]

@@ -81,9 +81,7 @@ def test_a_hook_that_may_fail_harms_nobody(on_error: OnError, calls: int) -> Non
     notes: list[Any] = []
     hooks = {"bad": Scribe("bad", notes, raises=True), "good": Scribe("good", notes)}
     point = "after_train_iter"
-    fires, _, reported = dispatcher(
-        hooks, ("bad", point, "whole", ()), ("good", point, "whole", ()), on_error=on_error
-    )
+    fires, _, reported = dispatcher(hooks, ("bad", point, "whole", ()), ("good", point, "whole", ()), on_error=on_error)
     fires.fire(point, None, 0, {})
     fires.fire(point, None, 1, {})
     assert [name for name, _ in notes].count("bad") == calls
@@ -138,13 +136,9 @@ def test_a_generator_must_yield_once() -> None:
 def test_a_hook_that_is_switched_off_still_leaves_what_it_entered() -> None:
     notes: list[Any] = []
     hook: Any = Scribe("a", notes, raises=True)
-    fires, *_ = dispatcher(
-        {"a": hook}, *around("a"), ("a", "after_train_iter", "whole", ()), on_error="disable"
-    )
+    fires, *_ = dispatcher({"a": hook}, *around("a"), ("a", "after_train_iter", "whole", ()), on_error="disable")
     fires.fire("before_val")
     fires.fire("after_train_iter", None, 0, {})
     fires.fire("after_val", {})
     assert notes[0] == "a in"
     assert notes[-1] == "a out"
-
-

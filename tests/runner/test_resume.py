@@ -12,7 +12,7 @@ import torch
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint import CheckpointStore, read
 from hookflow.runner.launch import start
-from tests.conftest import NewRun, records
+from tests.conftest import NewRun, records, wait_for
 
 SLOW = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
 
@@ -49,13 +49,12 @@ def assert_same(one: object, other: object, at: str = "state") -> None:
 
 
 @pytest.mark.parametrize(
-    "overrides",
+    ("length", "overrides"),
     [
-        pytest.param(["run.max_epochs=25"], id="epochs"),
+        pytest.param("max_epochs = 25", [], id="epochs"),
         pytest.param(
+            "max_iters = 123",
             [
-                "run.max_epochs=0",
-                "run.max_iters=123",
                 "run.val_every=7",
                 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val", "after_save_checkpoint"]',
             ],
@@ -63,10 +62,11 @@ def assert_same(one: object, other: object, at: str = "state") -> None:
         ),
     ],
 )
-def test_killed_at_random_moments_and_resumed(new_run: NewRun, overrides: list[str]) -> None:
-    alone = new_run(*overrides)
+def test_killed_at_random_moments_and_resumed(new_run: NewRun, length: str, overrides: list[str]) -> None:
+    swap = ("max_epochs = 3", length)
+    alone = new_run(*overrides, swap=swap)
     assert start(alone).wait() == 0
-    killed = new_run(*overrides, SLOW)
+    killed = new_run(*overrides, SLOW, swap=swap)
     dice = random.Random(1)
     kills = 0
     child = start(killed)
@@ -113,13 +113,6 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(new_run: NewRun) -> None:
     said = [str(r["text"]) for r in records(run_dir, "message")]
     assert any(f"{newest.name} is damaged" in text for text in said)
     assert any(f"resumed from {older.name}" in text for text in said)
-
-
-def wait_for(condition, seconds: float = 60) -> None:  # type: ignore[no-untyped-def]
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.05)
 
 
 def test_the_store_names_only_what_stands(tmp_path: Path) -> None:

@@ -11,21 +11,23 @@ from tests.conftest import NewRun
 from tests.golden_files import check_golden
 
 TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
-SHORT = ("data.train.args={examples=16}", "data.val.args={examples=8}", "data.test.args={examples=8}")
+SHORT = ("data.train.args={examples=16}", "data.val.args={examples=8,split=1}", "data.test.args={examples=8,split=2}")
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides"),
+    ("name", "length", "overrides"),
     [
-        ("trace_epochs", ["run.max_epochs=2", "run.test=true"]),
-        ("trace_iterations", ["run.max_epochs=0", "run.max_iters=5", "run.val_every=2"]),
-        ("trace_exception", ["run.max_epochs=2", 'hooks.raises={use="./watchers.py:Raises", args={at=3}}']),
+        ("trace_epochs", "max_epochs = 2", ["run.test=true"]),
+        ("trace_iterations", "max_iters = 5", ["run.val_every=2"]),
+        ("trace_exception", "max_epochs = 2", ['hooks.raises={use="./watchers.py:Raises", args={at=3}}']),
     ],
 )
-def test_the_trace_is_golden(new_run: NewRun, train_here, tmp_path: Path, name: str, overrides: list[str]) -> None:  # type: ignore[no-untyped-def]
-    run_dir = new_run(TRACER % (tmp_path / "trace"), *SHORT, *overrides)
+def test_the_trace_is_golden(  # type: ignore[no-untyped-def]
+    new_run: NewRun, train_here, tmp_path: Path, name: str, length: str, overrides: list[str]
+) -> None:
+    run_dir = new_run(TRACER % (tmp_path / "trace"), *SHORT, *overrides, swap=("max_epochs = 3", length))
     assert train_here(run_dir) == (1 if name == "trace_exception" else 0)
-    check_golden(name, (tmp_path / "trace").read_text())
+    check_golden(f"{name}.txt", (tmp_path / "trace").read_text())
 
 
 def test_every_point_has_been_seen_to_fire() -> None:

@@ -1,0 +1,137 @@
+"""Whole runs: what a hook may do to one, what people may ask of it, and what becomes of errors."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from hookflow.events.commands import send
+from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoint import CheckpointStore
+from hookflow.runner.launch import start
+from tests.conftest import NewRun, records, wait_for
+
+Train = Callable[..., int]
+SLOW = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
+
+
+def losses(run_dir: RunDir) -> list[tuple[int, float]]:
+    return [(r["it"], r["v"]["loss"]) for r in records(run_dir, "scalars") if "loss" in r["v"]]  # type: ignore[index,misc,operator]
+
+
+def test_a_hook_that_does_nothing_changes_no_bit(new_run: NewRun, train_here: Train) -> None:
+    nothing = 'hooks.nothing={use="./watchers.py:Nothing", phase="first"}'
+    without, with_it = new_run(), new_run(nothing)
+    assert train_here(without) == train_here(with_it) == 0
+    assert losses(without) == losses(with_it)
+    assert len(losses(without)) == 7
+    last = [CheckpointStore(run.checkpoints).names()["last"] / "model.pt" for run in (without, with_it)]
+    one, other = (torch.load(path, weights_only=True) for path in last)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_weights_alone_load_into_plain_pytorch(new_run: NewRun, train_here: Train) -> None:
+    from tests.toy import Net
+
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    for name in ("model.pt", "model_ema.pt"):
+        weights = torch.load(run_dir.checkpoints / "last" / name, weights_only=True)
+        Net().load_state_dict(weights)
+
+
+def test_the_average_is_judged_and_the_trained_weights_come_back(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    folder = run_dir.checkpoints / "last"
+    trained = torch.load(folder / "model.pt", weights_only=True)
+    average = torch.load(folder / "model_ema.pt", weights_only=True)
+    assert not torch.equal(trained["head.weight"], average["head.weight"])
+
+
+def test_an_error_of_a_hook_names_it_and_ends_the_run(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    marks = tmp_path / "marks"
+    around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
+    run_dir = new_run('hooks.bad={use="./watchers.py:Raises", args={at=6}}', around)
+    assert train_here(run_dir) == 1
+    (error,) = records(run_dir, "error")
+    assert (error["hook"], error["point"], error["it"], error["action"]) == ("bad", "after_backward", 6, "raise")
+    assert 'raise RuntimeError("as told")' in str(error["traceback"])
+    (end,) = records(run_dir, "end")
+    assert (end["status"], end["exit"]) == ("failed", 1)
+    assert marks.read_text().split() == ["entered", "left", "entered", "left"], "left, though what lay between raised"
+    assert CheckpointStore(run_dir.checkpoints).names()["last"].name == "it00000005", "the last checkpoint stands"
+
+
+def test_an_error_that_may_be_ignored_does_no_harm(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run('hooks.bad={use="./watchers.py:Raises", args={at=3}, on_error="ignore"}')
+    assert train_here(run_dir) == 0
+    (error,) = records(run_dir, "error")
+    assert error["action"] == "ignore"
+
+
+def test_early_stopping_ends_the_run(new_run: NewRun, train_here: Train) -> None:
+    off = "hooks.early_stop.args={monitor='loss', mode='max', patience=1, min_delta=1000}"
+    run_dir = new_run("run.max_epochs=9", off)
+    assert train_here(run_dir) == 0
+    (end,) = records(run_dir, "end")
+    assert end["ep"] == 2
+    assert "loss has not improved" in str(end["reason"])
+
+
+def test_a_metric_that_is_not_there_is_the_users_mistake(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("hooks.early_stop.args.monitor='acuracy'")
+    assert train_here(run_dir) == 2
+    (end,) = records(run_dir, "end")
+    assert 'did you mean "accuracy"?' in str(end["reason"])
+
+
+def test_commands_are_obeyed_and_answered(new_run: NewRun) -> None:
+    run_dir = new_run("run.max_epochs=500", SLOW)
+    child = start(run_dir)
+    wait_for(lambda: any(r["k"] == "frame" and r["it"] for r in records(run_dir)))
+    asked = [send(run_dir, command) for command in ("pause", "checkpoint", "resume")]
+    wait_for(lambda: len(records(run_dir, "ack")) == 3)
+    asked.append(send(run_dir, "stop"))
+    assert child.wait() == 0
+    answers = records(run_dir, "ack")
+    assert [answer["id"] for answer in answers] == asked
+    assert all(answer["ok"] for answer in answers)
+    (end,) = records(run_dir, "end")
+    assert end["status"] == "stopped"
+    assert records(run_dir, "checkpoint")[-1]["it"] == end["it"], "what was done is kept"
+
+
+def test_a_pause_pauses(new_run: NewRun) -> None:
+    run_dir = new_run("run.max_epochs=500", SLOW)
+    child = start(run_dir)
+    wait_for(lambda: any(r["k"] == "frame" and r["it"] for r in records(run_dir)))
+    send(run_dir, "pause")
+    wait_for(lambda: any(r["stage"] == "paused" for r in records(run_dir, "frame")))
+    stood = records(run_dir, "frame")[-1]["it"]
+    time.sleep(0.6)
+    assert records(run_dir, "frame")[-1]["it"] == stood
+    child.send_signal(signal.SIGINT)
+    assert child.wait() == 130
+
+
+def test_losing_the_terminal_harms_nothing(new_run: NewRun) -> None:
+    run_dir = new_run("run.max_epochs=12", SLOW)
+    child = start(run_dir)
+    wait_for(lambda: any(r["k"] == "frame" and r["it"] for r in records(run_dir)))
+    child.send_signal(signal.SIGHUP)
+    assert child.wait() == 0
+
+
+def test_every_nanosecond_of_an_iteration_is_booked(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=2")
+    assert train_here(run_dir) == 0
+    frames = records(run_dir, "frame")
+    phases = sum(sum(frame["phases"].values()) for frame in frames)  # type: ignore[attr-defined]
+    iterations = sum(frame["iters"][1] for frame in frames)  # type: ignore[index]
+    assert sum(frame["iters"][0] for frame in frames) == 10  # type: ignore[index]
+    assert iterations <= phases <= iterations * 1.5, "the points around the epochs are booked too, and no more"
