@@ -270,7 +270,7 @@ def test_replay_plays_pauses_steps_and_jumps(whole: RunDir) -> None:
         await pilot.press("full_stop")
         assert "✓ FINISHED" in shown(app)
         last = app.state.frames
-        await pilot.press("left", "left")
+        await pilot.press("left")
         assert app.state.frames == last - 1
         await pilot.press("shift+left", "right")
         assert app.state.frames == last - 10

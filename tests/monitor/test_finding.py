@@ -1,0 +1,93 @@
+"""Runs by what people call them, and the list of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookflow.cli.find import find_run
+from hookflow.cli.runs import runs
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+from tests.monitor.fake_run import make
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Three runs of two names; the newest is `mnist/20260923-…`."""
+    for name, identity in (
+        ("cifar", "20260921-141320-a3f9"),
+        ("cifar", "20260922-080000-b111"),
+        ("mnist", "20260923-080000-c222"),
+    ):
+        run = RunDir(tmp_path / name / identity)
+        run.path.mkdir(parents=True)
+        run.sign(id=identity, name=name)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (None, "20260923-080000-c222"),
+        ("cifar", "20260922-080000-b111"),
+        ("20260921-141320-a3f9", "20260921-141320-a3f9"),
+        ("a3f9", "20260921-141320-a3f9"),
+        ("20260921", "20260921-141320-a3f9"),
+    ],
+)
+def test_a_run_is_found(root: Path, wanted: str | None, found: str) -> None:
+    assert find_run(wanted, root).id == found
+    assert find_run(str(root / "mnist" / "20260923-080000-c222"), root).id == "20260923-080000-c222"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [("cifr", 'did you mean "cifar"?'), ("2026", "any of 3 runs"), ("zzzzzz", "`hookflow runs` lists them")],
+)
+def test_a_wrong_name_is_answered_with_what_there_is(root: Path, wanted: str, says: str) -> None:
+    with pytest.raises(UserError, match=says.replace("?", r"\?")):
+        find_run(wanted, root)
+
+
+def test_no_runs_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match="there are no runs"):
+        find_run(None, tmp_path / "runs")
+    runs(tmp_path / "runs")
+    assert "no runs in" in capsys.readouterr().out
+
+
+def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path, name="whole")
+    lost = make(tmp_path, upto=60, name="lost", synthetic=False)
+    lost.sign_process()
+    lost.sign(process_started=1.0)
+    make(tmp_path, upto=0, name="unborn")
+    runs(tmp_path)
+    head, *rows = capsys.readouterr().out.splitlines()
+    cells = {row.split()[1]: row for row in rows}
+    assert head.split() == ["id", "name", "state", "epoch", "iter", "best", "age", "data"]
+    assert "✓ finished  8/8    784   accuracy=0.9365" in cells["whole"]
+    assert cells["whole"].endswith("SYNTHETIC")
+    assert "? lost" in cells["lost"]
+    assert cells["lost"].endswith("real")
+    assert "○ waiting" in cells["unborn"]
+
+
+def test_naming_the_commands_loads_neither_the_screen_nor_torch() -> None:
+    code = """
+import sys
+import hookflow.cli.watch, hookflow.cli.replay, hookflow.cli.runs, hookflow.cli.find, hookflow.monitor
+print({"torch", "textual", "networkx", "pynvml"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_the_screen_loads_no_torch() -> None:
+    code = "import sys, hookflow.monitor.app; print({'torch', 'networkx', 'hookflow.runner'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

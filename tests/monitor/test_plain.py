@@ -1,0 +1,117 @@
+"""The faces without a screen: plain lines, raw lines, the summary."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import threading
+from pathlib import Path
+
+import pytest
+
+from hookflow.events.log import Appender
+from hookflow.events.rundir import RunDir
+from hookflow.monitor import follower, jsonl, plain
+from hookflow.monitor.summary import print_summary
+from tests.golden_files import check_golden
+from tests.monitor.fake_run import Training, make
+
+
+def told(run: RunDir) -> tuple[int, str]:
+    out = io.StringIO()
+    return plain.follow(run, out), out.getvalue()
+
+
+def test_the_lines_of_a_whole_run(whole: RunDir) -> None:
+    code, text = told(whole)
+    assert code == 0
+    check_golden("monitor/plain.txt", text.replace(str(whole.path), "RUN"))
+
+
+def test_every_line_can_be_found_and_none_moves_the_cursor(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    evil = {"k": "message", "t": 1.8e9, "it": 1, "ep": 1, "level": "warn", "source": "evil", "text": "a\x1b[2Jb\rc\nd"}
+    lines = run.events.read_text().splitlines()
+    run.events.write_text("\n".join([*lines[:-1], json.dumps(evil), lines[-1]]) + "\n")
+    _, text = told(run)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", text)
+    body = [line for line in text.splitlines() if not line.startswith(("✓", " "))]
+    assert all(re.match(r"\d\d:\d\d:\d\d [a-z]+ ", line) for line in body)
+
+
+def test_made_up_data_are_named_and_real_ones_are_not(tmp_path: Path) -> None:
+    assert "SYNTHETIC" in told(make(tmp_path / "a"))[1]
+    assert "SYNTHETIC" not in told(make(tmp_path / "b", synthetic=False))[1]
+
+
+def test_an_epoch_longer_than_ten_seconds_is_told_of_on_the_way(tmp_path: Path) -> None:
+    run = make(tmp_path, upto=0)
+    log = Appender(run.events)
+    for records in Training(0.0, step=0.25).records():
+        log.append({**record, "t": record["t"] * 20} for record in records)
+    log.close()
+    run.sign(pid=1, host="elsewhere")
+    _, text = told(run)
+    assert text.count(" train ") > 8 * 4
+
+
+def test_a_run_that_vanished_leaves_with_one(tmp_path: Path) -> None:
+    run = make(tmp_path, upto=40)
+    run.sign_process()
+    run.sign(process_started=1.0)
+    code, text = told(run)
+    assert code == follower.LOST
+    assert "lost" in text
+    assert "left no end record" in text
+
+
+@pytest.mark.parametrize("last", [0, 3])
+def test_a_parent_follows_its_child_to_the_last_record(tmp_path: Path, last: int) -> None:
+    """The end of an earlier attempt, which stands in the log from the start, does not end the following."""
+    run = make(tmp_path)
+    asked = []
+
+    def child_exit() -> int | None:
+        asked.append(1)
+        if len(asked) == 2:
+            log = Appender(run.events)
+            end = {"status": "failed" if last else "finished", "exit": last, "reason": "", "seconds": 1.0}
+            log.append([{"k": "end", "t": 1.8e9, "it": 1, "ep": 0, **end}])
+            log.close()
+            return last
+        return None
+
+    out = io.StringIO()
+    assert plain.follow(run, out, child_exit=child_exit) == last
+    assert out.getvalue().count(" end ") == 2
+
+
+def test_a_run_is_followed_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower, "PERIOD", 0.01)
+    run = make(tmp_path, upto=30)
+    run.sign_process()
+    out = io.StringIO()
+    codes: list[int] = []
+    thread = threading.Thread(target=lambda: codes.append(plain.follow(run, out)))
+    thread.start()
+    log = Appender(run.events)
+    end = {"status": "stopped", "exit": 0, "reason": "asked to", "seconds": 1.0}
+    log.append([{"k": "end", "t": run.describe()["process_started"] + 1, "it": 98, "ep": 1, **end}])
+    log.close()
+    thread.join(timeout=30)
+    assert codes == [0]
+    assert 'status=stopped exit=0 reason="asked to"' in out.getvalue()
+
+
+def test_raw_lines_are_the_log(whole: RunDir) -> None:
+    out = io.StringIO()
+    assert jsonl.follow(whole, out) == 0
+    assert out.getvalue() == whole.events.read_text()
+
+
+def test_the_summary_says_how_it_went_and_how_to_look_again(whole: RunDir) -> None:
+    out = io.StringIO()
+    print_summary(whole, out)
+    check_golden("monitor/summary.txt", out.getvalue().replace(str(whole.path), "RUN"))
+    assert 6 <= len(out.getvalue().splitlines()) <= 10

@@ -1,0 +1,113 @@
+"""The dashboard in a real terminal: it paints, and gives the terminal back when it is told to go."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyte
+import pytest
+
+from tests.monitor.fake_run import make
+
+COLUMNS, ROWS = 80, 24
+DASHBOARD = """
+import sys
+from pathlib import Path
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.app import MonitorApp
+app = MonitorApp(RunDir(Path(sys.argv[1])))
+outcome = app.run()
+print("left:", outcome, app.return_code)
+"""
+
+
+class Terminal:
+    """A child process in a pseudo-terminal, and what its screen shows."""
+
+    def __init__(self, *command: str, **environment: str) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        self.cooked = termios.tcgetattr(slave)
+        inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "SSH_CONNECTION")}
+        environment = {**inherited, "TERM": "xterm-256color", **environment}
+        self.child = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+        )
+        self._slave = slave
+        self.output = b""
+        self.screen = pyte.Screen(COLUMNS, ROWS)
+        self._stream = pyte.ByteStream(self.screen)
+
+    @property
+    def mode(self) -> list[int | list[bytes | int]]:
+        return termios.tcgetattr(self._slave)
+
+    def wait_for(self, text: str) -> None:
+        """Read until the screen shows the text."""
+        until = time.monotonic() + 30
+        while text not in "\n".join(self.screen.display):
+            assert time.monotonic() < until, "\n".join(self.screen.display)
+            self._read(0.1)
+
+    def finish(self) -> int:
+        """Read to the end of the child and return its exit code."""
+        until = time.monotonic() + 30
+        while self.child.poll() is None:
+            assert time.monotonic() < until
+            self._read(0.1)
+        self._read(0.1)
+        return self.child.returncode
+
+    def _read(self, patience: float) -> None:
+        while select.select([self._master], [], [], patience)[0]:
+            data = os.read(self._master, 1 << 16)
+            self.output += data
+            self._stream.feed(data)
+
+    def close(self) -> None:
+        self.child.kill()
+        self.child.wait()
+        os.close(self._master)
+        os.close(self._slave)
+
+
+@pytest.fixture
+def dashboard(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Terminal]:
+    run = make(tmp_path, upto=100)
+    run.sign_process()
+    terminal = Terminal(sys.executable, "-c", DASHBOARD, str(run.path), **getattr(request, "param", {}))
+    yield terminal
+    terminal.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_and_the_terminal_is_as_before(dashboard: Terminal, number: signal.Signals) -> None:
+    dashboard.wait_for("ema")
+    assert b"\x1b[?1049h" in dashboard.output
+    dashboard.child.send_signal(number)
+    assert dashboard.finish() == 0
+    assert dashboard.output.rindex(b"\x1b[?1049l") > dashboard.output.rindex(b"\x1b[?1049h")
+    assert dashboard.output.rindex(b"\x1b[?25h") > dashboard.output.rindex(b"\x1b[?25l")
+    assert dashboard.mode == dashboard.cooked
+    assert b"\x1b[?1000h" not in dashboard.output, "the mouse stays the terminal's"
+    assert "left: detached 0" in dashboard.output.decode()
+
+
+@pytest.mark.parametrize("dashboard", [{"NO_COLOR": "1"}, {"COLORTERM": "truecolor"}, {"TERM": "xterm"}], indirect=True)
+def test_it_paints_with_few_colours_and_many(dashboard: Terminal) -> None:
+    dashboard.wait_for("SYNTHETIC DATA")
+    dashboard.wait_for("2 hooks @ after_train_iter")
+    os.write(dashboard._master, b"qd")
+    assert dashboard.finish() == 0
+    assert "Traceback" not in dashboard.output.decode()
