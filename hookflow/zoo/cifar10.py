@@ -61,8 +61,8 @@ def cifar10(
     say(f"CIFAR-10 {split}: {len(classes):,} pictures from {folder}")
     training = split == "train"
     return Pictures(
-        pictures,
-        classes,
+        torch.from_numpy(pictures),
+        torch.from_numpy(classes),
         name="CIFAR-10",
         batch_size=batch_size,
         training=training,

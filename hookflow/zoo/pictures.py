@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hookflow.events.records import DataInfo
@@ -44,8 +43,8 @@ class Pictures:
 
     def __init__(
         self,
-        pictures: NDArray[np.uint8],
-        classes: NDArray[np.int64],
+        pictures: Tensor,
+        classes: Tensor,
         *,
         name: str,
         batch_size: int,
@@ -63,9 +62,9 @@ class Pictures:
         self._augment = augment
         self._seed = seed
         if augment:
-            pictures = np.pad(pictures, ((0, 0), (SHIFT, SHIFT), (SHIFT, SHIFT), (0, 0)), mode="reflect")
-        self._pictures = torch.from_numpy(pictures).to(device)
-        self._classes = torch.from_numpy(classes).to(device)
+            pictures = _bordered(pictures)
+        self._pictures = pictures.to(device)
+        self._classes = classes.to(device)
         mean, std = torch.tensor(MEAN, device=device), torch.tensor(STD, device=device)
         self._scale = (1 / (255 * std)).view(3, 1, 1)
         self._offset = (-mean / std).view(3, 1, 1)
@@ -121,3 +120,11 @@ class Pictures:
         """Return a generator seeded by the source's seed and `key`, unlike that of any other key."""
         state = np.random.SeedSequence((self._seed, *key)).generate_state(1, np.uint64)
         return torch.Generator().manual_seed(int(state[0]))
+
+
+def _bordered(pictures: Tensor) -> Tensor:
+    """Return the pictures with `SHIFT` more pixels at each edge, reflected."""
+    rows, columns = (torch.arange(-SHIFT, side + SHIFT).abs() for side in pictures.shape[1:3])
+    rows = torch.minimum(rows, 2 * (pictures.shape[1] - 1) - rows)
+    columns = torch.minimum(columns, 2 * (pictures.shape[2] - 1) - columns)
+    return pictures[:, rows][:, :, columns]

@@ -16,8 +16,8 @@ def make(examples=50, *, batch_size=16, training=True, augment=True, seed=3, sid
     pictures = rng.integers(0, 256, (examples, side, side, 3), dtype=np.uint8)
     classes = np.arange(examples, dtype=np.int64)  # a class of its own for each, to tell them apart
     return Pictures(
-        pictures,
-        classes,
+        torch.from_numpy(pictures),
+        torch.from_numpy(classes),
         name="noise",
         batch_size=batch_size,
         training=training,

@@ -1,0 +1,83 @@
+"""The drawn pictures: what they say of themselves, that they are always the same, and how hard they are."""
+
+import pytest
+import torch
+from torch import nn
+
+from hookflow.zoo.airbench import AirNet
+from hookflow.zoo.synthetic import synthetic
+from hookflow.zoo.tasks import Classification
+from hookflow.zoo.whiten import whitening
+
+
+def drawn(split="train", seed=0, **args):
+    return synthetic(split=split, seed=seed, device=torch.device("cpu"), say=lambda text: None, **args)
+
+
+def test_they_say_what_they_are():
+    said = []
+    source = synthetic(split="val", seed=0, device=torch.device("cpu"), say=said.append)
+    assert source.info["synthetic"]
+    assert "says nothing about CIFAR-10" in source.info["note"]
+    assert said == ["SYNTHETIC val: drawing 1,000 pictures"]
+
+
+def test_the_classes_are_balanced_and_the_splits_are_unlike():
+    sizes = {split: torch.cat([b.classes for b in drawn(split, augment=False).epoch(0)]) for split in ("val", "test")}
+    assert all(torch.bincount(classes).tolist() == [100] * 10 for classes in sizes.values())
+    assert not torch.equal(drawn("val").sample(10), drawn("test").sample(10))
+
+
+def test_the_pictures_do_not_depend_on_the_runs_seed_nor_on_the_global_generator():
+    torch.manual_seed(1)
+    first = drawn("val", seed=0).sample(100)
+    torch.manual_seed(2)
+    assert torch.equal(first, drawn("val", seed=5).sample(100))
+
+
+def test_a_limit_takes_the_first():
+    assert drawn("test", limit=7).info["examples"] == 7
+
+
+def _accuracy(model, source):
+    model.eval()
+    with torch.no_grad():
+        right = [(model(b.pictures).argmax(1) == b.classes).sum().item() for b in source.epoch(0)]
+    return sum(right) / source.info["examples"]
+
+
+def _train(model, source, epochs, groups, lr):
+    optimizer = torch.optim.SGD(groups, lr=lr, momentum=0.9, nesterov=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, [group["lr"] for group in optimizer.param_groups], epochs * len(source), cycle_momentum=False
+    )
+    for epoch in range(epochs):
+        for batch in source.epoch(epoch):
+            optimizer.zero_grad()
+            Classification().step(model, batch)["loss"].backward()
+            optimizer.step()
+            schedule.step()
+
+
+@pytest.fixture(scope="module")
+def sources():
+    return drawn("train", batch_size=100), drawn("val", batch_size=500)
+
+
+def test_a_linear_model_fails(sources):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 10))
+    _train(model, sources[0], 5, model.parameters(), 0.003)
+    assert _accuracy(model, sources[1]) < 0.5
+
+
+def test_a_small_net_succeeds(sources):
+    training, validation = sources
+    torch.manual_seed(0)
+    net = AirNet((8, 32, 64))
+    with torch.no_grad():
+        net.whiten.weight.copy_(whitening(training.sample(2000), net.whiten.weight.shape))
+    shifts = [p for name, p in net.named_parameters() if "norm" in name and p.requires_grad]
+    others = [p for name, p in net.named_parameters() if "norm" not in name and p.requires_grad]
+    _train(net, training, 5, [{"params": shifts, "lr": 3.0}, {"params": others, "lr": 0.2}], 0.2)
+    assert _accuracy(net, validation) > 0.9
