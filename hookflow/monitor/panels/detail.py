@@ -53,7 +53,7 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     taken = share(scene.state, binding.id)
     figures = (
         f"{timing.count} firings   last {ms(timing.last)}   p50 {ms(timing.percentile(0.5))}"
-        f"   p95 {ms(timing.percentile(0.95))}   max {ms(timing.longest)} ms   {percent(taken)} % of an iteration"
+        f"   p95 {ms(timing.percentile(0.95))}   max {ms(timing.longest)} ms   share {percent(taken)} %"
     )
     facts = {
         "what": f"{hook.use}   {hook.about}",
@@ -87,24 +87,26 @@ def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:
 
 
 def _histogram(scene: Scene, binding: Binding, width: int) -> list[Strip]:
-    """Return a bar for each bin between the quickest and the slowest firing."""
+    """Return a bar for each duration that occurred, the quickest first."""
     bins = scene.state.timing(binding.id).bins
     if not bins:
         return []
-    most = max(bins.values())
-    room = width - 11 - 10 - 8
     lines = [row(width, (" duration in ms, firings", "dim"))]
-    for index in range(min(bins), max(bins) + 1):
-        count = bins.get(index, 0)
-        eighths = round(count / most * room * 8)
-        blocks = "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+    before = min(bins)
+    for index in sorted(bins):
+        if index > before + 1:
+            lines.append(row(width, (f"{'⋮':>10}", "dim")))
         low, _ = bounds(index)
-        lines.append(
-            row(
-                width, (f" {ms(low):>9} ", "dim"), (fit(blocks or ("▏" if count else ""), room), "train"), f"{count:>8}"
-            )
-        )
+        bar = _blocks(bins[index] / max(bins.values()), max(width - 30, 1))
+        lines.append(row(width, (f" {ms(low):>9} ", "dim"), (bar, "train"), f"{bins[index]:>9}"))
+        before = index
     return lines
+
+
+def _blocks(share: float, width: int) -> str:
+    """Return a bar of that share of the width, to an eighth of a cell; never quite nothing."""
+    eighths = max(round(share * width * 8), 1)
+    return fit("█" * (eighths // 8) + "▏▎▍▌▋▊▉"[eighths % 8 - 1 : eighths % 8], width)
 
 
 def _cut(line: str, width: int) -> list[str]:

@@ -78,7 +78,7 @@ class Scale:
 def chart(scene: Scene, name: str, width: int, height: int) -> list[Strip]:
     """Return a chart of exactly this size: heading, lines, the axis with the checkpoints, iterations."""
     line, marks = _data(scene.state, name)
-    end = max([scene.state.it, *(it for it, _ in line + marks), 1])
+    end = _extent(scene.state.it, scene.state.total_iters)
     values = [value for _, value in line + marks if math.isfinite(value)]
     room, rows = width - LABEL - 2, height - 3
     body: list[list[Part]] = [[] for _ in range(rows)]
@@ -89,6 +89,19 @@ def chart(scene: Scene, name: str, width: int, height: int) -> list[Strip]:
         labels = {y: number(scale.at(1 - y / max(rows - 1, 1))) for y in (0, rows // 2, rows - 1)}
     plotted = [row(width, (f"{labels.get(y, ''):>{LABEL}} ", "dim"), *parts) for y, parts in enumerate(body)]
     return [_heading(scene, name, width), *plotted, *_axis(scene, end, width, room)]
+
+
+def _extent(it: int, total: int) -> int:
+    """Return where the axis ends: at the end of the run, or at a half, a quarter, … of it while that is far off.
+
+    So the line grows to the right, and what is drawn moves only when it has filled the axis.
+    """
+    end = max(total, 1)
+    while end < it:
+        end *= 2
+    while end >= 2 * it and end >= 128:
+        end = (end + 1) // 2
+    return end
 
 
 def _heading(scene: Scene, name: str, width: int) -> Strip:
