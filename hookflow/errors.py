@@ -31,20 +31,32 @@ class Problem:
     hint: str = ""
 
     def __str__(self) -> str:
-        lines = [f"{self.where}: {self.message}" if self.where else self.message]
-        if text := self._line_of_source():
-            lines.append(f"    {self.where.line if self.where else 0} | {text}")
+        return self.show()
+
+    def show(self, colour: bool = False) -> str:
+        """Return the message, the line that the user wrote, and the hint; for a terminal, in colours."""
+        bold, red, dim, cyan, plain = _COLOURS if colour else _NONE
+        message = f"{red}{self.message}{plain}" if self.where is None else self.message
+        lines = [f"{bold}{self.where}:{plain} {message}" if self.where else message]
+        if self.where and (text := _line(self.where)):
+            lines.append(f"    {dim}{self.where.line} |{plain} {text}")
         if self.hint:
-            lines.append(f"    {self.hint}")
+            lines.append(f"    {cyan}{self.hint}{plain}")
         return "\n".join(lines)
 
-    def _line_of_source(self) -> str:
-        if self.where is None or not self.where.line:
-            return ""
-        try:
-            return Path(self.where.source).read_text("utf-8").splitlines()[self.where.line - 1].rstrip()
-        except (OSError, IndexError, UnicodeDecodeError):
-            return ""
+
+_COLOURS = ("\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[36m", "\x1b[0m")
+_NONE = ("",) * len(_COLOURS)
+
+
+def _line(where: Where) -> str:
+    """Return the line that the user wrote; empty when it cannot be read (it came from elsewhere, or is gone)."""
+    try:
+        lines = Path(where.source).read_text("utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError):
+        return ""
+    text = lines[where.line - 1].strip() if 0 < where.line <= len(lines) else ""
+    return text if len(text) <= 100 else f"{text[:99]}…"
 
 
 class UserError(Exception):
@@ -53,6 +65,11 @@ class UserError(Exception):
     def __init__(self, problems: Problem | Iterable[Problem]) -> None:
         self.problems = [problems] if isinstance(problems, Problem) else list(problems)
         super().__init__("\n".join(map(str, self.problems)))
+
+    def show(self, colour: bool = False) -> str:
+        """Return every problem, and how many there are if there are several; for a terminal, in colours."""
+        shown = [problem.show(colour) for problem in self.problems]
+        return "\n".join(shown if len(shown) == 1 else [*shown, f"{len(shown)} problems"])
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

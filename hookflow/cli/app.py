@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import typer
@@ -30,5 +31,6 @@ def main() -> None:
     try:
         app()
     except UserError as error:
-        print(f"hookflow: {error}", file=sys.stderr)
+        colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
+        print(error.show(colour), file=sys.stderr)
         raise SystemExit(2) from None

@@ -76,8 +76,8 @@ def _read(path: Path) -> str:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(Problem("this is not UTF-8 text", Where(str(path), line))) from None
     except FileNotFoundError:
-        beside = [file.name for file in path.parent.glob("*.toml")]
-        hint = nearest(path.name, beside) or (f"there are {', '.join(sorted(beside)[:5])}" if beside else "")
+        beside = sorted(file.stem for file in path.parent.glob("*.toml"))
+        hint = nearest(path.stem, beside).replace('"?', '.toml"?')
         raise UserError(Problem("there is no such file", Where(str(path)), hint)) from None
     except OSError as error:
         raise UserError(Problem(f"cannot be read: {error.strerror}", Where(str(path)))) from None

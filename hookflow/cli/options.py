@@ -1,0 +1,14 @@
+"""Arguments that several commands take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PipelineFile = Annotated[Path, typer.Argument(help="A pipeline file.", metavar="FILE", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. run.seed=1. Repeatable."),
+]
