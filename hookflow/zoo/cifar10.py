@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
-from hookflow.errors import Problem, UserError, nearest
+from hookflow.errors import Problem, UserError
+from hookflow.zoo import cifar10_archive
+from hookflow.zoo.cifar10_archive import FOLDER
+from hookflow.zoo.download import DownloadError
 from hookflow.zoo.pictures import Pictures
+from hookflow.zoo.synthetic import synthetic
 
-FOLDER = "cifar-10-batches-bin"
 FILES = {
     "train": tuple(f"data_batch_{part}.bin" for part in range(1, 5)),
     "val": ("data_batch_5.bin",),
@@ -31,8 +35,10 @@ def cifar10(
     *,
     root: str,
     split: Literal["train", "val", "test"] = "train",
-    batch_size: int = 256,
-    limit: int | None = None,
+    batch_size: Annotated[int, Field(ge=1)] = 256,
+    limit: Annotated[int, Field(ge=1)] | None = None,
+    download: bool = True,
+    on_missing: Literal["error", "synthetic"] = "error",
     augment: bool | None = None,
     seed: int,
     device: torch.device,
@@ -42,21 +48,29 @@ def cifar10(
 
     `train` is the first four training batches, 40,000 pictures, `val` the fifth and `test` the archive's own, 10,000
     each. (Published accuracies are those of `test` after training on all 50,000: expect half a point to one less.)
-    The files of the binary version are looked for in `root` and in `root/cifar-10-batches-bin`.
+
+    The files of the binary version are looked for in `root` and in `root/cifar-10-batches-bin`. If they are in
+    neither, the official archive is fetched into `root` (unless `download` is false). If that fails, `on_missing` says
+    whether it is an error or the drawn pictures of `hookflow.zoo.synthetic` take their place, as `info` then says.
+    A folder that is there but not whole is always an error.
 
     `limit` takes the first examples of the split; they are in random order already, so the classes stay balanced.
-    `augment` (flips and shifts) is on for `train` unless said otherwise.
+    `augment` (flips and shifts) is on for `train` unless said otherwise. `say` takes lines for people.
 
     Raises UserError when the pictures are not there or not whole.
     """
-    if split not in FILES:
-        raise UserError(Problem(f'CIFAR-10 has no split "{split}"', hint=nearest(split, FILES) or "train, val or test"))
-    for name, amount in (("batch_size", batch_size), ("limit", limit)):
-        if amount is not None and amount < 1:
-            raise UserError(Problem(f"cifar10: {name} = {amount} must be above zero"))
-    folder = _folder(Path(root))
+    at = Path(root).expanduser()
+    folder = _folder(at)
     if folder is None:
-        raise UserError(Problem(f"no CIFAR-10 in {root}: neither {FILES['train'][0]} nor a folder {FOLDER}"))
+        why = _fetched(at, say) if download else "download = false"
+        folder = _folder(at)
+        if folder is None and on_missing == "synthetic":
+            say(f"no CIFAR-10 in {at} ({why}): drawn pictures take its place, and accuracies on them mean little")
+            return synthetic(
+                split=split, batch_size=batch_size, limit=limit, augment=augment, seed=seed, device=device, say=say
+            )
+        if folder is None:
+            raise UserError(_missing(at, why))
     pictures, classes = _read(folder, split, limit)
     say(f"CIFAR-10 {split}: {len(classes):,} pictures from {folder}")
     training = split == "train"
@@ -78,6 +92,29 @@ def _folder(root: Path) -> Path | None:
     if any((root / file).exists() for files in FILES.values() for file in files):
         return root
     return root / FOLDER if (root / FOLDER).exists() else None
+
+
+_failed: dict[Path, str] = {}
+"""Why a download into a root failed in this process: the next split does not wait for the same answer again."""
+
+
+def _fetched(root: Path, say: Callable[[str], None]) -> str:
+    """Fetch the archive into `root`; return why it could not be done, or an empty string."""
+    if root not in _failed:
+        try:
+            cifar10_archive.fetch(root, say)
+            return ""
+        except (DownloadError, OSError) as error:
+            _failed[root] = f"the download failed: {error}"
+    return _failed[root]
+
+
+def _missing(root: Path, why: str) -> Problem:
+    return Problem(
+        f"no CIFAR-10: neither {root} nor {root / FOLDER} holds its binary version, and {why}",
+        hint=f"put {cifar10_archive.URL} into {root} by hand, name the root of a copy that you have,"
+        ' or allow drawn pictures with on_missing = "synthetic"',
+    )
 
 
 def _read(folder: Path, split: str, limit: int | None) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -91,17 +91,3 @@ def test_bytes_of_something_else_are_not_taken_for_classes(folder):
     np.full(RECORD * RECORDS, 200, np.uint8).tofile(folder / "data_batch_5.bin")
     with pytest.raises(UserError, match="is not CIFAR-10: it has a class 200"):
         load(folder.parent, split="val")
-
-
-@pytest.mark.parametrize(
-    ("args", "said"),
-    [
-        ({"split": "valid"}, 'did you mean "val"'),
-        ({"limit": 0}, "limit = 0 must be above zero"),
-        ({"batch_size": -1}, "batch_size = -1 must be above zero"),
-    ],
-    ids=["split", "limit", "batch_size"],
-)
-def test_an_argument_that_makes_no_sense_is_the_users_mistake(folder, args, said):
-    with pytest.raises(UserError, match=said):
-        load(folder, **args)
