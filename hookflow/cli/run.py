@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hookflow.cli.options import Overrides
 from hookflow.errors import Problem, UserError
 
 if TYPE_CHECKING:
@@ -32,10 +33,7 @@ def run(
     target: Annotated[
         str | None, typer.Argument(help="A pipeline file; with --resume, also a run (its id, name or folder).")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. run.seed=1. Repeatable."),
-    ] = None,
+    set_: Overrides = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the newest run of the pipeline (or the run named).")
     ] = False,
@@ -59,7 +57,18 @@ def run(
     if detach:
         print(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
         return
-    raise typer.Exit(_show(run_dir, child, _chosen(ui)))
+    code = _show(run_dir, child, _chosen(ui))
+    if code == 2:
+        print(f"hookflow: {_last_words(run_dir)}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def _last_words(run_dir: RunDir) -> str:
+    """Return the reason that the run itself gave for its end: what the user did wrong, as found while building it."""
+    from hookflow.events.log import Tail
+
+    ends = [record for record in Tail(run_dir.events).read_all() if record["k"] == "end"]
+    return str(ends[-1]["reason"]) if ends else f"the run left no word; see {run_dir.output}"
 
 
 def _new(target: str | None, overrides: list[str]) -> RunDir:

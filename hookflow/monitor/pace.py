@@ -57,14 +57,14 @@ def share(state: RunState, *bindings: int) -> float:
     return sum(state.timing(binding).spent(state.now) for binding in bindings) / iterating if iterating else 0.0
 
 
-def costliest(state: RunState, plan: Plan, count: int) -> list[tuple[str, float]]:
-    """Return the hooks that took most of the last minute, with their shares, the worst first."""
+def costliest(state: RunState, plan: Plan) -> list[tuple[str, float]]:
+    """Return the hooks that fired in the last minute with their shares, over all their points, the costliest first."""
     shares: dict[str, float] = {}
     iterating = state.minute.sums(state.now)["ns"]
     for binding in plan.bindings:
         spent = state.timing(binding.id).spent(state.now)
         shares[binding.hook] = shares.get(binding.hook, 0.0) + (spent / iterating if iterating else 0.0)
-    return sorted(((hook, taken) for hook, taken in shares.items() if taken), key=lambda item: -item[1])[:count]
+    return sorted(((hook, taken) for hook, taken in shares.items() if taken), key=lambda item: -item[1])
 
 
 def bottleneck(pace: Pace) -> str:
@@ -83,6 +83,6 @@ def verdict(state: RunState, plan: Plan) -> str:
     if not word:
         return ""
     waits = f": {percent(pace.phases['data'])} % waits for data" if word == "input-bound" else ""
-    worst = costliest(state, plan, 1)
-    most = f" ({worst[0][0]} {percent(worst[0][1])} %)" if worst else ""
-    return f"{word}{waits}, hooks {percent(pace.phases['hooks'])} %{most}"
+    shares = costliest(state, plan)
+    most = f" ({shares[0][0]} {percent(shares[0][1])} %)" if shares else ""
+    return f"{word}{waits}, hooks {percent(sum(taken for _, taken in shares))} %{most}"

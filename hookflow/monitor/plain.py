@@ -61,7 +61,9 @@ class _Printer:
     def _progress(self) -> str:
         state, plan = self._live.state, self._live.plan
         pace = Pace.of(state)
-        scalars = {name: number(series.last) for name, series in state.scalars.items()}
+        scalars = {
+            name: number(state.scalars[name].last) for name in sorted(state.scalars, key=lambda name: name != "loss")
+        }
         facts = {
             "ep": f"{state.ep}/{state.run['max_epochs']}" if state.run["max_epochs"] else f"{state.ep}",
             "it": f"{state.it}/{state.total_iters}",
@@ -71,7 +73,7 @@ class _Printer:
             "eta": span(pace.eta) if pace.eta is not None else "unknown",
             **{phase: f"{percent(pace.phases[phase])}%" for phase in PHASES},
         }
-        if plan and (worst := costliest(state, plan, 1)):
+        if plan and (worst := costliest(state, plan)):
             facts["costliest"] = f"{worst[0][0]}:{percent(worst[0][1])}%"
         return _line("train", **facts)
 

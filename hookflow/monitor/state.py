@@ -122,7 +122,12 @@ class RunState:
             text += f" from {record['resumed_from']} at iteration {self.it}"
         self._note(record, "info", "run", text)
         if self.synthetic:
-            self._note(record, "warn", "data", f"SYNTHETIC {' and '.join(self.synthetic)} data: scores mean nothing")
+            self._note(
+                record,
+                "warn",
+                "data",
+                f"SYNTHETIC data ({', '.join(self.synthetic)}): scores say nothing of the real set",
+            )
 
     def _on_frame(self, record: Mapping[str, Any]) -> None:
         self.frames += 1

@@ -27,15 +27,16 @@ def print_summary(run: RunDir, out: TextIO) -> None:
 def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     """Return the lines."""
     health = examine(state, run.life(), time.time(), plan)
+    seconds = state.end["seconds"] if state.end else state.elapsed
     epochs = f"epoch {state.ep}/{state.run['max_epochs']}, " if state.run.get("max_epochs") else ""
     lines = [
-        f"{health.glyph} {run.path.parent.name} {run.id}: {health.condition} after {span(state.elapsed)},"
+        f"{health.glyph} {run.path.parent.name} {run.id}: {health.condition} after {span(seconds)},"
         f" {epochs}iteration {state.it}/{state.total_iters}"
     ]
     if health.sentence:
         lines.append(f"  {health.sentence}")
     if splits := state.synthetic:
-        lines.append(f"  SYNTHETIC {' and '.join(splits)} data: the scores say nothing about the real data set")
+        lines.append(f"  SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set")
     for name in sorted(state.best, key=lower_is_better)[:3]:
         best = state.best[name]
         lines.append(f"  best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")
@@ -44,7 +45,8 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     if costs := _costs(state, plan or NO_PLAN):
         lines.append(f"  costliest hooks: {costs}")
     if state.journal.warnings or state.journal.errors:
-        lines.append(f"  {state.journal.warnings} warnings, {state.journal.errors} errors; output in {run.output}")
+        troubles = f"warnings {state.journal.warnings}, errors {state.journal.errors}"
+        lines.append(f"  {troubles}; what the run printed: {run.output}")
     known = run.id if run.path.parent.parent == Path("runs") else run.path
     lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
     return [clean(line) for line in lines]

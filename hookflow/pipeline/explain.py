@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import date, time
 from typing import Any, get_args
@@ -14,14 +15,19 @@ from hookflow.pipeline.places import Key, Places
 from hookflow.pipeline.schema import Pipeline
 
 _KINDS = {
-    "int_type": "a whole number",
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    **dict.fromkeys(("dict_type", "model_type"), "a table"),
     "string_type": "a text in quotes",
-    "bool_type": "true or false",
-    "list_type": "a list",
-    "dict_type": "a table",
-    "model_type": "a table",
 }
-_BOUNDS = {"greater_than_equal": ("at least", "ge"), "less_than": ("below", "lt")}
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("above", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("below", "lt"),
+}
 _EXAMPLES = {
     "run": '[run] with name = "…" and max_epochs = …',
     "model": '[model] with use = "package.module:Name"',
@@ -33,25 +39,27 @@ _EXAMPLES = {
 
 def explain(error: ValidationError, tree: Mapping[str, Any], places: Places) -> list[tuple[Key, Problem]]:
     """Return a problem for each error, by the key that is at fault. `tree` is what was validated."""
-    return [_explained(details, tree, places) for details in error.errors(include_url=False)]
+    found = []
+    for details in error.errors(include_url=False):
+        key = tuple(str(part) for part in details["loc"] if part not in ("<name>", "<table>", "[key]"))
+        match details["type"]:
+            case "extra_forbidden":
+                message, hint = _unknown(key)
+            case "missing":
+                message, hint = _missing(key, tree)
+            case _:
+                message, hint = wrong_value(details, _dotted(key))
+        hint = hint or _as_table(details, key)
+        found.append((key, Problem(message, places.of(key), hint)))
+    return found
 
 
-def _explained(details: ErrorDetails, tree: Mapping[str, Any], places: Places) -> tuple[Key, Problem]:
-    key = tuple(str(part) for part in details["loc"] if part not in ("<name>", "<table>", "[key]"))
-    message, hint = _said(details, key, tree)
-    return key, Problem(message, places.of(key), hint)
-
-
-def _said(details: ErrorDetails, key: Key, tree: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the message and the hint."""
-    name, value, context = ".".join(key), details["input"], details.get("ctx", {})
+def wrong_value(details: ErrorDetails, name: str) -> tuple[str, str]:
+    """Return what is wrong with the value of `name`, and a hint (or an empty one)."""
+    value, context = details["input"], details.get("ctx", {})
     match details["type"]:
-        case "extra_forbidden":
-            return _unknown(key)
-        case "missing":
-            return _missing(key, tree)
         case kind if kind in _KINDS:
-            return f"{name} must be {_KINDS[kind]}, not {_shown(value)}", _mend(kind, key, value)
+            return f"{name} must be {_KINDS[kind]}, not {_shown(value)}", _mend(kind, value)
         case kind if kind in _BOUNDS:
             words, bound = _BOUNDS[kind]
             return f"{name} must be {words} {context[bound]}, not {_shown(value)}", ""
@@ -60,10 +68,10 @@ def _said(details: ErrorDetails, key: Key, tree: Mapping[str, Any]) -> tuple[str
             one_of = ", ".join(f'"{choice}"' for choice in choices)
             return f"{name} must be one of {one_of}, not {_shown(value)}", nearest(str(value), choices)
         case "too_short":
-            return f"{name} is empty, so the hook would never fire", "leave it out to bind every point of its class"
+            return f"{name} must not be empty", ""
         case "value_error":
-            return f"{name}: {context['error']}", ""
-        case kind:  # a kind of error that the schema cannot raise today
+            return f"{f'[{name}]' if isinstance(value, dict) else name}: {context['error']}", ""
+        case kind:  # one of the many kinds that no type in the project raises today
             return f"{name} cannot be {_shown(value)} ({kind.replace('_', ' ')})", ""
 
 
@@ -73,9 +81,9 @@ def _unknown(key: Key) -> tuple[str, str]:
     hint = nearest(name, known)
     if not table:
         return f"there is no section [{name}]", hint or _there_are(known)
-    message = f'[{".".join(table)}] has no key "{name}"'
+    message = f'{_table(table)} has no key "{name}"'
     if not hint and "args" in known:
-        hint = f'what "use" names takes its arguments in args: args = {{ {name} = … }}'
+        hint = f'an argument of what "use" names belongs in args: args = {{ {name} = … }}'
     return message, hint or _there_are(known)
 
 
@@ -91,7 +99,7 @@ def _missing(key: Key, tree: Mapping[str, Any]) -> tuple[str, str]:
 
 def _table(path: list[str]) -> str:
     in_list = any(part.isdecimal() for part in path)
-    return ".".join(path) if in_list else f"[{'.'.join(path)}]"
+    return _dotted(tuple(path)) if in_list else f"[{_dotted(tuple(path))}]"
 
 
 def _there_are(known: list[str]) -> str:
@@ -135,13 +143,23 @@ def _shown(value: Any) -> str:
             return "a table"
 
 
-def _mend(kind: str, key: Key, value: Any) -> str:
+def _mend(kind: str, value: Any) -> str:
     """Return how to write a value that is right but for its shape."""
     plain = isinstance(value, str) and (value.isdecimal() or value in ("true", "false"))
-    if kind in ("int_type", "bool_type") and plain:
+    if _KINDS[kind] in ("a whole number", "true or false") and plain:
         return f"without the quotes: {value}"
     if kind == "list_type" and isinstance(value, str):
         return f'write ["{value}"]'
-    if kind == "model_type" and isinstance(value, str) and "use" in _keys_of(_model_at(key)):
+    return ""
+
+
+def _as_table(details: ErrorDetails, key: Key) -> str:
+    """Return how to write a component of which only the name was written."""
+    value = details["input"]
+    if details["type"] == "model_type" and isinstance(value, str) and "use" in _keys_of(_model_at(key)):
         return f'write {{ use = "{value}" }}'
     return ""
+
+
+def _dotted(key: Key) -> str:
+    return ".".join(part if re.fullmatch(r"[\w-]+", part) else f'"{part}"' for part in key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ class Loaded:
     pipeline: Pipeline
     source: Path
     places: Places
+    overrides: tuple[str, ...] = ()
 
 
 def load(path: Path, overrides: Sequence[str] = ()) -> Loaded:
@@ -45,8 +47,7 @@ def parse(text: str, source: Path, overrides: Sequence[str] = ()) -> Loaded:
         problems = list(apply(overrides, tree, places))
         resolved, unresolved = interpolate(tree, places, os.environ)
     except tomli.TOMLDecodeError as error:
-        where = Where(shown, min(error.lineno, text.count("\n") + 1))
-        raise UserError(Problem(f"this is not TOML: {error.msg[:1].lower()}{error.msg[1:]}", where)) from None
+        raise UserError(_syntax(error, text, shown)) from None
     except RecursionError:
         raise UserError(Problem("its lists and tables are nested too deeply", Where(shown))) from None
     problems += dict.fromkeys(unresolved.values())
@@ -56,7 +57,7 @@ def parse(text: str, source: Path, overrides: Sequence[str] = ()) -> Loaded:
         problems += (problem for key, problem in explain(error, resolved, places) if key not in unresolved)
     if problems:
         raise UserError(sorted(problems, key=lambda problem: problem.where.line if problem.where else 0))
-    return Loaded(pipeline, source, places)
+    return Loaded(pipeline, source, places, tuple(overrides))
 
 
 def dump(pipeline: Pipeline) -> str:
@@ -67,6 +68,13 @@ def dump(pipeline: Pipeline) -> str:
         **pipeline.model_dump(by_alias=True, exclude_defaults=True, exclude={"run", "task"}),
     }
     return tomli_w.dumps(escape(data))
+
+
+def _syntax(error: tomli.TOMLDecodeError, text: str, shown: str) -> Problem:
+    said = re.sub(r"\('(.+?)',?\)", lambda match: f"[{match[1]}]".replace("', '", "."), error.msg)
+    hint = "a text must end on its line, with the quote that it began with" if "character '\\n'" in said else ""
+    where = Where(shown, min(error.lineno, text.count("\n") + 1))
+    return Problem(f"this is not TOML: {said[:1].lower()}{said[1:]}", where, hint)
 
 
 def _read(path: Path) -> str:

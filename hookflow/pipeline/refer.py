@@ -27,7 +27,7 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
     short = registered or {}
     module_name, colon, name = short.get(use, use).rpartition(":")
     if not colon or not module_name or not name:
-        _fail(f'"{use}" names nothing', where, nearest(use, short) or _forms(short))
+        _fail(f'there is nothing called "{use}"', where, nearest(use, short) or _forms(short))
     if module_name.endswith(".py"):
         module = _from_file(base / module_name, module_name, where)
     else:

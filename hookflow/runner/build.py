@@ -62,7 +62,6 @@ class _Builder:
             torch.set_num_threads(section.threads)
         device = choose_device(section.device)
         seed_everything(section.seed)
-        data = self._data(device)
         layout = torch.channels_last if section.channels_last else torch.preserve_format
         model = self._make("model", self.pipeline.model).to(device=device, memory_format=layout)
         return Parts(
@@ -72,28 +71,33 @@ class _Builder:
             model=model,
             optimizer=self._optimizer(model),
             task=self._make("task", self.pipeline.task),
-            data=data,
             hooks={hook.name: self._hook(hook.name, hook.use, hook.args) for hook in plan.hooks},
+            data=self._data(device),  # last, since it may take long, and all else can be wrong in no time
         )
 
     def _data(self, device: torch.device) -> dict[str, Any]:
         offers = {"seed": self.pipeline.run.seed, "device": device, "say": self.say}
         declared = self.pipeline.data
-        splits = {"train": declared.train, "val": declared.val, "test": declared.test}
-        return {s: self._make(f"data.{s}", part, offers, DATA) for s, part in splits.items() if part is not None}
+        splits = {
+            "train": declared.train,
+            "val": declared.val,
+            "test": declared.test if self.pipeline.run.test else None,
+        }
+        parts = {f"data.{split}": part for split, part in splits.items() if part is not None}
+        makes = {key: self._find(key, part, offers, DATA) for key, part in parts.items()}
+        return {key.removeprefix("data."): self._call(*make, key) for key, make in makes.items()}
 
-    def _make(
-        self,
-        key: str,
-        part: Component,
-        offers: Mapping[str, Any] | None = None,
-        registered: Mapping[str, str] | None = None,
-    ) -> Any:
-        """Call what `part` names with its args, and with those of `offers` that it names and the file does not give."""
-        make = refer(part.use, self.base, self.places.of(f"{key}.use"), registered or {})
-        given = {name: value for name, value in (offers or {}).items() if name in _parameters(make)} | part.args
-        self._check(make, given, key)
-        return self._call(make, given, key)
+    def _make(self, key: str, part: Component) -> Any:
+        return self._call(*self._find(key, part, {}, {}), key)
+
+    def _find(
+        self, key: str, part: Component, offers: Mapping[str, Any], registered: Mapping[str, str]
+    ) -> tuple[Callable[..., Any], dict[str, Any]]:
+        """Return what `part` names, and its args with those of `offers` that it takes and the file does not give."""
+        make = refer(part.use, self.base, self.places.of(f"{key}.use"), registered)
+        args = {name: value for name, value in offers.items() if name in _parameters(make)} | part.args
+        self._check(make, args, key)
+        return make, args
 
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         declared = self.pipeline.optimizer

@@ -25,6 +25,8 @@ def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
         id=run_dir.id,
         name=loaded.pipeline.run.name,
         base=str(base.resolve()),
+        source=str(loaded.source),
+        overrides=list(loaded.overrides),
         argv=sys.argv,
         created=time.time(),
         hookflow=__version__,

@@ -18,7 +18,7 @@ from hookflow.errors import UserError
 from hookflow.events.records import VERSION
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
-from hookflow.pipeline.load import load
+from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.build import Parts, build
 from hookflow.runner.checkpoint import CheckpointStore
 from hookflow.runner.control import Control, Stop
@@ -69,13 +69,23 @@ class _Attempt:
 
     def carry_out(self, *, resume: bool) -> Stop:
         plan = Plan.from_json(json.loads(self.dir.plan.read_text("utf-8")))
-        loaded = load(self.dir.pipeline)
+        loaded = self._load()
         parts = build(loaded, plan, Path(self.dir.describe()["base"]), self._say)
         checkpoint = self._newest_checkpoint() if resume else None
         self._record_start(plan, parts, checkpoint)
         self.runner = Runner(parts, plan, self.dir, self.recorder, self.control)
         ended_early = self.runner.run(checkpoint, test=loaded.pipeline.run.test)
         return ended_early or Stop("every iteration is done", "finished", 0, save=False)
+
+    def _load(self) -> Loaded:
+        """Return the recorded pipeline; with the places of the user's own file, if that still says the same."""
+        recorded = load(self.dir.pipeline)
+        facts = self.dir.describe()
+        try:
+            written = load(Path(facts["source"]), facts["overrides"])
+        except UserError:
+            return recorded
+        return written if written.pipeline == recorded.pipeline else recorded
 
     def _newest_checkpoint(self) -> Path | None:
         found, passed_over = CheckpointStore(self.dir.checkpoints).newest_good()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from textual.pilot import Pilot
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp, Outcome
 from hookflow.monitor.keys import KEYS
-from tests.monitor.fake_run import make
+from tests.monitor.fake_run import LiveRun, make
 
 Visit = Callable[[MonitorApp, Pilot[Any]], Awaitable[None]]
 
@@ -120,7 +121,7 @@ def test_the_help_defines_every_key_and_scrolls(going: RunDir) -> None:
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await pilot.press("question_mark")
         assert all(key.about in shown(app) for key in KEYS if key.only != "replay" and key.shown != "y n d")
-        assert "SYNTHETIC train and val data" in shown(app)
+        assert "SYNTHETIC train, val data" in shown(app)
         await pilot.press("pagedown", "pagedown")
         assert "signs" in shown(app)
         await pilot.press("question_mark")
@@ -305,3 +306,16 @@ def test_no_color_has_no_colour_and_loses_nothing(
         assert "SYNTHETIC" in shown(app)
 
     visit(going, what, size=size)
+
+
+def test_a_live_run_answers_and_the_answer_is_shown(tmp_path: Path) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("c")
+        until = time.monotonic() + 30
+        while "◉ checkpoint done at iteration" not in shown(app):
+            assert time.monotonic() < until
+            await pilot.pause(0.05)
+        assert app.state.pending == []
+
+    with LiveRun(tmp_path) as live:
+        visit(live.run, what)

@@ -147,8 +147,8 @@ def test_the_time_left_counts_what_validation_takes() -> None:
 
 def test_the_verdict_names_what_the_training_waits_for_and_the_costliest_hook() -> None:
     state = folded(records(20.0))
-    assert verdict(state, plan()).startswith("compute-bound, hooks 4.1 % (ema ")
-    assert costliest(state, plan(), 1)[0][0] == "ema"
+    assert verdict(state, plan()).startswith("compute-bound, hooks ")
+    assert costliest(state, plan())[0][0] == "ema"
     starved = RunState()
     starved.minute.add(1.0, {"data": 60, "forward": 40}, entry(100), 8, 0)
     starved.now = 1.0

@@ -51,10 +51,10 @@ def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        ("pth", '"pth" names nothing\n    did you mean "path"?'),
+        ("pth", 'there is nothing called "pth"\n    did you mean "path"?'),
         ("resnet", 'or one of parts, path'),
-        ("pathlib:", '"pathlib:" names nothing'),
-        (":Path", '":Path" names nothing'),
+        ("pathlib:", 'there is nothing called "pathlib:"'),
+        (":Path", 'there is nothing called ":Path"'),
         ("pathlib:Pth", 'there is no "Pth" in pathlib\n    did you mean "Path"?'),
         ("pathlib:Path.exist", 'there is no "exist" in Path\n    did you mean "exists"?'),
         ("email.mine:X", 'there is no module "email.mine"\n    did you mean "email.mime"?'),

@@ -10,7 +10,7 @@ from hookflow.events.records import PHASES
 from hookflow.monitor.pace import Pace, bottleneck, verdict
 from hookflow.monitor.paint import Part, boxed, row, spread
 from hookflow.monitor.view import Scene
-from hookflow.monitor.words import ms, percent
+from hookflow.monitor.words import ms
 
 FILLS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒", "hooks": "▚", "other": "╌"}
 
@@ -29,19 +29,19 @@ def lines(scene: Scene, width: int) -> list[Strip]:
         wrong = row(width, (f" {scene.health.sentence} ", "alarm"))
         return [row(width, *_bar(pace, width)), wrong]
     said = verdict(scene.state, scene.plan) if width >= 100 else f"{bottleneck(pace)}  {ms(pace.p50):>5} ms"
-    legend, short = _legend(pace, PHASES, width >= 100), _legend(pace, PHASES[:-1], width >= 100)
-    for parts in (legend, short):
-        if sum(len(text) for text, _ in parts) + len(said) + 3 <= width:
-            return [row(width, *_bar(pace, width)), spread(width, parts, [(f"{said} ", "strong")])]
-    return [row(width, *_bar(pace, width)), row(width, *short)]
+    wide = width >= 100
+    legends = [_legend(pace, PHASES, wide), _legend(pace, PHASES[:-1], wide), _legend(pace, PHASES[:-1], False)]
+    for legend in legends:
+        if sum(len(text) for text, _ in legend) + len(said) + 3 <= width:
+            return [row(width, *_bar(pace, width)), spread(width, legend, [(f"{said} ", "strong")])]
+    return [row(width, *_bar(pace, width)), row(width, *legends[-1])]
 
 
 def _legend(pace: Pace, phases: Sequence[str], wide: bool) -> list[tuple[str, str]]:
     parts = []
     for phase in phases:
         word = phase if wide else {"forward": "fwd", "backward": "bwd", "optimizer": "opt"}.get(phase, phase)
-        figure = f"{percent(pace.phases[phase]):>4}" if wide else f"{100 * pace.phases[phase]:2.0f}"
-        parts += [(f" {FILLS[phase]} ", phase), (f"{word} ", "dim"), (f"{figure}%", "")]
+        parts += [(f" {FILLS[phase]} ", phase), (f"{word} ", "dim"), (f"{100 * pace.phases[phase]:2.0f}%", "")]
     return parts
 
 

@@ -28,9 +28,10 @@ def title(scene: Scene, width: int) -> Strip:
     run = state.run
     short = scene.id.rsplit("-", 1)[-1]
     state_word: Part = (f"{health.glyph} {health.condition.upper()}", CONDITION_STYLES.get(health.condition, "strong"))
+    badge = scene.badge if width >= 76 else scene.badge.split(" / ")[0]
     right: list[Part] = [
         *_counts(scene),
-        (f" {scene.badge} ", "badge" if scene.badge.startswith(("REPLAY", "FROZEN")) else "strong"),
+        (f" {badge} ", "badge" if scene.badge.startswith(("REPLAY", "FROZEN")) else "strong"),
     ]
     if state.synthetic:
         right = [(" SYNTHETIC DATA ", "alarm") if width >= 76 else (" SYNTHETIC ", "alarm"), " ", *right]
@@ -68,7 +69,7 @@ def progress(scene: Scene, width: int) -> Strip:
     state = scene.state
     run, pace = state.run, Pace.of(state)
     done = state.it / state.total_iters if state.total_iters else 0.0
-    eta = "done" if state.end else span(pace.eta) if pace.eta is not None else "–:––:––"
+    eta = "ended" if state.end else span(pace.eta) if pace.eta is not None else "–:––:––"
     right: list[Part] = [(f"{pace.iters_per_s:6.1f} it/s", ""), "  "]
     if width >= 100:
         right += [(f"{many(pace.samples_per_s):>5} samples/s", ""), "  "]
@@ -80,8 +81,9 @@ def progress(scene: Scene, width: int) -> Strip:
         whole = f"iter {state.it:>{len(str(state.total_iters))}}/{state.total_iters}"
     if width < 76:
         whole = whole.replace("epoch", "ep")
-    word = {"train": "iter", "val": "val ", "test": "test"}.get(state.stage, state.stage)
-    batch = f"{word} {state.batch:>{len(str(state.batches))}}/{state.batches}" if state.batches else word
+    word = {"train": "iter", "val": "val ", "test": "test"}.get(state.stage)
+    batch = f"{word} {state.batch:>{len(str(state.batches))}}/{state.batches}" if word else state.stage
+    within = state.batch / state.batches if word and state.batches else 0.0
     taken = (
         1
         + len(whole)
@@ -97,5 +99,5 @@ def progress(scene: Scene, width: int) -> Strip:
     first = min(room * 3 // 5, 40)
     second = min(room - first, 30)
     left: list[Part] = [" ", (whole, ""), " ", *bar(first, done), (f" {100 * done:3.0f}%", "strong"), "  "]
-    left += [(batch, ""), " ", *bar(second, state.batch / state.batches if state.batches else 0.0)]
+    left += [(batch, ""), " ", *bar(second, within)]
     return spread(width, left, right) if state.run else row(width, (" waiting for the run to begin …", "dim"))

@@ -24,6 +24,7 @@ NUMBERS = (
         "forward pass with the loss, backward pass, optimizer step; waiting for the GPU is booked where it happens",
     ),
     ("hooks, other", "all firings inside iterations; whatever else the loop did"),
+    ("verdict", "what iterations wait for; then all hooks together, wherever they fire, and the costliest, as %it"),
     ("charts", "a line for the training (means of neighbours), ◇ for each validation, ◆ for each checkpoint"),
     ("★", "the best value of this metric so far; of losses and errors the lowest, else the highest"),
     ("recorder", "time that writing the event log took, in its own thread"),
@@ -43,7 +44,7 @@ def help_page(scene: Scene, width: int, height: int) -> list[Strip]:
     inner = width - 2
     lines: list[Strip] = []
     if splits := scene.state.synthetic:
-        text = f"SYNTHETIC {' and '.join(splits)} data: accuracy and loss say nothing about the real data set"
+        text = f"SYNTHETIC {', '.join(splits)} data: accuracy and loss say nothing about the real data set"
         lines += [*(row(inner, " ", (f" {part} ", "alarm")) for part in wrapped(text, max(inner - 4, 10))), row(inner)]
     mode = "replay" if scene.replay else "live"
     lines.append(row(inner, (" keys", "title")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from textual.strip import Strip
 
 from hookflow.monitor.braille import draw, text
@@ -34,16 +35,20 @@ def metrics(scene: Scene, width: int, height: int) -> list[Strip]:
 
 
 def strips(scene: Scene, width: int, height: int) -> list[Strip]:
-    """Return each metric's last value on a row or two, for screens without room for a chart."""
-    parts: list[Part] = []
+    """Return the last values, as many as fit on one row, for screens without room for a chart."""
+    parts: list[tuple[str, str]] = []
+    left = width
     for name in charts(scene.state):
         line, marks = _data(scene.state, name)
-        parts += [(f" {name} ", "dim")]
-        parts += [(number(line[-1][1]), "train")] if line else []
-        parts += [(" ◇", "val"), (f"{number(marks[-1][1])}", "val")] if marks else []
-        parts += ["  "]
-    rows: list[Strip] = [row(width, *parts)]
-    return rows[:height]
+        told = [(f" {name}", "dim")]
+        told += [(f" {number(line[-1][1])}", "train")] if line else []
+        told += [(f" ◇{number(marks[-1][1])}", "val")] if marks else []
+        told += [("  ", "")]
+        left -= sum(cell_len(text) for text, _ in told)
+        if left < 0:
+            break
+        parts += told
+    return [row(width, *parts)][:height]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,7 @@ def _plot(
     train = draw([(it / end, scale.place(value)) for it, value in line], width, height)
     real = [(it / end, scale.place(value)) for it, value in marks if math.isfinite(value)]
     val = draw(real, width, height)
-    signs = {(round((1 - y) * (height - 1)), round(x * (width - 1))) for x, y in real}
+    signs = _signs(real, width, height)
     rows: list[list[Part]] = []
     for y in range(height):
         parts: list[Part] = []
@@ -143,6 +148,18 @@ def _plot(
                 parts.append((text([val[y][x]]), "val"))
         rows.append(_merged(parts))
     return rows
+
+
+def _signs(points: list[tuple[float, float]], width: int, height: int) -> set[tuple[int, int]]:
+    """Return the cells to mark, row and column; of marks that would crowd each other only the first."""
+    signs: set[tuple[int, int]] = set()
+    free = 0
+    for x, y in points:
+        column = round(x * (width - 1))
+        if column >= free:
+            signs.add((round((1 - y) * (height - 1)), column))
+            free = column + 3
+    return signs
 
 
 def _merged(parts: list[Part]) -> list[Part]:
