@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from hookflow.errors import UserError, Where
+from hookflow.pipeline.explain import explain
 from hookflow.pipeline.interpolate import escape, interpolate
 from hookflow.pipeline.load import dump, load, parse
 from hookflow.pipeline.overrides import read_value
@@ -172,6 +174,7 @@ values = st.recursive(
 )
 
 
+@settings(deadline=None)  # no test of ours is about time
 @given(values)
 def test_what_is_escaped_is_read_back(value: Any) -> None:
     assert filled_in({"a": escape(value)}) == ({"a": value}, [])
@@ -215,6 +218,7 @@ pipelines = st.fixed_dictionaries(
 ).map(Pipeline.model_validate)
 
 
+@settings(deadline=None)  # no test of ours is about time
 @given(pipelines)
 def test_a_pipeline_is_the_same_after_toml(written: Pipeline) -> None:
     read = parse(dump(written), Path("p.toml")).pipeline
@@ -229,12 +233,9 @@ junk = st.recursive(
 )
 
 
+@settings(deadline=None)  # no test of ours is about time
 @given(st.data())
 def test_whatever_stands_in_a_file_is_told_in_our_own_words(data: st.DataObject) -> None:
-    from pydantic import ValidationError
-
-    from hookflow.pipeline.explain import explain
-
     tree = parse(MINIMAL, Path("p.toml")).pipeline.model_dump(by_alias=True, exclude_none=True)
     for _ in range(data.draw(st.integers(1, 4))):
         table: Any = tree

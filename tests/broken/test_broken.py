@@ -1,0 +1,33 @@
+"""Every kind of bad pipeline here says what its golden file says. HOOKFLOW_GOLDEN=write writes them anew."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookflow.cli.app import main
+
+HERE = Path(__file__).parent
+PIPELINES = sorted(path.name for path in HERE.glob("*.toml"))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_broken_pipeline_says_what_is_wrong(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(HERE)
+    monkeypatch.setattr(sys, "argv", ["hookflow", "check", name])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr()
+    told = said.err.replace(str(HERE), "HERE")
+    golden = Path(name).with_suffix(".txt")
+    if os.environ.get("HOOKFLOW_GOLDEN") == "write":
+        golden.write_text(told, "utf-8")
+    assert (ended.value.code, said.out) == (2, "")
+    assert told == golden.read_text("utf-8")
+    assert not re.search(r"pydantic|https?:|Traceback", told)
