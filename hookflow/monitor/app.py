@@ -66,7 +66,7 @@ class MonitorApp(App[Outcome]):
         self._player = Player(Recording(run), replay) if replay is not None else None
         self._readonly = readonly
         self._view = View()
-        self._frozen: tuple[RunState, float] | None = None
+        self._frozen: RunState | None = None
         self._notice = ("", 0.0)
         self._life: Life = "unborn"
         self._inside: tuple[int, float] | None = None
@@ -133,7 +133,7 @@ class MonitorApp(App[Outcome]):
         self._canvas.show(screen(self._scene(), width, height))
 
     def _scene(self) -> Scene:
-        state = self._frozen[0] if self._frozen else self.state
+        state = self._frozen or self.state
         clock = self._player.moment if self._player else time.time()
         notice, until = self._notice
         return Scene(
@@ -182,7 +182,7 @@ class MonitorApp(App[Outcome]):
             case "pause":
                 self._ask("resume" if self.state.stage == "paused" else "pause")
             case "freeze":
-                self._frozen = None if self._frozen else (copy.deepcopy(self.state), time.time())
+                self._frozen = None if self._frozen else copy.deepcopy(self.state)
             case "picture":
                 self._picture()
             case _ if self._player:

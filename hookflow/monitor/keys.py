@@ -32,12 +32,12 @@ Wish = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """`names` as Textual calls them; `shown` as the help writes them; `only` for a view of a live run or a replay."""
+    """`names` as Textual calls them; `shown` as the help writes them; `only` says where it counts."""
 
     names: tuple[str, ...]
     shown: str
     about: str
-    only: Literal["", "live", "replay"] = ""
+    only: Literal["", "live", "replay", "question"] = ""
 
 
 KEYS = (
@@ -63,7 +63,7 @@ KEYS = (
     Key(("l",), "l", "logarithmic scale of the charts"),
     Key(("P",), "P", "save a picture (SVG) in the run directory"),
     Key(("q", "ctrl+c", "ctrl+q"), "q", "leave; asks whether the training goes on"),
-    Key(("y", "n", "d"), "y n d", "answers where something is asked"),
+    Key(("y", "n", "d"), "y n d", "answers where something is asked", "question"),
 )
 
 _SCRUB: dict[str, Wish] = {

@@ -20,7 +20,7 @@ def over(lines: Sequence[Strip], scene: Scene, width: int) -> list[Strip]:
     """Return the screen with the question in its middle."""
     wide = min(width, 50)
     body = [row(wide - 2), *(row(wide - 2, (f"  {key:>4} ", "strong"), f" {what}") for key, what in CHOICES)]
-    body += [row(wide - 2, (f"        later: hookflow watch {scene.id}", "dim")), row(wide - 2)]
+    body += [row(wide - 2, (f"        later: hookflow watch {scene.id.rsplit('-', 1)[-1]}", "dim")), row(wide - 2)]
     box = boxed("leave the dashboard?", body, wide, min(len(body) + 2, len(lines)), focused=True)
     x, y = (width - wide) // 2, max((len(lines) - len(box)) // 2, 0)
     shown = list(lines)
