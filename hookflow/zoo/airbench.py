@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
+
+Width = Annotated[int, Field(ge=1)]
 
 
 class Group(nn.Module):
@@ -32,7 +36,11 @@ class AirNet(nn.Module):
     pictures. The scales of the batch norms are fixed at one. `widths` is the one dial: it sets cost and accuracy.
     """
 
-    def __init__(self, widths: Sequence[int] = (32, 128, 128), num_classes: int = 10) -> None:
+    def __init__(
+        self,
+        widths: Annotated[Sequence[Width], Field(min_length=1, max_length=4)] = (32, 128, 128),
+        num_classes: Annotated[int, Field(ge=1)] = 10,
+    ) -> None:
         super().__init__()
         self.whiten = nn.Conv2d(3, 24, 2)
         self.whiten.weight.requires_grad_(False)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -40,6 +40,7 @@ def cifar10(
     download: bool = True,
     on_missing: Literal["error", "synthetic"] = "error",
     augment: bool | None = None,
+    sizes: Sequence[Annotated[int, Field(ge=1)]] = (),
     seed: int,
     device: torch.device,
     say: Callable[[str], None],
@@ -55,7 +56,8 @@ def cifar10(
     A folder that is there but not whole is always an error.
 
     `limit` takes the first examples of the split; they are in random order already, so the classes stay balanced.
-    `augment` (flips and shifts) is on for `train` unless said otherwise. `say` takes lines for people.
+    `augment` (flips and shifts) is on for `train` unless said otherwise. `sizes` are the sides in pixels that the
+    pictures are scaled to, epoch by epoch, the last for all that follow; if there are none they keep their 32.
 
     Raises UserError when the pictures are not there or not whole.
     """
@@ -67,7 +69,14 @@ def cifar10(
         if folder is None and on_missing == "synthetic":
             say(f"no CIFAR-10 in {at} ({why}): drawn pictures take its place, and accuracies on them mean little")
             return synthetic(
-                split=split, batch_size=batch_size, limit=limit, augment=augment, seed=seed, device=device, say=say
+                split=split,
+                batch_size=batch_size,
+                limit=limit,
+                augment=augment,
+                sizes=sizes,
+                seed=seed,
+                device=device,
+                say=say,
             )
         if folder is None:
             raise UserError(_missing(at, why))
@@ -81,6 +90,7 @@ def cifar10(
         batch_size=batch_size,
         training=training,
         augment=training if augment is None else augment,
+        sizes=sizes,
         seed=seed,
         device=device,
         note=f"{split}, from {folder}",

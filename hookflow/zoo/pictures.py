@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from hookflow.events.records import DataInfo
 
@@ -37,6 +38,9 @@ class Pictures:
     reflected, and flips: a coin for each picture in the first epoch, then the other way round every other epoch, so
     that two epochs in a row always see both sides.
 
+    `sizes` are the sides, in pixels, that pictures are scaled to, epoch by epoch; the last goes for all that follow.
+    A net that takes any size learns most of what it needs from small pictures first, at the square of their side.
+
     Draws come from generators of their own, on the CPU: they are the same on every device, and take nothing from the
     global generators.
     """
@@ -50,6 +54,7 @@ class Pictures:
         batch_size: int,
         training: bool,
         augment: bool,
+        sizes: Sequence[int] = (),
         seed: int,
         device: torch.device,
         synthetic: bool = False,
@@ -60,6 +65,7 @@ class Pictures:
         self._batch_size = min(batch_size, examples)
         self._training = training
         self._augment = augment
+        self._sizes = sizes
         self._seed = seed
         if augment:
             pictures = _bordered(pictures)
@@ -99,7 +105,7 @@ class Pictures:
                 pictures = torch.where(flip[rows].view(-1, 1, 1, 1), pictures.flip(3), pictures)
             else:
                 pictures = self._pictures[rows].permute(0, 3, 1, 2)
-            yield Batch(self._normalised(pictures), self._classes[rows])
+            yield Batch(self._sized(self._normalised(pictures), epoch), self._classes[rows])
 
     def sample(self, count: int) -> Tensor:
         """Return the first `count` pictures (or all, if fewer), normalised, without augmentation."""
@@ -115,6 +121,12 @@ class Pictures:
 
     def _normalised(self, pictures: Tensor) -> Tensor:
         return pictures.to(torch.float32, memory_format=torch.channels_last).mul_(self._scale).add_(self._offset)
+
+    def _sized(self, pictures: Tensor, epoch: int) -> Tensor:
+        if not self._sizes:
+            return pictures
+        side = self._sizes[min(epoch, len(self._sizes) - 1)]
+        return functional.interpolate(pictures, size=(side, side), mode="bilinear", antialias=True)
 
     def _generator(self, *key: int) -> torch.Generator:
         """Return a generator seeded by the source's seed and `key`, unlike that of any other key."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -24,6 +24,7 @@ def synthetic(
     batch_size: Annotated[int, Field(ge=1)] = 256,
     limit: Annotated[int, Field(ge=1)] | None = None,
     augment: bool | None = None,
+    sizes: Sequence[Annotated[int, Field(ge=1)]] = (),
     seed: int,
     device: torch.device,
     say: Callable[[str], None],
@@ -44,6 +45,7 @@ def synthetic(
         batch_size=batch_size,
         training=training,
         augment=training if augment is None else augment,
+        sizes=sizes,
         seed=seed,
         device=device,
         synthetic=True,

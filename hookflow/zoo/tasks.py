@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -13,7 +16,7 @@ class Classification:
     that their losses compare. `flip_at_test` evaluates a picture by the mean of its logits and its mirror's.
     """
 
-    def __init__(self, label_smoothing: float = 0.0, flip_at_test: bool = False) -> None:
+    def __init__(self, label_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0, flip_at_test: bool = False) -> None:
         self.label_smoothing = label_smoothing
         self.flip_at_test = flip_at_test
 

@@ -11,7 +11,7 @@ from hookflow.zoo.pictures import MEAN, STD, Batch, Pictures
 CPU = torch.device("cpu")
 
 
-def make(examples=50, *, batch_size=16, training=True, augment=True, seed=3, side=8):
+def make(examples=50, *, batch_size=16, training=True, augment=True, sizes=(), seed=3, side=8):
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, (examples, side, side, 3), dtype=np.uint8)
     classes = np.arange(examples, dtype=np.int64)  # a class of its own for each, to tell them apart
@@ -22,6 +22,7 @@ def make(examples=50, *, batch_size=16, training=True, augment=True, seed=3, sid
         batch_size=batch_size,
         training=training,
         augment=augment,
+        sizes=sizes,
         seed=seed,
         device=CPU,
     )
@@ -118,3 +119,13 @@ def test_augmentation_shifts_within_a_reflected_border_and_flips_alternately():
         assert 60 < sum(flipped for *_, flipped in epoch.values()) < 140
     for before, after in pairwise(epochs):
         assert all(before[number][2] != after[number][2] for number in range(200))
+
+
+def test_pictures_grow_epoch_by_epoch_and_stay_what_they_are():
+    source, full = make(sizes=[4, 6, 8]), make()
+    for epoch, side in enumerate([4, 6, 8, 8]):
+        for small, large in zip(source.epoch(epoch), full.epoch(epoch), strict=True):
+            assert small.pictures.shape == (16, 3, side, side)
+            assert torch.equal(small.classes, large.classes)
+            assert torch.allclose(small.pictures.mean((2, 3)), large.pictures.mean((2, 3)), atol=0.1)
+    assert torch.equal(small.pictures, large.pictures)
