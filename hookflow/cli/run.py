@@ -59,7 +59,7 @@ def run(
         return
     code = _show(run_dir, child, _chosen(ui))
     if code == 2:
-        print(f"hookflow: {_last_words(run_dir)}", file=sys.stderr)
+        print(_last_words(run_dir), file=sys.stderr)
     raise typer.Exit(code)
 
 
@@ -115,7 +115,7 @@ def _chosen(ui: UI) -> UI:
     if ui is not UI.auto:
         return ui
     terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    return UI.tui if terminal and "CI" not in os.environ else UI.plain
+    return UI.tui if terminal and not os.environ.get("CI") else UI.plain
 
 
 def _show(run_dir: RunDir, child: subprocess.Popen[bytes], ui: UI) -> int:

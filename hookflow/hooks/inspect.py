@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from hookflow.errors import Problem, Where, nearest
 from hookflow.graph.plan import Half
 from hookflow.graph.points import BY_NAME, PAIRS
+from hookflow.pipeline.explain import wrong_value
 
 POINT_LIKE = ("before_", "after_", "on_", "around_")
 """A method that begins like this is meant for a point: a misspelt one is a mistake, never ignored."""
@@ -107,7 +109,7 @@ def wrong_arguments(
     place: Callable[[str], Where],
     filled: Collection[str] = (),
 ) -> Iterator[Problem]:
-    """Yield what is wrong with `args` for calling `make`: unknown and missing names, types, ranges.
+    """Yield what is wrong with `args`, values of a file, for calling `make`: unknown and missing names, types, ranges.
 
     `place` gives the place of an argument by its name, and that of the call for an empty name; `filled` names the
     arguments that somebody else gives.
@@ -133,8 +135,11 @@ def wrong_arguments(
 
 
 def _wrong_value(called: str, name: str, value: Any, annotation: Any, where: Where) -> Iterator[Problem]:
+    """Hold a value of the file against the annotation of its argument, as strictly as JSON would be: "3" is no 3."""
     try:
-        TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value)
+        TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True)).validate_json(
+            json.dumps(value), strict=True
+        )
     except ValidationError as error:
-        said = error.errors()[0]["msg"]
-        yield Problem(f'{called}: "{name}" = {value!r}: {said[0].lower()}{said[1:]}', where)
+        said, hint = wrong_value(error.errors(include_url=False)[0], f'{called}: "{name}"')
+        yield Problem(said, where, hint)

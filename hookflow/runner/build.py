@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -95,15 +95,15 @@ class _Builder:
     ) -> tuple[Callable[..., Any], dict[str, Any]]:
         """Return what `part` names, and its args with those of `offers` that it takes and the file does not give."""
         make = refer(part.use, self.base, self.places.of(f"{key}.use"), registered)
-        args = {name: value for name, value in offers.items() if name in _parameters(make)} | part.args
-        self._check(make, args, key)
-        return make, args
+        offered = {name: value for name, value in offers.items() if name in _parameters(make)}
+        self._check(make, part.args, key, offered)
+        return make, offered | part.args
 
     def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         declared = self.pipeline.optimizer
         make = refer(declared.use, self.base, self.places.of("optimizer.use"))
+        self._check(make, declared.args, "optimizer", ["params"])
         args = {"params": self._param_groups(model, declared.groups)} | declared.args
-        self._check(make, args, "optimizer")
         optimizer: torch.optim.Optimizer = self._call(make, args, "optimizer")
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
@@ -131,11 +131,11 @@ class _Builder:
         hook.name = name
         return hook
 
-    def _check(self, make: Callable[..., Any], args: Mapping[str, Any], key: str) -> None:
+    def _check(self, make: Callable[..., Any], args: Mapping[str, Any], key: str, filled: Collection[str]) -> None:
         def place(name: str) -> Where:
             return self.places.of(f"{key}.args.{name}" if name else f"{key}.use")
 
-        if problems := list(wrong_arguments(make, args, key, place)):
+        if problems := list(wrong_arguments(make, args, key, place, filled)):
             raise UserError(problems)
 
     def _call(self, make: Callable[..., Any], args: Mapping[str, Any], key: str) -> Any:

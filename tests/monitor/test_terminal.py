@@ -60,6 +60,9 @@ class Terminal:
             assert time.monotonic() < until, "\n".join(self.screen.display)
             self._read(0.1)
 
+    def press(self, keys: str) -> None:
+        os.write(self._master, keys.encode())
+
     def finish(self) -> int:
         """Read to the end of the child and return its exit code."""
         until = time.monotonic() + 30
@@ -108,6 +111,6 @@ def test_a_signal_ends_it_and_the_terminal_is_as_before(dashboard: Terminal, num
 def test_it_paints_with_few_colours_and_many(dashboard: Terminal) -> None:
     dashboard.wait_for("SYNTHETIC DATA")
     dashboard.wait_for("2 hooks @ after_train_iter")
-    os.write(dashboard._master, b"qd")
+    dashboard.press("qd")
     assert dashboard.finish() == 0
     assert "Traceback" not in dashboard.output.decode()

@@ -1,0 +1,148 @@
+"""The command line as a user meets it: real processes, the shipped pipeline, files that stay."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookflow.events.rundir import RunDir, all_runs
+from tests.conftest import TOY, hookflow, records, wait_for
+from tests.monitor.test_terminal import Terminal
+
+ROOT = Path(__file__).parents[2]
+CIFAR = ROOT / "pipelines" / "cifar.toml"
+SMOKE = [
+    f"--set={key}"
+    for key in (
+        "run.max_epochs=1",
+        "model.args.widths=[8,8,8]",
+        "data.train.args.limit=512",
+        "data.val.args.limit=256",
+        "data.test.args.limit=256",
+    )
+]
+REAL = ROOT.parent / "shared" / "data" / "cifar10"
+SLOW = '--set=hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
+
+
+def only_run(folder: Path) -> RunDir:
+    (run,) = all_runs(folder / "runs")
+    return run
+
+
+def test_the_shipped_pipeline_on_drawn_pictures_says_so_everywhere(tmp_path: Path) -> None:
+    no_download = [f"--set=data.{split}.args.download=false" for split in ("train", "val", "test")]
+    done = hookflow("run", str(CIFAR), "--test", *SMOKE, *no_download, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert any("SYNTHETIC" in line and "split=train" in line for line in lines)
+    assert any("SYNTHETIC" in line for line in lines[-8:]), "the summary says so, too"
+    assert re.search(r"test +it=2 ep=1 .*accuracy=0\.\d+", done.stdout)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f]", done.stdout), "plain lines hold no control characters"
+    run = only_run(tmp_path)
+    assert records(run, "run")[0]["data"]["train"]["synthetic"]  # type: ignore[index]
+    assert (run.checkpoints / "last" / "model.pt").exists()
+    listed = hookflow("runs", cwd=tmp_path)
+    assert run.id in listed.stdout
+    assert "SYNTHETIC" in listed.stdout
+
+
+@pytest.mark.skipif(not (REAL / "unpack.py").exists(), reason="no real pictures beside this checkout")
+def test_the_shipped_pipeline_learns_on_real_pictures(tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    subprocess.run([sys.executable, REAL / "unpack.py", "--exact", tmp_path / "data"], check=True, capture_output=True)
+    limits = ["--set=data.train.args.limit=4096", "--set=data.val.args.limit=1000", "--set=run.max_epochs=3"]
+    root = f"--set=data.train.args.root={tmp_path / 'data'}"
+    done = hookflow("run", str(CIFAR), root, *limits, "--set=model.args.widths=[16,16,16]", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SYNTHETIC" not in done.stdout
+    accuracy = records(only_run(tmp_path), "metrics")[-1]["v"]["accuracy"]  # type: ignore[index]
+    assert accuracy > 0.2, "twice what guessing gives"
+
+
+def test_ctrl_c_finishes_the_iteration_saves_and_exits_with_130(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hookflow", "run", str(TOY), "--set=run.max_epochs=500", SLOW]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as child:
+        wait_for(lambda: bool(all_runs(tmp_path / "runs")) and len(records(only_run(tmp_path), "epoch")) > 0)
+        child.send_signal(signal.SIGINT)
+        printed, _ = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "status=interrupted" in printed
+    run = only_run(tmp_path)
+    (end,) = records(run, "end")
+    assert records(run, "checkpoint")[-1]["it"] == end["it"]
+
+    more = f"--set=run.max_epochs={end['ep'] + 2}"  # type: ignore[operator]
+    resumed = hookflow("run", "--resume", run.id, more, "--set=hooks.slow.enabled=false", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert f"iteration {end['it']}, epoch {end['ep']}" in resumed.stdout
+    assert records(run, "end")[-1]["status"] == "finished"
+
+
+def test_killing_the_viewer_harms_no_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hookflow", "run", str(TOY), "--set=run.max_epochs=30", SLOW]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as viewer:
+        wait_for(lambda: bool(all_runs(tmp_path / "runs")) and len(records(only_run(tmp_path), "epoch")) > 0)
+        viewer.kill()
+    run = only_run(tmp_path)
+    wait_for(lambda: bool(records(run, "end")))
+    assert records(run, "end")[0]["status"] == "finished"
+    wait_for(lambda: run.life() == "gone")
+
+
+def test_json_is_the_event_log_line_by_line(tmp_path: Path) -> None:
+    done = hookflow("run", str(TOY), "--ui=json", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout == only_run(tmp_path).events.read_text()
+
+
+def test_none_prints_nothing(tmp_path: Path) -> None:
+    done = hookflow("run", str(TOY), "--ui=none", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_in_process_for_a_debugger(tmp_path: Path) -> None:
+    done = hookflow("run", str(TOY), "--in-process", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert records(only_run(tmp_path), "end")[0]["status"] == "finished"
+
+
+def test_a_mistake_found_while_building_is_told_with_its_place(tmp_path: Path) -> None:
+    pipeline = tmp_path / "mine.toml"
+    pipeline.write_text(TOY.read_text().replace('"./', f'"{TOY.parent}/').replace("lr = 0.1", "lrr = 0.1"))
+    done = hookflow("run", str(pipeline), cwd=tmp_path)
+    assert done.returncode == 2
+    line = pipeline.read_text().splitlines().index("args = { lrr = 0.1, momentum = 0.9 }") + 1
+    assert f"{pipeline}:{line}: " in done.stderr
+    assert 'did you mean "lr"?' in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_the_dashboard_in_a_real_terminal(tmp_path: Path) -> None:
+    before = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        terminal = Terminal(sys.executable, "-m", "hookflow", "run", str(TOY), "--set=run.max_epochs=500", SLOW, CI="")
+        try:
+            terminal.wait_for("RUNNING")
+            terminal.wait_for("SYNTHETIC")
+            terminal.press("q")
+            terminal.wait_for("detach")
+            terminal.press("d")
+            assert terminal.finish() == 0
+            assert terminal.mode == terminal.cooked
+            run = only_run(tmp_path)
+            assert run.life() == "alive", "the run goes on"
+            assert f"hookflow watch {run.id}" in terminal.output.decode()
+        finally:
+            terminal.close()
+            os.kill(only_run(tmp_path).describe()["pid"], signal.SIGTERM)
+            wait_for(lambda: only_run(tmp_path).life() == "gone")
+    finally:
+        os.chdir(before)
