@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
@@ -22,6 +23,9 @@ TESTS = Path(__file__).parent
 TOY = TESTS / "toy.toml"
 
 NewRun = Callable[..., RunDir]
+
+settings.register_profile("hookflow", deadline=None)  # a busy machine is no mistake
+settings.load_profile("hookflow")
 
 
 @pytest.fixture
