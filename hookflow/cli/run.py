@@ -129,7 +129,11 @@ def _show(run_dir: RunDir, child: subprocess.Popen[bytes], ui: UI) -> int:
         from hookflow.monitor.jsonl import follow
     else:
         from hookflow.monitor.plain import follow
-    return follow(run_dir, sys.stdout, child_exit=child.poll)
+    try:
+        return follow(run_dir, sys.stdout, child_exit=child.poll)
+    except BrokenPipeError:  # nobody reads any more, as after `| head`; the training goes on to its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return child.wait()
 
 
 def _dashboard(run_dir: RunDir, child: subprocess.Popen[bytes]) -> int:

@@ -102,6 +102,18 @@ def test_json_is_the_event_log_line_by_line(tmp_path: Path) -> None:
     assert done.stdout == only_run(tmp_path).events.read_text()
 
 
+def test_a_reader_that_goes_away_ends_no_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hookflow", "run", str(TOY)]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.readline()
+        child.stdout.close()
+        assert child.stderr.read() == b""
+    assert child.returncode == 0
+    assert records(only_run(tmp_path), "end")[0]["status"] == "finished"
+
+
 def test_none_prints_nothing(tmp_path: Path) -> None:
     done = hookflow("run", str(TOY), "--ui=none", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
