@@ -42,7 +42,7 @@ class AirNet(nn.Module):
         num_classes: Annotated[int, Field(ge=1)] = 10,
     ) -> None:
         super().__init__()
-        self.whiten = nn.Conv2d(3, 24, 2)
+        self.whiten = nn.Conv2d(3, 24, 2, bias=False)
         self.whiten.weight.requires_grad_(False)
         inputs = (self.whiten.out_channels, *widths)
         self.groups = nn.Sequential(*map(Group, inputs, widths))
