@@ -11,7 +11,7 @@ from hookflow.cli.options import Overrides, PipelineFile
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
     from hookflow.graph.render.links import Link
-    from hookflow.pipeline.schema import Pipeline, RunSection
+    from hookflow.pipeline.schema import Pipeline
 
 
 SHOWN = 6
@@ -19,12 +19,15 @@ SHOWN = 6
 
 
 def check(pipeline: PipelineFile, set_: Overrides = None) -> None:
-    """Check a pipeline: its keys, its hooks and their order. Model, data and optimizer are made by a run alone."""
-    from hookflow.hooks.compile import compile_pipeline
+    """Check a pipeline: its keys, its hooks and their order, and that all it names is there.
+
+    The arguments of model, data and optimizer are checked by a run, before it fetches any data.
+    """
+    from hookflow.cli.sound import sound_plan
     from hookflow.pipeline.load import load
 
     loaded = load(pipeline, set_ or ())
-    plan = compile_pipeline(loaded)
+    plan = sound_plan(loaded)
     print(f"{pipeline} is sound")
     for name, text in _summary(loaded.pipeline, plan):
         print(f"  {name:<10} {text}")
@@ -33,7 +36,7 @@ def check(pipeline: PipelineFile, set_: Overrides = None) -> None:
 
 
 def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
-    yield pipeline.run.name, _length(pipeline.run)
+    yield pipeline.run.name, _length(pipeline)
     yield "model", pipeline.model.use
     yield "task", pipeline.task.use
     yield "optimizer", pipeline.optimizer.use
@@ -53,10 +56,12 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
         yield "", f"and {len(left) - SHOWN} more"
 
 
-def _length(run: RunSection) -> str:
+def _length(pipeline: Pipeline) -> str:
+    run = pipeline.run
     unit, length = ("epoch", run.max_epochs) if run.max_epochs else ("iteration", run.max_iters or 0)
     every = f"each {unit}" if run.val_every == 1 else f"every {run.val_every} {unit}s"
-    return f"{_count(length, unit)}, validation after {every}{', then the test' if run.test else ''}"
+    validation = f", validation after {every}" if pipeline.data.val else ""
+    return f"{_count(length, unit)}{validation}{', then the test' if run.test else ''}"
 
 
 def _order(reasons: Counter[str]) -> str:

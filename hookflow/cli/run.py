@@ -72,8 +72,8 @@ def _last_words(run_dir: RunDir) -> str:
 
 
 def _new(target: str | None, overrides: list[str]) -> RunDir:
+    from hookflow.cli.sound import sound_plan
     from hookflow.events.rundir import RunDir
-    from hookflow.hooks.compile import compile_pipeline
     from hookflow.pipeline.load import load
     from hookflow.runner.launch import prepare
 
@@ -82,7 +82,7 @@ def _new(target: str | None, overrides: list[str]) -> RunDir:
             Problem("name a pipeline file, or a run with --resume", hint="e.g. hookflow run pipelines/cifar.toml")
         )
     loaded = load(Path(target), overrides)
-    plan = compile_pipeline(loaded)
+    plan = sound_plan(loaded)
     run_dir = RunDir.create(Path(loaded.pipeline.run.dir), loaded.pipeline.run.name)
     prepare(loaded, plan, run_dir, loaded.source.parent)
     return run_dir
@@ -91,7 +91,7 @@ def _new(target: str | None, overrides: list[str]) -> RunDir:
 def _resumed(target: str | None, overrides: list[str]) -> RunDir:
     """Return the run to go on with; overrides are laid over what it was run with."""
     from hookflow.cli.find import find_run
-    from hookflow.hooks.compile import compile_pipeline
+    from hookflow.cli.sound import sound_plan
     from hookflow.pipeline.load import load
     from hookflow.runner.launch import prepare
 
@@ -107,7 +107,7 @@ def _resumed(target: str | None, overrides: list[str]) -> RunDir:
     if overrides:
         base = Path(run_dir.describe()["base"])
         loaded = load(run_dir.pipeline, overrides)
-        prepare(loaded, compile_pipeline(loaded, base), run_dir, base)
+        prepare(loaded, sound_plan(loaded, base), run_dir, base)
     return run_dir
 
 

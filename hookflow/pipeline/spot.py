@@ -1,0 +1,105 @@
+"""Whether what `use` names is there, as far as can be seen without importing it.
+
+`hookflow check` must not import torch to say that a model's file is missing. So files are parsed, not run; where a
+module makes up its names as it goes (a star import, a `__getattr__`), it has the benefit of the doubt.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+
+from hookflow.errors import Problem, Where, nearest
+from hookflow.pipeline.load import Loaded
+from hookflow.pipeline.refer import FORMS
+from hookflow.pipeline.registry import DATA
+
+
+def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
+    """Return a problem for each model, task, optimizer and data source that is seen not to be there."""
+    pipeline = loaded.pipeline
+    parts = {
+        "model": pipeline.model,
+        "task": pipeline.task,
+        "optimizer": pipeline.optimizer,
+        "data.train": pipeline.data.train,
+        "data.val": pipeline.data.val,
+        "data.test": pipeline.data.test,
+    }
+    found = (
+        _missing(part.use, base, loaded.places.of(f"{key}.use"), DATA if key.startswith("data") else {})
+        for key, part in parts.items()
+        if part is not None
+    )
+    return [problem for problem in found if problem is not None]
+
+
+def _missing(use: str, base: Path, where: Where, short: Mapping[str, str]) -> Problem | None:
+    module, colon, name = short.get(use, use).rpartition(":")
+    if not colon:
+        dotted = use.rpartition(".")
+        hint = nearest(use, short) or (
+            f'write "{dotted[0]}:{dotted[2]}"' if dotted[0].strip("./") else f"write {FORMS}"
+        )
+        return Problem(f'there is nothing called "{use}"', where, hint)
+    if module.endswith(".py"):
+        file: Path | None = (base / module).resolve()
+        if not (base / module).is_file():
+            beside = [other.name for other in (base / module).parent.glob("*.py")]
+            return Problem(f'there is no file "{module}" ({file})', where, nearest(Path(module).name, beside))
+    else:
+        try:
+            file = _module_file(module)
+        except ModuleNotFoundError as error:
+            return Problem(f'there is no module "{error.name}"', where)
+    names = _names(file) if file else None
+    first = name.partition(".")[0]
+    if names is None or first in names:
+        return None
+    return Problem(f'"{use}": there is no "{first}" in {module}', where, nearest(first, names))
+
+
+def _module_file(module: str) -> Path | None:
+    """Return the source of a module without importing its parents; None when it has none that can be read.
+
+    Raises ModuleNotFoundError, with the first part that is missing as its name.
+    """
+    top, *rest = module.split(".")
+    spec = find_spec(top)  # a top-level name has no parents that this would import
+    seen = top
+    for part in rest:
+        if spec is None:
+            break
+        spec, seen = PathFinder.find_spec(f"{seen}.{part}", spec.submodule_search_locations), f"{seen}.{part}"
+    if spec is None:
+        raise ModuleNotFoundError(name=seen)
+    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+
+
+def _names(file: Path) -> set[str] | None:
+    """Return what a module defines at its top level; None when that cannot be told without running it."""
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None  # what is wrong with it, importing it tells better
+    names = set(_bound(tree))
+    return None if names & {"*", "__getattr__"} else names
+
+
+def _bound(node: ast.AST) -> Iterator[str]:
+    """Yield every name that is bound at the top level, inside `if` and `try` too."""
+    for child in ast.iter_child_nodes(node):
+        match child:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                yield from ((alias.asname or alias.name).partition(".")[0] for alias in aliases)
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+            case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                continue
+            case _:
+                yield from _bound(child)
