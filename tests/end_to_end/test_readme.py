@@ -1,0 +1,36 @@
+"""What the README shows works as it stands there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hookflow.hooks.registry import BUILT_IN
+from tests.conftest import hookflow, records
+from tests.end_to_end.test_run import only_run
+
+README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+
+
+def block(marker: str) -> str:
+    """Return the code block that begins with the marker."""
+    (found,) = re.findall(rf"```\w+\n({re.escape(marker)}\n.*?)```", README, re.DOTALL)
+    return str(found)
+
+
+def test_the_pipeline_and_the_hook_run_as_they_stand(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(block("# mine.toml") + block("[hooks.weight_norm]"))
+    (tmp_path / "net.py").write_text(block("# net.py"))
+    (tmp_path / "norm.py").write_text(block("# norm.py"))
+    done = hookflow("check", "mine.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = hookflow("run", "mine.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = only_run(tmp_path)
+    logged = {name for record in records(run, "scalars") for name in record["v"]}  # type: ignore[attr-defined]
+    assert {"loss", "lr", "grad_norm", "weight_norm"} <= logged
+    assert records(run, "metrics")[-1]["v"]["accuracy"] > 0.9  # type: ignore[index]
+
+
+def test_every_hook_that_comes_with_it_is_listed() -> None:
+    assert re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE) == sorted(BUILT_IN)
