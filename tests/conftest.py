@@ -37,7 +37,8 @@ def new_run(tmp_path: Path) -> NewRun:
 
     def make(*overrides: str, swap: tuple[str, str] | None = None) -> RunDir:
         text = TOY.read_text()
-        loaded = parse(text.replace(*swap) if swap else text, TOY, overrides)
+        threads = "run.threads=1"  # two runs in a row must not fight for the processor
+        loaded = parse(text.replace(*swap) if swap else text, TOY, (threads, *overrides))
         run_dir = RunDir.create(tmp_path / "runs", loaded.pipeline.run.name)
         prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
         return run_dir

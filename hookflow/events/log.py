@@ -14,11 +14,14 @@ CHUNK = 1 << 20
 
 
 def encode(record: Mapping[str, Any]) -> str:
-    """Return the record as one line of strict JSON; a number that is not finite becomes its name as a string."""
+    """Return the record as one line of strict JSON; a number that is not finite becomes its name as a string.
+
+    So does anything that JSON does not know: a log takes what it is given.
+    """
     try:
-        return json.dumps(record, separators=(",", ":"), allow_nan=False)
+        return json.dumps(record, separators=(",", ":"), allow_nan=False, default=str)
     except ValueError:
-        return json.dumps(_finite(record), separators=(",", ":"))
+        return json.dumps(_finite(record), separators=(",", ":"), default=str)
 
 
 def _finite(value: Any) -> Any:
@@ -37,6 +40,7 @@ class Appender:
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._torn = False
         self._mend(path)
 
     def _mend(self, path: Path) -> None:
@@ -49,11 +53,17 @@ class Appender:
                     os.write(self._file, b"\n")
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> int:
-        """Append the records and return how many bytes that took."""
-        data = "".join(encode(record) + "\n" for record in records).encode()
+        """Append the records and return how many bytes that took.
+
+        Raises OSError when the disk does not take them all; the line that this tears costs no record that comes after.
+        """
+        data = ("\n" * self._torn + "".join(encode(record) + "\n" for record in records)).encode()
         rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(self._file, rest) :]
+        try:
+            while rest:
+                rest = rest[os.write(self._file, rest) :]
+        finally:
+            self._torn = bool(rest) and (self._torn or len(rest) < len(data))
         return len(data)
 
     def close(self) -> None:

@@ -23,12 +23,23 @@ class Throughput(Hook):
         window: Annotated[int, Field(ge=1, description="iterations that one figure covers")] = 20,
     ) -> None:
         self.window = window
-        self.began = 0.0
+        self.began = self.paused = 0.0
         self.samples = 0
         self.iterations = 0
 
-    def before_train_epoch(self) -> None:
+    def before_train(self) -> None:
         self.began, self.samples, self.iterations = time.perf_counter(), 0, 0
+
+    before_train_epoch = before_train
+
+    def before_val(self) -> None:
+        self.paused = time.perf_counter()
+
+    def after_val(self) -> None:
+        self.began += time.perf_counter() - self.paused
+
+    before_save_checkpoint = before_val
+    after_save_checkpoint = after_val
 
     def after_train_iter(self, run: Run) -> None:
         self.samples += run.batch_size

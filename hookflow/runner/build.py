@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import random
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -22,6 +23,9 @@ from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import Component, ParamGroup, RunSection
 from hookflow.runner.device import choose_device, choose_precision
+from hookflow.runner.source import as_source
+
+Made = TypeVar("Made")
 
 DATA = {"cifar10": "hookflow.zoo.cifar10:cifar10"}
 """Short names of data sources."""
@@ -41,7 +45,7 @@ class Parts:
     hooks: Mapping[str, Any]
 
 
-def build(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str], None]) -> Parts:
+def build(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> Parts:
     """Build everything. Paths of the pipeline's own files are relative to `base`; `say` takes lines for people.
 
     Raises UserError with the place in the pipeline when something cannot be built from what is written there.
@@ -50,7 +54,7 @@ def build(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str], None]) ->
 
 
 class _Builder:
-    def __init__(self, loaded: Loaded, base: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, loaded: Loaded, base: Path, say: Callable[..., None]) -> None:
         self.pipeline = loaded.pipeline
         self.places = loaded.places
         self.base = base
@@ -62,15 +66,14 @@ class _Builder:
             torch.set_num_threads(section.threads)
         device = choose_device(section.device)
         seed_everything(section.seed)
-        layout = torch.channels_last if section.channels_last else torch.preserve_format
-        model = self._make("model", self.pipeline.model).to(device=device, memory_format=layout)
+        model = self._model(device)
         return Parts(
             section=section,
             device=device,
             precision=choose_precision(section.precision, device),
             model=model,
             optimizer=self._optimizer(model),
-            task=self._make("task", self.pipeline.task),
+            task=self._task(),
             hooks={hook.name: self._hook(hook.name, hook.use, hook.args) for hook in plan.hooks},
             data=self._data(device),  # last, since it may take long, and all else can be wrong in no time
         )
@@ -85,7 +88,33 @@ class _Builder:
         }
         parts = {f"data.{split}": part for split, part in splits.items() if part is not None}
         makes = {key: self._find(key, part, offers, DATA) for key, part in parts.items()}
-        return {key.removeprefix("data."): self._call(*make, key) for key, make in makes.items()}
+        layout = self.pipeline.run.channels_last
+        return {
+            key.removeprefix("data."): as_source(
+                self._call(*make, key), self.places.of(f"{key}.use"), device, layout, self.say
+            )
+            for key, make in makes.items()
+        }
+
+    def _model(self, device: torch.device) -> nn.Module:
+        made = self._checked("model", self._make("model", self.pipeline.model), nn.Module)
+        layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
+        model: nn.Module = made.to(device=device, memory_format=layout)  # type: ignore[call-overload]
+        return model
+
+    def _task(self) -> Any:
+        task = self._make("task", self.pipeline.task)
+        for method in ("step", "evaluate"):
+            if not callable(getattr(task, method, None)):
+                said = f"a task needs the methods step and evaluate; {type(task).__name__} has no {method}"
+                raise UserError(Problem(said, self.places.of("task.use")))
+        return task
+
+    def _checked(self, key: str, made: Any, kind: type[Made]) -> Made:
+        if not isinstance(made, kind):
+            said = f"{key} must be a {kind.__module__}.{kind.__qualname__}, and this makes a {type(made).__name__}"
+            raise UserError(Problem(said, self.places.of(f"{key}.use")))
+        return made
 
     def _make(self, key: str, part: Component) -> Any:
         return self._call(*self._find(key, part, {}, {}), key)
@@ -104,7 +133,7 @@ class _Builder:
         make = refer(declared.use, self.base, self.places.of("optimizer.use"))
         self._check(make, declared.args, "optimizer", ["params"])
         args = {"params": self._param_groups(model, declared.groups)} | declared.args
-        optimizer: torch.optim.Optimizer = self._call(make, args, "optimizer")
+        optimizer = self._checked("optimizer", self._call(make, args, "optimizer"), torch.optim.Optimizer)
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
         return optimizer
@@ -143,7 +172,9 @@ class _Builder:
         try:
             return make(**args)
         except (ValueError, TypeError) as error:
-            raise UserError(Problem(f"{key}: {error}", self.places.of(f"{key}.args"))) from error
+            _, *frames = traceback.extract_tb(error.__traceback__)
+            hint = f"raised at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+            raise UserError(Problem(f"{key}: {error}", self.places.of(f"{key}.args"), hint)) from error
 
 
 class BoundFunction:

@@ -10,7 +10,8 @@
         last -> it00000469
         best -> it00000469
 
-A checkpoint is written aside, flushed to disk and renamed; an old one goes only after the new one reads back. Reading
+A checkpoint is written aside, flushed to disk and renamed; an old one goes only after the new one reads back. Names
+that begin with a dot are not whole: what a killed process leaves of them is cleared away by the next one. Reading
 never executes code: `torch.load` is held to `weights_only=True`.
 """
 
@@ -19,10 +20,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from itertools import chain, count
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +35,7 @@ from hookflow.errors import Problem, UserError
 VERSION = 1
 MANIFEST = "manifest.json"
 REST = "training.pt"
+_NAME = re.compile(r"it(\d+)(?:\.(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,32 +51,35 @@ class CheckpointStore:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._latest: Path | None = None
+        self._whole: set[Path] = set()
+
+    def clear_leftovers(self) -> None:
+        """Remove what a process that was killed had begun to write, or to remove."""
+        for path in self.folder.glob(".it*"):
+            shutil.rmtree(path)
 
     def save(self, state: Mapping[str, Any], names: Iterable[str], facts: Mapping[str, Any]) -> Saved:
         """Write a checkpoint and let it go by `names`; `facts["it"]` names its directory.
 
-        Entries of `state` called "model" or "model_…" become files of their own.
+        Entries of `state` called "model" or "model_…" become files of their own. Raises OSError when it cannot be
+        written; the checkpoints that stand are none the worse for it.
         """
         self.folder.mkdir(exist_ok=True)
         final = self._free(f"it{facts['it']:08d}")
         aside = self.folder / f".{final.name}.{os.getpid()}"
-        shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
-        weights = {key: value for key, value in state.items() if key == "model" or key.startswith("model_")}
-        for key, value in weights.items():
-            _write(aside / f"{key}.pt", value)
-        _write(aside / REST, {key: value for key, value in state.items() if key not in weights})
-        sizes = {path.name: path.stat().st_size for path in sorted(aside.iterdir())}
-        files = {name: {"bytes": size, "sha256": _digest(aside / name)} for name, size in sizes.items()}
-        with (aside / MANIFEST).open("w") as file:
-            json.dump({"version": VERSION, **facts, "files": files}, file, indent=1)
-            _to_disk(file)
-        _flush_directory(aside)
-        aside.rename(final)
+        try:
+            size = _write_all(aside, state, facts)
+            aside.rename(final)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
         _flush_directory(self.folder)
+        self._latest = final
         for name in names:
             self._name(name, final)
-        return Saved(final, sum(sizes.values()))
+        return Saved(final, size)
 
     def _free(self, name: str) -> Path:
         """Return a directory that is not there yet: nothing is ever replaced, since it could be lost on the way."""
@@ -88,31 +94,49 @@ class CheckpointStore:
         _flush_directory(self.folder)
 
     def all(self) -> list[Path]:
-        """Return the directories of all checkpoints, the newest first."""
-        return sorted((p for p in self.folder.glob("it*") if p.is_dir()), reverse=True)
+        """Return the directories of all checkpoints, the one that is furthest in the run first."""
+        found = {path: match for path in self.folder.glob("it*") if (match := _NAME.fullmatch(path.name))}
+        return sorted(found, key=lambda path: [int(part or 0) for part in found[path].groups()], reverse=True)
 
     def names(self) -> dict[str, Path]:
         """Return what each name ("last", "best") stands for."""
-        return {link.name: link.resolve() for link in self.folder.glob("[!.]*") if link.is_symlink()}
+        links = (path for path in self.folder.glob("[!.]*") if path.is_symlink())
+        return {link.name: self.folder / link.readlink().name for link in links}
 
     def prune(self, keep: int) -> None:
-        """Remove all but the `keep` newest, once the newest reads back; those that bear a name stay."""
+        """Remove all but the `keep` newest that are whole, once the latest reads back; those that bear a name stay."""
         standing = self.all()
-        if not standing or damage(standing[0]):
+        latest = self._latest or next(iter(standing), None)
+        if latest is None or damage(latest):
             return
-        named = {path.name for path in self.names().values()}
-        for path in standing[keep:]:
-            if path.name not in named:
-                shutil.rmtree(path)
+        self._whole.add(latest)
+        whole = (path for path in standing if path in self._whole or self._found_whole(path))
+        spared = {latest, *islice(whole, keep), *self.names().values()}
+        for path in standing:
+            if path not in spared:
+                gone = path.with_name(f".{path.name}.gone")
+                path.rename(gone)  # first, for then it is no checkpoint any more, not even half of one
+                shutil.rmtree(gone)
+
+    def _found_whole(self, path: Path) -> bool:
+        if not damage(path):
+            self._whole.add(path)
+        return path in self._whole
 
     def newest_good(self) -> tuple[Path | None, list[str]]:
-        """Return the newest checkpoint that is whole, and a line on each damaged one that was passed over."""
+        """Return the newest checkpoint that is whole, and a line on each damaged one that was passed over.
+
+        None when there are no checkpoints at all; raises UserError when there are, but none is whole.
+        """
         passed_over: list[str] = []
         for path in self.all():
             wrong = damage(path)
             if not wrong:
                 return path, passed_over
             passed_over.append(f"checkpoint {path.name} is damaged ({wrong}); taking the one before it")
+        if passed_over:
+            hint = f"to start at the beginning, move {self.folder} away"
+            raise UserError([Problem(line.partition(";")[0], hint=hint) for line in passed_over])
         return None, passed_over
 
 
@@ -137,10 +161,26 @@ def read(path: Path, device: torch.device) -> dict[str, Any]:
     """
     if wrong := damage(path):
         raise UserError(Problem(f"checkpoint {path} is damaged: {wrong}"))
-    state = torch.load(path / REST, map_location="cpu", weights_only=True)
-    for file in path.glob("model*.pt"):
-        state[file.stem] = torch.load(file, map_location=device, weights_only=True)
-    return dict(state)
+    state = dict(torch.load(path / REST, map_location="cpu", weights_only=True))
+    for name in json.loads((path / MANIFEST).read_text())["files"]:
+        if name != REST:
+            state[Path(name).stem] = torch.load(path / name, map_location=device, weights_only=True)
+    return state
+
+
+def _write_all(folder: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> int:
+    """Write the files of a checkpoint and the manifest; return how many bytes the files have."""
+    weights = {key: value for key, value in state.items() if key == "model" or key.startswith("model_")}
+    for key, value in weights.items():
+        _write(folder / f"{key}.pt", value)
+    _write(folder / REST, {key: value for key, value in state.items() if key not in weights})
+    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+    files = {name: {"bytes": size, "sha256": _digest(folder / name)} for name, size in sizes.items()}
+    with (folder / MANIFEST).open("w") as file:
+        json.dump({"version": VERSION, **facts, "files": files}, file, indent=1)
+        _to_disk(file)
+    _flush_directory(folder)
+    return sum(sizes.values())
 
 
 def _write(path: Path, value: Any) -> None:

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from hookflow.events.now import NOWHERE
-from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.graph.points import BY_NAME
 from hookflow.runner.meter import Cell, Meter
 
@@ -52,7 +52,8 @@ class Dispatcher:
         self._meter = meter
         self._now = now
         self._report = report
-        self._open: list[tuple[str, str, Generator[None]]] = []
+        self._open: list[tuple[Binding, Generator[None]]] = []
+        self._ending = False
         self._at: dict[str, tuple[Firing, ...]] = {}
         for binding in plan.bindings:
             hook = hooks[binding.hook]
@@ -60,12 +61,15 @@ class Dispatcher:
             call = self._halved(binding, adapt(method, binding.takes, BY_NAME[binding.point].offers, run))
             firing = Firing(binding, call, triggers.get(binding.id), meter.cells[binding.id])
             self._at[binding.point] = (*self._at.get(binding.point, ()), firing)
+            if binding.half == "enter":
+                again = _again(binding.point)
+                self._at[again] = (*self._at.get(again, ()), firing)
 
     def fire(self, point: str, *offered: Any) -> None:
         """Call every hook that is due at `point`; `offered` is what the point offers after the run itself.
 
         An exception of a hook goes through, with the hook and the point noted on it, unless its `on_error` says
-        otherwise.
+        otherwise; one that is no Exception (SystemExit, say) always does.
         """
         firings = self._at.get(point)
         if firings is None:
@@ -79,7 +83,7 @@ class Dispatcher:
             now[0] = firing.binding.id
             try:
                 firing.call(everything)
-            except Exception as error:
+            except BaseException as error:
                 self._failed(firing.binding, error)
             left = perf_counter_ns()
             firing.cell.add(left - entered)
@@ -87,8 +91,13 @@ class Dispatcher:
         now[0] = NOWHERE
         self._meter.hooks(began, entered)
 
-    def _failed(self, binding: Binding, error: Exception) -> None:
-        action = self._plan.hook(binding.hook).on_error
+    def _failed(self, binding: Binding, error: BaseException) -> None:
+        """Tell of a hook that raised, and let the exception through if it ends the run. Ctrl-C is no hook's fault."""
+        if isinstance(error, KeyboardInterrupt):
+            raise error
+        action: OnError = self._plan.hook(binding.hook).on_error if isinstance(error, Exception) else "raise"
+        if self._ending and action == "raise":
+            action = "ignore"
         error.add_note(f'raised by the hook "{binding.hook}" at {binding.point}')
         self._report(binding, error, action)
         if action == "raise":
@@ -110,30 +119,61 @@ class Dispatcher:
         return call
 
     def _enter(self, binding: Binding, generator: Any) -> None:
-        next(generator)
-        self._open.append((binding.hook, binding.method, generator))
+        try:
+            next(generator)
+        except StopIteration:
+            raise RuntimeError(f'{binding.method} of the hook "{binding.hook}" must yield once, and has not') from None
+        self._open.append((binding, generator))
 
     def _exit(self, binding: Binding) -> None:
         for entry in reversed(self._open):
-            if entry[:2] == (binding.hook, binding.method):
+            if _who(entry[0]) == _who(binding):
                 self._open.remove(entry)
                 _finish(*entry)
                 return
 
-    def unwind(self) -> None:
-        """Run the second half of every `around_X` that was entered and not left, the latest first."""
-        while self._open:
-            hook, method, generator = self._open.pop()
+    def enter(self, point: str) -> None:
+        """Run the first halves that belong to `point`, and nothing else that fires there.
+
+        A run that is resumed in the middle of an epoch is inside of what the epoch had entered.
+        """
+        self.fire(_again(point))
+
+    @property
+    def entered(self) -> int:
+        """How many `around_X` have been entered and not left."""
+        return len(self._open)
+
+    def leave(self, entered: int) -> None:
+        """Run the second halves of all that was entered when `entered` had been, the latest first.
+
+        For a pass that is cut short: its closing points do not fire.
+        """
+        while len(self._open) > entered:
+            binding, generator = self._open.pop()
             try:
-                _finish(hook, method, generator)
-            except Exception as error:  # the first exception is the one that matters; this one is told, not raised
-                exits = (b for b in self._plan.bindings if (b.hook, b.method, b.half) == (hook, method, "exit"))
-                self._report(next(exits), error, "ignore")
+                _finish(binding, generator)
+            except BaseException as error:
+                closing = (b for b in self._plan.bindings if (b.hook, b.method, b.half) == (*_who(binding), "exit"))
+                self._failed(next(closing), error)
+
+    def unwind(self) -> None:
+        """Leave everything: the run ends. From here on no hook that raises keeps others from their turn."""
+        self._ending = True
+        self.leave(0)
 
 
-def _finish(hook: str, method: str, generator: Generator[None]) -> None:
+def _again(point: str) -> str:
+    return f"again {point}"
+
+
+def _who(binding: Binding) -> tuple[str, str]:
+    return binding.hook, binding.method
+
+
+def _finish(binding: Binding, generator: Generator[None]) -> None:
     for _ in generator:
-        raise RuntimeError(f'{method} of the hook "{hook}" must yield once, and has yielded again')
+        raise RuntimeError(f'{binding.method} of the hook "{binding.hook}" must yield once, and has yielded again')
 
 
 def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[str, ...], run: object) -> Call:

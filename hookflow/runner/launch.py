@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from hookflow import __version__
 from hookflow.events.rundir import RunDir, write_whole
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, dump
+from hookflow.runner.control import SIGNALS
 
 
 def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
@@ -36,10 +38,14 @@ def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
 def start(run_dir: RunDir, *, resume: bool = False) -> subprocess.Popen[bytes]:
     """Start the training process in a session of its own, so that losing this terminal does it no harm.
 
-    What it prints goes to the run's `output.log`.
+    What it prints goes to the run's `output.log`. A signal that reaches it before it listens waits until it does.
     """
     command = [sys.executable, "-m", "hookflow.runner", str(run_dir.path), *(["--resume"] if resume else [])]
-    with run_dir.output.open("ab") as output:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-        )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which a child process inherits
+    try:
+        with run_dir.output.open("ab") as output:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

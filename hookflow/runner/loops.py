@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from hookflow.errors import Problem, UserError
+from hookflow.runner.contract import as_number, batch_size_of, check_outputs
 from hookflow.runner.device import autocast
+from hookflow.runner.state import capture
 
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner
@@ -17,36 +21,53 @@ def train(run: Runner) -> None:
     """Train until `max_iters`, or until somebody stops the run."""
     run.stage = "train"
     run.fire("before_train")
+    run.control.begin()
+    if run.validation_due:
+        _validate(run)
+        run.boundary()
     while run.iter < run.max_iters and not run.stopping:
         _epoch(run)
     run.fire("after_train")
+    run.boundary()
 
 
 def _epoch(run: Runner) -> None:
     """Walk over the training data once, from where the run is in it."""
-    began = time.perf_counter()
+    began = time.perf_counter_ns() - run.meter.apart  # so that what is spent apart is left out
+    entered = run.dispatcher.entered
     run.model.train()
     if run.batch_idx == 0:
         run.fire("before_train_epoch")
+    else:
+        run.dispatcher.enter("before_train_epoch")
     run.batches = run.iters_per_epoch
+    _batches(run)
+    if run.batch_idx < run.iters_per_epoch or run.before_cut is not None:
+        run.dispatcher.leave(entered)
+        return
+    run.epoch += 1
+    run.batch_idx = 0
+    run.record("epoch", seconds=(time.perf_counter_ns() - run.meter.apart - began) / 1e9)
+    run.fire("after_train_epoch")
+    if _validates(run, run.max_epochs is not None):
+        _validate(run)
+    run.boundary()
+
+
+def _batches(run: Runner) -> None:
+    """Train on what is left of the epoch; cut it short when the run is at its end, or is stopped."""
     run.meter.restart()
     for batch in run.data["train"].epoch(run.epoch, start=run.batch_idx):
         run.meter.book("data")
         _iteration(run, batch)
         if _validates(run, run.max_epochs is None):
-            evaluate(run, "val")
+            _validate(run)
         run.boundary()
-        if run.stopping or run.iter >= run.max_iters:
-            break
+        if run.stopping or run.iter >= run.max_iters or run.batch_idx == run.iters_per_epoch:
+            return
     if run.batch_idx < run.iters_per_epoch:
-        return
-    run.epoch += 1
-    run.batch_idx = 0
-    run.record("epoch", seconds=time.perf_counter() - began)
-    run.fire("after_train_epoch")
-    if _validates(run, run.max_epochs is not None):
-        evaluate(run, "val")
-    run.boundary()
+        said = f"the training data said that it has {run.iters_per_epoch} batches, and gave {run.batch_idx}"
+        raise UserError(Problem(said, hint="its __len__ must be the number of batches that it yields in an epoch"))
 
 
 def _iteration(run: Runner, batch: Any) -> None:
@@ -56,6 +77,7 @@ def _iteration(run: Runner, batch: Any) -> None:
     run.fire("before_train_iter", batch, index)
     with autocast(run.device, run.precision):
         outputs = run.task.step(run.model, batch)
+    check_outputs(outputs, "step")
     meter.book("forward")
     run.fire("after_forward", batch, index, outputs)
     run.fire("before_backward", batch, index, outputs)
@@ -84,25 +106,53 @@ def _validates(run: Runner, now_is_the_unit: bool) -> bool:
     return done % run.val_every == 0 or run.iter >= run.max_iters
 
 
-def evaluate(run: Runner, split: Literal["val", "test"]) -> None:
-    """Walk over the validation or test data once and leave what was found in `run.metrics`."""
+def _validate(run: Runner) -> None:
+    """Validate. When a signal cuts that short, what will be saved is the state from before it.
+
+    So a resumed run validates first, and goes on as if nothing had been. To keep that state costs nothing: its
+    tensors are the run's own, and a validation leaves them as they were.
+    """
+    run.validation_due = False
+    state = capture(run, validation_due=True)
+    if not evaluate(run, "val"):
+        run.before_cut = state
+
+
+def evaluate(run: Runner, split: Literal["val", "test"]) -> bool:
+    """Walk over the validation or test data once and leave what was found in `run.metrics`.
+
+    Return False when a signal has cut the walk short: then nobody gets half the metrics. `after_X_epoch` and
+    `after_X` do not fire, but what was entered around them is left.
+    """
     began = time.perf_counter()
     before = run.stage, run.batch_idx, run.batches
+    entered = run.dispatcher.entered
     with run.meter.aside():
         run.stage = split
         run.fire(f"before_{split}")
         run.model.eval()
         run.fire(f"before_{split}_epoch")
-        run.metrics = metrics = {"loss": _mean_loss(run, split)}
-        run.fire(f"after_{split}_epoch", metrics)
-        run.fire(f"after_{split}", metrics)
-        run.record("metrics", split=split, v=metrics, seconds=time.perf_counter() - began)
+        loss = _mean_loss(run, split)
+        if loss is None:
+            run.dispatcher.leave(entered)
+        else:
+            metrics: dict[str, Any] = {"loss": loss}
+            run.metrics = metrics
+            run.fire(f"after_{split}_epoch", metrics)
+            metrics.update({name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()})
+            run.metrics = MappingProxyType(metrics)
+            run.fire(f"after_{split}", run.metrics)
+            run.record("metrics", split=split, v=metrics, seconds=time.perf_counter() - began)
         run.model.train()
     run.stage, run.batch_idx, run.batches = before
+    return loss is not None
 
 
-def _mean_loss(run: Runner, split: str) -> float:
-    """Evaluate every batch and return the mean loss over the examples; it stays on the device until the end."""
+def _mean_loss(run: Runner, split: str) -> float | None:
+    """Evaluate every batch and return the mean loss over the examples; it stays on the device until the end.
+
+    Return None when a signal has come: the batch at hand was the last.
+    """
     total: Any = 0.0
     seen = 0
     run.batches = len(run.data[split])
@@ -111,14 +161,10 @@ def _mean_loss(run: Runner, split: str) -> float:
         run.fire(f"before_{split}_iter", batch, index)
         with torch.no_grad(), autocast(run.device, run.precision):
             outputs = run.task.evaluate(run.model, batch)
+        check_outputs(outputs, "evaluate")
         total = total + outputs["loss"].detach() * run.batch_size
         seen += run.batch_size
         run.fire(f"after_{split}_iter", batch, index, outputs)
+        if run.control.stop is not None:
+            return None
     return float(total) / max(seen, 1)
-
-
-def batch_size_of(batch: Any) -> int:
-    """Return the length of the first tensor in a batch."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch)
-    return batch_size_of(next(iter(batch.values() if isinstance(batch, dict) else batch)))

@@ -44,6 +44,7 @@ class Meter:
         self.iterations = Cell()
         self.phases = dict.fromkeys(PHASES, 0)
         self.samples = 0
+        self.apart = 0
         self._books = self.phases
         self._at = perf_counter_ns()
         self._iteration = self._at
@@ -52,14 +53,17 @@ class Meter:
     def aside(self) -> Iterator[None]:
         """Book nothing to the phases of training meanwhile: this is validation, a checkpoint, or a pause.
 
-        Hooks that fire meanwhile are still booked to themselves.
+        Hooks that fire meanwhile are still booked to themselves. `apart` is the sum of all these times, in ns.
         """
         kept, self._books = self._books, dict.fromkeys(PHASES, 0)
+        began = perf_counter_ns()
         try:
             yield
         finally:
             self._books = kept
             self.restart()
+            if kept is self.phases:  # else this was within another one
+                self.apart += self._at - began
 
     def restart(self) -> None:
         """Begin anew here: what went before is booked to nobody."""

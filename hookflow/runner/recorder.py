@@ -1,26 +1,35 @@
-"""The flusher thread: everything that leaves a run through files goes through here, off the training thread."""
+"""The flusher thread: everything that leaves a run through files goes through here, off the training thread.
+
+Imports no torch: the recorder is there before torch is.
+"""
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hookflow.events.log import Appender, Tail
 from hookflow.events.records import Stage
 from hookflow.events.rundir import RunDir
 from hookflow.runner.meter import Cell, Meter
 
+if TYPE_CHECKING:
+    import torch
+
 QUICKEST, SLOWEST = 0.25, 2.0
 """Seconds between frames: at the start of a run, and of one that is older than an hour or so."""
 
+GRACE = 10.0
+"""Seconds that the end of a run waits for a disk that does not answer."""
+
 
 class Progress(Protocol):
-    """What a frame says of the run's place."""
+    """What a record says of the run's place."""
 
     iter: int
     epoch: int
@@ -30,17 +39,25 @@ class Progress(Protocol):
 
 
 class Recorder:
-    """Appends frames and events to the event log, and hands on what the command log asks for."""
+    """Appends frames and events to the event log, and hands on what the command log asks for.
+
+    A log that cannot be written harms no training: records are lost meanwhile, and the log says so once it can.
+    """
 
     def __init__(self, run_dir: RunDir, on_command: Callable[[dict[str, Any]], None]) -> None:
+        self.told: BaseException | None = None
+        """What `failure` has last told of."""
         self._log = Appender(run_dir.events)
         self._commands = Tail(run_dir.commands)
         self._commands.read_all()  # what was asked of an earlier attempt is not asked of this one
         self._on_command = on_command
         self._queue: deque[dict[str, Any]] = deque()
         self._scalars: deque[tuple[int, int, float, str, float | torch.Tensor]] = deque()
+        self._progress: Progress | None = None
         self._frames: _Frames | None = None
         self._cost = 0
+        self._lost = 0
+        self._why = ""
         self._began = time.monotonic()
         self._closing = threading.Event()
         self._one_at_a_time = threading.Lock()
@@ -50,40 +67,73 @@ class Recorder:
         self._thread.start()
 
     def watch(self, meter: Meter, progress: Progress) -> None:
-        """Write frames of these from now on."""
+        """From now on write frames of these, and stamp records with the iteration and the epoch of `progress`."""
+        self._progress = progress
         self._frames = _Frames(meter, progress)
 
     def put(self, kind: str, **fields: Any) -> None:
-        """Record an event, stamped with the time; it is written soon, by the flusher thread."""
-        self._queue.append({"k": kind, "t": time.time(), **fields})
+        """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
+        it, ep = self._place()
+        self._queue.append({"k": kind, "t": time.time(), "it": it, "ep": ep, **fields})
 
-    def scalar(self, it: int, ep: int, name: str, value: float | torch.Tensor) -> None:
+    def scalar(self, name: str, value: float | torch.Tensor) -> None:
         """Record a number. A tensor must not change any more; it is read later, by the flusher thread."""
-        self._scalars.append((it, ep, time.time(), name, value))
+        self._scalars.append((*self._place(), time.time(), name, value))
+
+    def failure(self, error: BaseException, *, hook: str = "", point: str = "", action: str = "raise") -> None:
+        """Record what raised, with its whole traceback, and print that to where the process prints."""
+        self.told = error
+        told = "".join(traceback.format_exception(error))
+        print(told, end="", file=sys.stderr, flush=True)
+        kind = type(error).__name__
+        self.put("error", hook=hook, point=point, type=kind, text=str(error), traceback=told, action=action)
 
     def close(self) -> None:
-        """Write what is left and end the thread."""
+        """Write what is left and end the thread; give it up after GRACE seconds, when the disk does not answer."""
         self._closing.set()
+        self._thread.join(GRACE)
         if self._thread.is_alive():
-            self._thread.join()
-        self.flush()
-        self._log.close()
+            print("hookflow: the disk does not answer; the end of the event log is lost", file=sys.stderr)
+
+    def _place(self) -> tuple[int, int]:
+        return (self._progress.iter, self._progress.epoch) if self._progress else (0, 0)
 
     def _work(self) -> None:
         while not self._closing.wait(min(max((time.monotonic() - self._began) / 2400, QUICKEST), SLOWEST)):
             for command in self._commands.read():
                 self._on_command(command)
             self.flush()
+        self.flush()
+        self._log.close()
 
     def flush(self) -> None:
         """Append everything there is. Any thread may ask; one at a time does."""
         with self._one_at_a_time:
             began = time.perf_counter_ns()
-            records = [*self._read_scalars(), *_take(self._queue)]
-            if self._frames:
-                records.append(self._frames.next(self._cost))
-            self._log.append(records)
+            waiting = len(self._scalars) + len(self._queue)
+            try:
+                self._log.append([*self._excuse(), *self._news()])
+                self._lost = 0
+            except Exception as error:  # a full disk, a broken device: no reason to end the training, or this thread
+                if not self._lost:
+                    print(f"hookflow: the event log cannot be written: {error}", file=sys.stderr)
+                self._lost += max(waiting - len(self._scalars) - len(self._queue), 1)
+                self._why = str(error)
             self._cost = time.perf_counter_ns() - began
+
+    def _news(self) -> list[dict[str, Any]]:
+        """Return a record for everything since the last time."""
+        frame = [self._frames.next(self._cost)] if self._frames else []
+        return [*self._read_scalars(), *_take(self._queue), *frame]
+
+    def _excuse(self) -> list[dict[str, Any]]:
+        """Return a record that says what has been lost, if anything has."""
+        if not self._lost:
+            return []
+        text = f"the event log could not be written ({self._why}): some {self._lost} records are lost"
+        it, ep = self._place()
+        said = {"level": "warn", "source": "hookflow", "text": text}
+        return [{"k": "message", "t": time.time(), "it": it, "ep": ep, **said}]
 
     def _read_scalars(self) -> list[dict[str, Any]]:
         """Return the numbers logged since the last time, a record for each iteration.
@@ -104,10 +154,21 @@ def _take(queue: deque[Any]) -> list[Any]:
 
 
 def _on_host(values: list[float | torch.Tensor]) -> list[float]:
-    """Return all values as numbers, with one copy off the device for all tensors together."""
-    tensors = [value for value in values if isinstance(value, torch.Tensor)]
-    fetched = iter(torch.stack([tensor.reshape(()).double() for tensor in tensors]).tolist() if tensors else ())
-    return [next(fetched) if isinstance(value, torch.Tensor) else float(value) for value in values]
+    """Return all values as numbers, with one copy off each device for all its tensors of a kind together."""
+    numbers = [0.0] * len(values)
+    alike: dict[tuple[Any, Any], list[int]] = {}
+    for k, value in enumerate(values):
+        if isinstance(value, float):
+            numbers[k] = value
+        else:
+            alike.setdefault((value.device, value.dtype), []).append(k)
+    for places in alike.values():
+        import torch
+
+        tensors = [values[k].reshape(()) for k in places]  # type: ignore[union-attr]
+        for k, number in zip(places, torch.stack(tensors).tolist(), strict=True):
+            numbers[k] = float(number)
+    return numbers
 
 
 class _Frames:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from traceback import format_exception
 from typing import Any
 
 import torch
@@ -19,18 +18,21 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.runner import loops
 from hookflow.runner.build import Parts
 from hookflow.runner.checkpoint import CheckpointStore, read
+from hookflow.runner.contract import scalar
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.dispatch import Dispatcher
 from hookflow.runner.meter import Meter
 from hookflow.runner.recorder import Recorder
-from hookflow.runner.state import capture, restore
+from hookflow.runner.state import capture, check_storable, restore
 from hookflow.runner.triggers import make_triggers
 
 
 class Runner:
     """One execution of a plan. What hooks may lean on is told in `hookflow.hooks.run.Run`."""
 
-    def __init__(self, parts: Parts, plan: Plan, run_dir: RunDir, recorder: Recorder, control: Control) -> None:
+    def __init__(
+        self, parts: Parts, plan: Plan, run_dir: RunDir, store: CheckpointStore, recorder: Recorder, control: Control
+    ) -> None:
         self.plan = plan
         self.model: nn.Module = parts.model
         self.optimizer: torch.optim.Optimizer = parts.optimizer
@@ -48,17 +50,19 @@ class Runner:
         self.metrics: Mapping[str, float] = {}
         self.stage: Stage = "start"
         self.dir: Path = run_dir.path
-        self.store = CheckpointStore(run_dir.checkpoints)
+        self.store = store
+        self.control = control
+        self.asked: dict[str, None] = {}
+        self.validation_due = False
+        self.before_cut: Mapping[str, Any] | None = None
         self.meter = Meter(len(plan.bindings))
         self.triggers = make_triggers(plan, self)
-        self._control = control
         self._recorder = recorder
         self._stop: Stop | None = None
-        self._to_save: dict[str, None] = {}
-        self._dispatcher = Dispatcher(
+        self.dispatcher = Dispatcher(
             plan, self.hooks, self, self.triggers, self.meter, share(run_dir.now), self._hook_failed
         )
-        self.fire = self._dispatcher.fire
+        self.fire = self.dispatcher.fire
         recorder.watch(self.meter, self)
 
     def run(self, resume: Path | None = None, *, test: bool = False) -> Stop | None:
@@ -74,28 +78,31 @@ class Runner:
             loops.train(self)
             if test and not self.stopping:
                 loops.evaluate(self, "test")
+                self.boundary()
         except BaseException as error:
-            self._dispatcher.unwind()
-            self._fire_anyway("on_exception", error)
-            self._fire_anyway("after_run")
+            self.dispatcher.unwind()
+            self.fire("on_exception", error)
+            self.fire("after_run")
             raise
-        self.fire("after_run")
+        else:
+            try:
+                self.fire("after_run")
+            finally:
+                self.dispatcher.unwind()
+        finally:
+            self.stage = "end"
+        if self.asked:
+            self.say(f"a checkpoint ({', '.join(self.asked)}) was asked for when it was too late to save one", "warn")
         return self._stop
-
-    def _fire_anyway(self, point: str, *offered: Any) -> None:
-        """Fire a point of the way out: a hook that raises there is told of, and does not hide what came before."""
-        try:
-            self.fire(point, *offered)
-        except Exception as error:
-            self.say(f"{point}: {error!r}", "error")
 
     # What hooks may ask for.
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
-        """Record a number (or a tensor of one element, which stays on the device until somebody else fetches it)."""
-        if isinstance(value, torch.Tensor):
-            value = value.detach().clone()
-        self._recorder.scalar(self.iter, self.epoch, name, value)
+        """Record a number (or a tensor of one element, which stays on the device until somebody else fetches it).
+
+        Raises TypeError when it is something else.
+        """
+        self._recorder.scalar(name, scalar(value, f'run.log("{name}", …)'))
 
     def say(self, text: str, level: str = "info") -> None:
         """Record a line for people: "info", "warn" or "error"."""
@@ -103,7 +110,7 @@ class Runner:
 
     def record(self, kind: str, **fields: Any) -> None:
         """Record an event at the run's place; see `hookflow.events.records`."""
-        self._recorder.put(kind, it=self.iter, ep=self.epoch, **fields)
+        self._recorder.put(kind, **fields)
 
     def stop(self, reason: str) -> None:
         """End the training after this iteration."""
@@ -115,8 +122,11 @@ class Runner:
         return self._stop is not None
 
     def save_checkpoint(self, *names: str) -> None:
-        """Save the state at the next boundary (after this iteration, or after this epoch's validation)."""
-        self._to_save.update(dict.fromkeys(names or ("last",)))
+        """Save the state at the next boundary, to go by `names` ("last" if there are none).
+
+        That is after this iteration, this epoch's validation, the end of training, or the test.
+        """
+        self.asked.update(dict.fromkeys(names or ("last",)))
 
     def prune_checkpoints(self, keep: int) -> None:
         """Remove all but the `keep` newest checkpoints; those that bear a name stay."""
@@ -125,7 +135,7 @@ class Runner:
     def metric(self, name: str) -> float:
         """Return a metric of the latest validation. Raises UserError with the nearest name when there is none."""
         if name not in self.metrics:
-            hint = nearest(name, self.metrics) or f"there are {', '.join(self.metrics)}"
+            hint = nearest(name, self.metrics) or f"there are {', '.join(self.metrics) or 'none yet'}"
             raise UserError(Problem(f'there is no metric "{name}"', hint=hint))
         return self.metrics[name]
 
@@ -133,31 +143,35 @@ class Runner:
 
     def boundary(self) -> None:
         """Do what has been asked for since the last boundary: commands first, then a stop, then a checkpoint."""
-        if self._control.asks:
+        if self.control.asks:
             self._obey()
-        if self._control.stop is not None and self._stop is None:
-            self._stop = self._control.stop
-            self.say(f"{self._stop.reason}: stopping after iteration {self.iter}", "warn")
-        if self._stop is not None and self._stop.save:
-            self.save_checkpoint("last")
-        if self._to_save:
+        stop = self.control.stop
+        if stop is not None and stop is not self._stop:
+            self._stop_with(stop)
+            self.say(f"{stop.reason}: stopping after iteration {self.iter}", "warn")
+        if self.asked:
             self._save()
+
+    def _stop_with(self, stop: Stop) -> None:
+        self._stop = stop
+        if stop.save:
+            self.save_checkpoint("last")
 
     def _obey(self) -> None:
         """Carry out the commands that have come, and answer each. A pause lasts until one comes that ends it."""
         before = self.stage
         with self.meter.aside():
-            while self._control.asks or (self.stage == "paused" and self._control.stop is None):
-                if self._control.asks:
-                    self._carry_out(self._control.asks.popleft())
+            while self.control.asks or (self.stage == "paused" and self.control.stop is None):
+                if self.control.asks:
+                    self._carry_out(self.control.asks.popleft())
                 else:
-                    self._control.arrived.clear()
-                    self._control.arrived.wait(0.5)
+                    self.control.arrived.clear()
+                    self.control.arrived.wait(0.5)
         self.stage = before
 
     def _carry_out(self, ask: Mapping[str, Any]) -> None:
-        note = ""
-        match ask["cmd"]:
+        note, command = "", ask.get("cmd")
+        match command:
             case "pause":
                 self.stage = "paused"
             case "resume":
@@ -167,20 +181,21 @@ class Runner:
                 self._save()
             case "stop":
                 self.stage = "train"
-                self._stop = Stop(f"stopped by {ask.get('by', 'somebody')}", "stopped", 0, save=True)
-            case unknown:
-                note = f"there is no command {unknown!r}"
-        self.record("ack", id=ask.get("id", ""), cmd=ask["cmd"], asked=ask.get("t", 0.0), ok=not note, note=note)
+                self._stop_with(Stop(f"stopped by {ask.get('by', 'somebody')}", "stopped", 0, save=True))
+            case _:
+                note = f"there is no command {command!r}"
+        self.record("ack", id=ask.get("id", ""), cmd=command, asked=ask.get("t", 0.0), ok=not note, note=note)
 
     def _save(self) -> None:
         began = time.perf_counter()
         before, self.stage = self.stage, "save"
-        names, self._to_save = list(self._to_save), {}
+        names, self.asked = list(self.asked), {}
         with self.meter.aside():
-            state = capture(self)
+            state = dict(self.before_cut or capture(self))
             self.fire("before_save_checkpoint", state)
+            check_storable(state)
             self._recorder.flush()  # what a checkpoint has behind it, the log must have too
-            facts = {"it": self.iter, "ep": self.epoch, "metrics": dict(self.metrics), "pipeline": self.plan.pipeline}
+            facts = {"it": self.iter, "ep": self.epoch, "metrics": state["metrics"], "pipeline": self.plan.pipeline}
             saved = self.store.save(state, names, facts)
             took = (time.perf_counter() - began) * 1e3
             where = str(saved.path.relative_to(self.dir))
@@ -193,17 +208,11 @@ class Runner:
         self.fire("after_load_checkpoint", state)
         restore(self, state)
         self.say(f"resumed from {path.name}: iteration {self.iter}, epoch {self.epoch}")
+        if self.iter >= self.max_iters and not self.validation_due:
+            self.say("nothing is left to do: every iteration of the training is done")
 
     def _hook_failed(self, binding: Binding, error: BaseException, action: str) -> None:
         error.add_note(f"iteration {self.iter}, epoch {self.epoch}")
-        self.record(
-            "error",
-            hook=binding.hook,
-            point=binding.point,
-            type=type(error).__name__,
-            text=str(error),
-            traceback="".join(format_exception(error)),
-            action=action,
-        )
+        self._recorder.failure(error, hook=binding.hook, point=binding.point, action=action)
         if action == "disable":
             self.say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")

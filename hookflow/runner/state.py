@@ -3,47 +3,109 @@
 from __future__ import annotations
 
 import random
+from collections import OrderedDict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from hookflow.errors import Problem, UserError
+
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner
 
 
-def capture(run: Runner) -> dict[str, Any]:
-    """Return the state of the run at a boundary: nothing but numbers, strings, tensors, lists and mappings."""
+PLAIN = (type(None), bool, int, float, str, bytes)
+
+
+def capture(run: Runner, *, validation_due: bool = False) -> dict[str, Any]:
+    """Return the state of the run between two iterations; its tensors are the run's own, not copies.
+
+    `validation_due` says that a run which goes on from here begins with a validation.
+    """
     return {
         "model": run.model.state_dict(),
         "optimizer": run.optimizer.state_dict(),
-        "position": {"iter": run.iter, "epoch": run.epoch, "batch_idx": run.batch_idx},
+        "position": {
+            "iter": run.iter,
+            "epoch": run.epoch,
+            "batch_idx": run.batch_idx,
+            "validation_due": validation_due,
+            "asked": list(run.asked),
+        },
         "metrics": dict(run.metrics),
         "hooks": {name: hook.state_dict() for name, hook in run.hooks.items() if hasattr(hook, "state_dict")},
         "triggers": {_key(run, id_): trigger.state_dict() for id_, trigger in run.triggers.items()},
-        "random": _random_state(run.device),
+        "data": {split: data.state_dict() for split, data in run.data.items() if hasattr(data, "state_dict")},
+        "random": random_state(run.device),
     }
 
 
 def restore(run: Runner, state: dict[str, Any]) -> None:
-    """Put the state back. Hooks that the checkpoint does not know start anew, and the run says so."""
-    run.model.load_state_dict(state["model"])
-    run.optimizer.load_state_dict(state["optimizer"])
+    """Put the state back. Hooks that the checkpoint does not know start anew, and the run says so.
+
+    Raises UserError when the checkpoint is that of another model or optimizer.
+    """
+    try:
+        run.model.load_state_dict(state["model"])
+        run.optimizer.load_state_dict(state["optimizer"])
+    except (RuntimeError, ValueError) as error:
+        hint = "a run goes on with the model and the optimizer that it began with; start a new one for others"
+        raise UserError(Problem(f"the checkpoint does not fit this pipeline: {error}", hint=hint)) from error
     position = state["position"]
     run.iter, run.epoch, run.batch_idx = position["iter"], position["epoch"], position["batch_idx"]
+    run.validation_due = position["validation_due"]
+    run.asked = dict.fromkeys(position["asked"])
     run.metrics = dict(state["metrics"])
-    saved = state["hooks"]
-    for name, hook in run.hooks.items():
-        if name in saved:
-            hook.load_state_dict(saved[name])
-        else:
-            run.say(f'the checkpoint does not know the hook "{name}": it starts anew', "warn")
-    for name in saved.keys() - run.hooks.keys():
-        run.say(f'the checkpoint knows a hook "{name}" that this pipeline does not have', "warn")
+    _restore_hooks(run, state["hooks"])
     for id_, trigger in run.triggers.items():
         if _key(run, id_) in state["triggers"]:
             trigger.load_state_dict(state["triggers"][_key(run, id_)])
-    _set_random_state(state["random"])
+    for split, data in run.data.items():
+        if split in state["data"] and hasattr(data, "load_state_dict"):
+            data.load_state_dict(state["data"][split])
+    set_random_state(state["random"], run.device)
+
+
+def _restore_hooks(run: Runner, saved: dict[str, Any]) -> None:
+    for name, hook in run.hooks.items():
+        if name in saved:
+            try:
+                hook.load_state_dict(saved[name])
+            except Exception as error:
+                error.add_note(f'raised while the hook "{name}" was given back its state')
+                raise
+        elif hasattr(hook, "state_dict") and hook.state_dict():
+            run.say(f'the checkpoint does not know the hook "{name}": it starts anew', "warn")
+    for name in saved.keys() - run.hooks.keys():
+        if saved[name]:
+            run.say(f'the checkpoint knows a hook "{name}" that this pipeline does not have', "warn")
+
+
+def check_storable(state: dict[str, Any]) -> None:
+    """Refuse what a checkpoint could hold, but could not be read back from without running code.
+
+    Raises TypeError with the place of it. The state of the model and of the optimizer is torch's own affair.
+    """
+    for key, value in state.items():
+        if not key.startswith("model") and key != "optimizer" and (found := _foreign(value, f'["{key}"]')):
+            raise TypeError(f"checkpoint{found}; a checkpoint holds numbers, strings, tensors, lists and dicts only")
+
+
+def _foreign(value: Any, place: str) -> str:
+    """Return the place and the type of the first thing that is not plain; an empty string when there is none."""
+    if type(value) in PLAIN or isinstance(value, torch.Tensor):
+        return ""
+    inner: Iterable[tuple[Any, Any]]
+    if type(value) in (dict, OrderedDict):
+        inner = value.items()
+    elif type(value) in (list, tuple):
+        inner = enumerate(value)
+    else:
+        return f"{place} is a {type(value).__module__}.{type(value).__qualname__}"
+    wrong = (_foreign(key, f"{place} (a key)") or _foreign(item, f"{place}[{key!r}]") for key, item in inner)
+    return next(filter(None, wrong), "")
 
 
 def _key(run: Runner, binding_id: int) -> str:
@@ -51,20 +113,22 @@ def _key(run: Runner, binding_id: int) -> str:
     return f"{binding.hook}@{binding.point}"
 
 
-def _random_state(device: torch.device) -> dict[str, Any]:
+def random_state(device: torch.device) -> dict[str, Any]:
+    """Return the state of every global random generator: Python's, NumPy's, torch's and the device's own."""
     kind, words, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
         "python": random.getstate(),
         "numpy": (kind, torch.from_numpy(np.asarray(words, dtype=np.int64)), position, has_gauss, gauss),
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if device.type == "cuda" else [],
+        "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
     }
 
 
-def _set_random_state(state: dict[str, Any]) -> None:
+def set_random_state(state: dict[str, Any], device: torch.device) -> None:
+    """Put back what `random_state` returned, maybe of a run on another kind of device."""
     random.setstate(state["python"])
     kind, words, *rest = state["numpy"]
     np.random.set_state((kind, words.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
+    if state["cuda"] is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(state["cuda"], device)

@@ -29,7 +29,7 @@ def test_the_text_says_who_waits_for_whom_and_which_line_says_so(monkeypatch: py
 
 def test_one_point_is_drawn_alone() -> None:
     lines = graph("--point", "after_val").split("\n")
-    assert lines[0] == "toy: 3 hooks at 1 point"
+    assert lines[0] == "toy: 4 hooks at 1 point"
     assert [line.split()[-1] for line in lines if "around_val" in line] == ["exit"]
 
 

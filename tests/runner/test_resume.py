@@ -2,126 +2,155 @@
 
 from __future__ import annotations
 
-import random
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoint import CheckpointStore, read
+from hookflow.runner.checkpoint import CheckpointStore
 from hookflow.runner.launch import start
 from tests.conftest import NewRun, records, wait_for
+from tests.processes import Training
+from tests.runner.same import assert_same_end
 
-SLOW = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
-
-
-def final_state(run_dir: RunDir) -> dict[str, object]:
-    return read(CheckpointStore(run_dir.checkpoints).names()["last"], torch.device("cpu"))
-
-
-def curve(run_dir: RunDir) -> dict[tuple[int, str], float]:
-    """Return what was logged, by iteration and name; what was logged again after a resume counts."""
-    logged = {
-        (record["it"], name): value
-        for record in records(run_dir, "scalars")
-        for name, value in record["v"].items()  # type: ignore[attr-defined]
-    }
-    return {key: value for key, value in logged.items() if key[1] != "samples_per_s"}  # type: ignore[misc]
+Train = Callable[..., int]
+EPOCHS = ("max_epochs = 3", "max_epochs = 6")
+ITERATIONS = ("max_epochs = 3", "max_iters = 33")
+EVERY_3 = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val", "after_save_checkpoint"]'
 
 
-def assert_same(one: object, other: object, at: str = "state") -> None:
-    """Compare two states to the bit."""
-    assert type(one) is type(other), at
-    if isinstance(one, torch.Tensor):
-        assert torch.equal(one, other), at  # type: ignore[arg-type]
-    elif isinstance(one, dict):
-        assert one.keys() == other.keys(), at  # type: ignore[attr-defined]
-        for key in one:
-            assert_same(one[key], other[key], f"{at}.{key}")  # type: ignore[index]
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other), at  # type: ignore[arg-type]
-        for k, (a, b) in enumerate(zip(one, other, strict=True)):  # type: ignore[call-overload]
-            assert_same(a, b, f"{at}.{k}")
-    else:
-        assert one == other, at
+def strikes(tmp_path: Path, number: int, *places: tuple[str, int], times: int = 1) -> list[str]:
+    """Return overrides for hooks that send their own process a signal at these points and iterations, once each."""
+    return [
+        f'hooks.strike{k}={{use="./watchers.py:Interrupts", args={{mark="{tmp_path / f"mark{k}"}", '
+        f'point="{point}", at={at}, number={number}, times={times}}}}}'
+        for k, (point, at) in enumerate(places)
+    ]
+
+
+def messages(run_dir: RunDir) -> list[str]:
+    return [str(record["text"]) for record in records(run_dir, "message")]
 
 
 @pytest.mark.parametrize(
-    ("length", "overrides"),
+    ("swap", "overrides", "kills"),
     [
-        pytest.param("max_epochs = 25", [], id="epochs"),
         pytest.param(
-            "max_iters = 123",
+            EPOCHS,
+            [],
+            [("after_backward", 3), ("after_val_iter", 10), ("after_train_iter", 19), ("after_save_checkpoint", 25)],
+            id="epochs",
+        ),
+        pytest.param(
+            ITERATIONS,
+            ["run.val_every=7", EVERY_3],
             [
-                "run.val_every=7",
-                'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val", "after_save_checkpoint"]',
+                ("before_save_checkpoint", 6),
+                ("before_train_epoch", 10),
+                ("after_val", 21),
+                ("after_optimizer_step", 32),
             ],
             id="iterations",
         ),
     ],
 )
-def test_killed_at_random_moments_and_resumed(new_run: NewRun, length: str, overrides: list[str]) -> None:
-    swap = ("max_epochs = 3", length)
+def test_killed_again_and_again_and_resumed(
+    new_run: NewRun,
+    train_here: Train,
+    tmp_path: Path,
+    swap: tuple[str, str],
+    overrides: list[str],
+    kills: list[tuple[str, int]],
+) -> None:
     alone = new_run(*overrides, swap=swap)
-    assert start(alone).wait() == 0
-    killed = new_run(*overrides, SLOW, swap=swap)
-    dice = random.Random(1)
-    kills = 0
+    assert train_here(alone) == 0
+    killed = new_run(*overrides, *strikes(tmp_path, 9, *kills), swap=swap)
+    assert Training(killed).wait() == -9
+    for _ in kills[1:]:
+        assert Training(killed, resume=True).wait() == -9
+    assert Training(killed, resume=True).wait() == 0
+    assert_same_end(alone, killed)
+
+
+def test_killed_from_outside_and_resumed(new_run: NewRun, train_here: Train) -> None:
+    slow = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
+    swap = ("max_epochs = 3", "max_iters = 60")
+    alone = new_run(EVERY_3, "run.val_every=10", swap=swap)
+    assert train_here(alone) == 0
+    killed = new_run(EVERY_3, "run.val_every=10", slow, swap=swap)
     child = start(killed)
-    while kills < 3:
-        before = len(records(killed, "checkpoint"))
-        wait_for(lambda n=before, c=child: len(records(killed, "checkpoint")) > n or c.poll() is not None)
-        time.sleep(dice.random() * 0.3)
-        if child.poll() is not None:
-            break
-        child.kill()
-        child.wait()
-        kills += 1
-        child = start(killed, resume=True)
-    assert child.wait() == 0
-    assert kills == 3
-    one, other = final_state(alone), final_state(killed)
-    del one["triggers"], other["triggers"]
-    assert_same(one, other)
-    assert curve(alone) == curve(killed)
+    wait_for(lambda: bool(records(killed, "checkpoint")) or child.poll() is not None)
+    child.kill()
+    assert child.wait() == -9
+    assert Training(killed, resume=True).wait() == 0
+    assert_same_end(alone, killed)
 
 
-def test_interrupted_in_the_middle_of_an_epoch_and_resumed(new_run: NewRun) -> None:
-    alone = new_run("run.max_epochs=6")
-    assert start(alone).wait() == 0
-    broken = new_run("run.max_epochs=6", SLOW)
-    child = start(broken)
-    wait_for(lambda: any(r["k"] == "frame" and r["it"] >= 7 for r in records(broken)))
-    child.terminate()
-    assert child.wait() == 143
-    (end,) = records(broken, "end")
-    assert (end["status"], end["exit"]) == ("interrupted", 143)
-    assert start(broken, resume=True).wait() == 0
-    assert_same(final_state(alone), final_state(broken))
-    assert curve(alone) == curve(broken)
-
-
-def test_a_damaged_checkpoint_is_named_and_passed_over(new_run: NewRun) -> None:
+def test_a_damaged_checkpoint_is_named_and_passed_over(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run("run.max_epochs=4")
-    assert start(run_dir).wait() == 0
+    assert train_here(run_dir) == 0
     newest, older = CheckpointStore(run_dir.checkpoints).all()[:2]
     damaged = newest / "model.pt"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
-    assert start(run_dir, resume=True).wait() == 0
-    said = [str(r["text"]) for r in records(run_dir, "message")]
-    assert any(f"{newest.name} is damaged" in text for text in said)
-    assert any(f"resumed from {older.name}" in text for text in said)
+    assert train_here(run_dir, resume=True) == 0
+    assert any(f"{newest.name} is damaged" in text for text in messages(run_dir))
+    assert any(f"resumed from {older.name}" in text for text in messages(run_dir))
+    assert newest not in CheckpointStore(run_dir.checkpoints).all()[1:], "it makes room for whole ones"
 
 
-def test_the_store_names_only_what_stands(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path / "checkpoints")
-    for it in (1, 2, 3):
-        store.save({"model": {"w": torch.ones(2) * it}}, ["last"] if it != 2 else ["last", "best"], {"it": it})
-    store.prune(keep=1)
-    assert [path.name for path in store.all()] == ["it00000003", "it00000002"]
-    assert {name: path.name for name, path in store.names().items()} == {"last": "it00000003", "best": "it00000002"}
-    (store.all()[0] / "manifest.json").unlink()
-    store.prune(keep=1)
-    assert len(store.all()) == 2, "nothing is removed while the newest does not read back"
+def test_a_finished_run_has_nothing_left_to_do(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run()
+    assert train_here(run_dir) == train_here(run_dir, resume=True) == 0
+    assert any("nothing is left to do" in text for text in messages(run_dir))
+    assert records(run_dir, "end")[-1]["it"] == 15
+    assert len(records(run_dir, "epoch")) == 3
+
+
+def test_resuming_beyond_the_end_is_no_mistake(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    swap = ("max_epochs = 3", "max_iters = 12")
+    run_dir = new_run(EVERY_3, swap=swap)
+    assert train_here(run_dir) == 0
+    run_dir.pipeline.write_text(run_dir.pipeline.read_text().replace("max_iters = 12", "max_iters = 8"))
+    assert train_here(run_dir, resume=True) == 0
+    assert any("nothing is left to do" in text for text in messages(run_dir))
+
+
+def test_without_any_checkpoint_it_starts_at_the_beginning(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir, resume=True) == 0
+    assert any("starting at the beginning" in text for text in messages(run_dir))
+    assert records(run_dir, "end")[-1]["it"] == 5
+
+
+def test_an_average_that_the_checkpoint_does_not_have_starts_from_its_weights(
+    new_run: NewRun, train_here: Train
+) -> None:
+    run_dir = new_run("run.max_epochs=1", "hooks.ema.enabled=false")
+    assert train_here(run_dir) == 0
+    with_ema = new_run("run.max_epochs=2")
+    run_dir.checkpoints.rename(with_ema.checkpoints)
+    assert train_here(with_ema, resume=True) == 0
+    assert any('does not know the hook "ema"' in text for text in messages(with_ema))
+    assert (with_ema.checkpoints / "last" / "model_ema.pt").exists()
+
+
+def test_a_checkpoint_of_another_model_is_the_users_mistake(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    wider = new_run("model.args.width=16")
+    run_dir.checkpoints.rename(wider.checkpoints)
+    assert train_here(wider, resume=True) == 2
+    reason = str(records(wider, "end")[-1]["reason"])
+    assert "does not fit this pipeline" in reason
+    assert "head.weight" in reason
+
+
+def test_a_hook_without_any_state_is_not_missed(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    plain = 'hooks.plain={use="./watchers.py:slow", points=["after_train"]}'
+    more = new_run("run.max_epochs=2", plain)
+    run_dir.checkpoints.rename(more.checkpoints)
+    assert train_here(more, resume=True) == 0
+    assert not [text for text in messages(more) if "plain" in text]

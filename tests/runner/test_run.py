@@ -12,8 +12,8 @@ import torch
 from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint import CheckpointStore
-from hookflow.runner.launch import start
 from tests.conftest import NewRun, records, wait_for
+from tests.processes import Training
 
 Train = Callable[..., int]
 SLOW = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
@@ -92,7 +92,7 @@ def test_a_metric_that_is_not_there_is_the_users_mistake(new_run: NewRun, train_
 
 def test_commands_are_obeyed_and_answered(new_run: NewRun) -> None:
     run_dir = new_run("run.max_epochs=500", SLOW)
-    child = start(run_dir)
+    child = Training(run_dir)
     wait_for(lambda: any(r["k"] == "frame" and r["it"] for r in records(run_dir)))
     asked = [send(run_dir, command) for command in ("pause", "checkpoint", "resume")]
     wait_for(lambda: len(records(run_dir, "ack")) == 3)
@@ -108,22 +108,22 @@ def test_commands_are_obeyed_and_answered(new_run: NewRun) -> None:
 
 def test_a_pause_pauses(new_run: NewRun) -> None:
     run_dir = new_run("run.max_epochs=500", SLOW)
-    child = start(run_dir)
+    child = Training(run_dir)
     wait_for(lambda: any(r["k"] == "frame" and r["it"] for r in records(run_dir)))
     send(run_dir, "pause")
     wait_for(lambda: any(r["stage"] == "paused" for r in records(run_dir, "frame")))
     stood = records(run_dir, "frame")[-1]["it"]
     time.sleep(0.6)
     assert records(run_dir, "frame")[-1]["it"] == stood
-    child.send_signal(signal.SIGINT)
+    child.signal(signal.SIGINT)
     assert child.wait() == 130
 
 
 def test_losing_the_terminal_harms_nothing(new_run: NewRun) -> None:
     run_dir = new_run("run.max_epochs=12", SLOW)
-    child = start(run_dir)
+    child = Training(run_dir)
     wait_for(lambda: any(r["k"] == "frame" and r["it"] for r in records(run_dir)))
-    child.send_signal(signal.SIGHUP)
+    child.signal(signal.SIGHUP)
     assert child.wait() == 0
 
 

@@ -1,0 +1,84 @@
+"""One attempt at a run: what is recorded in its directory is built, resumed if asked for, and trained."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+from pathlib import Path
+
+import torch
+
+from hookflow.errors import UserError
+from hookflow.events.records import VERSION
+from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Plan
+from hookflow.pipeline.load import Loaded, load
+from hookflow.runner.build import Parts, build
+from hookflow.runner.checkpoint import CheckpointStore
+from hookflow.runner.control import Control, Stop
+from hookflow.runner.device import describe
+from hookflow.runner.recorder import Recorder
+from hookflow.runner.runner import Runner
+
+
+def carry_out(run_dir: RunDir, recorder: Recorder, control: Control, *, resume: bool) -> Stop:
+    """Build and run what stands in `run_dir`, from its newest checkpoint if `resume`; return why it ended.
+
+    Whatever raises goes through; `recorder` has been told of a hook that did.
+    """
+
+    def say(text: str, level: str = "info") -> None:
+        recorder.put("message", level=level, source="hookflow", text=text)
+
+    plan = Plan.from_json(json.loads(run_dir.plan.read_text("utf-8")))
+    loaded = _load(run_dir)
+    parts = build(loaded, plan, Path(run_dir.describe()["base"]), say)
+    store = CheckpointStore(run_dir.checkpoints)
+    store.clear_leftovers()
+    checkpoint = None
+    if resume:
+        checkpoint, passed_over = store.newest_good()
+        for line in passed_over:
+            say(line, "warn")
+        if checkpoint is None:
+            say("there is no checkpoint to resume from: starting at the beginning", "warn")
+    _record_start(recorder, plan, parts, checkpoint)
+    runner = Runner(parts, plan, run_dir, store, recorder, control)
+    stop = runner.run(checkpoint, test=loaded.pipeline.run.test)
+    return stop or Stop("every iteration is done", "finished", 0, save=False)
+
+
+def _load(run_dir: RunDir) -> Loaded:
+    """Return the recorded pipeline; with the places of the user's own file, if that still says the same."""
+    recorded = load(run_dir.pipeline)
+    facts = run_dir.describe()
+    try:
+        written = load(Path(facts["source"]), facts["overrides"])
+    except UserError:
+        return recorded
+    return written if written.pipeline == recorded.pipeline else recorded
+
+
+def _record_start(recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path | None) -> None:
+    iters_per_epoch = len(parts.data["train"])
+    recorder.put(
+        "run",
+        version=VERSION,
+        pipeline=plan.pipeline,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        device=describe(parts.device),
+        precision=parts.precision,
+        model=type(parts.model).__name__,
+        params=sum(p.numel() for p in parts.model.parameters()),
+        seed=parts.section.seed,
+        data={split: source.info for split, source in parts.data.items()},
+        max_epochs=parts.section.max_epochs or 0,
+        max_iters=parts.section.max_iters or (parts.section.max_epochs or 0) * iters_per_epoch,
+        iters_per_epoch=iters_per_epoch,
+        resumed_from=checkpoint.name if checkpoint else None,
+    )

@@ -1,0 +1,47 @@
+"""Whether two runs came to the same end: to the bit."""
+
+from __future__ import annotations
+
+import torch
+
+from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoint import CheckpointStore, read
+from tests.conftest import records
+
+
+def final_state(run_dir: RunDir) -> dict[str, object]:
+    return read(CheckpointStore(run_dir.checkpoints).names()["last"], torch.device("cpu"))
+
+
+def curve(run_dir: RunDir) -> dict[tuple[object, str], float]:
+    """Return what was logged and measured, by iteration and name; what was logged again after a resume counts."""
+    logged = {
+        (record["it"], name): value
+        for record in records(run_dir)
+        if record["k"] in ("scalars", "metrics")
+        for name, value in record["v"].items()  # type: ignore[attr-defined]
+    }
+    return {key: value for key, value in logged.items() if key[1] != "samples_per_s"}
+
+
+def assert_same(one: object, other: object, at: str = "state") -> None:
+    """Compare two states to the bit."""
+    assert type(one) is type(other), at
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), at  # type: ignore[arg-type]
+    elif isinstance(one, dict):
+        assert one.keys() == other.keys(), at  # type: ignore[attr-defined]
+        for key in one:
+            assert_same(one[key], other[key], f"{at}.{key}")  # type: ignore[index]
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other), at  # type: ignore[arg-type]
+        for k, (a, b) in enumerate(zip(one, other, strict=True)):  # type: ignore[call-overload]
+            assert_same(a, b, f"{at}.{k}")
+    else:
+        assert one == other, at
+
+
+def assert_same_end(one: RunDir, other: RunDir) -> None:
+    """Compare all that two runs have logged, measured and saved last."""
+    assert curve(one) == curve(other)
+    assert_same(final_state(one), final_state(other))

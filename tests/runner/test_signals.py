@@ -1,0 +1,137 @@
+"""Ctrl-C and its like: obeyed at once while nothing is done, at a boundary while training, and never twice."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoint import CheckpointStore, damage
+from hookflow.runner.launch import start
+from tests.conftest import NewRun, records, wait_for
+from tests.processes import Training
+from tests.runner.same import assert_same_end
+from tests.runner.test_resume import EVERY_3, strikes
+
+Train = Callable[..., int]
+TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
+
+
+def end(run_dir: RunDir) -> tuple[object, object]:
+    record = records(run_dir)[-1 if records(run_dir)[-1]["k"] == "end" else -2]  # the last frame may come after it
+    return record["status"], record["exit"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_before_python_has_even_started(new_run: NewRun, number: signal.Signals, code: int) -> None:
+    run_dir = new_run()
+    child = start(run_dir)
+    child.send_signal(number)
+    assert child.wait() == code
+    assert end(run_dir) == ("interrupted", code)
+    assert not records(run_dir, "run")
+
+
+def test_while_the_data_is_drawn(new_run: NewRun, tmp_path: Path) -> None:
+    run_dir = new_run(f'data.train={{use="./toy.py:endless", args={{mark="{tmp_path / "mark"}"}}}}')
+    child = Training(run_dir)
+    wait_for((tmp_path / "mark").exists)
+    child.signal(signal.SIGTERM)
+    assert child.wait() == 143
+    assert end(run_dir) == ("interrupted", 143)
+    assert "before the training began" in str(records(run_dir, "end")[0]["reason"])
+
+
+@pytest.mark.parametrize("point", ["before_run", "before_train"])
+def test_before_the_first_iteration(new_run: NewRun, train_here: Train, tmp_path: Path, point: str) -> None:
+    trace = tmp_path / "trace"
+    run_dir = new_run(*strikes(tmp_path, signal.SIGINT, (point, 0)), TRACER % trace)
+    assert train_here(run_dir) == 130
+    assert end(run_dir) == ("interrupted", 130)
+    assert "before_train_iter" not in trace.read_text()
+    assert trace.read_text().splitlines()[-1].startswith("after_run")
+    assert not records(run_dir, "error"), "no hook is to blame"
+
+
+@pytest.mark.parametrize(
+    ("point", "it"), [("before_train_iter", 6), ("after_backward", 6), ("before_save_checkpoint", 10)]
+)
+def test_while_training(new_run: NewRun, train_here: Train, tmp_path: Path, point: str, it: int) -> None:
+    alone = new_run()
+    assert train_here(alone) == 0
+    broken = new_run(*strikes(tmp_path, signal.SIGTERM, (point, it)))
+    assert train_here(broken) == 143
+    assert end(broken) == ("interrupted", 143)
+    assert records(broken, "checkpoint")[-1]["it"] == records(broken, "end")[0]["it"], "what was done is kept"
+    assert train_here(broken, resume=True) == 0
+    assert_same_end(alone, broken)
+
+
+@pytest.mark.parametrize("at", [10, 15])
+@pytest.mark.parametrize("point", ["before_val", "before_val_iter", "after_val_iter"])
+@pytest.mark.parametrize(
+    ("swap", "overrides"),
+    [
+        pytest.param(("max_epochs = 3", "max_epochs = 3"), [], id="epochs"),
+        pytest.param(("max_epochs = 3", "max_iters = 15"), ["run.val_every=5", EVERY_3], id="iterations"),
+    ],
+)
+def test_a_validation_is_cut_short_and_done_again(
+    new_run: NewRun,
+    train_here: Train,
+    tmp_path: Path,
+    swap: tuple[str, str],
+    overrides: list[str],
+    point: str,
+    at: int,
+) -> None:
+    trace, marks = tmp_path / "trace", tmp_path / "around"
+    around = f'hooks.around={{use="./watchers.py:AroundVal", args={{file="{marks}"}}}}'
+    alone = new_run(*overrides, swap=swap)
+    assert train_here(alone) == 0
+    broken = new_run(*overrides, *strikes(tmp_path, signal.SIGTERM, (point, at)), around, TRACER % trace, swap=swap)
+    assert train_here(broken) == 143
+    lines = [line.split()[0] for line in trace.read_text().splitlines() if f"iter={at} " in line]
+    assert lines.count("after_val_iter") == 1, "the pass ends after the iteration at hand"
+    assert "after_val_epoch" not in lines, "nobody gets half the metrics"
+    assert "after_val" not in lines
+    assert marks.read_text().split()[-1] == "left"
+    assert len(records(broken, "metrics")) == at / 5 - 1
+    assert train_here(broken, resume=True) == 0
+    assert len(records(broken, "metrics")) == 3
+    assert_same_end(alone, broken)
+
+
+def test_a_test_is_cut_short_and_done_again(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    run_dir = new_run("run.test=true", *strikes(tmp_path, signal.SIGTERM, ("before_test_iter", 15)))
+    assert train_here(run_dir) == 143
+    assert not [record for record in records(run_dir, "metrics") if record["split"] == "test"]
+    assert train_here(run_dir, resume=True) == 0
+    assert records(run_dir, "metrics")[-1]["split"] == "test"
+
+
+@pytest.mark.parametrize("point", ["before_train_iter", "after_val_iter", "before_save_checkpoint"])
+def test_a_second_signal_ends_it_at_once(new_run: NewRun, train_here: Train, tmp_path: Path, point: str) -> None:
+    alone = new_run()
+    assert train_here(alone) == 0
+    broken = new_run(*strikes(tmp_path, signal.SIGINT, (point, 10), times=2))
+    assert train_here(broken) == 130
+    assert end(broken) == ("interrupted", 130)
+    assert "twice" in str(records(broken, "end")[0]["reason"])
+    standing = CheckpointStore(broken.checkpoints).all()
+    assert standing
+    assert not [damage(path) for path in standing if damage(path)]
+    assert train_here(broken, resume=True) == 0
+    assert_same_end(alone, broken)
+
+
+def test_a_second_signal_on_the_way_out_ends_that_too(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    first, second = strikes(tmp_path, signal.SIGINT, ("before_train", 0), ("on_exception", 0))
+    run_dir = new_run(first, second, TRACER % trace)
+    assert train_here(run_dir) == 130
+    assert end(run_dir) == ("interrupted", 130)
+    assert "after_run" not in trace.read_text()
