@@ -43,7 +43,7 @@ def _row(seen: Glance, clock: float) -> tuple[str, ...]:
         seen.run.id,
         seen.run.path.parent.name,
         f"{seen.health.glyph} {seen.health.condition}",
-        f"{state.ep}{whole}",
+        f"{state.epoch}{whole}",
         str(state.it),
         f"{name}={number(state.best[name].value)}" if name else "-",
         age(clock - state.now) if state.now else "-",

@@ -5,19 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hookflow.events.records import PHASES
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.points import POINTS
 from hookflow.monitor.state import RunState
 from hookflow.monitor.timing import WINDOW
 from hookflow.monitor.words import percent
 
+INSIDE = frozenset(point.name for point in POINTS if point.unit == "it")
+"""The points inside a training iteration. What fires elsewhere costs the run time, but no iteration any."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The last minute. Shares are of the time of whole training iterations; durations in ns; `eta` in seconds.
+    """The last minute. Shares are of `whole`, the time in training iterations; durations in ns; `eta` in seconds.
 
     `eta` is None while there is nothing to judge by.
     """
 
+    whole: float
     iters_per_s: float
     samples_per_s: float
     p50: float
@@ -27,16 +32,22 @@ class Pace:
     eta: float | None
 
     @classmethod
-    def of(cls, state: RunState) -> Pace:
+    def of(cls, state: RunState, plan: Plan) -> Pace:
         sums = state.minute.sums(state.now)
         seconds = sums["ns"] / 1e9
-        booked = sum(sums[phase] for phase in PHASES)
+        booked = {phase: sums[phase] for phase in PHASES}
+        # the log's own sum is of all firings, wherever: at the start of training, around an epoch
+        booked["hooks"] = sum(_spent(state, binding) for binding in plan.bindings)
+        booked["other"] = 0
+        whole = max(sums["ns"], sum(booked.values()))  # of an iteration under way some phases are booked already
+        booked["other"] = whole - sum(booked.values())
         return cls(
+            whole=whole,
             iters_per_s=sums["iters"] / seconds if seconds else 0.0,
             samples_per_s=sums["samples"] / seconds if seconds else 0.0,
             p50=state.minute.percentile(state.now, 0.5),
             p95=state.minute.percentile(state.now, 0.95),
-            phases={phase: sums[phase] / booked if booked else 0.0 for phase in PHASES},
+            phases={phase: booked[phase] / whole if whole else 0.0 for phase in PHASES},
             recorder=sums["cost"] / 1e9 / min(max(state.elapsed, 1.0), WINDOW),
             eta=_eta(state, seconds / sums["iters"] if sums["iters"] else 0.0),
         )
@@ -51,19 +62,21 @@ def _eta(state: RunState, iteration: float) -> float | None:
     return left * iteration * beside
 
 
-def share(state: RunState, *bindings: int) -> float:
-    """Return the time of these bindings in the last minute per time spent in training iterations; 0 when none ran."""
-    iterating = state.minute.sums(state.now)["ns"]
-    return sum(state.timing(binding).spent(state.now) for binding in bindings) / iterating if iterating else 0.0
+def _spent(state: RunState, binding: Binding) -> int:
+    """Return the ns that firings of a binding took inside iterations of the last minute; 0 where it fires elsewhere."""
+    return state.timing(binding.id).spent(state.now) if binding.point in INSIDE else 0
 
 
-def costliest(state: RunState, plan: Plan) -> list[tuple[str, float]]:
-    """Return the hooks that fired in the last minute with their shares, over all their points, the costliest first."""
+def share(state: RunState, pace: Pace, *bindings: Binding) -> float:
+    """Return the share of the last minute's iterations that these bindings took; 0 for what fires elsewhere."""
+    return sum(_spent(state, binding) for binding in bindings) / pace.whole if pace.whole else 0.0
+
+
+def costliest(state: RunState, plan: Plan, pace: Pace) -> list[tuple[str, float]]:
+    """Return the hooks that took a share of the last minute's iterations, the costliest first."""
     shares: dict[str, float] = {}
-    iterating = state.minute.sums(state.now)["ns"]
     for binding in plan.bindings:
-        spent = state.timing(binding.id).spent(state.now)
-        shares[binding.hook] = shares.get(binding.hook, 0.0) + (spent / iterating if iterating else 0.0)
+        shares[binding.hook] = shares.get(binding.hook, 0.0) + share(state, pace, binding)
     return sorted(((hook, taken) for hook, taken in shares.items() if taken), key=lambda item: -item[1])
 
 
@@ -76,13 +89,12 @@ def bottleneck(pace: Pace) -> str:
     return "hook-bound" if pace.phases["hooks"] > 0.2 else "compute-bound"
 
 
-def verdict(state: RunState, plan: Plan) -> str:
+def verdict(state: RunState, plan: Plan, pace: Pace) -> str:
     """Say in a few words what the training waits for, and what its hooks cost."""
-    pace = Pace.of(state)
     word = bottleneck(pace)
     if not word:
         return ""
     waits = f": {percent(pace.phases['data'])} % waits for data" if word == "input-bound" else ""
-    shares = costliest(state, plan)
+    shares = costliest(state, plan, pace)
     most = f" ({shares[0][0]} {percent(shares[0][1])} %)" if shares else ""
-    return f"{word}{waits}, hooks {percent(sum(taken for _, taken in shares))} %{most}"
+    return f"{word}{waits}, hooks {percent(pace.phases['hooks'])} %{most}"

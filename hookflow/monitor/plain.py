@@ -12,7 +12,9 @@ from hookflow.monitor.feed import Live
 from hookflow.monitor.follower import follow_records
 from hookflow.monitor.pace import Pace, costliest
 from hookflow.monitor.paint import clean
+from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import summary
+from hookflow.monitor.view import NO_PLAN
 from hookflow.monitor.words import clock, number, percent, span
 
 EVERY = 10.0
@@ -56,16 +58,16 @@ class _Printer:
                 return []
             self._told = record["t"]
             return [at + self._progress()]
-        return [at + line for line in _event(record)]
+        return [at + line for line in _event(record, self._live.state)]
 
     def _progress(self) -> str:
-        state, plan = self._live.state, self._live.plan
-        pace = Pace.of(state)
+        state, plan = self._live.state, self._live.plan or NO_PLAN
+        pace = Pace.of(state, plan)
         scalars = {
             name: number(state.scalars[name].last) for name in sorted(state.scalars, key=lambda name: name != "loss")
         }
         facts = {
-            "ep": f"{state.ep}/{state.run['max_epochs']}" if state.run["max_epochs"] else f"{state.ep}",
+            "ep": f"{state.epoch}/{state.run['max_epochs']}" if state.run["max_epochs"] else f"{state.epoch}",
             "it": f"{state.it}/{state.total_iters}",
             **scalars,
             "it/s": f"{pace.iters_per_s:.1f}",
@@ -73,7 +75,7 @@ class _Printer:
             "eta": span(pace.eta) if pace.eta is not None else "unknown",
             **{phase: f"{percent(pace.phases[phase])}%" for phase in PHASES},
         }
-        if plan and (worst := costliest(state, plan)):
+        if worst := costliest(state, plan, pace):
             facts["costliest"] = f"{worst[0][0]}:{percent(worst[0][1])}%"
         return _line("train", **facts)
 
@@ -105,9 +107,9 @@ def _beginning(record: Mapping[str, Any], live: Live) -> list[str]:
     return lines
 
 
-def _event(record: Mapping[str, Any]) -> list[str]:
+def _event(record: Mapping[str, Any], state: RunState) -> list[str]:
     """Return the lines of an event, none for a kind that is not told."""
-    at = {"it": record["it"], "ep": record["ep"]} if "it" in record else {}
+    at = {"it": state.it, "ep": state.epoch}
     match record["k"]:
         case "metrics":
             values = {name: number(float(value)) for name, value in record["v"].items()}
@@ -136,5 +138,5 @@ def _event(record: Mapping[str, Any]) -> list[str]:
             ]
         case "end":
             facts = {"status": record["status"], "exit": record["exit"], "reason": record["reason"] or "none"}
-            return [_line("end", **at, **facts, seconds=f"{record['seconds']:.1f}")]
+            return [_line("end", **at, **facts, seconds=f"{state.elapsed:.1f}")]
     return []

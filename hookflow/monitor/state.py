@@ -64,6 +64,7 @@ class RunState:
         self.errors: dict[tuple[str, str], Mapping[str, Any]] = {}
         self.disabled: set[str] = set()
         self.moved = self.now  # when the training was last seen to get on
+        self._between = False  # an epoch is over, with or without its validation, and the next has not begun
         self.active = 0.0  # seconds of training, validation and saving
         self.iterating = 0  # of them, ns inside training iterations
         self._frame_t = 0.0
@@ -97,9 +98,20 @@ class RunState:
         return int(run.get("max_iters") or run.get("max_epochs", 0) * run.get("iters_per_epoch", 0))
 
     @property
+    def epoch(self) -> int:
+        """Return the epoch that is worked on, counted from 1: its validation is part of it. After the end, those done.
+
+        A pause or a checkpoint does not change it.
+        """
+        if self.end is not None or self._between:
+            return self.ep
+        return min(self.ep + 1, self.run.get("max_epochs") or self.ep + 1)
+
+    @property
     def elapsed(self) -> float:
-        """Return the seconds of this attempt."""
-        return self.now - self.run["t"] if self.run else 0.0
+        """Return the seconds of this attempt, from its first record to its last."""
+        began: float = self.run["t"] if self.run else self.now - (self.end["seconds"] if self.end else 0.0)
+        return self.now - began
 
     @property
     def pending(self) -> list[Request]:
@@ -134,6 +146,10 @@ class RunState:
         place = (record["stage"], record["bi"])
         if place != (self.stage, self.batch) or record["samples"] or record["hooks"] or self.stage == "paused":
             self.moved = record["t"]
+        if record["stage"] == "train" and (record["bi"] or self.stage != "train"):
+            self._between = False
+        elif record["stage"] == "val" and self.run.get("max_epochs"):
+            self._between = self.ep > 0
         if self._frame_t and record["stage"] not in IDLE:
             self.active += max(record["t"] - self._frame_t, 0.0)
         self._frame_t = record["t"]
@@ -168,6 +184,7 @@ class RunState:
 
     def _on_epoch(self, record: Mapping[str, Any]) -> None:
         self.moved = record["t"]
+        self._between = True
         losses = [f"  {name} {number(self.scalars[name].last)}" for name in ("loss",) if name in self.scalars]
         self._note(record, "info", "epoch", f"{record['ep']} done in {record['seconds']:.1f} s{''.join(losses)}")
 
@@ -202,7 +219,7 @@ class RunState:
         self.end = record
         self.stage = "end"
         reason = f": {record['reason']}" if record["reason"] else ""
-        text = f"{record['status']} after {span(record['seconds'])}, {many(record['it'])} iterations{reason}"
+        text = f"{record['status']} after {span(self.elapsed)}, {many(record['it'])} iterations{reason}"
         self._note(record, "error" if record["status"] == "failed" else "info", "run", text)
 
     def _on_command(self, record: Mapping[str, Any]) -> None:

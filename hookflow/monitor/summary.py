@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from pathlib import Path
 from typing import TextIO
 
@@ -10,6 +11,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import examine
+from hookflow.monitor.pace import INSIDE
 from hookflow.monitor.paint import clean
 from hookflow.monitor.state import RunState, lower_is_better
 from hookflow.monitor.view import NO_PLAN
@@ -27,11 +29,10 @@ def print_summary(run: RunDir, out: TextIO) -> None:
 def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     """Return the lines."""
     health = examine(state, run.life(), time.time(), plan)
-    seconds = state.end["seconds"] if state.end else state.elapsed
-    epochs = f"epoch {state.ep}/{state.run['max_epochs']}, " if state.run.get("max_epochs") else ""
+    epochs = f"{state.ep} of {state.run['max_epochs']} epochs done, " if state.run.get("max_epochs") else ""
     lines = [
-        f"{health.glyph} {run.path.parent.name} {run.id}: {health.condition} after {span(seconds)},"
-        f" {epochs}iteration {state.it}/{state.total_iters}"
+        f"{health.glyph} {run.path.parent.name} {run.id}: {health.condition} after {span(state.elapsed)},"
+        f" {epochs}iteration {state.it} of {state.total_iters}"
     ]
     if health.sentence:
         lines.append(f"  {health.sentence}")
@@ -42,8 +43,7 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         lines.append(f"  best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")
     if state.checkpoints:
         lines.append(f"  checkpoint {run.path / state.checkpoints[-1][1]}")
-    if costs := _costs(state, plan or NO_PLAN):
-        lines.append(f"  costliest hooks: {costs}")
+    lines += [f"  {line}" for line in _costs(state, plan or NO_PLAN)]
     if state.journal.warnings or state.journal.errors:
         troubles = f"warnings {state.journal.warnings}, errors {state.journal.errors}"
         lines.append(f"  {troubles}; what the run printed: {run.output}")
@@ -52,12 +52,18 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     return [clean(line) for line in lines]
 
 
-def _costs(state: RunState, plan: Plan) -> str:
-    """Return the three hooks that took most of the whole attempt, with their shares of its iterations."""
-    spent: dict[str, int] = {}
+def _costs(state: RunState, plan: Plan) -> list[str]:
+    """Return the hooks that took most of the whole attempt: of its iterations, and outside them."""
+    inside: Counter[str] = Counter()
+    outside: Counter[str] = Counter()
     for binding in plan.bindings:
-        spent[binding.hook] = spent.get(binding.hook, 0) + state.timing(binding.id).total
-    worst = sorted((item for item in spent.items() if item[1]), key=lambda item: -item[1])[:3]
-    if not state.iterating:
-        return ", ".join(f"{hook} {ms(ns)} ms" for hook, ns in worst)
-    return ", ".join(f"{hook} {percent(ns / state.iterating)} %" for hook, ns in worst)
+        if spent := state.timing(binding.id).total:
+            (inside if binding.point in INSIDE else outside)[binding.hook] += spent
+    lines = []
+    if inside and state.iterating:
+        costs = ", ".join(f"{hook} {percent(ns / state.iterating)} %" for hook, ns in inside.most_common(3))
+        lines.append(f"costliest hooks: {costs} of the iterations")
+    if outside:
+        costs = ", ".join(f"{hook} {ms(ns)} ms" for hook, ns in outside.most_common(3))
+        lines.append(f"outside iterations: {costs} in all")
+    return lines

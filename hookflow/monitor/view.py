@@ -10,6 +10,7 @@ from hookflow.graph.points import POINTS
 from hookflow.monitor.health import Health
 from hookflow.monitor.journal import Entry
 from hookflow.monitor.machine import Machine
+from hookflow.monitor.pace import Pace, share
 from hookflow.monitor.state import RunState, lower_is_better
 
 PANELS = {1: "points", 2: "hooks", 3: "metrics", 4: "system", 5: "events"}
@@ -52,11 +53,17 @@ class Scene:
     readonly: bool = False
     notice: str = ""
     points: list[str] = field(init=False)
+    pace: Pace = field(init=False)
 
     def __post_init__(self) -> None:
         known = [point.name for point in POINTS]
         own = dict.fromkeys(binding.point for binding in self.plan.bindings if binding.point not in known)
         self.points = [*known, *own]
+        self.pace = Pace.of(self.state, self.plan)
+
+    def share(self, *bindings: Binding) -> float:
+        """Return the share of the last minute's iterations that these bindings took."""
+        return share(self.state, self.pace, *bindings)
 
     @property
     def point(self) -> str:

@@ -49,15 +49,64 @@ def test_differences_add_up() -> None:
 
 def test_shares_are_of_the_last_minute() -> None:
     state = RunState()
-    timing = state.bindings[0] = Timing()
+    clip = next(binding for binding in plan().bindings if binding.hook == "clip")
+    timing = state.bindings[clip.id] = Timing()
     for second in range(200):
         busy = 1_000_000 if second < 100 else 3_000_000
         timing.add(second, entry(busy))
         state.minute.add(second, {"forward": 60_000_000}, entry(100_000_000), 8, 0)
         state.now = second
-    assert share(state, 0) == pytest.approx(0.03)
-    assert Pace.of(state).iters_per_s == pytest.approx(10.0)
-    assert Pace.of(state).samples_per_s == pytest.approx(80.0)
+    pace = Pace.of(state, plan())
+    assert share(state, pace, clip) == pytest.approx(0.03)
+    assert pace.iters_per_s == pytest.approx(10.0)
+    assert pace.samples_per_s == pytest.approx(80.0)
+
+
+def test_what_fires_outside_iterations_makes_no_run_hook_bound() -> None:
+    state = RunState()
+    outside = next(binding for binding in plan().bindings if binding.point == "after_train_epoch")
+    state.bindings[outside.id] = Timing()
+    state.bindings[outside.id].add(1.0, entry(900))
+    state.minute.add(1.0, {"forward": 95, "hooks": 905}, entry(100), 8, 0)  # the log books every firing to its hooks
+    state.now = 1.0
+    pace = Pace.of(state, plan())
+    assert share(state, pace, outside) == 0
+    assert (pace.phases["hooks"], pace.phases["forward"]) == (0, 0.95)
+    assert verdict(state, plan(), pace) == "compute-bound, hooks 0.0 %"
+
+
+def test_no_hook_costs_more_than_all_of_them() -> None:
+    log = records()
+    state = RunState()
+    for record in log:
+        state.apply(record)
+        pace = Pace.of(state, plan())
+        parts = [taken for _, taken in costliest(state, plan(), pace)]
+        assert sum(parts) == pytest.approx(pace.phases["hooks"])
+        assert sum(pace.phases.values()) == pytest.approx(1.0 if pace.whole else 0.0)
+
+
+def test_the_epoch_is_the_one_that_is_worked_on_until_its_validation_is_over() -> None:
+    state, seen = RunState(), []
+    for record in records():
+        state.apply(record)
+        if not seen or seen[-1] != (state.epoch, state.stage):
+            seen.append((state.epoch, state.stage))
+    assert [epoch for epoch, _ in seen] == sorted(epoch for epoch, _ in seen)
+    assert {epoch for epoch, stage in seen if stage == "train"} == set(range(1, 9))
+    assert {epoch for epoch, stage in seen if stage in ("val", "save")} == set(range(1, 9))
+    assert state.epoch == 8
+
+
+@pytest.mark.parametrize("stage", ["paused", "save", "train"])
+def test_a_pause_changes_no_epoch(stage: str) -> None:
+    log = records(12.0)
+    training = [place for place, record in enumerate(log) if record.get("stage") == "train" and record["ep"]]
+    state = folded(log[: training[-1] + 1])
+    before = state.epoch
+    assert before == state.ep + 1
+    state.apply({**log[training[-1]], "stage": stage, "bi": 0, "bn": 0})
+    assert state.epoch == before
 
 
 def test_stretches_of_the_last_minute_stay_where_they_are_on_the_clock() -> None:
@@ -138,21 +187,21 @@ def test_a_command_waits_until_the_run_answers_it() -> None:
 
 def test_the_time_left_counts_what_validation_takes() -> None:
     state = folded(records(20.0))
-    pace = Pace.of(state)
+    pace = Pace.of(state, plan())
     left = state.total_iters - state.it
     assert pace.eta is not None
     assert left / pace.iters_per_s < pace.eta < 2 * left / pace.iters_per_s
-    assert Pace.of(folded(records(0.3))).eta is None
+    assert Pace.of(folded(records(0.3)), plan()).eta is None
 
 
 def test_the_verdict_names_what_the_training_waits_for_and_the_costliest_hook() -> None:
     state = folded(records(20.0))
-    assert verdict(state, plan()).startswith("compute-bound, hooks ")
-    assert costliest(state, plan())[0][0] == "ema"
+    assert verdict(state, plan(), Pace.of(state, plan())).startswith("compute-bound, hooks ")
+    assert costliest(state, plan(), Pace.of(state, plan()))[0][0] == "ema"
     starved = RunState()
     starved.minute.add(1.0, {"data": 60, "forward": 40}, entry(100), 8, 0)
     starved.now = 1.0
-    assert verdict(starved, plan()).startswith("input-bound: 60.0 % waits for data")
+    assert verdict(starved, plan(), Pace.of(starved, plan())).startswith("input-bound: 60.0 % waits for data")
 
 
 def test_an_error_is_an_entry_with_its_traceback_and_marks_its_hook() -> None:

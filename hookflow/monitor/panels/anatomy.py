@@ -17,18 +17,18 @@ FILLS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒",
 
 def anatomy(scene: Scene, width: int) -> list[Strip]:
     """Return a box of four rows."""
-    pace = Pace.of(scene.state)
+    pace = scene.pace
     title = f"iteration   p50 {ms(pace.p50):>5} ms   p95 {ms(pace.p95):>5} ms"
     return boxed(title, lines(scene, width - 2), width, 4, hint="shares of the last 60 s")
 
 
 def lines(scene: Scene, width: int) -> list[Strip]:
     """Return two rows: the bar, and its legend with the verdict; what is wrong takes the legend's place."""
-    pace = Pace.of(scene.state)
+    pace = scene.pace
     if scene.health.bad:
         wrong = row(width, (f" {scene.health.sentence} ", "alarm"))
         return [row(width, *_bar(pace, width)), wrong]
-    said = verdict(scene.state, scene.plan) if width >= 100 else f"{bottleneck(pace)}  {ms(pace.p50):>5} ms"
+    said = verdict(scene.state, scene.plan, pace) if width >= 100 else f"{bottleneck(pace)}  {ms(pace.p50):>5} ms"
     wide = width >= 100
     legends = [_legend(pace, PHASES, wide), _legend(pace, PHASES[:-1], wide), _legend(pace, PHASES[:-1], False)]
     for legend in legends:

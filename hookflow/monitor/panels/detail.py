@@ -6,7 +6,7 @@ from textual.strip import Strip
 
 from hookflow.events.histogram import bounds
 from hookflow.graph.plan import Binding
-from hookflow.monitor.pace import share
+from hookflow.monitor.pace import INSIDE
 from hookflow.monitor.paint import Part, boxed, fit, row, wrapped
 from hookflow.monitor.view import Scene
 from hookflow.monitor.words import clock, ms, percent
@@ -50,10 +50,10 @@ def _hook(scene: Scene, width: int) -> tuple[str, list[Strip]]:
 
 def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     hook, timing = scene.plan.hook(binding.hook), scene.state.timing(binding.id)
-    taken = share(scene.state, binding.id)
+    taken = f"{percent(scene.share(binding))} %" if binding.point in INSIDE else "none: it fires outside iterations"
     figures = (
         f"{timing.count} firings   last {ms(timing.last)}   p50 {ms(timing.percentile(0.5))}"
-        f"   p95 {ms(timing.percentile(0.95))}   max {ms(timing.longest)} ms   share {percent(taken)} %"
+        f"   p95 {ms(timing.percentile(0.95))}   max {ms(timing.longest)} ms   share {taken}"
     )
     facts = {
         "what": f"{hook.use}   {hook.about}",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.cells import cell_len
 from textual.strip import Strip
 
-from hookflow.monitor.pace import Pace
 from hookflow.monitor.paint import Part, bar, row, spread
 from hookflow.monitor.view import Scene
 from hookflow.monitor.words import many, span
@@ -67,7 +66,7 @@ def _counts(scene: Scene) -> list[Part]:
 def progress(scene: Scene, width: int) -> Strip:
     """Return the second row: epochs, the pass at hand, speed, and the time that is left."""
     state = scene.state
-    run, pace = state.run, Pace.of(state)
+    run, pace = state.run, scene.pace
     done = state.it / state.total_iters if state.total_iters else 0.0
     eta = "ended" if state.end else span(pace.eta) if pace.eta is not None else "–:––:––"
     right: list[Part] = [(f"{pace.iters_per_s:6.1f} it/s", ""), "  "]
@@ -75,8 +74,7 @@ def progress(scene: Scene, width: int) -> Strip:
         right += [(f"{many(pace.samples_per_s):>5} samples/s", ""), "  "]
     right += [("ETA ", "dim"), (f"{eta:>9} ", "strong")]
     if run.get("max_epochs"):
-        current = min(state.ep + (state.stage == "train"), run["max_epochs"])
-        whole = f"epoch {current:>{len(str(run['max_epochs']))}}/{run['max_epochs']}"
+        whole = f"epoch {state.epoch:>{len(str(run['max_epochs']))}}/{run['max_epochs']}"
     else:
         whole = f"iter {state.it:>{len(str(state.total_iters))}}/{state.total_iters}"
     if width < 76:

@@ -10,7 +10,6 @@ from textual.strip import Strip
 
 from hookflow.graph.plan import Binding
 from hookflow.graph.render.gutter import gutter
-from hookflow.monitor.pace import share
 from hookflow.monitor.paint import Part, boxed, fit, highlighted, row, sparks, window
 from hookflow.monitor.timing import WINDOW, Timing
 from hookflow.monitor.view import Scene
@@ -120,5 +119,5 @@ def _ms(timing: Timing, ns: float) -> str:
 
 
 def _share(scene: Scene, binding: Binding) -> str:
-    taken = share(scene.state, binding.id)
+    taken = scene.share(binding)
     return percent(taken) if taken else "·"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.strip import Strip
 
 from hookflow.graph.points import BY_NAME
-from hookflow.monitor.pace import share
+from hookflow.monitor.pace import INSIDE
 from hookflow.monitor.paint import Part, boxed, fit, highlighted, row, window
 from hookflow.monitor.timing import WINDOW
 from hookflow.monitor.view import Scene
@@ -44,7 +44,7 @@ def _line(scene: Scene, point: str, name: int, cells: int, wide: bool, inner: in
     number = f" {len(bound) or '':>2} " if wide else " "
     parts: list[Part] = [("▸" if here else " ", "focus"), (fit(label, name), style), (number, "dim")]
     parts += [_heat(fired, ns / (WINDOW / cells * 1e9)) for fired, ns in heat] or [(" " * cells, "")]
-    taken = percent(share(scene.state, *(binding.id for binding in bound))) if alive else "·" if bound else ""
+    taken = percent(scene.share(*bound)) if alive and point in INSIDE else "·" if bound else ""
     line = row(inner, *parts, (f" {taken:>5}", style if alive or here else "faint"))
     return highlighted(line) if here else line
 

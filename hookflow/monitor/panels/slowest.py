@@ -5,7 +5,6 @@ from __future__ import annotations
 from textual.strip import Strip
 
 from hookflow.graph.plan import Binding
-from hookflow.monitor.pace import share
 from hookflow.monitor.paint import Part, fit, row
 from hookflow.monitor.panels.hooks import mark, trend
 from hookflow.monitor.panels.points import brief
@@ -14,21 +13,21 @@ from hookflow.monitor.words import ms, percent
 
 
 def slowest(scene: Scene, width: int, height: int) -> list[Strip]:
-    """Return a heading and as many bindings as there is room for, the costliest of the last minute first."""
+    """Return a heading and as many bindings as there is room for, what took most of the last minute first."""
     wide = width >= 56
     cells = 12 if wide else 6
     name = max(width - cells - (22 if wide else 16), 8)
     head = f" {fit('hook └ point', name)}{'   p50' if wide else ''}   p95   %it 60 s"
-    ranked = sorted(scene.plan.bindings, key=lambda binding: -share(scene.state, binding.id))
+    ranked = sorted(scene.plan.bindings, key=lambda binding: -scene.state.timing(binding.id).spent(scene.state.now))
     lines = [_line(scene, binding, name, cells, wide, width) for binding in ranked[: height - 1]]
     return [row(width, (head, "dim")), *lines]
 
 
 def _line(scene: Scene, binding: Binding, name: int, cells: int, wide: bool, width: int) -> Strip:
-    timing, taken = scene.state.timing(binding.id), share(scene.state, binding.id)
+    timing, taken = scene.state.timing(binding.id), scene.share(binding)
     figures = [ms(timing.percentile(part)) if timing.count else "·" for part in ((0.5, 0.95) if wide else (0.95,))]
     figures.append(percent(taken) if taken else "·")
-    style = "" if taken else "dim"
+    style = "" if timing.spent(scene.state.now) else "dim"
     label = f"{binding.hook} {brief(binding.point).strip()}"
     parts: list[Part] = [" ", (fit(label, name), style), ("".join(f" {figure:>5}" for figure in figures), style)]
     return row(width, *parts, " ", (trend(timing, scene.state.now, cells), "train"), mark(scene, binding))

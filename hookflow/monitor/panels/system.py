@@ -5,7 +5,6 @@ from __future__ import annotations
 from textual.strip import Strip
 
 from hookflow.monitor.machine import Gpu
-from hookflow.monitor.pace import Pace
 from hookflow.monitor.paint import Part, boxed, row
 from hookflow.monitor.view import Scene
 from hookflow.monitor.words import many, percent
@@ -24,7 +23,7 @@ def _machine(scene: Scene, width: int) -> list[Strip]:
     rows = [_gpu(gpu, width) for gpu in machine.gpus]
     cpu: list[Part] = [(" CPU  ", "dim"), *_gauge(machine.cpu, width), (f" {machine.cpu:3.0f}%", "")]
     rows.append(row(width, *cpu, (f"  load {machine.load:.1f}   RAM {machine.ram:.0f}%", "dim")))
-    recorder = percent(Pace.of(scene.state).recorder)
+    recorder = percent(scene.pace.recorder)
     costs = f" cost recorder {recorder}%  monitor {machine.viewer:.1f}% of a core"
     return [*rows, row(width, (costs, "dim"))]
 
