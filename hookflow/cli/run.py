@@ -48,8 +48,10 @@ def run(
     overrides = [*(set_ or []), *(["run.test=true"] if test else [])]
     run_dir = _resumed(target, overrides) if resume else _new(target, overrides)
     if in_process:
+        from hookflow.runner.launch import claim
         from hookflow.runner.process import train
 
+        claim(run_dir)
         raise typer.Exit(train(run_dir, resume=resume))
     from hookflow.runner.launch import start
 
@@ -83,8 +85,13 @@ def _new(target: str | None, overrides: list[str]) -> RunDir:
         )
     loaded = load(Path(target), overrides)
     plan = sound_plan(loaded)
-    run_dir = RunDir.create(Path(loaded.pipeline.run.dir), loaded.pipeline.run.name)
-    prepare(loaded, plan, run_dir, loaded.source.parent)
+    section = loaded.pipeline.run
+    try:
+        run_dir = RunDir.create(Path(section.dir), section.name)
+        prepare(loaded, plan, run_dir, loaded.source.parent)
+    except OSError as error:
+        said = f"no run directory can be made in {section.dir}: {error.strerror}"
+        raise UserError(Problem(said, loaded.places.of("run.dir"))) from None
     return run_dir
 
 
@@ -100,10 +107,6 @@ def _resumed(target: str | None, overrides: list[str]) -> RunDir:
         run_dir = find_run(section.name, Path(section.dir))
     else:
         run_dir = find_run(target, Path("runs"))
-    if run_dir.life() == "alive":
-        raise UserError(
-            Problem(f"the run {run_dir.id} is still running", hint=f"see it with: hookflow watch {run_dir.id}")
-        )
     if overrides:
         base = Path(run_dir.describe()["base"])
         loaded = load(run_dir.pipeline, overrides)

@@ -52,12 +52,25 @@ def methods(hook: type, where: Where) -> tuple[list[Method], list[Problem]]:
             continue
         if name.startswith("around_") and not inspect.isgeneratorfunction(function):
             problems.append(Problem(f"{hook.__name__}.{name} must be a generator that yields once", where))
+        if wrong := _no_method(inspect.getattr_static(hook, name), places[0][0]):
+            problems.append(Problem(f"{hook.__name__}.{name} {wrong}", where))
+            continue
         takes = _takes(function, places[0][0])[1:]
         problems += _not_offered(f"{hook.__name__}.{name}", takes, places[0][0], where)
         found += (Method(point, name, half, takes) for point, half in places)
     if not found and not problems:
         problems.append(Problem(f"{hook.__name__} has no method named like a point, so it would never fire", where))
     return found, problems
+
+
+def _no_method(attribute: Any, point: str) -> str:
+    """Say what keeps a class's attribute from being called as a method; an empty string when nothing does."""
+    if isinstance(attribute, staticmethod | classmethod):
+        return "must be a plain method, which takes self"
+    if inspect.iscoroutinefunction(attribute) or inspect.isasyncgenfunction(attribute):
+        return "is async, and the training loop awaits nothing: make it a plain method"
+    first = next(iter(inspect.signature(attribute).parameters), "")
+    return "" if first and first not in BY_NAME[point].offers else "must take self first"
 
 
 def function_at(

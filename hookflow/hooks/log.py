@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 class Log(Hook):
     """Logs the loss, every other single number among the task's outputs, and the learning rate.
 
+    The rate is that of the last parameter group, which holds what the pipeline gives no group of its own.
+
     Numbers that live on the device are copied over later by somebody who may wait; the training does not.
     """
 
@@ -34,7 +36,7 @@ class Log(Hook):
             wanted = name in self.only if self.only is not None else _is_number(value)
             if wanted:
                 run.log(name, value)
-        run.log("lr", run.optimizer.param_groups[0]["lr"])
+        run.log("lr", run.optimizer.param_groups[-1]["lr"])
 
 
 def _is_number(value: Any) -> bool:

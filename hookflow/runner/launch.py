@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +12,7 @@ import time
 from pathlib import Path
 
 from hookflow import __version__
+from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir, write_whole
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, dump
@@ -39,13 +42,39 @@ def start(run_dir: RunDir, *, resume: bool = False) -> subprocess.Popen[bytes]:
     """Start the training process in a session of its own, so that losing this terminal does it no harm.
 
     What it prints goes to the run's `output.log`. A signal that reaches it before it listens waits until it does.
+    Raises UserError when the run is being carried out already.
     """
+    lock = claim(run_dir)
     command = [sys.executable, "-m", "hookflow.runner", str(run_dir.path), *(["--resume"] if resume else [])]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which a child process inherits
     try:
         with run_dir.output.open("ab") as output:
             return subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=[lock],
             )
     finally:
+        os.close(lock)  # the child's copy holds the lock now
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def claim(run_dir: RunDir) -> int:
+    """Lock the run for whoever holds the returned file descriptor, and its children that inherit it.
+
+    The system lets go of the lock when the last of them has ended, however it ends. Raises UserError when somebody
+    else holds it: two processes that train in one directory would write over each other.
+    """
+    lock = os.open(run_dir.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        hint = f"see it with: hookflow watch {run_dir.id}"
+        raise UserError(Problem(f"the run {run_dir.id} is being carried out already", hint=hint)) from None
+    except OSError:
+        pass  # a file system that knows no locks
+    return lock

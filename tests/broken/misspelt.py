@@ -8,3 +8,15 @@ class Print:
 
 def shout(outputs):
     print(outputs)
+
+
+class Unlike:
+    async def after_train_iter(self):
+        pass
+
+    def after_val(run):
+        print(run)
+
+    @staticmethod
+    def before_train(run):
+        print(run)

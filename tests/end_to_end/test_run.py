@@ -114,6 +114,23 @@ def test_a_reader_that_goes_away_ends_no_run(tmp_path: Path) -> None:
     assert records(only_run(tmp_path), "end")[0]["status"] == "finished"
 
 
+def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
+    assert hookflow("run", str(TOY), "--ui=none", cwd=tmp_path).returncode == 0
+    command = [sys.executable, "-m", "hookflow", "run", "--resume", "--ui=none", "--set=run.max_epochs=20"]
+    both = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    said = [child.communicate(timeout=120)[1] for child in both]
+    assert sorted(child.returncode for child in both) == [0, 2]
+    assert "is being carried out already" in "".join(said)
+    assert len(records(only_run(tmp_path), "run")) == 2, "the first attempt and one that resumed it"
+
+
+def test_a_place_where_no_run_can_be_kept_is_the_users_mistake(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = hookflow("run", str(TOY), "--set=run.dir=file", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--set run.dir=file: no run directory can be made in file" in done.stderr
+
+
 def test_none_prints_nothing(tmp_path: Path) -> None:
     done = hookflow("run", str(TOY), "--ui=none", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
