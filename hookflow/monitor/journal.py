@@ -14,7 +14,10 @@ GLYPHS: dict[Kind, str] = {"info": "·", "warn": "▲", "error": "✗", "checkpo
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """`number` counts all entries of the run from 0; `detail` is a traceback or whatever needs more than a line."""
+    """`number` counts all entries of the run from 0; `detail` is a traceback or whatever needs more than a line.
+
+    `own` is what the monitor found by itself, and no record says.
+    """
 
     number: int
     t: float
@@ -22,10 +25,11 @@ class Entry:
     source: str
     text: str
     detail: str = ""
+    own: bool = False
 
     @property
     def glyph(self) -> str:
-        return GLYPHS[self.kind]
+        return GLYPHS.get(self.kind, "·")  # a log of another version may know more levels
 
     @property
     def trouble(self) -> bool:
@@ -43,8 +47,8 @@ class Journal:
         self.warnings = 0
         self.errors = 0
 
-    def add(self, t: float, kind: Kind, source: str, text: str, detail: str = "") -> None:
-        self._entries.append(Entry(self._next, t, kind, source, text, detail))
+    def add(self, t: float, kind: Kind, source: str, text: str, detail: str = "", own: bool = False) -> None:
+        self._entries.append(Entry(self._next, t, kind, source, text, detail, own))
         self._next += 1
         self.warnings += kind == "warn"
         self.errors += kind == "error"

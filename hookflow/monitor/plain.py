@@ -38,18 +38,31 @@ class _Printer:
     def __init__(self, live: Live, out: TextIO) -> None:
         self._live = live
         self._out = out
+        self._seen = 0  # entries of the journal
         self._told = 0.0  # when the last line on progress was due
 
     def take(self, record: Mapping[str, Any]) -> None:
         """Print what a record says; frames and scalars only now and then."""
-        for line in self._lines(record):
+        try:
+            lines = self._lines(record)
+        except (LookupError, TypeError, ValueError):
+            lines = []  # the fold could not read it either, and warns
+        for line in [*lines, *self._warnings()]:
             print(clean(line), file=self._out, flush=True)
+
+    def _warnings(self) -> list[str]:
+        """Return lines for what the fold itself has warned of since the last time."""
+        fresh = self._live.state.journal.since(self._seen)
+        self._seen = fresh[-1].number + 1 if fresh else self._seen
+        return [
+            f"{clock(entry.t)} {_line('warn', source=entry.source, text=entry.text)}" for entry in fresh if entry.own
+        ]
 
     def _lines(self, record: Mapping[str, Any]) -> list[str]:
         at, kind = f"{clock(record['t'])} ", record["k"]
         if kind == "run":
             self._told = record["t"]
-            return [at + line for line in _beginning(record, self._live)]
+            return [at + line for line in _beginning(self._live)]
         if kind == "epoch":
             self._told = record["t"]
             return [at + self._progress(), f"{at}epoch ep={record['ep']} seconds={record['seconds']:.1f}"]
@@ -90,16 +103,15 @@ def _value(fact: object) -> str:
     return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "\t\n') else text
 
 
-def _beginning(record: Mapping[str, Any], live: Live) -> list[str]:
+def _beginning(live: Live) -> list[str]:
     """Return the lines that say what runs, on what data, where."""
+    record = live.state.run
     keys = ("pipeline", "model", "params", "device", "precision", "seed", "torch", "python", "host", "pid")
     lines = [_line("run", **{key: record[key] for key in keys}, resumed_from=record["resumed_from"] or "none")]
     for split, data in record["data"].items():
         mark = "SYNTHETIC " if data["synthetic"] else ""
         facts = {key: data[key] for key in ("name", "examples", "batches", "batch_size")}
         lines.append(_line(f"data {mark}", split=split, **facts, note=data["note"] or "none"))
-    if any(data["synthetic"] for data in record["data"].values()):
-        lines.append(_line("warn", source="data", text="SYNTHETIC data: scores say nothing about the real data set"))
     if live.plan:
         lines.append(
             _line("plan", hooks=len(live.plan.hooks), bindings=len(live.plan.bindings), edges=len(live.plan.edges))

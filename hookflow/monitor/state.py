@@ -6,6 +6,7 @@ what the live view showed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,16 @@ from hookflow.monitor.words import many, number, size, span
 
 IDLE = ("start", "paused", "end")
 """Stages whose time is no part of the pace of the training."""
+
+UNTOLD_RUN: dict[str, Any] = {
+    **dict.fromkeys(("pipeline", "host", "python", "torch", "device", "precision", "model"), ""),
+    **dict.fromkeys(("t", "pid", "params", "seed", "max_epochs", "max_iters", "iters_per_epoch"), 0),
+    "data": {},
+    "resumed_from": None,
+}
+UNTOLD_DATA = {"name": "", "examples": 0, "batches": 0, "batch_size": 0, "synthetic": False, "note": ""}
+UNTOLD_END = {"status": "failed", "exit": 1, "reason": "", "seconds": 0.0}
+"""What stands for keys that a log of another version leaves out, so that whoever draws a run can rely on them."""
 
 
 @dataclass(slots=True)
@@ -63,6 +74,7 @@ class RunState:
         self.bindings: dict[int, Timing] = {}
         self.errors: dict[tuple[str, str], Mapping[str, Any]] = {}
         self.disabled: set[str] = set()
+        self._warned: set[str] = set()  # kinds that could not be read, and scalars that were not finite
         self.moved = self.now  # when the training was last seen to get on
         self._between = False  # an epoch is over, with or without its validation, and the next has not begun
         self.active = 0.0  # seconds of training, validation and saving
@@ -70,7 +82,17 @@ class RunState:
         self._frame_t = 0.0
 
     def apply(self, record: Mapping[str, Any]) -> None:
-        """Take the next record of the event log, or of the command log. Unknown kinds are passed over."""
+        """Take the next record of the event log, or of the command log. Unknown kinds are passed over.
+
+        So is a record that cannot be read; the journal warns of it, once for each kind.
+        """
+        try:
+            self._fold(record)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            kind = f'record "{record.get("k")}"'
+            self._warn(record, kind, "monitor", f"a {kind} cannot be read and is passed over: {error!r}")
+
+    def _fold(self, record: Mapping[str, Any]) -> None:
         if "k" not in record and "cmd" in record:
             self._on_command(record)
             return
@@ -123,6 +145,8 @@ class RunState:
 
     def _on_run(self, record: Mapping[str, Any]) -> None:
         again = bool(self.run)
+        data = {split: {**UNTOLD_DATA, **facts} for split, facts in record.get("data", {}).items()}
+        record = {**UNTOLD_RUN, **record, "data": data}
         self._begin(record)
         self.moved = record["t"]
         for series in self.scalars.values():
@@ -134,12 +158,8 @@ class RunState:
             text += f" from {record['resumed_from']} at iteration {self.it}"
         self._note(record, "info", "run", text)
         if self.synthetic:
-            self._note(
-                record,
-                "warn",
-                "data",
-                f"SYNTHETIC data ({', '.join(self.synthetic)}): scores say nothing of the real set",
-            )
+            splits = ", ".join(self.synthetic)
+            self._warn(record, "synthetic", "data", f"SYNTHETIC data ({splits}): scores say nothing of the real set")
 
     def _on_frame(self, record: Mapping[str, Any]) -> None:
         self.frames += 1
@@ -162,6 +182,7 @@ class RunState:
     def _on_scalars(self, record: Mapping[str, Any]) -> None:
         for name, value in record["v"].items():
             self.scalars.setdefault(name, Series()).add(record["it"], float(value))
+            self._doubt(record, name, float(value))
 
     def _on_metrics(self, record: Mapping[str, Any]) -> None:
         self.moved = record["t"]
@@ -170,13 +191,16 @@ class RunState:
             key = name if record["split"] == "val" else f"{record['split']} {name}"
             self.metrics.setdefault(key, []).append((record["it"], float(value)))
             best = self._improve(key, Best(float(value), record["it"], record["ep"]))
+            self._doubt(record, key, float(value))
             told.append(f"{name} {number(float(value))}{' ★' if best else ''}")
         told.sort(key=lower_is_better)
         self._note(record, "metrics", record["split"], f"{'  '.join(told)}  in {record['seconds']:.1f} s")
 
     def _improve(self, name: str, new: Best) -> bool:
-        """Note a value if it is the best; say so."""
+        """Note a value if it is the best; say so. One that is not finite is never the best."""
         old = self.best.get(name)
+        if not math.isfinite(new.value):
+            return False
         if old is None or (new.value < old.value if lower_is_better(name) else new.value > old.value):
             self.best[name] = new
             return True
@@ -207,23 +231,34 @@ class RunState:
         self._note(record, record["level"], record["source"], record["text"])
 
     def _on_error(self, record: Mapping[str, Any]) -> None:
-        self.errors[record["hook"], record["point"]] = record
-        if record["action"] == "disable":
-            self.disabled.add(record["hook"])
         became = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}[record["action"]]
         place = f"{record['point']}, " if record["point"] else ""
         text = f"{place}{became}: {record['type']}: {record['text']}"
         self._note(record, "error", record["hook"] or "hookflow", text, record["traceback"])
+        self.errors[record["hook"], record["point"]] = record
+        if record["action"] == "disable":
+            self.disabled.add(record["hook"])
 
     def _on_end(self, record: Mapping[str, Any]) -> None:
-        self.end = record
+        self.end = record = {**UNTOLD_END, **record}
         self.stage = "end"
         reason = f": {record['reason']}" if record["reason"] else ""
-        text = f"{record['status']} after {span(self.elapsed)}, {many(record['it'])} iterations{reason}"
+        text = f"{record['status']} after {span(self.elapsed)}, {many(self.it)} iterations{reason}"
         self._note(record, "error" if record["status"] == "failed" else "info", "run", text)
 
     def _on_command(self, record: Mapping[str, Any]) -> None:
         self.requests.setdefault(record["id"], Request(record["cmd"], record["t"]))
+
+    def _doubt(self, record: Mapping[str, Any], name: str, value: float) -> None:
+        """Warn of a value that is not finite, once for each name."""
+        if not math.isfinite(value):
+            self._warn(record, name, name, f"{name} is {number(value)} at iteration {record['it']}")
+
+    def _warn(self, record: Mapping[str, Any], about: str, source: str, text: str) -> None:
+        """Add a warning to the journal, the first time in this attempt that it is about this."""
+        if about not in self._warned:
+            self._warned.add(about)
+            self.journal.add(record.get("t", self.now), "warn", source, text, own=True)
 
     def _note(self, record: Mapping[str, Any], kind: Any, source: str, text: str, detail: str = "") -> None:
         self.journal.add(record["t"], kind, source, text, detail)

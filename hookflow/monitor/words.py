@@ -60,15 +60,16 @@ def many(count: float) -> str:
 
 
 def number(value: float) -> str:
-    """Return a scalar with four significant digits."""
+    """Return a scalar with four significant digits or so, in seven characters at most (eight below zero)."""
     if not math.isfinite(value):
-        return str(value)
+        return "NaN" if math.isnan(value) else str(value)
     if value == 0:
         return "0"
     if 1e-3 <= abs(value) < 1e5:
         digits = max(3 - math.floor(math.log10(abs(value))), 0)
-        return f"{value:.{min(digits, 4)}f}"
-    return f"{value:.1e}"
+        text = f"{value:.{min(digits, 5 if abs(value) < 0.1 else 4)}f}"
+        return text.rstrip("0").rstrip(".") if "." in text and text.endswith("00") else text
+    return f"{value:.2g}"
 
 
 def percent(share: float) -> str:

@@ -56,6 +56,23 @@ def test_an_epoch_longer_than_ten_seconds_is_told_of_on_the_way(tmp_path: Path) 
     assert text.count(" train ") > 8 * 4
 
 
+def test_a_log_that_lacks_keys_is_told_as_far_as_it_goes(tmp_path: Path) -> None:
+    run = make(tmp_path, upto=0)
+    log = Appender(run.events)
+    bare = {"t": 1.8e9, "it": 3, "ep": 0}
+    log.append([{"k": "run", **bare, "data": {"train": {"name": "toy"}}}, {"k": "message", **bare}])
+    log.append([{"k": "scalars", **bare, "v": {"loss": float("nan")}}, {"k": "epoch", **bare, "seconds": 1.0}])
+    log.append([{"k": "end", **bare}])
+    log.close()
+    run.sign(pid=1, host="elsewhere")
+    code, text = told(run)
+    assert code == 1
+    assert "split=train name=toy examples=0" in text
+    assert 'warn       source=monitor text="a record \\"message\\" cannot be read' in text
+    assert 'warn       source=loss text="loss is NaN at iteration 3"' in text
+    assert "loss=NaN" in text
+
+
 def test_a_run_that_vanished_leaves_with_one(tmp_path: Path) -> None:
     run = make(tmp_path, upto=40)
     run.sign_process()

@@ -98,6 +98,31 @@ def test_a_lost_run_is_told_from_one_that_goes_on(scene: At, width: int, height:
     assert "? LOST" in drawn(shown, width, height)
 
 
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_loss_that_is_no_number_is_shown_as_such(scene: At, width: int, height: int) -> None:
+    shown = scene()
+    shown.state.apply({"k": "scalars", "t": shown.state.now, "it": 600, "ep": 6, "v": {"loss": "nan"}})
+    if height > 15:
+        assert "NaN" in drawn(shown, width, height)
+    shown.view.focus, shown.view.zoomed = 3, True
+    assert "⠤⠤ NaN" in drawn(shown, width, height)
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_log_of_another_version_is_drawn(scene: At, width: int, height: int) -> None:
+    shown = scene(0)
+    bare = {"t": 1.8e9, "it": 3, "ep": 0}
+    for record in (
+        {"k": "run", **bare, "data": {"train": {}}},
+        {"k": "message", **bare, "level": "shout", "source": "hookflow", "text": "hello"},
+        {"k": "end", **bare},
+    ):
+        shown.state.apply(record)
+    for page in ("main", "hook", "event", "help"):
+        shown.view.page = page  # type: ignore[assignment]
+        drawn(shown, width, height)
+
+
 def test_what_a_run_writes_cannot_move_the_cursor(scene: At) -> None:
     shown = scene()
     shown.state.journal.add(shown.state.now, "info", "evil\x1b[2J", "line\r\nnext\x07 \u202etxet")

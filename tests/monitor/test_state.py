@@ -151,6 +151,38 @@ def test_unknown_kinds_and_keys_are_passed_over() -> None:
     assert state.now == folded(known).now
 
 
+def test_a_record_that_cannot_be_read_is_passed_over_with_one_warning() -> None:
+    log = records(20.0)
+    whole = folded(log)
+    torn = [{key: value for key, value in record.items() if key in ("k", "t", "it", "ep")} for record in log]
+    odd: list[dict[str, Any]] = [{"k": "frame"}, {"k": "run", "t": BEGAN, "data": None}, {"k": "scalars", "v": [1]}]
+    state = folded([record for pair in zip(log, torn, strict=True) for record in pair if record["k"] != "run"])
+    assert state.timing(3).count == whole.timing(3).count
+    assert sum(entry.text.startswith('a record "frame" cannot be read') for entry in state.journal) == 1
+    assert folded(odd).journal.warnings == 3
+
+
+def test_a_run_record_may_leave_things_out() -> None:
+    state = folded([{"k": "run", "t": BEGAN, "it": 0, "ep": 0, "data": {"train": {"name": "toy"}}}])
+    assert state.run["data"]["train"]["examples"] == 0
+    assert state.synthetic == []
+    assert state.journal.warnings == 0
+
+
+def test_a_loss_that_is_no_number_is_one_warning_and_never_the_best() -> None:
+    state = folded(records(1.0, synthetic=False))
+    for it in range(10, 14):
+        state.apply({"k": "scalars", "t": BEGAN + it, "it": it, "ep": 0, "v": {"loss": "nan", "lr": "inf"}})
+        values = {"loss": "nan", "accuracy": "inf"}
+        state.apply({"k": "metrics", "t": BEGAN + it, "it": it, "ep": 0, "split": "val", "v": values, "seconds": 1.0})
+    texts = [entry.text for entry in state.journal if entry.kind == "warn"]
+    assert texts == ["loss is NaN at iteration 10", "lr is inf at iteration 10", "accuracy is inf at iteration 10"]
+    assert state.best == {}
+    state.apply({**records(0.0)[0], "t": BEGAN + 20})
+    state.apply({"k": "scalars", "t": BEGAN + 21, "it": 1, "ep": 0, "v": {"loss": "nan"}})
+    assert [entry.text for entry in state.journal][-1] == "loss is NaN at iteration 1"
+
+
 def test_a_resumed_run_walks_its_stretch_again() -> None:
     log = records(12.0)
     state = folded(log)

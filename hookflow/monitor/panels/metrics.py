@@ -39,9 +39,9 @@ def strips(scene: Scene, width: int, height: int) -> list[Strip]:
     parts: list[tuple[str, str]] = []
     left = width
     for name in charts(scene.state):
-        line, marks = _data(scene.state, name)
+        _, marks = _data(scene.state, name)
         told = [(f" {name}", "dim")]
-        told += [(f" {number(line[-1][1])}", "train")] if line else []
+        told += [(f" {number(last)}", "train")] if (last := _last(scene.state, name)) is not None else []
         told += [(f" ◇{number(marks[-1][1])}", "val")] if marks else []
         told += [("  ", "")]
         left -= sum(cell_len(text) for text, _ in told)
@@ -110,11 +110,11 @@ def _extent(it: int, total: int) -> int:
 
 
 def _heading(scene: Scene, name: str, width: int) -> Strip:
-    line, marks = _data(scene.state, name)
+    _, marks = _data(scene.state, name)
     left: list[Part] = [" ", (fit(name, min(len(name), 16)), "strong"), (" log" if scene.view.log else "", "dim")]
     right: list[Part] = []
-    if line:
-        right += [("⠤⠤", "train"), (f" {number(line[-1][1])} ", "")]
+    if (last := _last(scene.state, name)) is not None:
+        right += [("⠤⠤", "train"), (f" {number(last)} ", "" if math.isfinite(last) else "error")]
     if marks:
         right += [(" ◇", "val"), (f" {number(marks[-1][1])} ", "")]
         if (best := scene.state.best.get(name)) and width >= 40:
@@ -126,6 +126,12 @@ def _data(state: RunState, name: str) -> tuple[list[tuple[int, float]], list[tup
     """Return the training's values and the validations' values."""
     line = [point for scalar, series in state.scalars.items() if base(scalar) == name for point in series]
     return sorted(line), state.metrics.get(name, [])
+
+
+def _last(state: RunState, name: str) -> float | None:
+    """Return the training's newest value, which may not be finite; None when there is none."""
+    newest = [series.last for scalar, series in state.scalars.items() if base(scalar) == name]
+    return newest[-1] if newest else None
 
 
 def _plot(

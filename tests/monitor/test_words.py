@@ -1,0 +1,31 @@
+"""Numbers as the screens write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from hookflow.monitor.words import number
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (0.0, "0"),
+        (0.001, "0.001"),
+        (0.0012345, "0.00123"),
+        (1e-5, "1e-05"),
+        (1.24e-5, "1.2e-05"),
+        (0.4, "0.4"),
+        (0.39876, "0.3988"),
+        (2.2104, "2.210"),
+        (16956.4, "16956"),
+        (100.0, "100.0"),
+        (1234567.0, "1.2e+06"),
+        (float("nan"), "NaN"),
+        (float("inf"), "inf"),
+        (float("-inf"), "-inf"),
+    ],
+)
+def test_a_scalar_keeps_its_digits_and_its_width(value: float, written: str) -> None:
+    assert number(value) == written
+    assert len(number(value)) <= 7
