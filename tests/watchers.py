@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+
+from hookflow.errors import Problem, UserError
 from hookflow.graph.points import POINTS
+from hookflow.zoo.tasks import Classification
 
 
 def _watch(point: str) -> Any:
@@ -93,6 +98,109 @@ def _strikes(point: str) -> Any:
 
 for _point in POINTS:
     setattr(Interrupts, _point.name, _strikes(_point.name))
+
+
+KINDS: dict[str, Any] = {
+    "RuntimeError": RuntimeError,
+    "SystemExit": SystemExit,
+    "GeneratorExit": GeneratorExit,
+    "UserError": lambda text: UserError(Problem(text)),
+}
+
+
+class Fails:
+    """Raises at one place: a point, a half of an `around_X`, or a method of its state."""
+
+    def __init__(self, place: str, kind: str = "RuntimeError") -> None:
+        self.place, self.kind = place, kind
+
+    def fail(self, place: str) -> None:
+        if place == self.place:
+            raise KINDS[self.kind]("as told")
+
+    def around_val(self) -> Iterator[None]:
+        self.fail("around_val first")
+        yield
+        self.fail("around_val second")
+
+    def around_run(self) -> Iterator[None]:
+        yield
+        self.fail("around_run second")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"kinds": set() if self.place == "state_dict" else []}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.fail("load_state_dict")
+
+
+def _fails(point: str) -> Any:
+    return lambda self: self.fail(point)
+
+
+for _point in POINTS:
+    setattr(Fails, _point.name, _fails(_point.name))
+
+
+class BadTask:
+    """Returns what a task must not return."""
+
+    def __init__(self, kind: str, method: str = "step") -> None:
+        self.kind, self.method, self.task = kind, method, Classification()
+
+    def step(self, model: nn.Module, batch: Any) -> Any:
+        return self.worse(self.task.step(model, batch), "step")
+
+    def evaluate(self, model: nn.Module, batch: Any) -> Any:
+        return self.worse(self.task.evaluate(model, batch), "evaluate")
+
+    def worse(self, outputs: dict[str, torch.Tensor], method: str) -> Any:
+        if method != self.method:
+            return outputs
+        loss = outputs["loss"]
+        match self.kind:
+            case "raises":
+                raise RuntimeError("the task cannot")
+            case "tuple":
+                return loss, outputs
+            case "no loss":
+                return {"losses": loss}
+            case "number":
+                return {"loss": loss.item()}
+            case "a loss each":
+                return {"loss": loss.repeat(8)}
+            case _:
+                return {"loss": loss.detach()}
+
+
+class Asks:
+    """Asks for a checkpoint the first time that a point fires."""
+
+    def __init__(self, point: str) -> None:
+        self.point, self.asked = point, False
+
+    def ask(self, point: str, run: Any) -> None:
+        if point == self.point and not self.asked:
+            self.asked = True
+            run.save_checkpoint("mine")
+
+
+def _asks(point: str) -> Any:
+    return lambda self, run: self.ask(point, run)
+
+
+for _point in POINTS:
+    setattr(Asks, _point.name, _asks(_point.name))
+
+
+def logs(run: Any) -> None:
+    """Log something that is no number."""
+    run.log("weights", torch.ones(3))
+
+
+def measures(metrics: dict[str, Any], value: Any) -> None:
+    """Put something among the metrics."""
+    metrics["mine"] = value
 
 
 def slow(run: Any) -> None:

@@ -21,14 +21,12 @@ from hookflow.hooks.compile import find_hook
 from hookflow.hooks.inspect import wrong_arguments
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.refer import refer
+from hookflow.pipeline.registry import DATA
 from hookflow.pipeline.schema import Component, ParamGroup, RunSection
 from hookflow.runner.device import choose_device, choose_precision
 from hookflow.runner.source import as_source
 
 Made = TypeVar("Made")
-
-DATA = {"cifar10": "hookflow.zoo.cifar10:cifar10"}
-"""Short names of data sources."""
 
 
 @dataclass(frozen=True)

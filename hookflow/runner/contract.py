@@ -74,9 +74,10 @@ def as_number(value: Any, called: str) -> float:
     Raises TypeError, which says that `called` was given something else.
     """
     try:
-        if not hasattr(value, "__float__"):  # a string has none
+        number = value.item() if hasattr(value, "item") else value
+        if not hasattr(number, "__float__"):  # a string has none
             raise TypeError
-        return float(value)
+        return float(number)
     except (TypeError, ValueError, RuntimeError):
         raise not_a_number(value, called) from None
 

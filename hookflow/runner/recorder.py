@@ -46,7 +46,7 @@ class Recorder:
 
     def __init__(self, run_dir: RunDir, on_command: Callable[[dict[str, Any]], None]) -> None:
         self.told: BaseException | None = None
-        """What `failure` has last told of."""
+        """What `failure` has told of that ends the run."""
         self._log = Appender(run_dir.events)
         self._commands = Tail(run_dir.commands)
         self._commands.read_all()  # what was asked of an earlier attempt is not asked of this one
@@ -82,7 +82,8 @@ class Recorder:
 
     def failure(self, error: BaseException, *, hook: str = "", point: str = "", action: str = "raise") -> None:
         """Record what raised, with its whole traceback, and print that to where the process prints."""
-        self.told = error
+        if action == "raise":
+            self.told = error
         told = "".join(traceback.format_exception(error))
         print(told, end="", file=sys.stderr, flush=True)
         kind = type(error).__name__

@@ -1,0 +1,188 @@
+"""Checkpoints on disk: whole or absent, whenever the process is killed; and when a hook may ask for one."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import sys
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hookflow.errors import UserError
+from hookflow.graph.points import POINTS
+from hookflow.runner import checkpoint
+from hookflow.runner.checkpoint import CheckpointStore, damage, read
+from hookflow.runner.state import check_storable
+from tests.conftest import NewRun, records
+
+Train = Callable[..., int]
+CPU = torch.device("cpu")
+
+
+def save(store: CheckpointStore, it: int, *names: str) -> Path:
+    return store.save({"model": {"w": torch.ones(2) * it}, "more": [it]}, names, {"it": it}).path
+
+
+def names(store: CheckpointStore) -> dict[str, str]:
+    return {name: path.name for name, path in store.names().items()}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path / "checkpoints")
+
+
+def test_what_is_saved_is_read(store: CheckpointStore) -> None:
+    path = save(store, 7, "last")
+    assert read(path, CPU) == {"model": {"w": pytest.approx(torch.tensor([7.0, 7.0]))}, "more": [7]}
+
+
+def test_the_newest_and_the_named_stay(store: CheckpointStore) -> None:
+    for it in (1, 2, 3):
+        save(store, it, *(["last"] if it != 2 else ["last", "best"]))
+    store.prune(keep=1)
+    assert [path.name for path in store.all()] == ["it00000003", "it00000002"]
+    assert names(store) == {"last": "it00000003", "best": "it00000002"}
+
+
+def test_nothing_is_removed_while_the_latest_does_not_read_back(store: CheckpointStore) -> None:
+    paths = [save(store, it) for it in (1, 2, 3)]
+    (paths[-1] / "manifest.json").unlink()
+    store.prune(keep=1)
+    assert len(store.all()) == 3
+
+
+def test_damaged_ones_make_room_and_do_not_count(store: CheckpointStore) -> None:
+    one, two, nine = (save(store, it) for it in (1, 2, 9))
+    (nine / "model.pt").write_bytes(b"")
+    again = CheckpointStore(store.folder)
+    assert again.newest_good()[0] == two
+    three = save(again, 3)
+    again.prune(keep=2)
+    assert again.all() == [three, two]
+    assert not one.exists()
+
+
+def test_checkpoints_none_of_which_is_whole_are_no_reason_to_begin_anew(store: CheckpointStore) -> None:
+    for it in (1, 2):
+        (save(store, it) / "model.pt").unlink()
+    with pytest.raises(UserError, match=r"it00000002 is damaged .*model.pt is missing"):
+        store.newest_good()
+
+
+def test_they_are_ordered_by_number(store: CheckpointStore) -> None:
+    paths = [save(store, it) for it in (99_999_999, *[100_000_000] * 12)]
+    (store.folder / "it00000005-copy").mkdir()
+    assert store.all() == paths[::-1]
+
+
+def test_only_what_the_manifest_knows_is_read(store: CheckpointStore) -> None:
+    path = save(store, 1)
+    (path / "model_stray.pt").write_bytes(b"not ours")
+    assert read(path, CPU).keys() == {"model", "more"}
+
+
+def test_a_full_disk_leaves_nothing_half_done(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = save(store, 1, "last")
+    written = checkpoint._write
+
+    def fail_late(path: Path, value: Any) -> None:
+        if path.name == checkpoint.REST:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written(path, value)
+
+    monkeypatch.setattr(checkpoint, "_write", fail_late)
+    with pytest.raises(OSError, match="No space left"):
+        save(store, 2, "last")
+    assert sorted(path.name for path in store.folder.iterdir()) == ["it00000001", "last"]
+    assert store.newest_good()[0] == first
+
+
+def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path: Path) -> None:
+    """Before each line that saving and pruning run, keep a copy of the folder: what a kill there leaves behind."""
+    save(store, 1, "last", "best")
+    save(store, 2, "last")
+    copies: list[Path] = []
+
+    def keep_a_copy(frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_code.co_filename != checkpoint.__file__:
+            return None
+        if event == "line":
+            copies.append(tmp_path / f"copy{len(copies)}")
+            shutil.copytree(store.folder, copies[-1], symlinks=True)
+        return keep_a_copy
+
+    before = sys.gettrace()
+    sys.settrace(keep_a_copy)
+    try:
+        third = save(store, 3, "last", "best")
+        store.prune(keep=1)
+    finally:
+        sys.settrace(before)
+    assert store.all() == [third]
+    assert len(copies) > 50
+    found = set()
+    for copy in copies:
+        left = CheckpointStore(copy)
+        left.clear_leftovers()
+        good, passed_over = left.newest_good()
+        assert good is not None
+        assert not passed_over, "what is not whole bears no name of a checkpoint"
+        assert all(not damage(path) for path in left.names().values())
+        found.add(good.name)
+        newest = save(left, 4, "last")
+        left.prune(keep=1)
+        assert left.all()[0] == newest
+        assert not list(copy.glob(".it*"))
+    assert found == {"it00000002", "it00000003"}
+
+
+def test_what_a_killed_process_left_is_cleared_away(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    for name in (".it00000005.12345", ".it00000004.gone"):
+        (run_dir.checkpoints / name).mkdir(parents=True)
+    assert train_here(run_dir) == 0
+    assert not list(run_dir.checkpoints.glob(".*"))
+
+
+@pytest.mark.parametrize("point", [point.name for point in POINTS])
+def test_a_hook_may_ask_for_a_checkpoint_anywhere(new_run: NewRun, train_here: Train, point: str) -> None:
+    asks = f'hooks.asks={{use="./watchers.py:Asks", args={{point="{point}"}}}}'
+    run_dir = new_run("run.max_epochs=1", "run.test=true", "hooks.checkpoint.points=['after_val']", asks)
+    assert train_here(run_dir) == 0
+    asked = [record for record in records(run_dir, "checkpoint") if "mine" in record["names"]]  # type: ignore[operator]
+    late = [record for record in records(run_dir, "message") if "too late" in str(record["text"])]
+    never = point in ("after_load_checkpoint", "on_exception")
+    assert (len(asked), len(late)) == ((0, 0) if never else (0, 1) if point == "after_run" else (1, 0))
+    for record in asked:
+        assert not damage(run_dir.path / str(record["path"]))
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"best": np.float64(1)}, "['best'] is a numpy.float64"),
+        ([1, {"a": (Path("x"),)}], "[1]['a'][0] is a pathlib"),
+        ({1, 2}, " is a builtins.set"),
+        ({(1, np.int64(2)): 3}, " (a key)[1] is a numpy.int64"),
+    ],
+    ids=repr,
+)
+def test_what_could_not_be_read_back_is_refused(value: Any, said: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        check_storable({"model": {}, "optimizer": value, "hooks": value})
+    assert f'checkpoint["hooks"]{said}' in str(caught.value)
+
+
+def test_what_is_not_refused_reads_back(store: CheckpointStore) -> None:
+    plain = {"a": [1, 2.5, "x", None, True, b"y"], "b": (torch.ones(1), torch.nn.Parameter(torch.ones(1)))}
+    state = {"model": {}, "hooks": OrderedDict(plain), "more": {1: plain, (2, "x"): []}}
+    check_storable(state)
+    assert read(store.save(state, [], {"it": 1}).path, CPU).keys() == state.keys()

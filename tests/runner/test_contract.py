@@ -1,0 +1,107 @@
+"""What the runner asks of what users write, and how it says so."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hookflow.errors import UserError
+from hookflow.runner.contract import as_number, batch_size_of
+from tests.conftest import NewRun, records
+
+Train = Callable[..., int]
+Pair = namedtuple("Pair", "inputs target")
+FIVE = torch.zeros(5, 2)
+
+
+class Own(list[Any]):
+    """A batch of a kind that nobody has thought of."""
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        FIVE,
+        (FIVE, FIVE[:1]),
+        [FIVE],
+        Pair(FIVE, FIVE),
+        {"a": FIVE},
+        {"names": ["x"] * 3, "inner": ({"a": FIVE},)},
+        (torch.tensor(1.0), FIVE),
+        "abcde",
+        Own(range(5)),
+    ],
+    ids=lambda batch: type(batch).__name__,
+)
+def test_the_examples_of_a_batch(batch: Any) -> None:
+    assert batch_size_of(batch) == 5
+
+
+def test_a_batch_that_cannot_be_counted() -> None:
+    with pytest.raises(UserError, match="a batch is a object, which holds no tensor and has no length"):
+        batch_size_of(object())
+
+
+@pytest.mark.parametrize("value", [1, 1.0, True, np.float32(1), np.ones(1), torch.ones(()), torch.ones(1, 1)], ids=repr)
+def test_numbers(value: Any) -> None:
+    assert as_number(value, "it") == 1.0
+
+
+@pytest.mark.parametrize("value", ["1", None, np.ones(2), torch.ones(2), [1]], ids=repr)
+def test_no_numbers(value: Any) -> None:
+    with pytest.raises(TypeError, match="it needs a number"):
+        as_number(value, "it")
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "said"),
+    [
+        ("tuple", "step", "a tuple"),
+        ("no loss", "step", 'a dict without "loss" (it has losses)'),
+        ("number", "step", "a loss that is no tensor, but a float"),
+        ("a loss each", "step", "a loss of shape (8,)"),
+        ("no gradient", "step", "does not require a gradient"),
+        ("tuple", "evaluate", "a tuple"),
+        ("a loss each", "evaluate", "a loss of shape (8,)"),
+    ],
+)
+def test_a_task_that_breaks_its_contract(new_run: NewRun, train_here: Train, kind: str, method: str, said: str) -> None:
+    run_dir = new_run(f'task={{use="./watchers.py:BadTask", args={{kind="{kind}", method="{method}"}}}}')
+    assert train_here(run_dir) == 2
+    (end,) = records(run_dir, "end")
+    assert f"the task's {method} has returned" in str(end["reason"])
+    assert said in str(end["reason"])
+    assert end["it"] == (0 if method == "step" else 5)
+
+
+def test_an_evaluation_needs_no_gradient(new_run: NewRun, train_here: Train) -> None:
+    detached = 'task={use="./watchers.py:BadTask", args={kind="no gradient", method="evaluate"}}'
+    off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
+    run_dir = new_run(detached, *off)
+    assert train_here(run_dir) == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ('model={use="builtins:dict"}', "model must be a torch.nn.modules.module.Module, and this makes a dict"),
+        ('optimizer={use="builtins:dict"}', "optimizer must be a torch.optim.optimizer.Optimizer"),
+        ('task={use="builtins:dict"}', "a task needs the methods step and evaluate; dict has no step"),
+    ],
+)
+def test_what_is_made_must_be_what_it_is_for(new_run: NewRun, train_here: Train, override: str, said: str) -> None:
+    run_dir = new_run(override)
+    assert train_here(run_dir) == 2
+    assert said in str(records(run_dir, "end")[0]["reason"])
+
+
+def test_a_value_that_a_constructor_refuses_says_where(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("model.args.width=-1")
+    assert train_here(run_dir) in (1, 2)
+    told = str(records(run_dir, "end")[0]["reason"]) + str(records(run_dir, "error"))
+    assert "linear.py" in told

@@ -1,0 +1,143 @@
+"""The recorder: a disk that fails or hangs harms no training, and what is lost is said."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hookflow.events.log import Tail
+from hookflow.events.rundir import RunDir
+from hookflow.runner import recorder as module
+from hookflow.runner.contract import scalar
+from hookflow.runner.recorder import Recorder
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    return RunDir.create(tmp_path, "toy")
+
+
+@pytest.fixture
+def recorder(run_dir: RunDir) -> Iterator[Recorder]:
+    made = Recorder(run_dir, lambda command: None)
+    made.start()
+    yield made
+    made.close()
+
+
+def read(run_dir: RunDir) -> list[dict[str, Any]]:
+    return Tail(run_dir.events).read_all()
+
+
+def fail(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_what_a_full_disk_has_cost_is_said_once(
+    run_dir: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", fail)
+        recorder.put("epoch")
+        recorder.flush()
+        recorder.scalar("loss", 1.0)
+        recorder.put("epoch")
+        recorder.flush()
+    recorder.put("metrics")
+    recorder.flush()
+    recorder.flush()
+    said, kept = read(run_dir)
+    assert said["k"] == "message"
+    assert "No space left on device" in said["text"]
+    assert "3 records" in said["text"]
+    assert kept["k"] == "metrics"
+
+
+def test_a_write_that_tears_a_line_costs_no_later_one(
+    run_dir: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, data: write(file, data[:9]) if len(data) > 30 else fail())
+        recorder.put("epoch", torn="x" * 12)
+        recorder.flush()
+    recorder.put("metrics")
+    recorder.flush()
+    assert [record["k"] for record in read(run_dir)] == ["message", "metrics"]
+
+
+def test_the_thread_outlives_the_trouble(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder(run_dir, lambda command: None)
+    tried = threading.Event()
+
+    def failing(*_: object) -> int:
+        tried.set()
+        return fail()
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", failing)
+        recorder.put("epoch")
+        recorder.start()
+        assert tried.wait(30)
+    recorder.put("end")
+    recorder.close()
+    assert [record["k"] for record in read(run_dir)] == ["message", "end"]
+
+
+def test_a_disk_that_hangs_does_not_keep_the_process(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(module, "GRACE", 0.1)
+    monkeypatch.setattr(os, "write", lambda file, data: answered.wait(60) and len(data))
+    recorder = Recorder(run_dir, lambda command: None)
+    recorder.put("end")
+    recorder.start()
+    recorder.close()
+    assert read(run_dir) == []
+    answered.set()
+
+
+def test_numbers_of_every_kind_are_brought_over_exactly(run_dir: RunDir, recorder: Recorder) -> None:
+    values = {
+        "float": 0.1,
+        "integer": 3,
+        "double": torch.tensor(0.1, dtype=torch.float64),
+        "single": torch.tensor([0.5]),
+        "half": torch.tensor(0.25, dtype=torch.bfloat16),
+        "long": torch.tensor(2**40 + 1),
+        "bool": torch.tensor(True),
+    }
+    for name, value in values.items():
+        recorder.scalar(name, scalar(value, name))
+    recorder.flush()
+    (record,) = read(run_dir)
+    assert record["v"] == {name: float(value) for name, value in values.items()}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (torch.ones(3), "not a Tensor of shape (3,)"),
+        (torch.ones((), dtype=torch.complex64), "not a Tensor of shape ()"),
+        ("3", "not a str ('3')"),
+        (None, "not a NoneType (None)"),
+        ([1.0], "not a list ([1.0])"),
+    ],
+    ids=repr,
+)
+def test_what_is_no_number_is_told_where_it_is_logged(value: Any, said: str) -> None:
+    with pytest.raises(TypeError, match="grad_norm") as caught:
+        scalar(value, 'run.log("grad_norm", …)')
+    assert said in str(caught.value)
+
+
+def test_a_record_may_hold_what_json_does_not_know(run_dir: RunDir, recorder: Recorder) -> None:
+    recorder.put("message", text=Path("a"))
+    recorder.flush()
+    assert read(run_dir)[0]["text"] == "a"

@@ -1,0 +1,136 @@
+"""Data that is none of ours: a DataLoader, or any iterable of batches with a length."""
+
+from __future__ import annotations
+
+import signal
+from collections import namedtuple
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from hookflow.events.rundir import RunDir
+from hookflow.runner.source import Batches
+from tests.conftest import NewRun, records
+from tests.loaders import a_list, with_sampler
+from tests.runner.same import assert_same_end
+from tests.runner.test_resume import messages, strikes
+
+Train = Callable[..., int]
+CPU = torch.device("cpu")
+Pair = namedtuple("Pair", "inputs target")
+
+
+def batches(made: object, channels_last: bool = False, device: torch.device = CPU) -> Batches:
+    return Batches(made, device, channels_last, lambda text, level: None)
+
+
+def train_on(name: str, **args: object) -> str:
+    return f'data.train={{use="./loaders.py:{name}", args={{{",".join(f"{k}={v}" for k, v in args.items())}}}}}'
+
+
+@pytest.mark.parametrize("name", ["shuffled", "with_generator", "with_sampler", "a_list"])
+def test_it_is_trained_on_and_shown(new_run: NewRun, train_here: Train, name: str) -> None:
+    run_dir = new_run(train_on(name))
+    assert train_here(run_dir) == 0
+    (run,) = records(run_dir, "run")
+    info = run["data"]["train"]  # type: ignore[index]
+    known = (24, 8) if name != "a_list" else (0, 0)
+    assert (info["batches"], info["examples"], info["batch_size"]) == (3, *known)
+    assert not info["synthetic"]
+    assert records(run_dir, "end")[0]["it"] == 9
+
+
+def test_batches_may_be_dicts(new_run: NewRun, train_here: Train) -> None:
+    task = 'task.use="./loaders.py:FromDicts"'
+    off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
+    val = train_on("of_dicts").replace("train", "val")
+    assert train_here(new_run(train_on("of_dicts"), val, task, *off)) == 0
+
+
+@pytest.mark.parametrize("name", ["shuffled", "with_generator", "with_sampler"])
+@pytest.mark.parametrize(
+    ("point", "it"),
+    [
+        pytest.param("after_train_epoch", 3, id="between epochs"),
+        pytest.param("after_backward", 4, id="within an epoch"),
+    ],
+)
+def test_a_resumed_run_has_the_batches_that_it_would_have_had(
+    new_run: NewRun, train_here: Train, tmp_path: Path, name: str, point: str, it: int
+) -> None:
+    alone = new_run(train_on(name))
+    assert train_here(alone) == 0
+    broken = new_run(train_on(name), *strikes(tmp_path, signal.SIGTERM, (point, it)))
+    assert train_here(broken) == 143
+    assert train_here(broken, resume=True) == 0
+    assert_same_end(alone, broken)
+    again = [text for text in messages(broken) if "batches again to find the place" in text]
+    assert len(again) == (1 if point == "after_backward" else 0)
+
+
+def test_its_sampler_is_told_the_epoch() -> None:
+    source = batches(with_sampler())
+    first, again, second = (torch.cat([target for _, target in source.epoch(k)]) for k in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, second)
+
+
+def test_every_tensor_of_a_batch_is_moved_and_nothing_else_is_touched() -> None:
+    there = torch.device("meta")
+    x = torch.ones(2)
+    batch = {"a": x, "b": [x, (x, "text")], "c": Pair(x, 3), "d": None}
+    (moved,) = batches([batch], device=there).epoch(0)
+    assert [moved["a"].device, moved["b"][0].device, moved["b"][1][0].device, moved["c"].inputs.device] == [there] * 4
+    assert (moved["b"][1][1], moved["c"].target, moved["d"]) == ("text", 3, None)
+    assert isinstance(moved["b"][1], tuple)
+    assert isinstance(moved["c"], Pair)
+
+
+def test_pictures_lie_with_the_channels_last_where_the_run_says_so() -> None:
+    picture = torch.ones(2, 3, 4, 4)
+    for wanted in (False, True):
+        ((moved, flat),) = batches([(picture, torch.ones(2, 3))], channels_last=wanted).epoch(0)
+        assert moved.is_contiguous(memory_format=torch.channels_last) == wanted
+        assert flat.is_contiguous()
+
+
+def test_it_begins_where_it_is_told_to() -> None:
+    source = batches(a_list())
+    whole = list(source.epoch(0))
+    rest = list(source.epoch(0, start=1))
+    assert len(rest) == 2
+    assert torch.equal(rest[0][0], whole[1][0])
+
+
+def reason(run_dir: RunDir) -> str:
+    return str(records(run_dir, "end")[-1]["reason"])
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        ("too_short", "there is not one batch in this data"),
+        ("stream", "this makes a DataLoader, which has no length"),
+        ("dataset", "this makes a TensorDataset, which yields no batches"),
+        ("splits", "this makes a dict, which yields no batches"),
+        ("Half", "this makes a Half, whose info lacks examples, batches, batch_size, synthetic, note"),
+        ("FromDicts", "this makes a FromDicts, which has no length"),
+    ],
+)
+def test_what_is_no_data_is_told_with_its_place(new_run: NewRun, train_here: Train, use: str, said: str) -> None:
+    run_dir = new_run(train_on(use))
+    assert train_here(run_dir) == 2
+    assert said in reason(run_dir)
+    assert f"--set data.train: {said}" in reason(run_dir) or "data.train" in reason(run_dir)
+    assert not records(run_dir, "run")
+
+
+def test_fewer_batches_than_promised_are_an_error_and_more_are_left(new_run: NewRun, train_here: Train) -> None:
+    fewer = new_run(train_on("Says", promised=5))
+    assert train_here(fewer) == 2
+    assert "said that it has 5 batches, and gave 3" in reason(fewer)
+    more = new_run(train_on("Says", promised=2))
+    assert train_here(more) == 0
+    assert records(more, "end")[0]["it"] == 6
