@@ -79,7 +79,8 @@ class Says:
 class Half:
     """Has an epoch, and says nothing of itself."""
 
-    info: dict[str, Any] = {"name": "half"}
+    def __init__(self) -> None:
+        self.info = {"name": "half"}
 
     def __len__(self) -> int:
         return 3
@@ -99,3 +100,13 @@ class FromDicts:
         return {"loss": torch.nn.functional.cross_entropy(model(batch["inputs"]), batch["target"])}
 
     evaluate = step
+
+
+def pictures() -> list[Any]:
+    return [(torch.randn(4, 3, 8, 8), torch.zeros(4, dtype=torch.long))] * 2
+
+
+class ConvNet(torch.nn.Sequential):
+    def __init__(self) -> None:
+        conv = torch.nn.Conv2d(3, 3, 3)
+        super().__init__(conv, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())

@@ -193,6 +193,24 @@ for _point in POINTS:
     setattr(Asks, _point.name, _asks(_point.name))
 
 
+class Sees:
+    """Says what the outputs are computed in."""
+
+    def after_train_iter(self, run: Any, outputs: dict[str, torch.Tensor]) -> None:
+        run.say(f"{run.stage}: logits {outputs['logits'].dtype}, loss {outputs['loss'].dtype}")
+
+    after_val_iter = after_train_iter
+
+
+class SeesLayout:
+    """Says whether the batch and the weights lie with the channels last."""
+
+    def after_train_iter(self, run: Any, batch: Any) -> None:
+        tensors = batch[0], next(run.model.parameters())
+        told = [tensor.is_contiguous(memory_format=torch.channels_last) for tensor in tensors]
+        run.say(f"batch {told[0]}, weights {told[1]}")
+
+
 def logs(run: Any) -> None:
     """Log something that is no number."""
     run.log("weights", torch.ones(3))

@@ -1,0 +1,118 @@
+"""How long runs are and when they validate; and the settings of `[run]` that change how they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from hookflow.events.rundir import RunDir
+from tests.conftest import NewRun, records
+
+Train = Callable[..., int]
+TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
+
+
+def validations(run_dir: RunDir) -> list[object]:
+    return [record["it"] for record in records(run_dir, "metrics")]
+
+
+@pytest.mark.parametrize(
+    ("length", "val_every", "iterations", "validated"),
+    [
+        ("max_epochs = 4", 3, 20, [15, 20]),
+        ("max_epochs = 2", 7, 10, [10]),
+        ("max_iters = 12", 5, 12, [5, 10, 12]),
+        ("max_iters = 12", 100, 12, [12]),
+        ("max_iters = 3", 3, 3, [3]),
+        ("max_iters = 10", 5, 10, [5, 10]),
+    ],
+)
+def test_when_it_ends_and_validates(
+    new_run: NewRun, train_here: Train, length: str, val_every: int, iterations: int, validated: list[int]
+) -> None:
+    run_dir = new_run(f"run.val_every={val_every}", swap=("max_epochs = 3", length))
+    assert train_here(run_dir) == 0
+    (end,) = records(run_dir, "end")
+    assert (end["it"], end["ep"]) == (iterations, iterations // 5)
+    assert validations(run_dir) == validated
+
+
+def test_an_epoch_that_is_cut_by_the_end_is_left_and_not_counted(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    trace, marks = tmp_path / "trace", tmp_path / "marks"
+    around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
+    run_dir = new_run(TRACER % trace, around, swap=("max_epochs = 3", "max_iters = 7"))
+    assert train_here(run_dir) == 0
+    points = [line.split()[0] for line in trace.read_text().splitlines()]
+    assert (points.count("before_train_epoch"), points.count("after_train_epoch")) == (2, 1)
+    assert marks.read_text().split() == ["entered", "left", "entered", "left"]
+    assert points.index("after_train") > points.index("after_train_epoch")
+
+
+def test_a_run_resumed_within_an_epoch_is_inside_of_what_the_epoch_had_entered(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    trace, marks = tmp_path / "trace", tmp_path / "marks"
+    around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
+    each = 'hooks.checkpoint.points=["after_train_iter", "after_save_checkpoint"]'
+    run_dir = new_run(around, each, TRACER % trace, swap=("max_epochs = 3", "max_iters = 7"))
+    assert train_here(run_dir) == 0
+    run_dir.pipeline.write_text(run_dir.pipeline.read_text().replace("max_iters = 7", "max_iters = 10"))
+    marks.unlink()
+    trace.unlink()
+    assert train_here(run_dir, resume=True) == 0
+    assert marks.read_text().split() == ["entered", "left"]
+    points = [line.split()[0] for line in trace.read_text().splitlines()]
+    assert (points.count("before_train_epoch"), points.count("after_train_epoch")) == (0, 1)
+
+
+def test_there_need_be_no_validation(new_run: NewRun, train_here: Train) -> None:
+    text = '[data.val]\nuse = "./toy.py:Points"\nargs = { split = 1, examples = 16 }\n'
+    run_dir = new_run(swap=(text, ""))
+    assert train_here(run_dir) == 0
+    assert validations(run_dir) == []
+    assert records(run_dir, "checkpoint")[-1]["it"] == 15
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_less_data_than_a_batch_is_told(new_run: NewRun, train_here: Train, split: str) -> None:
+    run_dir = new_run(f"data.{split}.args.examples=5")
+    assert train_here(run_dir) == 2
+    assert "there is not one batch in this data" in str(records(run_dir, "end")[0]["reason"])
+
+
+def test_bf16_may_be_forced(new_run: NewRun, train_here: Train) -> None:
+    seen = 'hooks.seen={use="./watchers.py:Sees"}'
+    run_dir = new_run(seen, "run.precision='bf16'", "run.device='cpu'", "run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    assert records(run_dir, "run")[0]["precision"] == "bf16"
+    said = {str(record["text"]) for record in records(run_dir, "message")}
+    assert said == {
+        "train: logits torch.bfloat16, loss torch.float32",
+        "val: logits torch.bfloat16, loss torch.float32",
+    }
+
+
+def test_the_number_of_threads(new_run: NewRun, train_here: Train) -> None:
+    before = torch.get_num_threads()
+    try:
+        run_dir = new_run("run.threads=2", "run.device='cpu'", "run.max_epochs=1")
+        assert train_here(run_dir) == 0
+        assert torch.get_num_threads() == 2
+        assert records(run_dir, "run")[0]["device"] == "cpu (2 threads)"
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_pictures_with_the_channels_last(new_run: NewRun, train_here: Train) -> None:
+    seen = 'hooks.seen={use="./watchers.py:SeesLayout"}'
+    off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
+    data = [f'data.{split}={{use="./loaders.py:pictures"}}' for split in ("train", "val")]
+    net = 'model={use="./loaders.py:ConvNet"}'
+    run_dir = new_run(seen, *off, *data, net, "run.channels_last=true", "run.max_epochs=1")
+    assert train_here(run_dir) == 0, records(run_dir, "error")
+    assert {record["text"] for record in records(run_dir, "message")} == {"batch True, weights True"}
