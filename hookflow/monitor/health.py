@@ -9,6 +9,7 @@ from hookflow.events.now import NOWHERE
 from hookflow.events.rundir import Life
 from hookflow.graph.plan import Plan
 from hookflow.monitor.state import RunState
+from hookflow.monitor.why import why
 from hookflow.monitor.words import span
 
 Condition = Literal[
@@ -59,7 +60,7 @@ def examine(
 ) -> Health:
     """Judge a run. `clock` is the time now, `inside` what `events.now.look` says on the run's own machine."""
     if state.end is not None:
-        return Health(state.end["status"], f"failed: {state.end['reason']}" if state.end["status"] == "failed" else "")
+        return Health(state.end["status"], why(state)[0] if state.end["status"] == "failed" else "")
     if life == "gone":
         return Health("lost", "the process is gone and left no end record: killed, or the machine went down")
     if not state.run:

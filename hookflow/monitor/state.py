@@ -73,6 +73,7 @@ class RunState:
         self.minute = Minute()
         self.bindings: dict[int, Timing] = {}
         self.errors: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self.fatal: Mapping[str, Any] | None = None  # the error that ends the run
         self.disabled: set[str] = set()
         self._warned: set[str] = set()  # kinds that could not be read, and scalars that were not finite
         self.moved = self.now  # when the training was last seen to get on
@@ -235,7 +236,9 @@ class RunState:
         place = f"{record['point']}, " if record["point"] else ""
         text = f"{place}{became}: {record['type']}: {record['text']}"
         self._note(record, "error", record["hook"] or "hookflow", text, record["traceback"])
-        self.errors[record["hook"], record["point"]] = record
+        known = self.errors[record["hook"], record["point"]] = {**record, "it": self.it}
+        if record["action"] == "raise":
+            self.fatal = known
         if record["action"] == "disable":
             self.disabled.add(record["hook"])
 

@@ -15,6 +15,7 @@ from hookflow.monitor.pace import INSIDE
 from hookflow.monitor.paint import clean
 from hookflow.monitor.state import RunState, lower_is_better
 from hookflow.monitor.view import NO_PLAN
+from hookflow.monitor.why import why
 from hookflow.monitor.words import ms, number, percent, span
 
 
@@ -34,8 +35,7 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         f"{health.glyph} {run.path.parent.name} {run.id}: {health.condition} after {span(state.elapsed)},"
         f" {epochs}iteration {state.it} of {state.total_iters}"
     ]
-    if health.sentence:
-        lines.append(f"  {health.sentence}")
+    lines += [f"  {line}" for line in why(state) or [health.sentence] if line]
     if splits := state.synthetic:
         lines.append(f"  SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set")
     for name in sorted(state.best, key=lower_is_better)[:3]:
@@ -46,7 +46,9 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     lines += [f"  {line}" for line in _costs(state, plan or NO_PLAN)]
     if state.journal.warnings or state.journal.errors:
         troubles = f"warnings {state.journal.warnings}, errors {state.journal.errors}"
-        lines.append(f"  {troubles}; what the run printed: {run.output}")
+        lines.append(
+            f"  {troubles}; {'whole tracebacks and ' if state.errors else ''}what the run printed: {run.output}"
+        )
     known = run.id if run.path.parent.parent == Path("runs") else run.path
     lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
     return [clean(line) for line in lines]

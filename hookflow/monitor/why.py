@@ -1,0 +1,34 @@
+"""Why a run ended: what raised and where, or who wanted it to stop."""
+
+from __future__ import annotations
+
+import re
+
+from hookflow.monitor.state import RunState
+
+FRAME = re.compile(r'^ *File "(?P<file>.+)", line (?P<line>\d+)', re.MULTILINE)
+"""A frame of a traceback as Python prints it."""
+
+
+def why(state: RunState) -> list[str]:
+    """Return a sentence or two; nothing for a run that goes on, is lost, or did all its iterations."""
+    if state.end is None:
+        return []
+    status, reason = state.end["status"], state.end["reason"]
+    if status == "failed":
+        return _failure(state) or [f"failed: {reason}"]
+    if status != "finished":
+        return [reason if reason.startswith(status) else f"{status}: {reason}"] if reason else []
+    return [f"stopped early: {reason}"] if reason and state.it < state.total_iters else []
+
+
+def _failure(state: RunState) -> list[str]:
+    """Return what raised and its last frame; nothing when the log has no error that ended this attempt."""
+    error = state.fatal
+    if error is None:
+        return []
+    place = f'hook "{error["hook"]}" at {error["point"]}, ' if error["hook"] else ""
+    lines = [f"failed: {place}iteration {error['it']}: {error['type']}: {error['text']}".removesuffix(": ")]
+    if frames := list(FRAME.finditer(error["traceback"])):
+        lines.append(f"at {frames[-1]['file']}:{frames[-1]['line']}")
+    return lines
