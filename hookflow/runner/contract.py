@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Mapping, Sized
 from typing import Any, Protocol
 
 import torch
@@ -48,24 +48,26 @@ def batch_size_of(batch: Any) -> int:
 
     Raises UserError when it has neither.
     """
-    size = next((len(tensor) for tensor in _tensors(batch) if tensor.ndim), None)
-    if size is not None:
-        return size
+    tensor = _first_tensor(batch)
+    if tensor is not None:
+        return len(tensor)
     if isinstance(batch, Sized):
         return len(batch)
     said = f"a batch is a {type(batch).__name__}, which holds no tensor and has no length"
     raise UserError(Problem(said, hint="its __len__ should say how many examples it holds"))
 
 
-def _tensors(batch: Any) -> Iterator[Tensor]:
+def _first_tensor(batch: Any) -> Tensor | None:
+    """Return the first tensor in a batch that has a length."""
     if isinstance(batch, Tensor):
-        yield batch
-    elif isinstance(batch, Mapping):
-        for part in batch.values():
-            yield from _tensors(part)
-    elif isinstance(batch, list | tuple):
-        for part in batch:
-            yield from _tensors(part)
+        return batch if batch.ndim else None
+    if not isinstance(batch, tuple | list | Mapping):
+        return None
+    for part in batch.values() if isinstance(batch, Mapping) else batch:
+        found = _first_tensor(part)
+        if found is not None:
+            return found
+    return None
 
 
 def as_number(value: Any, called: str) -> float:
