@@ -25,6 +25,7 @@ from hookflow.monitor.health import Health, examine
 from hookflow.monitor.keys import KEYS, Wish, press
 from hookflow.monitor.layout import screen
 from hookflow.monitor.machine import Machine, Sensor
+from hookflow.monitor.output import last_lines
 from hookflow.monitor.paint import GROUND
 from hookflow.monitor.player import Player
 from hookflow.monitor.state import RunState
@@ -146,6 +147,8 @@ class MonitorApp(App[Outcome]):
             badge=self._badge(state),
             clock=clock,
             machine=self._machine,
+            remote=self._life == "remote",
+            output=last_lines(self._dir.output, 500) if self._view.page == "output" else (),
             replay=self._player is not None,
             readonly=self._readonly,
             notice=notice if time.monotonic() < until else "",

@@ -25,6 +25,15 @@ def read_plan(run: RunDir) -> Plan | None:
         return None
 
 
+def count_attempts(run: RunDir) -> int:
+    """Return how many attempts at the run have got as far as to begin."""
+    try:
+        with run.events.open("rb") as file:
+            return sum(line.startswith(b'{"k":"run"') for line in file)
+    except OSError:
+        return 0
+
+
 class Live:
     """Folds what a run appends to its logs."""
 
@@ -43,6 +52,8 @@ class Live:
 
     def records(self) -> Iterator[dict[str, Any]]:
         """Fold what is new record by record; yield those of the event log once they are folded."""
+        if self.plan is None:
+            self.plan = read_plan(self._run)
         for command in self._commands.read():
             self.state.apply(command)
         while True:
@@ -52,7 +63,7 @@ class Live:
                 break
             record = self._waiting.popleft()
             self.state.apply(record)
-            if record.get("k") == "run" or self.plan is None:
+            if record.get("k") == "run":
                 self.plan = read_plan(self._run)
             yield record
 

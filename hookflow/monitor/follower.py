@@ -21,10 +21,15 @@ def follow_records(
     live: Live,
     tell: Callable[[Mapping[str, Any]], None],
     child_exit: Callable[[], int | None] | None = None,
+    look: Callable[[bool], None] = lambda over: None,
 ) -> int:
-    """Give every record to `tell`, after it was folded, until the run is over; return the exit code to leave with."""
+    """Give every record to `tell`, after it was folded, until the run is over; return the exit code to leave with.
+
+    `look` is called before each look at the log, and told whether it is the last one.
+    """
     while True:
         over = _over(run, live, child_exit)  # asked first, so that the last look comes after the last record
+        look(over)
         for record in live.records():
             tell(record)
         if over:

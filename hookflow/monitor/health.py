@@ -12,12 +12,9 @@ from hookflow.monitor.state import RunState
 from hookflow.monitor.why import why
 from hookflow.monitor.words import span
 
-Condition = Literal[
-    "waiting", "starting", "running", "paused", "stalled", "lost", "finished", "stopped", "interrupted", "failed"
-]
+Condition = Literal["starting", "running", "paused", "stalled", "lost", "finished", "stopped", "interrupted", "failed"]
 
 GLYPHS: dict[Condition, str] = {
-    "waiting": "○",
     "starting": "○",
     "running": "●",
     "paused": "‖",
@@ -64,7 +61,7 @@ def examine(
     if life == "gone":
         return Health("lost", "the process is gone and left no end record: killed, or the machine went down")
     if not state.run:
-        return Health("waiting")
+        return Health("starting")
     if state.stage == "paused":
         return Health("paused")
     still = clock - state.moved

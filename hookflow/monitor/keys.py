@@ -58,6 +58,7 @@ KEYS = (
     Key(("comma", "full_stop"), ", .", "to the start, to the end", "replay"),
     Key(("less_than_sign", "greater_than_sign"), "< >", "slower, faster", "replay"),
     Key(("e", "E"), "e E", "next and previous warning or error"),
+    Key(("o",), "o", "what the training printed, and back"),
     Key(("f",), "f", "show the points where nothing is bound too, and hide them"),
     Key(("left_square_bracket", "right_square_bracket"), "[ ]", "previous and next metric"),
     Key(("l",), "l", "logarithmic scale of the charts"),
@@ -151,6 +152,8 @@ def _look(key: str, scene: Scene) -> None:
         view.log = not view.log
     elif key == "question_mark":
         view.page, view.scroll = ("main" if view.page == "help" else "help"), 0
+    elif key == "o":
+        view.page, view.scroll = ("main" if view.page == "output" else "output"), 0
 
 
 def _back(scene: Scene) -> None:
@@ -182,7 +185,8 @@ def _enter(scene: Scene) -> None:
 def _move(step: int, scene: Scene) -> None:
     view = scene.view
     if view.page != "main":
-        view.scroll = max(view.scroll + step, 0)
+        down = -step if view.page == "output" else step  # which is read from its end
+        view.scroll = min(max(view.scroll + down, 0), 10**6)
     elif view.focus == 1:
         shown = scene.shown_points
         at = shown.index(scene.point) if scene.point in shown else 0

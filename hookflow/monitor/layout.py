@@ -18,6 +18,7 @@ from hookflow.monitor.panels.help import help_page
 from hookflow.monitor.panels.hooks import hooks
 from hookflow.monitor.panels.leave import over
 from hookflow.monitor.panels.metrics import metrics, strips
+from hookflow.monitor.panels.output import output
 from hookflow.monitor.panels.points import points
 from hookflow.monitor.panels.slowest import slowest
 from hookflow.monitor.panels.system import system
@@ -42,6 +43,8 @@ def _body(scene: Scene, width: int, height: int) -> list[Strip]:
     view = scene.view
     if view.page == "help":
         return help_page(scene, width, height)
+    if view.page == "output":
+        return output(scene, width, height)
     if view.page != "main":
         return detail(scene, width, height)
     if view.zoomed:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 from hookflow.events.records import PHASES
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.feed import Live
+from hookflow.monitor.feed import Live, count_attempts
 from hookflow.monitor.follower import follow_records
+from hookflow.monitor.output import Output
 from hookflow.monitor.pace import Pace, costliest
 from hookflow.monitor.paint import clean
 from hookflow.monitor.state import RunState
@@ -25,30 +28,62 @@ def follow(run: RunDir, out: TextIO, *, child_exit: Callable[[], int | None] | N
     """Print the run until it has ended or its process is gone; return the exit code to leave with.
 
     That is the run's own, or 1 when it went without an end record. `child_exit` returns the exit code of the process
-    that trains once it has ended, when the caller is its parent.
+    that trains once it has ended, when the caller is its parent. Of a resumed run only the newest attempt is told.
     """
     live = Live(run)
-    printer = _Printer(live, out)
-    code = follow_records(run, live, printer.take, child_exit)
+    attempts = count_attempts(run)
+    printer = _Printer(live, out, skip=attempts if attempts > 1 and child_exit is None else 0)
+    if child_exit is not None and attempts:
+        while live.poll():  # what earlier attempts left
+            pass
+        printer.divide(time.time(), attempts + 1)
+    printed = Output(run.output, from_now=attempts > (child_exit is None))
+
+    def relay(over: bool) -> None:
+        for line in printed.read(over):
+            printer.relay(line)
+
+    code = follow_records(run, live, printer.take, child_exit, relay)
     print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
     return code
 
 
 class _Printer:
-    def __init__(self, live: Live, out: TextIO) -> None:
+    """Prints a line for each fact; the attempts before the one numbered `skip` are folded in silence."""
+
+    def __init__(self, live: Live, out: TextIO, skip: int = 0) -> None:
         self._live = live
         self._out = out
+        self._skip = skip
+        self._attempt = 0
+        self._relayed: deque[str] = deque(maxlen=1000)
         self._seen = 0  # entries of the journal
         self._told = 0.0  # when the last line on progress was due
 
     def take(self, record: Mapping[str, Any]) -> None:
         """Print what a record says; frames and scalars only now and then."""
+        self._attempt += record.get("k") == "run"
+        if self._attempt < self._skip:
+            self._warnings()
+            return
+        if self._attempt == self._skip and record.get("k") == "run":
+            self.divide(record.get("t", 0.0), self._attempt)
         try:
             lines = self._lines(record)
         except (LookupError, TypeError, ValueError):
             lines = []  # the fold could not read it either, and warns
         for line in [*lines, *self._warnings()]:
             print(clean(line), file=self._out, flush=True)
+
+    def divide(self, t: float, attempt: int) -> None:
+        """Print that the run has been resumed, and pass over what has been warned of before."""
+        self._warnings()
+        print(f"{clock(t)} {_line('resumed', attempt=attempt)}", file=self._out, flush=True)
+
+    def relay(self, line: str) -> None:
+        """Print a line that the training printed."""
+        self._relayed.append(line)
+        print(f"output     | {line}".rstrip(), file=self._out, flush=True)
 
     def _warnings(self) -> list[str]:
         """Return lines for what the fold itself has warned of since the last time."""
@@ -71,7 +106,10 @@ class _Printer:
                 return []
             self._told = record["t"]
             return [at + self._progress()]
-        return [at + line for line in _event(record, self._live.state)]
+        told = _event(record, self._live.state)
+        if kind == "error" and not set(map(str.rstrip, record["traceback"].splitlines())) <= set(self._relayed):
+            told += [f"error      | {line}" for line in record["traceback"].splitlines()]
+        return [at + line for line in told]
 
     def _progress(self) -> str:
         state, plan = self._live.state, self._live.plan or NO_PLAN
@@ -144,10 +182,7 @@ def _event(record: Mapping[str, Any], state: RunState) -> list[str]:
             return [_line(record["level"], **at, source=record["source"], text=record["text"])]
         case "error":
             facts = {key: record[key] for key in ("hook", "point", "type", "text", "action")}
-            return [
-                _line("error", **at, **facts),
-                *(f"error      | {line}" for line in record["traceback"].splitlines()),
-            ]
+            return [_line("error", **at, **facts)]
         case "end":
             facts = {"status": record["status"], "exit": record["exit"], "reason": record["reason"] or "none"}
             return [_line("end", **at, **facts, seconds=f"{state.elapsed:.1f}")]

@@ -126,7 +126,7 @@ class RunState:
 
         A pause or a checkpoint does not change it.
         """
-        if self.end is not None or self._between:
+        if not self.run or self.end is not None or self._between:
             return self.ep
         return min(self.ep + 1, self.run.get("max_epochs") or self.ep + 1)
 

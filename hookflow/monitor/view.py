@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,7 +26,7 @@ class View:
 
     focus: int = 2
     zoomed: bool = False
-    page: Literal["main", "hook", "event", "help"] = "main"
+    page: Literal["main", "hook", "event", "help", "output"] = "main"
     asking: Literal["", "quit", "stop"] = ""
     point: str = ""
     hook: int = 0
@@ -38,7 +39,10 @@ class View:
 
 @dataclass(slots=True)
 class Scene:
-    """Everything that a screen is drawn from. `badge` is LIVE, FROZEN, REPLAY or ENDED, with what belongs to it."""
+    """Everything that a screen is drawn from. `badge` is LIVE, FROZEN, REPLAY or ENDED, with what belongs to it.
+
+    `remote`: the run is on another machine. `output`: the last lines that the training printed, while they are shown.
+    """
 
     state: RunState
     plan: Plan
@@ -49,6 +53,8 @@ class Scene:
     badge: str = "LIVE"
     clock: float = 0.0
     machine: Machine | None = None
+    remote: bool = False
+    output: Sequence[str] = ()
     replay: bool = False
     readonly: bool = False
     notice: str = ""

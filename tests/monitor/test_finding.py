@@ -74,7 +74,7 @@ def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.Capture
     assert cells["whole"].endswith("SYNTHETIC")
     assert "? lost" in cells["lost"]
     assert cells["lost"].endswith("real")
-    assert "○ waiting" in cells["unborn"]
+    assert "○ starting" in cells["unborn"]
 
 
 def test_naming_the_commands_loads_neither_the_screen_nor_torch() -> None:

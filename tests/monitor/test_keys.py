@@ -130,6 +130,25 @@ def test_the_help_defines_every_key_and_scrolls(going: RunDir) -> None:
     visit(going, what)
 
 
+def test_o_shows_what_the_training_prints(going: RunDir) -> None:
+    going.output.write_text("".join(f"step {number}\n" for number in range(100)))
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("o")
+        assert "step 99" in shown(app)
+        await pilot.press("up")
+        assert "step 99" not in shown(app)
+        assert "step 98" in shown(app)
+        with going.output.open("a") as log:
+            log.write("step 100\n")
+        await pilot.press("end")
+        assert "step 100" in shown(app)
+        await pilot.press("o")
+        assert "step 98" not in shown(app)
+
+    visit(going, what)
+
+
 def test_f_shows_and_hides_unbound_points(going: RunDir) -> None:
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         assert "before_save_checkpoint" not in shown(app)

@@ -101,7 +101,7 @@ def test_a_parent_follows_its_child_to_the_last_record(tmp_path: Path, last: int
 
     out = io.StringIO()
     assert plain.follow(run, out, child_exit=child_exit) == last
-    assert out.getvalue().count(" end ") == 2
+    assert out.getvalue().count(" end ") == 1
 
 
 def test_a_run_is_followed_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,28 @@ def test_a_run_in_full_swing(scene: At, width: int, height: int) -> None:
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
 def test_before_the_first_record(scene: At, width: int, height: int) -> None:
-    check_golden(f"monitor/waiting-{width}x{height}.txt", drawn(scene(0), width, height))
+    shown = scene(0)
+    shown.machine = None
+    message = {"k": "message", "t": 1.79e9, "it": 0, "ep": 0, "level": "info", "source": "hookflow"}
+    shown.state.apply({**message, "text": "downloading cifar-10: 42 of 170 MB"})
+    starting = drawn(shown, width, height)
+    assert "downloading" in starting
+    assert "○ STARTING" in starting
+    assert not any(wrong in starting for wrong in ("0.000 ms", "nothing is bound", "another machine"))
+    check_golden(f"monitor/starting-{width}x{height}.txt", starting)
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_what_was_printed_is_shown_from_its_end(scene: At, width: int, height: int) -> None:
+    shown = scene()
+    shown.view.page, shown.output = "output", [f"line {number}" for number in range(300)]
+    newest = drawn(shown, width, height)
+    assert "line 299" in newest
+    shown.view.scroll = 10
+    assert "line 289" in drawn(shown, width, height)
+    assert "line 290" not in drawn(shown, width, height)
+    shown.output = ()
+    assert "printed nothing" in drawn(shown, width, height)
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -73,7 +94,7 @@ def test_the_question_before_leaving(scene: At) -> None:
     check_golden("monitor/leave-80x24.txt", drawn(shown, 80, 24))
 
 
-@pytest.mark.parametrize("page", ["main", "hook", "event", "help"])
+@pytest.mark.parametrize("page", ["main", "hook", "event", "help", "output"])
 @pytest.mark.parametrize("zoomed", [False, True])
 def test_no_terminal_is_too_small_and_none_too_large(scene: At, page: str, zoomed: bool) -> None:
     shown = scene()

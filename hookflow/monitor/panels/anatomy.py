@@ -18,7 +18,7 @@ FILLS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒",
 def anatomy(scene: Scene, width: int) -> list[Strip]:
     """Return a box of four rows."""
     pace = scene.pace
-    title = f"iteration   p50 {ms(pace.p50):>5} ms   p95 {ms(pace.p95):>5} ms"
+    title = f"iteration   p50 {ms(pace.p50):>5} ms   p95 {ms(pace.p95):>5} ms" if pace.p50 else "iteration"
     return boxed(title, lines(scene, width - 2), width, 4, hint="shares of the last 60 s")
 
 
@@ -28,7 +28,9 @@ def lines(scene: Scene, width: int) -> list[Strip]:
     if scene.health.bad:
         wrong = row(width, (f" {scene.health.sentence} ", "alarm"))
         return [row(width, *_bar(pace, width)), wrong]
-    said = verdict(scene.state, scene.plan, pace) if width >= 100 else f"{bottleneck(pace)}  {ms(pace.p50):>5} ms"
+    if not pace.whole:
+        return [row(width, *_bar(pace, width)), row(width, (" no training iteration yet", "dim"))]
+    said = verdict(scene.state, scene.plan, pace) if width >= 100 else f"{bottleneck(pace)}, {ms(pace.p50):>5} ms/it"
     wide = width >= 100
     legends = [_legend(pace, PHASES, wide), _legend(pace, PHASES[:-1], wide), _legend(pace, PHASES[:-1], False)]
     for legend in legends:

@@ -38,7 +38,7 @@ def _event(scene: Scene, width: int) -> tuple[str, list[Strip]]:
 def _hook(scene: Scene, width: int) -> tuple[str, list[Strip]]:
     binding = scene.picked
     if binding is None:
-        return "hook", [row(width, (" nothing is bound to this point", "dim"))]
+        return "hook", [row(width, (" no hook is bound to this point", "dim"))]
     lines = [row(width), *_facts(scene, binding, width), row(width), *_edges(scene, binding, width), row(width)]
     lines += _histogram(scene, binding, width)
     error = scene.state.errors.get((binding.hook, binding.point))

@@ -56,4 +56,4 @@ def _keys(scene: Scene) -> list[tuple[str, str]]:
     keys += [("enter", "detail"), ("space", "freeze")]
     if not scene.readonly and not scene.health.over:
         keys += [("p", "resume" if scene.state.stage == "paused" else "pause"), ("c", "checkpoint"), ("s", "stop")]
-    return [*keys, ("e", "next ▲✗"), ("f", "all points"), ("[ ]", "metric"), ("P", "picture")]
+    return [*keys, ("e", "next ▲✗"), ("o", "output"), ("f", "all points"), ("[ ]", "metric"), ("P", "picture")]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from rich.cells import cell_len
 from textual.strip import Strip
 
-from hookflow.monitor.paint import Part, bar, row, spread
+from hookflow.monitor.paint import Part, bar, fit, row, spread
 from hookflow.monitor.view import Scene
 from hookflow.monitor.words import many, span
 
 CONDITION_STYLES = {
+    "starting": "warn",
     "running": "good",
     "finished": "good",
     "stalled": "alarm",
@@ -66,6 +67,8 @@ def _counts(scene: Scene) -> list[Part]:
 def progress(scene: Scene, width: int) -> Strip:
     """Return the second row: epochs, the pass at hand, speed, and the time that is left."""
     state = scene.state
+    if not state.run:
+        return _before(scene, width)
     run, pace = state.run, scene.pace
     done = state.it / state.total_iters if state.total_iters else 0.0
     eta = "ended" if state.end else span(pace.eta) if pace.eta is not None else "–:––:––"
@@ -98,4 +101,10 @@ def progress(scene: Scene, width: int) -> Strip:
     second = min(room - first, 30)
     left: list[Part] = [" ", (whole, ""), " ", *bar(first, done), (f" {100 * done:3.0f}%", "strong"), "  "]
     left += [(batch, ""), " ", *bar(second, within)]
-    return spread(width, left, right) if state.run else row(width, (" waiting for the run to begin …", "dim"))
+    return spread(width, left, right)
+
+
+def _before(scene: Scene, width: int) -> Strip:
+    """Return what is known before the run has begun: the last message, as of a download."""
+    newest = scene.entry.text if scene.entry else "importing torch, building the model and the data"
+    return row(width, (f" {scene.health.condition}: ", "dim"), (fit(newest, max(width - 13, 1)), ""))

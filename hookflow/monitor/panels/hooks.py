@@ -57,7 +57,8 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
         picked = binding is scene.picked and focused
         lines.append(_line(scene, binding, prefix + " " * bool(lead), name, columns, cells, picked, inner))
     if not bound:
-        lines.append(row(inner, (" nothing is bound to this point", "dim")))
+        why = "nothing is bound to this point" if scene.plan.bindings else "no hooks are known yet"
+        lines.append(row(inner, (f" {why}", "dim")))
     below = len(bound) - part.stop
     hint = f"{below} more below" if below > 0 else "ms  in order of firing ↓" if inner > 60 else "ms"
     return boxed(f"2 hooks @ {scene.point}" if scene.point else "2 hooks", lines, width, height, focused, hint)

@@ -18,7 +18,8 @@ def system(scene: Scene, width: int, height: int) -> list[Strip]:
 def _machine(scene: Scene, width: int) -> list[Strip]:
     machine = scene.machine
     if machine is None:
-        why = "a replay has no machine to look at" if scene.replay else "the run is on another machine"
+        why = "the run is on another machine" if scene.remote else "looking at this machine …"
+        why = "a replay has no machine to look at" if scene.replay else why
         return [row(width, (f" {why}", "dim"))]
     rows = [_gpu(gpu, width) for gpu in machine.gpus]
     cpu: list[Part] = [(" CPU  ", "dim"), *_gauge(machine.cpu, width), (f" {machine.cpu:3.0f}%", "")]
