@@ -34,7 +34,11 @@ class Hook:
     """The hook's name in the pipeline, given by the runner before the first point fires."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what must survive a resume: numbers, strings, tensors, and lists and mappings of them."""
+        """Return what must survive a resume: numbers, strings, tensors, and lists and mappings of them.
+
+        It is asked for when a checkpoint is saved, and before a validation, for a checkpoint that may have to take its
+        place: so what a validation changes should be returned as a copy.
+        """
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

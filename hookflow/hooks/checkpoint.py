@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -46,6 +47,8 @@ class Checkpoint(Hook):
         if self.monitor is None:
             return
         value = run.metric(self.monitor)
+        if math.isnan(value):
+            return  # nothing would ever be better than that
         if self.best is None or (value > self.best if self.mode == "max" else value < self.best):
             self.best = value
             run.save_checkpoint("best")

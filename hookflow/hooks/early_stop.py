@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -36,13 +37,14 @@ class EarlyStop(Hook):
 
     def after_val(self, run: Run) -> None:
         value = run.metric(self.monitor)
-        gain = 0.0 if self.best is None else (value - self.best) * (1 if self.mode == "max" else -1)
-        if self.best is None or gain > self.min_delta:
+        better = math.inf if self.best is None else (value - self.best) * (1 if self.mode == "max" else -1)
+        if better > self.min_delta and not math.isnan(value):
             self.best, self.waited = value, 0
             return
         self.waited += 1
         if self.waited >= self.patience:
-            run.stop(f"{self.monitor} has not improved on {self.best:.4g} for {self.waited} validations")
+            best = "NaN" if self.best is None else f"{self.best:.4g}"
+            run.stop(f"{self.monitor} has not improved on {best} for {self.waited} validations")
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "waited": self.waited}

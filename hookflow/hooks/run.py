@@ -34,7 +34,10 @@ class Run(Protocol):
     optimizer: torch.optim.Optimizer
     task: Any
     data: Mapping[str, Any]
-    """The data sources by split: "train", and "val" and "test" where the pipeline has them."""
+    """The data sources by split: "train", and "val" and "test" where the pipeline has them.
+
+    `hookflow.runner.source.Source` says what each can do.
+    """
     metrics: Mapping[str, float]
     """What the latest validation or test found."""
     hooks: Mapping[str, Any]
@@ -43,19 +46,25 @@ class Run(Protocol):
     """The run directory."""
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
-        """Record a number (or a tensor of one element, which stays on the device until somebody else fetches it)."""
+        """Record a number (or a tensor of one element, which stays on the device until somebody else fetches it).
+
+        Raises TypeError when it is something else.
+        """
 
     def say(self, text: str, level: str = "info") -> None:
         """Record a line for people: "info", "warn" or "error"."""
 
     def stop(self, reason: str) -> None:
-        """End the training after this iteration."""
+        """End the training at the next boundary: after this iteration, or after this epoch's validation."""
 
     def save_checkpoint(self, *names: str) -> None:
-        """Save the state at the next boundary (after this iteration, or after this epoch's validation)."""
+        """Save the state at the next boundary, to go by `names` ("last" if there are none).
+
+        That is after this iteration, this epoch's validation, the end of training, or the test.
+        """
 
     def prune_checkpoints(self, keep: int) -> None:
-        """Remove all but the `keep` newest checkpoints; those that bear a name stay."""
+        """Remove all but the `keep` newest checkpoints that are whole; those that bear a name stay."""
 
     def metric(self, name: str) -> float:
         """Return a metric of the latest validation. Raises UserError with the nearest name when there is none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -25,6 +25,9 @@ from hookflow.runner.meter import Meter
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.state import capture, check_storable, restore
 from hookflow.runner.triggers import make_triggers
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
 
 
 class Runner:
@@ -113,7 +116,7 @@ class Runner:
         self._recorder.put(kind, **fields)
 
     def stop(self, reason: str) -> None:
-        """End the training after this iteration."""
+        """End the training at the next boundary: after this iteration, or after this epoch's validation."""
         self._stop = self._stop or Stop(reason, "finished", 0, save=False)
 
     @property
@@ -129,7 +132,7 @@ class Runner:
         self.asked.update(dict.fromkeys(names or ("last",)))
 
     def prune_checkpoints(self, keep: int) -> None:
-        """Remove all but the `keep` newest checkpoints; those that bear a name stay."""
+        """Remove all but the `keep` newest checkpoints that are whole; those that bear a name stay."""
         self.store.prune(keep)
 
     def metric(self, name: str) -> float:
@@ -216,3 +219,9 @@ class Runner:
         self._recorder.failure(error, hook=binding.hook, point=binding.point, action=action)
         if action == "disable":
             self.say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")
+
+
+if TYPE_CHECKING:
+
+    def _offers_all_that_hooks_may_lean_on(run: Runner) -> Run:
+        return run

@@ -1,0 +1,71 @@
+"""Hooks that judge a run by its metrics: what counts as better, NaN included."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import pytest
+
+from hookflow.hooks.checkpoint import Checkpoint
+from hookflow.hooks.early_stop import EarlyStop
+
+NAN = math.nan
+
+
+class Judged:
+    """As much of a run as the judges look at."""
+
+    def __init__(self) -> None:
+        self.metrics: Mapping[str, float] = {}
+        self.saved: list[str] = []
+        self.stopped = ""
+
+    def metric(self, name: str) -> float:
+        return self.metrics[name]
+
+    def save_checkpoint(self, *names: str) -> None:
+        self.saved += names
+
+    def stop(self, reason: str) -> None:
+        self.stopped = reason
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "best_at"),
+    [
+        ("max", [1, 2, 2, 1, 3], [0, 1, 4]),
+        ("min", [3, 2, 2, 4, 1], [0, 1, 4]),
+        ("max", [NAN, 1, NAN, 2], [1, 3]),
+        ("min", [NAN, NAN], []),
+    ],
+)
+def test_the_best_checkpoint(mode: str, values: list[float], best_at: list[int]) -> None:
+    run, hook, found = Judged(), Checkpoint("score", mode), []  # type: ignore[arg-type]
+    for k, value in enumerate(values):
+        run.metrics = {"score": value}
+        hook.after_val(run, run.metrics)  # type: ignore[arg-type]
+        if run.saved:
+            found.append(k)
+        run.saved.clear()
+    assert found == best_at
+
+
+@pytest.mark.parametrize(
+    ("mode", "values", "stops_at"),
+    [
+        ("max", [1, 2, 2, 2], 3),
+        ("min", [2, 1, 1.5, 0.5, 1, 1], 5),
+        ("max", [NAN, 1, 2, 2, 2], 4),
+        ("max", [NAN, NAN], 1),
+        ("max", [1, 1.05, 1.09], 2),
+    ],
+)
+def test_stopping_early(mode: str, values: list[float], stops_at: int) -> None:
+    run, hook = Judged(), EarlyStop("score", mode, patience=2, min_delta=0.1)  # type: ignore[arg-type]
+    stopped = []
+    for value in values:
+        run.metrics = {"score": value}
+        hook.after_val(run)  # type: ignore[arg-type]
+        stopped.append(bool(run.stopped))
+    assert stopped.index(True) == stops_at
