@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import math
 import os
 import signal
 import time
@@ -23,7 +24,7 @@ from hookflow.monitor.canvas import Canvas
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import Health, examine
 from hookflow.monitor.keys import KEYS, Wish, press
-from hookflow.monitor.layout import screen
+from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.machine import Machine, Sensor
 from hookflow.monitor.output import last_lines
 from hookflow.monitor.paint import GROUND
@@ -51,7 +52,8 @@ class Outcome(StrEnum):
 class MonitorApp(App[Outcome]):
     """Shows the run in `run`, live; or its recording, `replay` times as fast as it was.
 
-    With `readonly` no key asks anything of the run.
+    With `readonly` no key asks anything of the run. An attempt that a mistake ends before it has begun, after the
+    moment `since` (seconds since 1970), closes the dashboard: there is nothing to see.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -60,8 +62,12 @@ class MonitorApp(App[Outcome]):
         Binding(name, f"press('{name}')", show=False, priority=True) for key in KEYS for name in key.names
     ]
 
-    def __init__(self, run: RunDir, *, replay: float | None = None, readonly: bool = False) -> None:
+    def __init__(
+        self, run: RunDir, *, replay: float | None = None, readonly: bool = False, since: float = math.inf
+    ) -> None:
         super().__init__()
+        self._since = since
+        self.title = f"hookflow {run.path.parent.name}"
         self._dir = run
         self._live = Live(run)
         self._player = Player(Recording(run), replay) if replay is not None else None
@@ -127,6 +133,8 @@ class MonitorApp(App[Outcome]):
             self._player.tick()
         elif self._live.poll():
             self.set_timer(0.01, self._tick)  # a long log comes in pieces, so that keys get their turn
+        elif self.state.stillborn and self.state.now >= self._since:
+            self.exit(Outcome.ENDED)
         self._paint()
 
     def _paint(self) -> None:
@@ -149,6 +157,7 @@ class MonitorApp(App[Outcome]):
             machine=self._machine,
             remote=self._life == "remote",
             output=last_lines(self._dir.output, 500) if self._view.page == "output" else (),
+            visible=visible(*self.size),
             replay=self._player is not None,
             readonly=self._readonly,
             notice=notice if time.monotonic() < until else "",

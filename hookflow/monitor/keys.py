@@ -46,7 +46,8 @@ KEYS = (
     Key(("tab", "shift+tab"), "tab", "next panel"),
     Key(("z",), "z", "make the panel large, and small again"),
     Key(("0", "escape"), "0 esc", "back to the whole dashboard"),
-    Key(("up", "down", "k", "j", "pageup", "pagedown", "home", "end"), "↑ ↓ k j", "move; home and end for the ends"),
+    Key(("up", "down", "k", "j", "pageup", "pagedown"), "↑ ↓ k j", "move"),
+    Key(("home", "end"), "home end", "to the first, to the last", "live"),
     Key(("h", "left", "right"), "← → h", "from the hooks to the points and back"),
     Key(("enter",), "enter", "a point's hooks; a hook's or an event's page"),
     Key(("space",), "space", "freeze the view; the data go on", "live"),
@@ -54,8 +55,8 @@ KEYS = (
     Key(("c",), "c", "save a checkpoint now", "live"),
     Key(("s",), "s", "stop the training after this iteration (asks first)", "live"),
     Key(("space",), "space", "play and pause", "replay"),
-    Key(("left", "right", "shift+left", "shift+right"), "← →", "one frame back and on; with shift ten", "replay"),
-    Key(("comma", "full_stop"), ", .", "to the start, to the end", "replay"),
+    Key(("left", "right", "shift+left", "shift+right"), "← →", "a frame back and on; with shift 5 %", "replay"),
+    Key(("comma", "full_stop", "home", "end"), ", .", "to the start, to the end; also home and end", "replay"),
     Key(("less_than_sign", "greater_than_sign"), "< >", "slower, faster", "replay"),
     Key(("e", "E"), "e E", "next and previous warning or error"),
     Key(("o",), "o", "what the training printed, and back"),
@@ -63,7 +64,8 @@ KEYS = (
     Key(("left_square_bracket", "right_square_bracket"), "[ ]", "previous and next metric"),
     Key(("l",), "l", "logarithmic scale of the charts"),
     Key(("P",), "P", "save a picture (SVG) in the run directory"),
-    Key(("q", "ctrl+c", "ctrl+q"), "q", "leave; asks whether the training goes on"),
+    Key(("q", "ctrl+c", "ctrl+q"), "q", "leave; asks whether the training goes on", "live"),
+    Key(("q", "ctrl+c", "ctrl+q"), "q", "leave", "replay"),
     Key(("y", "n", "d"), "y n d", "answers where something is asked", "question"),
 )
 
@@ -74,6 +76,8 @@ _SCRUB: dict[str, Wish] = {
     "shift+right": "far on",
     "comma": "first",
     "full_stop": "last",
+    "home": "first",
+    "end": "last",
     "less_than_sign": "slower",
     "greater_than_sign": "faster",
     "space": "play",
@@ -130,10 +134,14 @@ def _look(key: str, scene: Scene) -> None:
     if key in _STEPS:
         _move(_STEPS[key], scene)
     elif key.isdigit() and int(key) in PANELS:
-        view.zoomed = (view.focus == int(key) and not view.zoomed) if view.page == "main" else view.zoomed
+        again, hidden = view.focus == int(key), int(key) not in scene.visible
+        if view.page == "main":
+            view.zoomed = not (again and view.zoomed) and (again or hidden)
         view.focus, view.page, view.scroll = int(key), "main", 0
     elif key in ("tab", "shift+tab"):
-        view.focus = (view.focus - 1 + (1 if key == "tab" else -1)) % len(PANELS) + 1
+        step = 1 if key == "tab" else -1
+        order = [number for number in PANELS if view.zoomed or number in scene.visible or number == view.focus]
+        view.focus = order[(order.index(view.focus) + step) % len(order)]
     elif key == "z":
         view.zoomed = not view.zoomed
     elif key in ("escape", "0"):

@@ -24,6 +24,9 @@ from hookflow.monitor.panels.slowest import slowest
 from hookflow.monitor.panels.system import system
 from hookflow.monitor.view import Scene
 
+AROUND = 3
+"""Rows above and below the body: title, progress, footer."""
+
 Panel = Callable[[Scene, int, int], list[Strip]]
 
 PANELS: dict[int, Panel] = {1: points, 2: hooks, 3: metrics, 4: system, 5: events}
@@ -32,7 +35,7 @@ PANELS: dict[int, Panel] = {1: points, 2: hooks, 3: metrics, 4: system, 5: event
 def screen(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return exactly `height` rows of exactly `width` cells."""
     top = [title(scene, width), progress(scene, width)]
-    room = height - len(top) - 1
+    room = height - AROUND
     body = filled(_body(scene, width, room) if room > 0 else [], width, max(room, 0))
     rows = filled([*top, *body][: height - 1], width, height - 1)
     rows = [*rows, footer(scene, width)]
@@ -49,11 +52,19 @@ def _body(scene: Scene, width: int, height: int) -> list[Strip]:
         return detail(scene, width, height)
     if view.zoomed:
         return PANELS[view.focus](scene, width, height)
+    return {"large": _large, "medium": _medium, "small": _small}[_size(width, height)](scene, width, height)
+
+
+def _size(width: int, height: int) -> str:
+    """Return how much of the dashboard a body of this size has room for."""
     if width >= 100 and height >= 27:
-        return _large(scene, width, height)
-    if width >= 76 and height >= 18:
-        return _medium(scene, width, height)
-    return _small(scene, width, height)
+        return "large"
+    return "medium" if width >= 76 and height >= 18 else "small"
+
+
+def visible(width: int, height: int) -> tuple[int, ...]:
+    """Return the panels that a terminal of this size shows side by side; each of the others fills it alone."""
+    return {"large": tuple(PANELS), "medium": (1, 2, 5), "small": ()}[_size(width, height - AROUND)]
 
 
 def _large(scene: Scene, width: int, height: int) -> list[Strip]:
@@ -78,10 +89,15 @@ def _large(scene: Scene, width: int, height: int) -> list[Strip]:
 def _medium(scene: Scene, width: int, height: int) -> list[Strip]:
     tail = 5 if height < 26 else 7
     middle = height - 2 - tail - 1
-    left = 31 if width < 100 else 44
+    longest = max((len(point) for point in scene.shown_points), default=0)
+    left = min(max(longest + 14, 31), 36) if width < 100 else 46
+    right = width - left
+    spare = max(middle - max(len(scene.plan.at(scene.point)) + 3, 6), 0)
+    spare = spare if spare >= 5 else 0
+    costly = boxed("costliest of all points", slowest(scene, right - 2, spare - 2), right, spare) if spare else []
     return [
         *anatomy_panel.lines(scene, width),
-        *beside(points(scene, left, middle), hooks(scene, width - left, middle)),
+        *beside(points(scene, left, middle), [*hooks(scene, right, middle - spare), *costly]),
         *strips(scene, width, 1),
         *events(scene, width, tail),
     ]

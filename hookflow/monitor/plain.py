@@ -29,6 +29,7 @@ def follow(run: RunDir, out: TextIO, *, child_exit: Callable[[], int | None] | N
 
     That is the run's own, or 1 when it went without an end record. `child_exit` returns the exit code of the process
     that trains once it has ended, when the caller is its parent. Of a resumed run only the newest attempt is told.
+    A mistake that ends a run before it has begun is left for the caller to tell.
     """
     live = Live(run)
     attempts = count_attempts(run)
@@ -44,7 +45,8 @@ def follow(run: RunDir, out: TextIO, *, child_exit: Callable[[], int | None] | N
             printer.relay(line)
 
     code = follow_records(run, live, printer.take, child_exit, relay)
-    print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
+    if not live.state.stillborn:
+        print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
     return code
 
 
@@ -95,6 +97,8 @@ class _Printer:
 
     def _lines(self, record: Mapping[str, Any]) -> list[str]:
         at, kind = f"{clock(record['t'])} ", record["k"]
+        if kind == "end" and self._live.state.stillborn:
+            return []
         if kind == "run":
             self._told = record["t"]
             return [at + line for line in _beginning(self._live)]

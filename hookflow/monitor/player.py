@@ -13,6 +13,10 @@ from hookflow.monitor.words import span
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
 
+FAR = 0.05
+"""The share of a recording that a long step takes."""
+
+
 class Player:
     """Holds the moment that is shown."""
 
@@ -35,7 +39,8 @@ class Player:
     def badge(self) -> str:
         first, last = self._recording.first, self._recording.last
         sign = "▶" if self._playing else "‖"
-        return f"REPLAY {self._speed:g}x {sign} {span(self.moment - first)} / {span(last - first)}"
+        at = self.moment - first
+        return f"REPLAY {self._speed:g}x {sign} {span(at)}.{int(at * 10) % 10} / {span(last - first)}"
 
     def tick(self) -> None:
         """Move on by the time that has passed."""
@@ -58,10 +63,12 @@ class Player:
             case "first" | "last":
                 self._playing = False
                 self._show(self._recording.first if wish == "first" else self._recording.last)
-            case "back" | "on" | "far back" | "far on":
+            case "back" | "on":
                 self._playing = False
-                frames = 10 if wish.startswith("far") else 1
-                self.moment = self._recording.step(-frames if wish.endswith("back") else frames)
+                self.moment = self._recording.step(-1 if wish == "back" else 1)
+            case "far back" | "far on":
+                far = FAR * (self._recording.last - self._recording.first)
+                self._show(self.moment - far if wish == "far back" else self.moment + far)
 
     def _show(self, moment: float) -> None:
         self.moment = min(max(moment, self._recording.first), self._recording.last)

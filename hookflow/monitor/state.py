@@ -68,6 +68,7 @@ class RunState:
         """Start afresh what belongs to one attempt at the run."""
         self.run = run
         self.end: Mapping[str, Any] | None = None
+        self.stillborn = False  # the user's mistake ended the attempt before it began: there is nothing to show
         self.stage = "start"
         self.batch = self.batches = 0
         self.minute = Minute()
@@ -243,7 +244,9 @@ class RunState:
             self.disabled.add(record["hook"])
 
     def _on_end(self, record: Mapping[str, Any]) -> None:
+        begun = self.run and self.end is None
         self.end = record = {**UNTOLD_END, **record}
+        self.stillborn = record["exit"] == 2 and not begun
         self.stage = "end"
         reason = f": {record['reason']}" if record["reason"] else ""
         text = f"{record['status']} after {span(self.elapsed)}, {many(self.it)} iterations{reason}"

@@ -43,7 +43,8 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         lines.append(f"  best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")
     if state.checkpoints:
         lines.append(f"  checkpoint {run.path / state.checkpoints[-1][1]}")
-    lines += [f"  {line}" for line in _costs(state, plan or NO_PLAN)]
+    if costs := _costs(state, plan or NO_PLAN):
+        lines.append(f"  costliest hooks: {costs}")
     if state.journal.warnings or state.journal.errors:
         troubles = f"warnings {state.journal.warnings}, errors {state.journal.errors}"
         lines.append(
@@ -54,18 +55,18 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     return [clean(line) for line in lines]
 
 
-def _costs(state: RunState, plan: Plan) -> list[str]:
+def _costs(state: RunState, plan: Plan) -> str:
     """Return the hooks that took most of the whole attempt: of its iterations, and outside them."""
     inside: Counter[str] = Counter()
     outside: Counter[str] = Counter()
     for binding in plan.bindings:
         if spent := state.timing(binding.id).total:
             (inside if binding.point in INSIDE else outside)[binding.hook] += spent
-    lines = []
+    costs = []
     if inside and state.iterating:
-        costs = ", ".join(f"{hook} {percent(ns / state.iterating)} %" for hook, ns in inside.most_common(3))
-        lines.append(f"costliest hooks: {costs} of the iterations")
+        shares = ", ".join(f"{hook} {percent(ns / state.iterating)} %" for hook, ns in inside.most_common(3))
+        costs.append(f"{shares} of the iterations")
     if outside:
-        costs = ", ".join(f"{hook} {ms(ns)} ms" for hook, ns in outside.most_common(3))
-        lines.append(f"outside iterations: {costs} in all")
-    return lines
+        hook, ns = outside.most_common(1)[0]
+        costs.append(f"outside them {hook} {ms(ns)} ms")
+    return ", ".join(costs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -42,6 +42,7 @@ class Scene:
     """Everything that a screen is drawn from. `badge` is LIVE, FROZEN, REPLAY or ENDED, with what belongs to it.
 
     `remote`: the run is on another machine. `output`: the last lines that the training printed, while they are shown.
+    `visible`: the panels that the whole dashboard has room for.
     """
 
     state: RunState
@@ -58,6 +59,7 @@ class Scene:
     replay: bool = False
     readonly: bool = False
     notice: str = ""
+    visible: Collection[int] = tuple(PANELS)
     points: list[str] = field(init=False)
     pace: Pace = field(init=False)
 

@@ -54,11 +54,11 @@ def test_the_digits_focus_panels_and_zoom_them(going: RunDir) -> None:
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         for digit, name in zip("12345", ("points", "hooks", "metrics", "system", "events"), strict=True):
             await pilot.press(digit if digit != "2" else "1", digit)
-            assert f"┏━ {digit} {name}" in shown(app) or app._view.zoomed
+            assert f"┏━ [{digit}] {name}" in shown(app) or app._view.zoomed
             app._view.zoomed = False
             await pilot.press(digit)
             assert app._view.zoomed
-            assert f"┏━ {digit} {name}" in shown(app)
+            assert f"┏━ [{digit}] {name}" in shown(app)
             await pilot.press("escape")
             assert not app._view.zoomed
 
@@ -68,15 +68,39 @@ def test_the_digits_focus_panels_and_zoom_them(going: RunDir) -> None:
 def test_tab_goes_round_and_z_zooms(going: RunDir) -> None:
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await pilot.press("tab")
-        assert "┏━ 3 metrics" in shown(app)
+        assert "┏━ [3] metrics" in shown(app)
         await pilot.press("shift+tab", "shift+tab")
-        assert "┏━ 1 points" in shown(app)
+        assert "┏━ [1] points" in shown(app)
         await pilot.press("z")
-        assert "2 hooks" not in shown(app)
+        assert "[2] hooks" not in shown(app)
         await pilot.press("0")
-        assert "2 hooks" in shown(app)
+        assert "[2] hooks" in shown(app)
 
     visit(going, what)
+
+
+def test_a_digit_shows_a_panel_that_a_small_terminal_leaves_out_at_once(going: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        for digit, name in (("3", "metrics"), ("4", "system")):
+            await pilot.press(digit)
+            assert f"┏━ [{digit}] {name}" in shown(app)
+            await pilot.press("1")
+            assert "[2] hooks" in shown(app)
+        await pilot.press("tab", "tab")
+        assert "┏━ [5] events" in shown(app)
+        await pilot.press("tab")
+        assert "┏━ [1] points" in shown(app)
+
+    visit(going, what, size=(80, 24))
+
+
+def test_the_help_of_a_replay_does_not_speak_of_a_training_that_goes_on(whole: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("question_mark")
+        assert "goes on" not in shown(app)
+        assert all(key.about in shown(app) for key in KEYS if key.only in ("", "replay"))
+
+    visit(whole, what, size=(120, 60), replay=1.0)
 
 
 def test_arrows_move_and_enter_drills_down_to_one_hook_and_escape_back(going: RunDir) -> None:
@@ -125,7 +149,7 @@ def test_the_help_defines_every_key_and_scrolls(going: RunDir) -> None:
         await pilot.press("pagedown", "pagedown")
         assert "signs" in shown(app)
         await pilot.press("question_mark")
-        assert "2 hooks" in shown(app)
+        assert "[2] hooks" in shown(app)
 
     visit(going, what)
 
@@ -269,7 +293,10 @@ def test_P_saves_a_picture(going: RunDir) -> None:  # noqa: N802  # the key is a
 
     visit(going, what)
     (picture,) = going.path.glob("screen-*.svg")
-    assert "after_train_iter" in picture.read_text("utf-8").replace("&#160;", " ")
+    drawn = picture.read_text("utf-8").replace("&#160;", " ")
+    assert "after_train_iter" in drawn
+    assert "hookflow cifar" in drawn
+    assert "MonitorApp" not in drawn
 
 
 def test_a_run_directory_that_may_not_be_written_says_so(going: RunDir) -> None:
@@ -292,10 +319,17 @@ def test_replay_plays_pauses_steps_and_jumps(whole: RunDir) -> None:
         last = app.state.frames
         await pilot.press("left")
         assert app.state.frames == last - 1
-        await pilot.press("shift+left", "right")
-        assert app.state.frames == last - 10
-        await pilot.press("shift+right", "shift+right")
+        await pilot.press("end", "shift+left")
+        whole_length, at = app.state.now, app._player.moment if app._player else 0.0
+        assert whole_length - at < 0.06 * 32
+        far = app.state.frames
+        assert far < last - 3
+        await pilot.press("shift+left", "shift+right")
+        assert app.state.frames == far
+        await pilot.press("shift+right")
         assert app.state.frames == last
+        assert "/ 0:00:32" in shown(app)
+        assert "0:00:32.0 /" in shown(app)
         await pilot.press("comma")
         assert app.state.frames == 0
         await pilot.press("greater_than_sign", "greater_than_sign", "less_than_sign")

@@ -144,6 +144,23 @@ def test_a_log_of_another_version_is_drawn(scene: At, width: int, height: int) -
         drawn(shown, width, height)
 
 
+def test_many_points_say_how_many_are_not_shown(scene: At) -> None:
+    shown = scene()
+    shown.view.unbound = True
+    shown.view.point = "before_run"
+    text = drawn(shown, 80, 24)
+    assert "↓ 19 more" in text
+    assert "after_load_checkpoint" in text
+
+
+def test_checkpoints_on_the_axis_never_touch(scene: At) -> None:
+    shown = scene()
+    shown.state.checkpoints = [(it, "c", ()) for it in range(0, 588, 7)]
+    text = drawn(shown, 120, 40)
+    assert "◆─" in text
+    assert "◆◆" not in text
+
+
 def test_what_a_run_writes_cannot_move_the_cursor(scene: At) -> None:
     shown = scene()
     shown.state.journal.add(shown.state.now, "info", "evil\x1b[2J", "line\r\nnext\x07 \u202etxet")

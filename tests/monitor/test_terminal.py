@@ -110,7 +110,7 @@ def test_a_signal_ends_it_and_the_terminal_is_as_before(dashboard: Terminal, num
 @pytest.mark.parametrize("dashboard", [{"NO_COLOR": "1"}, {"COLORTERM": "truecolor"}, {"TERM": "xterm"}], indirect=True)
 def test_it_paints_with_few_colours_and_many(dashboard: Terminal) -> None:
     dashboard.wait_for("SYNTHETIC DATA")
-    dashboard.wait_for("2 hooks @ after_train_iter")
+    dashboard.wait_for("[2] hooks @ after_train_iter")
     dashboard.press("qd")
     assert dashboard.finish() == 0
     assert "Traceback" not in dashboard.output.decode()

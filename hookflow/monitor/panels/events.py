@@ -17,7 +17,7 @@ def events(scene: Scene, width: int, height: int) -> list[Strip]:
     hint = "e E next, previous ▲✗   enter" if focused else "e next ▲✗"
     if scene.view.event is not None:
         hint = "end: newest"
-    return boxed("5 events", lines(scene, width - 2, height - 2, focused), width, height, focused, hint)
+    return boxed("[5] events", lines(scene, width - 2, height - 2, focused), width, height, focused, hint)
 
 
 def lines(scene: Scene, width: int, height: int, focused: bool) -> list[Strip]:

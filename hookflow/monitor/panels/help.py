@@ -53,7 +53,7 @@ def help_page(scene: Scene, width: int, height: int) -> list[Strip]:
         lines += [*(row(inner, " ", (f" {part} ", "alarm")) for part in wrapped(text, max(inner - 4, 10))), row(inner)]
     mode = "replay" if scene.replay else "live"
     lines.append(row(inner, (" keys", "title")))
-    lines += [_line(inner, key.shown, key.about) for key in KEYS if key.only in ("", mode)]
+    lines += [part for key in KEYS if key.only in ("", mode) for part in _lines(inner, key.shown, key.about)]
     lines += [row(inner), row(inner, (" numbers", "title"))]
     lines += [part for name, about in NUMBERS for part in _lines(inner, name, about)]
     lines += [row(inner), row(inner, (" signs", "title"))]

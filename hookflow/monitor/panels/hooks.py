@@ -42,7 +42,7 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
     bound = scene.plan.at(scene.point)
     edges = gutter([binding.hook for binding in bound], [(e.first, e.then) for e in scene.plan.edges_at(scene.point)])
     lead = max((len(prefix) for prefix in edges), default=0)
-    name = min(max((cell_len(binding.hook) for binding in bound), default=4), 24 if inner >= 60 else 12)
+    name = min(max([4, *(cell_len(binding.hook) for binding in bound)]), 24 if inner >= 60 else 12)
     columns, cells = _choose(inner - 3 - lead - (1 if lead else 0) - name)
     head = " " * (1 + lead + bool(lead)) + fit("hook", name)
     head += (
@@ -60,8 +60,8 @@ def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
         why = "nothing is bound to this point" if scene.plan.bindings else "no hooks are known yet"
         lines.append(row(inner, (f" {why}", "dim")))
     below = len(bound) - part.stop
-    hint = f"{below} more below" if below > 0 else "ms  in order of firing ↓" if inner > 60 else "ms"
-    return boxed(f"2 hooks @ {scene.point}" if scene.point else "2 hooks", lines, width, height, focused, hint)
+    hint = f"↓ {below} more" if below > 0 else "ms  in order of firing ↓" if inner > 60 else "ms"
+    return boxed(f"[2] hooks @ {scene.point}" if scene.point else "[2] hooks", lines, width, height, focused, hint)
 
 
 def _choose(room: int) -> tuple[list[Column], int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rich.cells import cell_len
 from textual.strip import Strip
@@ -25,13 +26,13 @@ def metrics(scene: Scene, width: int, height: int) -> list[Strip]:
     hint = f"[ ] next of {len(names)}  l {'linear' if scene.view.log else 'log'}" if len(names) > 1 else ""
     if not names or height < 7 or inner < 2 * LABEL:
         lines = [row(inner, (" no scalars yet" if not names else "", "dim")), *strips(scene, inner, height - 2)]
-        return boxed("3 metrics", lines[bool(names) :], width, height, focused, hint)
+        return boxed("[3] metrics", lines[bool(names) :], width, height, focused, hint)
     count = max(min(inner // 34, len(names), 4), 1)
     first = scene.view.metric % len(names)
     shown = [names[(first + place) % len(names)] for place in range(count)]
     widths = [inner // count] * (count - 1) + [inner - (count - 1) * (inner // count)]
     blocks = [chart(scene, name, wide, height - 2) for name, wide in zip(shown, widths, strict=True)]
-    return boxed("3 metrics", beside(*blocks), width, height, focused, hint)
+    return boxed("[3] metrics", beside(*blocks), width, height, focused, hint)
 
 
 def strips(scene: Scene, width: int, height: int) -> list[Strip]:
@@ -180,9 +181,17 @@ def _merged(parts: list[Part]) -> list[Part]:
     return list(merged)
 
 
+def _apart(columns: set[int]) -> set[int]:
+    """Return columns of which none is beside another: when they crowd, every second one, or fourth, … of them."""
+    kept = sorted(columns)
+    while any(after - before < 3 for before, after in pairwise(kept)):
+        kept = kept[::-2][::-1]  # the newest stays
+    return set(kept)
+
+
 def _axis(scene: Scene, end: int, width: int, room: int) -> list[Strip]:
     """Return the axis with a mark for each checkpoint, and the iterations it spans."""
-    saved = {round(it / end * (room - 1)) for it, _, _ in scene.state.checkpoints if it <= end}
+    saved = _apart({round(it / end * (room - 1)) for it, _, _ in scene.state.checkpoints if it <= end})
     axis: list[Part] = [("◆", "checkpoint") if x in saved else ("─", "rest") for x in range(room)]
     left = f"{'':>{LABEL}} 0"
     right = f"it {many(end)}"

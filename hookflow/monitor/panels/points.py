@@ -19,24 +19,26 @@ THRESHOLDS = (0.001, 0.01, 0.1)
 def points(scene: Scene, width: int, height: int) -> list[Strip]:
     inner, room = width - 2, height - 3
     wide = inner >= 44
-    cells = next(count for count in (60, 30, 20, 15, 12, 10, 6, 5, 4) if count <= max(inner - (36 if wide else 26), 4))
+    cells = next(count for count in (60, 30, 20, 15, 12, 10, 6, 5, 4) if count <= max(inner - (36 if wide else 30), 4))
     name = inner - cells - (11 if wide else 8)
     shown = scene.shown_points
     picked = shown.index(scene.point) if scene.point in shown else 0
+    part = window(len(shown), room, picked)
     head = (
         f" {fit('point', name)}{'  # ' if wide else ' '}{fit('last 60 s' if cells > 8 else '60 s', cells)} {'%it':>5}"
     )
-    body = [_line(scene, point, name, cells, wide, inner) for point in shown[window(len(shown), room, picked)]]
+    body = [_line(scene, point, name, cells, wide, inner) for point in shown[part]]
     hidden = len(scene.points) - len(shown)
-    hint = f"f shows {hidden} unbound" if hidden else "f hides unbound"
+    below = len(shown) - part.stop
+    hint = f"↓ {below} more" if below > 0 else f"f shows {hidden} unbound" if hidden else "f hides unbound"
     focused = scene.view.focus == 1
-    return boxed("1 points", [row(inner, (head, "dim")), *body], width, height, focused, hint)
+    return boxed("[1] points", [row(inner, (head, "dim")), *body], width, height, focused, hint)
 
 
 def _line(scene: Scene, point: str, name: int, cells: int, wide: bool, inner: int) -> Strip:
     bound = scene.plan.at(point)
     here = point == scene.point
-    label = " " * BY_NAME[point].depth + point if wide and point in BY_NAME else point if wide else brief(point)
+    label = " " * BY_NAME[point].depth + point if wide and point in BY_NAME else point
     counts = [scene.state.timing(binding.id).cells(scene.state.now, cells) for binding in bound]
     heat = [(sum(fired for fired, _ in cell), sum(ns for _, ns in cell)) for cell in zip(*counts, strict=True)]
     alive = any(fired for fired, _ in heat)
@@ -52,11 +54,3 @@ def _line(scene: Scene, point: str, name: int, cells: int, wide: bool, inner: in
 def _heat(fired: int, share: float) -> Part:
     level = 1 + sum(share >= threshold for threshold in THRESHOLDS) if fired else 0
     return (HEAT[level], f"heat{level}" if level else "")
-
-
-def brief(point: str) -> str:
-    """Return a point's name for narrow screens: an upper corner for `before_`, a lower one for `after_`."""
-    for word, corner in (("before_", "┌ "), ("after_", "└ ")):
-        if point.startswith(word):
-            return corner + point.removeprefix(word)
-    return f"  {point}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from textual.strip import Strip
 
 from hookflow.monitor.machine import Gpu
@@ -12,7 +13,7 @@ from hookflow.monitor.words import many, percent
 
 def system(scene: Scene, width: int, height: int) -> list[Strip]:
     inner = width - 2
-    return boxed("4 system", [*_machine(scene, inner), *_facts(scene, inner)], width, height, scene.view.focus == 4)
+    return boxed("[4] system", [*_machine(scene, inner), *_facts(scene, inner)], width, height, scene.view.focus == 4)
 
 
 def _machine(scene: Scene, width: int) -> list[Strip]:
@@ -46,9 +47,18 @@ def _facts(scene: Scene, width: int) -> list[Strip]:
     run = scene.state.run
     if not run:
         return []
-    facts = [f"{run['model']}, {many(run['params'])} parameters, seed {run['seed']}"]
-    facts.append(f"{run['device']}  {run['precision']}  torch {run['torch']}  python {run['python']}")
+    facts = [run["model"], f"{many(run['params'])} parameters", f"seed {run['seed']}", run["device"], run["precision"]]
+    rows = _packed([*facts, f"torch {run['torch']}", f"python {run['python']}"], width - 2)
     for split, data in run["data"].items():
         made_up = "SYNTHETIC " if data["synthetic"] else ""
-        facts.append(f"{split:<5} {made_up}{data['name']}  {many(data['examples'])}, batch {data['batch_size']}")
-    return [row(width, (f" {fact}", "warn" if "SYNTHETIC" in fact else "dim")) for fact in facts]
+        rows.append(f"{split:<5} {made_up}{data['name']}  {many(data['examples'])}, batch {data['batch_size']}")
+    return [row(width, (f" {fact}", "warn" if "SYNTHETIC" in fact else "dim")) for fact in rows]
+
+
+def _packed(facts: list[str], width: int) -> list[str]:
+    """Return the facts in as few rows as they fit in, none of them broken."""
+    rows = [""]
+    for fact in filter(None, facts):
+        joined = f"{rows[-1]}  {fact}".strip()
+        rows = [*rows[:-1], joined] if cell_len(joined) <= width else [*rows, fact]
+    return rows
