@@ -250,7 +250,8 @@ class RunState:
         self.stage = "end"
         reason = f": {record['reason']}" if record["reason"] else ""
         text = f"{record['status']} after {span(self.elapsed)}, {many(self.it)} iterations{reason}"
-        self._note(record, "error" if record["status"] == "failed" else "info", "run", text)
+        untold = record["status"] == "failed" and self.fatal is None  # else the error itself is an entry already
+        self._note(record, "error" if untold else "info", "run", text)
 
     def _on_command(self, record: Mapping[str, Any]) -> None:
         self.requests.setdefault(record["id"], Request(record["cmd"], record["t"]))

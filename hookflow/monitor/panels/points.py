@@ -30,7 +30,13 @@ def points(scene: Scene, width: int, height: int) -> list[Strip]:
     body = [_line(scene, point, name, cells, wide, inner) for point in shown[part]]
     hidden = len(scene.points) - len(shown)
     below = len(shown) - part.stop
-    hint = f"↓ {below} more" if below > 0 else f"f shows {hidden} unbound" if hidden else "f hides unbound"
+    hint = (
+        f"{f'↑ {part.start} ' * bool(part.start)}↓ {below} more"
+        if below > 0
+        else f"f shows {hidden} unbound"
+        if hidden
+        else "f hides unbound"
+    )
     focused = scene.view.focus == 1
     return boxed("[1] points", [row(inner, (head, "dim")), *body], width, height, focused, hint)
 

@@ -28,6 +28,6 @@ def _line(scene: Scene, binding: Binding, name: int, cells: int, wide: bool, wid
     figures = [ms(timing.percentile(part)) if timing.count else "·" for part in ((0.5, 0.95) if wide else (0.95,))]
     figures.append(percent(taken) if taken else "·")
     style = "" if timing.spent(scene.state.now) else "dim"
-    label = f"{fit(binding.hook, min(cell_len(binding.hook), max(name - 18, 6)))} {binding.point}"
+    label = f"{fit(binding.hook, min(cell_len(binding.hook), max(name - 14, 6)))} {binding.point}"
     parts: list[Part] = [" ", (fit(label, name), style), ("".join(f" {figure:>5}" for figure in figures), style)]
     return row(width, *parts, " ", (trend(timing, scene.state.now, cells), "train"), mark(scene, binding))
