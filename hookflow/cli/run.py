@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,11 +56,12 @@ def run(
         raise typer.Exit(train(run_dir, resume=resume))
     from hookflow.runner.launch import start
 
+    began = time.time()
     child = start(run_dir, resume=resume)
     if detach:
         print(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
         return
-    code = _show(run_dir, child, _chosen(ui))
+    code = _show(run_dir, child, _chosen(ui), began)
     if code == 2:
         print(_last_words(run_dir), file=sys.stderr)
     raise typer.Exit(code)
@@ -121,10 +123,10 @@ def _chosen(ui: UI) -> UI:
     return UI.tui if terminal and not os.environ.get("CI") else UI.plain
 
 
-def _show(run_dir: RunDir, child: subprocess.Popen[bytes], ui: UI) -> int:
+def _show(run_dir: RunDir, child: subprocess.Popen[bytes], ui: UI, began: float) -> int:
     """Show the run until it ends (or the dashboard is left) and return the exit code to leave with."""
     if ui is UI.tui:
-        return _dashboard(run_dir, child)
+        return _dashboard(run_dir, child, began)
     _hand_on_signals(child)
     if ui is UI.none:
         return child.wait()
@@ -139,12 +141,16 @@ def _show(run_dir: RunDir, child: subprocess.Popen[bytes], ui: UI) -> int:
         return child.wait()
 
 
-def _dashboard(run_dir: RunDir, child: subprocess.Popen[bytes]) -> int:
-    from hookflow.monitor.app import MonitorApp
+def _dashboard(run_dir: RunDir, child: subprocess.Popen[bytes], began: float) -> int:
+    from hookflow.monitor.app import MonitorApp, Outcome
     from hookflow.monitor.summary import print_summary
 
-    MonitorApp(run_dir).run()
-    print_summary(run_dir, sys.stdout)
+    app = MonitorApp(run_dir, since=began)
+    outcome = app.run()
+    if not app.state.stillborn:
+        print_summary(run_dir, sys.stdout)
+    if outcome is Outcome.ENDED and app.state.end:
+        return int(app.state.end["exit"])  # the process itself may still be on its way out
     return child.poll() or 0
 
 

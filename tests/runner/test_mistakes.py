@@ -1,0 +1,90 @@
+"""A mistake that is found only while the run is being built: told once, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookflow.events.rundir import all_runs
+from tests.conftest import TOY, hookflow, records
+from tests.monitor.test_terminal import Terminal
+
+LINE = TOY.read_text().splitlines().index("args = { lr = 0.1, momentum = 0.9 }") + 1
+
+
+@pytest.fixture
+def mistaken(tmp_path: Path) -> Path:
+    pipeline = tmp_path / "mine.toml"
+    pipeline.write_text(TOY.read_text().replace('"./', f'"{TOY.parent}/').replace("lr = 0.1", "lrr = 0.1"))
+    return pipeline
+
+
+def test_plain_lines_tell_the_mistake_and_nothing_else(mistaken: Path, tmp_path: Path) -> None:
+    done = hookflow("run", str(mistaken), "--ui=plain", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"{mistaken}:{LINE}: ")
+    assert done.stderr.count("lrr") == done.stderr.count("takes no argument") + 1, "the line itself, and what is wrong"
+    assert len(all_runs(tmp_path / "runs")) == 1, "the run directory stays"
+    again = hookflow("run", "--resume", "--ui=plain", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "takes no argument" not in again.stdout
+    assert again.stderr == done.stderr
+
+
+def test_a_run_that_had_begun_is_summed_up(tmp_path: Path) -> None:
+    monitor = "--set=hooks.early_stop.args.monitor='acuracy'"
+    done = hookflow("run", str(TOY), "--ui=plain", monitor, "--set=run.threads=1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "status=failed exit=2" in done.stdout
+    assert "look again" in done.stdout
+    assert done.stderr.count('did you mean "accuracy"?') == 1
+
+
+def test_a_failing_hook_is_shown_whole(tmp_path: Path) -> None:
+    bad = f'--set=hooks.bad={{use="{TOY.parent}/watchers.py:Raises", args={{at=3}}}}'
+    done = hookflow("run", str(TOY), "--ui=plain", bad, "--set=run.threads=1", cwd=tmp_path)
+    assert done.returncode == 1
+    for said in ("Traceback", 'raise RuntimeError("as told")', "hook=bad", "point=after_backward", "it=3"):
+        assert said in done.stdout, said
+    assert done.stdout.count("Traceback (most recent call last)") == 1
+    (run,) = all_runs(tmp_path / "runs")
+    assert str(records(run, "error")[0]["traceback"]) in run.output.read_text()
+
+
+def test_the_dashboard_leaves_by_itself(mistaken: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hookflow", "run", str(mistaken), "--ui=tui"]
+    terminal = Terminal("sh", "-c", f"cd {tmp_path} && exec {subprocess.list2cmdline(command)}", CI="")
+    try:
+        assert terminal.finish() == 2
+        assert terminal.mode == terminal.cooked
+        printed = terminal.output.decode()
+        assert printed.count('did you mean "lr"?') == 1
+        assert f"{mistaken}:{LINE}: " in printed.replace("\r\n", "\n")
+    finally:
+        terminal.close()
+
+
+def test_an_old_mistake_does_not_end_the_dashboard_of_a_new_attempt(mistaken: Path, tmp_path: Path) -> None:
+    hookflow("run", str(mistaken), "--ui=none", cwd=tmp_path)
+    slow = f'--set=hooks.slow={{use="{TOY.parent}/watchers.py:slow", points=["after_backward"]}}'
+    right = "--set=optimizer.args={lr=0.1}"
+    command = [sys.executable, "-m", "hookflow", "run", "--resume", "--ui=tui", slow, right, "--set=run.max_epochs=500"]
+    quoted = " ".join(f"'{part}'" for part in command)
+    terminal = Terminal("sh", "-c", f"cd {tmp_path} && exec {quoted}", CI="")
+    try:
+        terminal.wait_for("RUNNING")
+        (run,) = all_runs(tmp_path / "runs")
+        terminal.press("q")
+        terminal.wait_for("detach")
+        terminal.press("d")
+        assert terminal.finish() == 0
+    finally:
+        terminal.close()
+        (run,) = all_runs(tmp_path / "runs")
+        if run.life() == "alive":
+            os.kill(run.describe()["pid"], signal.SIGKILL)
