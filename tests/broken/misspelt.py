@@ -14,7 +14,7 @@ class Unlike:
     async def after_train_iter(self):
         pass
 
-    def after_val(run):
+    def after_val(run):  # noqa: N805
         print(run)
 
     @staticmethod
