@@ -102,13 +102,14 @@ def _resumed(target: str | None, overrides: list[str]) -> RunDir:
     from hookflow.cli.find import find_run
     from hookflow.cli.sound import sound_plan
     from hookflow.pipeline.load import load
-    from hookflow.runner.launch import prepare
+    from hookflow.runner.launch import claim, prepare
 
     if target is not None and target.endswith(".toml"):
         section = load(Path(target), overrides).pipeline.run
         run_dir = find_run(section.name, Path(section.dir))
     else:
         run_dir = find_run(target, Path("runs"))
+    os.close(claim(run_dir))  # refuses, before anything is written, where the run is being carried out
     if overrides:
         base = Path(run_dir.describe()["base"])
         loaded = load(run_dir.pipeline, overrides)
