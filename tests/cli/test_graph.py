@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hookflow.cli.app import app
 from hookflow.errors import UserError
 from hookflow.graph.plan import Plan
 from tests.conftest import TOY
+from tests.golden_files import check_golden
 
 
 def graph(*arguments: str) -> str:
@@ -25,6 +27,13 @@ def test_the_text_says_who_waits_for_whom_and_which_line_says_so(monkeypatch: py
     lines = graph().split("\n")
     assert lines[0].startswith("toy: 8 hooks at ")
     assert any(line.endswith("late, every 2, after throughput (toy.toml:44)") for line in lines)
+
+
+def test_the_shipped_pipelines_plan_is_golden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.chdir(Path(__file__).parents[2])
+    drawn = CliRunner().invoke(app, ["graph", "pipelines/cifar.toml"], catch_exceptions=False).stdout
+    check_golden("plan_cifar.txt", re.sub(r"(cifar\.toml):\d+", r"\1:LINE", drawn))
 
 
 def test_one_point_is_drawn_alone() -> None:
