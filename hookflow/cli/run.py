@@ -120,7 +120,8 @@ def _resumed(target: str | None, overrides: list[str]) -> RunDir:
 def _chosen(ui: UI) -> UI:
     if ui is not UI.auto:
         return ui
-    terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+    streams = (sys.stdin, sys.stdout, sys.stderr)  # the dashboard reads the first and paints on the last
+    terminal = all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
     return UI.tui if terminal and not os.environ.get("CI") else UI.plain
 
 

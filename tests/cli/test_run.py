@@ -1,0 +1,40 @@
+"""Which face `hookflow run` chooses by itself."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from hookflow.cli.run import UI, _chosen
+
+
+class Stream:
+    def __init__(self, terminal: bool) -> None:
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+@pytest.mark.parametrize(
+    ("absent", "environment", "expected"),
+    [
+        (None, {"TERM": "xterm"}, UI.tui),
+        ("stdin", {"TERM": "xterm"}, UI.plain),
+        ("stdout", {"TERM": "xterm"}, UI.plain),
+        ("stderr", {"TERM": "xterm"}, UI.plain),  # the dashboard is painted there
+        (None, {"TERM": "dumb"}, UI.plain),
+        (None, {"TERM": "xterm", "CI": "true"}, UI.plain),
+    ],
+)
+def test_the_dashboard_needs_a_whole_terminal(
+    monkeypatch: pytest.MonkeyPatch, absent: str | None, environment: dict[str, str], expected: UI
+) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, Stream(name != absent))
+    monkeypatch.delenv("CI", raising=False)
+    for key, value in environment.items():
+        monkeypatch.setenv(key, value)
+    assert _chosen(UI.auto) is expected
+    assert _chosen(UI.json) is UI.json
