@@ -81,6 +81,7 @@ def train(
     """Train; yield for each epoch its number of iterations times the fastest of them, in seconds."""
     optimizer = make_optimizer(pipeline.optimizer, model)
     schedule = LRSchedule(**pipeline.hooks["lr_schedule"].args)
+    max_norm = pipeline.hooks["grad_clip"].args["max_norm"]
     epochs = pipeline.run.max_epochs or 0
     done, total = 0, epochs * len(source)
     for epoch in range(epochs):
@@ -92,6 +93,7 @@ def train(
             loss = task.step(model, batch)["loss"]
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), max_norm)
             optimizer.step()
             average.step()
             done += 1
