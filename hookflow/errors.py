@@ -12,13 +12,19 @@ from pathlib import Path
 class Where:
     """A place that the user wrote: a line of a file, or an option of the command line.
 
-    `line` counts from 1; 0 when only the source as a whole is known.
+    `line` and `column` count from 1; 0 when only the source, or the line, as a whole is known.
     """
 
     source: str
     line: int = 0
+    column: int = 0
 
     def __str__(self) -> str:
+        return f"{self.at_line}:{self.column}" if self.column else self.at_line
+
+    @property
+    def at_line(self) -> str:
+        """The source and the line alone."""
         return f"{self.source}:{self.line}" if self.line else self.source
 
 

@@ -30,7 +30,7 @@ class Tracer:
         self.file = Path(file)
 
 
-for _point in POINTS:
+for _point in (point for point in POINTS if point.kind != "module"):
     setattr(Tracer, _point.name, _watch(_point.name))
 
 
@@ -96,7 +96,7 @@ def _strikes(point: str) -> Any:
     return lambda self, run: self.strike(point, run)
 
 
-for _point in POINTS:
+for _point in (point for point in POINTS if point.kind != "module"):
     setattr(Interrupts, _point.name, _strikes(_point.name))
 
 
@@ -138,7 +138,7 @@ def _fails(point: str) -> Any:
     return lambda self: self.fail(point)
 
 
-for _point in POINTS:
+for _point in (point for point in POINTS if point.kind != "module"):
     setattr(Fails, _point.name, _fails(_point.name))
 
 
@@ -189,7 +189,7 @@ def _asks(point: str) -> Any:
     return lambda self, run: self.ask(point, run)
 
 
-for _point in POINTS:
+for _point in (point for point in POINTS if point.kind != "module"):
     setattr(Asks, _point.name, _asks(_point.name))
 
 

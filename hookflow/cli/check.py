@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from hookflow.cli.options import Overrides, PipelineFile
 
 if TYPE_CHECKING:
+    from hookflow.graph.links import Link
     from hookflow.graph.plan import Plan
-    from hookflow.graph.render.links import Link
     from hookflow.pipeline.schema import Pipeline
 
 
@@ -82,7 +82,7 @@ def _warnings(pipeline: Pipeline, plan: Plan) -> Iterator[str]:
 
 
 def _links(plan: Plan) -> Iterator[Link]:
-    from hookflow.graph.render.links import bound_points, neighbours
+    from hookflow.graph.links import bound_points, neighbours
 
     for point in bound_points(plan):
         yield from neighbours(plan, point.name)

@@ -68,11 +68,10 @@ def _drawn(plan: Plan, format_: Format) -> str:
 def _only(plan: Plan, point: str) -> Plan:
     """Return what the plan says of one point. Raises UserError when there is no such point, or nothing fires there."""
     from hookflow.errors import Problem, UserError, nearest
-    from hookflow.graph.points import BY_NAME
 
     bindings = plan.at(point)
-    if point not in BY_NAME:
-        hint = nearest(point, BY_NAME) or f"there are {', '.join(BY_NAME)}"
+    if point not in plan.points:
+        hint = nearest(point, plan.points.names)
         raise UserError(Problem(f'there is no point "{point}"', hint=hint))
     if not bindings:
         bound = dict.fromkeys(binding.point for binding in plan.bindings)

@@ -12,3 +12,11 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. run.seed=1. Repeatable."),
 ]
+Without = Annotated[list[str] | None, typer.Option("--without", metavar="HOOK", help="Switch a hook off. Repeatable.")]
+Only = Annotated[
+    list[str] | None, typer.Option("--only", metavar="HOOK", help="Switch every other hook off. Repeatable.")
+]
+Shuffle = Annotated[
+    int | None,
+    typer.Option(metavar="SEED", help="Take another order that edges and phases allow, to find a forgotten edge."),
+]

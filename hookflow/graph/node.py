@@ -28,6 +28,9 @@ class Bound:
     half: Half
     takes: tuple[str, ...]
     trigger: Trigger
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
     after: tuple[Wish, ...] = ()
     before: tuple[Wish, ...] = ()
 
@@ -42,6 +45,7 @@ class Node:
     after: tuple[Wish, ...] = ()
     before: tuple[Wish, ...] = ()
     requires: tuple[Wish, ...] = ()
+    ambiguous_with: tuple[Wish, ...] = ()
 
 
 Nodes = Mapping[str, Node]

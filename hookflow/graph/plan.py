@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+
+from hookflow.errors import Problem, Where
+from hookflow.graph.points import Point, Points
 
 Half = Literal["whole", "enter", "exit"]
 """A plain method is called whole; an `around_X` generator enters at `before_X` and exits at `after_X`."""
 
-EdgeKind = Literal["file", "class", "pair"]
-"""Who stated an edge: the pipeline file, the hook's class, or the rule that what is entered first is left last."""
+EdgeKind = Literal["file", "class", "pair", "flow"]
+"""Who stated an edge: the pipeline file, the hook's class, the rule that what is entered first is left last, or that
+who writes a slot fires before who reads it. A flow edge gives way to the others."""
 
 OnError = Literal["raise", "disable", "ignore"]
 
@@ -26,10 +30,11 @@ class Trigger:
     every: str | None = None
     since: str | None = None
     until: str | None = None
+    when: str | None = None
 
     def __str__(self) -> str:
         """Return it in a few words, e.g. "every 50 from 1ep"; empty when the binding fires always."""
-        named = (("every", self.every), ("from", self.since), ("until", self.until))
+        named = (("every", self.every), ("from", self.since), ("until", self.until), ("when", self.when))
         return " ".join(f"{name} {amount}" for name, amount in named if amount)
 
 
@@ -37,7 +42,9 @@ class Trigger:
 class Binding:
     """One hook at one point. `id` is its place in `Plan.bindings` and its name in the event log.
 
-    `takes` are the arguments its method names, out of those that the point offers, in the method's order.
+    `takes` are the arguments its method names, out of those that the point offers, in the method's order. `phase` is
+    the one it fires in: the hook's own, unless an edge has moved it into another. `reads` and `writes` are the slots
+    that its method touches. `modules` are globs over the names of modules, at a module point alone.
     """
 
     id: int
@@ -48,17 +55,32 @@ class Binding:
     takes: tuple[str, ...]
     trigger: Trigger
     phase: str
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """`first` fires before `then` at `point`; `where` is the file and line (or the class) that says so."""
+    """`first` fires before `then` at `point`; `where` is the file and line (or the class) that says so.
+
+    For a flow edge `where` is empty, and `slots` are what `first` writes and `then` reads.
+    """
 
     point: str
     first: str
     then: str
     kind: EdgeKind
     where: str
+    slots: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GivenWay:
+    """A flow edge that is not kept; `against` are the edges that lead from `edge.then` to `edge.first`."""
+
+    edge: Edge
+    against: tuple[Edge, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,62 +89,107 @@ class PlannedHook:
 
     name: str
     use: str
-    args: Mapping[str, Any]
+    args: Mapping[str, Any] | Sequence[Any]
     phase: str
     about: str
     where: str
-    reads: tuple[str, ...]
-    writes: tuple[str, ...]
     on_error: OnError
+    ambiguous_with: tuple[str, ...] = ()
+
+    @property
+    def written_args(self) -> str:
+        """The arguments as one would write them in a call."""
+        if isinstance(self.args, Mapping):
+            return ", ".join(f"{name} = {value!r}" for name, value in self.args.items())
+        return ", ".join(map(repr, self.args))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Every hook, every binding (point by point in the order of the loop, then in the order of firing), every edge."""
+    """Every hook, every binding (point by point in the order of the loop, then in the order of firing), every edge.
+
+    `own` are the points that the pipeline declares for itself. `given_way` are the weaker edges that stronger ones
+    have overruled, `warnings` what is probably a mistake. `shuffle` is the seed of another order than the file's.
+    """
 
     pipeline: str
     hooks: tuple[PlannedHook, ...]
     bindings: tuple[Binding, ...]
     edges: tuple[Edge, ...]
+    own: tuple[Point, ...] = ()
+    given_way: tuple[GivenWay, ...] = ()
+    warnings: tuple[Problem, ...] = ()
+    shuffle: int | None = None
+
+    @cached_property
+    def points(self) -> Points:
+        """Every point of the run, whether something is bound to it or not."""
+        return Points(self.own)
 
     @cached_property
     def _by_point(self) -> dict[str, tuple[Binding, ...]]:
-        points: dict[str, list[Binding]] = {}
-        for binding in self.bindings:
-            points.setdefault(binding.point, []).append(binding)
-        return {point: tuple(bound) for point, bound in points.items()}
+        return _grouped(self.bindings)
+
+    @cached_property
+    def _edges_by_point(self) -> dict[str, tuple[Edge, ...]]:
+        return _grouped(self.edges)
+
+    @cached_property
+    def _by_name(self) -> dict[str, PlannedHook]:
+        return {hook.name: hook for hook in self.hooks}
 
     def at(self, point: str) -> tuple[Binding, ...]:
         """Return what fires at a point, in order."""
         return self._by_point.get(point, ())
 
     def edges_at(self, point: str) -> tuple[Edge, ...]:
-        return tuple(edge for edge in self.edges if edge.point == point)
+        return self._edges_by_point.get(point, ())
 
     def hook(self, name: str) -> PlannedHook:
-        return next(hook for hook in self.hooks if hook.name == name)
+        """Return a hook. Raises KeyError when there is none of that name."""
+        return self._by_name[name]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, mappings and strings, as `plan.json` holds them."""
-        return {
-            "pipeline": self.pipeline,
-            "hooks": [asdict(hook) for hook in self.hooks],
-            "bindings": [asdict(binding) for binding in self.bindings],
-            "edges": [asdict(edge) for edge in self.edges],
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
         """Return the plan that `to_json` wrote. Raises KeyError or TypeError when it is something else."""
         return cls(
             pipeline=data["pipeline"],
-            hooks=tuple(
-                PlannedHook(**{**hook, "reads": tuple(hook["reads"]), "writes": tuple(hook["writes"])})
-                for hook in data["hooks"]
-            ),
+            hooks=tuple(PlannedHook(**_tuples(hook) | {"args": hook["args"]}) for hook in data["hooks"]),
             bindings=tuple(
-                Binding(**{**binding, "takes": tuple(binding["takes"]), "trigger": Trigger(**binding["trigger"])})
-                for binding in data["bindings"]
+                Binding(**_tuples(binding) | {"trigger": Trigger(**binding["trigger"])}) for binding in data["bindings"]
             ),
-            edges=tuple(Edge(**edge) for edge in data["edges"]),
+            edges=_edges(data["edges"]),
+            own=tuple(Point(**_tuples(point)) for point in data["own"]),
+            given_way=tuple(
+                GivenWay(_edges([given["edge"]])[0], _edges(given["against"])) for given in data["given_way"]
+            ),
+            warnings=tuple(_problem(**warning) for warning in data["warnings"]),
+            shuffle=data["shuffle"],
         )
+
+
+def _edges(data: Iterable[Mapping[str, Any]]) -> tuple[Edge, ...]:
+    return tuple(Edge(**_tuples(edge)) for edge in data)
+
+
+def _problem(message: str, where: Mapping[str, Any] | None, hint: str) -> Problem:
+    return Problem(message, Where(**where) if where else None, hint)
+
+
+def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields with tuples for the lists, as which JSON keeps them."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
+
+
+Placed = TypeVar("Placed", Binding, Edge)
+
+
+def _grouped(things: Iterable[Placed]) -> dict[str, tuple[Placed, ...]]:
+    groups: dict[str, list[Placed]] = {}
+    for thing in things:
+        groups.setdefault(thing.point, []).append(thing)
+    return {point: tuple(there) for point, there in groups.items()}

@@ -43,11 +43,25 @@ This is the loop that the runner walks; a test holds the two together:
 
 What the counters say, at every point: `run.iter` is the number of training iterations that are done and `run.epoch`
 the number of epochs that are done. Both step forward just before `after_train_iter` and `after_train_epoch` fire.
+
+Inside the network, on the modules that a binding's `modules` picks (PyTorch's own hooks, with its semantics):
+
+    forward_pre           # may replace the arguments
+    forward               # may replace the output
+    full_backward_pre     # may replace the gradient of the output
+    full_backward         # may replace the gradient of the input
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+Kind = Literal["standard", "step", "module", "own"]
+"""The points that MMEngine has too (and `after_save_checkpoint` and `on_exception`), those inside one iteration, those
+inside the network, and those that a pipeline declares for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +69,8 @@ class Point:
     """A place where hooks fire.
 
     `offers` names the arguments that a hook method may take there; `unit` is what a bare number in `every` counts:
-    training iterations, epochs, or firings of the point itself. `depth` is the nesting in the loop.
+    training iterations, epochs, or firings of the point itself. `depth` is the nesting in the loop. A point of the
+    pipeline's own `follows` another one: there it is listed, drawn and ordered.
     """
 
     name: str
@@ -63,23 +78,31 @@ class Point:
     offers: tuple[str, ...]
     unit: str
     about: str
+    kind: Kind = "standard"
+    follows: str = ""
 
 
-def _point(name: str, depth: int, offers: str, unit: str, about: str) -> Point:
-    return Point(name, depth, tuple(offers.split()), unit, about)
+def _point(name: str, depth: int, offers: str, unit: str, about: str, kind: Kind = "standard") -> Point:
+    return Point(name, depth, tuple(offers.split()), unit, about, kind)
 
 
-POINTS: tuple[Point, ...] = (
+STANDARD: tuple[Point, ...] = (
     _point("before_run", 0, "run", "firing", "the model, the data and the optimizer stand; nothing has run"),
     _point("after_load_checkpoint", 1, "run checkpoint", "firing", "a checkpoint is read, not yet copied in"),
     _point("before_train", 1, "run", "firing", "the training loop is about to start"),
     _point("before_train_epoch", 2, "run", "ep", "an epoch is about to start"),
     _point("before_train_iter", 3, "run batch batch_idx", "it", "a batch has been fetched, nothing computed"),
-    _point("after_forward", 4, "run batch batch_idx outputs", "it", "the outputs and the loss are there"),
-    _point("before_backward", 4, "run batch batch_idx outputs", "it", "the loss is about to be differentiated"),
-    _point("after_backward", 4, "run batch batch_idx outputs", "it", "the gradients are there"),
-    _point("before_optimizer_step", 4, "run batch batch_idx outputs", "it", "the gradients are final"),
-    _point("after_optimizer_step", 4, "run batch batch_idx outputs", "it", "the weights are new"),
+    _point("forward_pre", 4, "run module args kwargs", "it", "a module is about to compute", kind="module"),
+    _point("forward", 4, "run module args kwargs output", "it", "a module has computed", kind="module"),
+    _point("after_forward", 4, "run batch batch_idx outputs", "it", "the outputs and the loss are there", kind="step"),
+    _point(
+        "before_backward", 4, "run batch batch_idx outputs", "it", "the loss is about to be differentiated", kind="step"
+    ),
+    _point("full_backward_pre", 4, "run module grad_output", "it", "gradients reach a module", kind="module"),
+    _point("full_backward", 4, "run module grad_input grad_output", "it", "gradients leave a module", kind="module"),
+    _point("after_backward", 4, "run batch batch_idx outputs", "it", "the gradients are there", kind="step"),
+    _point("before_optimizer_step", 4, "run batch batch_idx outputs", "it", "the gradients are final", kind="step"),
+    _point("after_optimizer_step", 4, "run batch batch_idx outputs", "it", "the weights are new", kind="step"),
     _point("after_train_iter", 3, "run batch batch_idx outputs", "it", "an iteration is done and counted"),
     _point("after_train_epoch", 2, "run", "ep", "an epoch is done and counted"),
     _point("before_val", 2, "run", "firing", "validation is about to start"),
@@ -100,18 +123,42 @@ POINTS: tuple[Point, ...] = (
     _point("on_exception", 1, "run exception", "firing", "something raised; the run is about to end"),
     _point("after_run", 0, "run", "firing", "the last point of every run, after an error too"),
 )
-"""Every point, in the order of a full run. Twenty-two of them are MMEngine's; the five step points and
-`after_save_checkpoint` and `on_exception` are ours."""
+"""Every point that each run has, in the order of a full one."""
 
-BY_NAME: dict[str, Point] = {point.name: point for point in POINTS}
 
-STEP_POINTS = frozenset(
-    ("after_forward", "before_backward", "after_backward", "before_optimizer_step", "after_optimizer_step")
-)
+class Points:
+    """The points of a pipeline by name, in the order of a full run: those of every run, and `own` ones among them.
 
-PAIRS: dict[str, str] = {
-    point.name.removeprefix("before_"): "after_" + point.name.removeprefix("before_")
-    for point in POINTS
-    if point.name.startswith("before_") and "after_" + point.name.removeprefix("before_") in BY_NAME
-}
-"""What `around_X` may name: every X that has both a `before_X` and an `after_X`."""
+    What an own point follows must be a point of every run, or stand before it in `own`.
+    """
+
+    def __init__(self, own: Iterable[Point] = ()) -> None:
+        ordered = list(STANDARD)
+        for point in own:
+            behind = max(k for k, other in enumerate(ordered) if point.follows in (other.name, other.follows))
+            ordered.insert(behind + 1, point)
+        self._by_name = {point.name: point for point in ordered}
+
+    def __iter__(self) -> Iterator[Point]:
+        return iter(self._by_name.values())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
+    def __getitem__(self, name: str) -> Point:
+        return self._by_name[name]
+
+    @cached_property
+    def pairs(self) -> dict[str, str]:
+        """What `around_X` may name: every X that has a `before_X`, with the `after_X` that closes it."""
+        opened = [name.removeprefix("before_") for name in self._by_name if name.startswith("before_")]
+        return {pair: f"after_{pair}" for pair in opened if f"after_{pair}" in self._by_name}
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Everything that a hook's method, or an entry of `points`, may be named."""
+        return (*self._by_name, *(f"around_{pair}" for pair in self.pairs))
+
+
+POINTS = Points()
+"""The points of a pipeline that declares none of its own."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from hookflow.hooks.base import Hook
+from hookflow.hooks.base import Hook, Slots
 
 
 class Accuracy(Hook):
@@ -18,8 +18,8 @@ class Accuracy(Hook):
     """
 
     phase = "early"
-    reads = ("outputs",)
-    writes = ("metrics",)
+    reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
+    writes: ClassVar[Slots] = dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics",))
 
     def __init__(
         self,

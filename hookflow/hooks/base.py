@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Literal
+
+Slots = Collection[str] | Mapping[str, Collection[str]]
+"""The slots that every method of a hook touches, or those that each method does, by the method's name."""
 
 Phase = Literal["first", "early", "normal", "late", "last"]
 PHASES: tuple[Phase, ...] = ("first", "early", "normal", "late", "last")
@@ -18,8 +22,10 @@ class Hook:
 
     The class attributes say how the hook stands among others; the pipeline file may say otherwise. `points` are
     where it is bound unless told (None: wherever it has a method); `after` and `before` name hooks (`"ema?"`: only if
-    there); `requires` names hooks that must be there; `phase` is a place in the order; `reads` and `writes` are the
-    slots of run state that it touches.
+    there); `requires` names hooks that must be there; `phase` is a place in the order. `reads` and `writes` are the
+    slots of run state that it touches (`hookflow.graph.slots`): at one point, who writes a slot fires before who reads
+    it. Give them by method (`{"around_val": ("model",)}`) where the methods differ. `modules` are globs over the names
+    of modules: where methods named like a module point (`forward`) are bound.
     """
 
     points: ClassVar[tuple[str, ...] | None] = None
@@ -27,8 +33,9 @@ class Hook:
     before: ClassVar[tuple[str, ...]] = ()
     requires: ClassVar[tuple[str, ...]] = ()
     phase: ClassVar[Phase] = "normal"
-    reads: ClassVar[tuple[str, ...]] = ()
-    writes: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[Slots] = ()
+    writes: ClassVar[Slots] = ()
+    modules: ClassVar[tuple[str, ...]] = ()
 
     name: str = ""
     """The hook's name in the pipeline, given by the runner before the first point fires."""

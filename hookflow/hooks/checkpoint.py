@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hookflow.hooks.base import Hook
+from hookflow.hooks.base import Hook, Slots
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -23,7 +23,7 @@ class Checkpoint(Hook):
 
     points = ("after_train_epoch", "after_val", "after_save_checkpoint")
     phase = "last"
-    reads = ("model", "metrics")
+    reads: ClassVar[Slots] = {"after_val": ("metrics",)}
 
     def __init__(
         self,

@@ -4,37 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.compile import compile_plan
 from hookflow.graph.node import Bound, Node, Wish
 from hookflow.graph.plan import EdgeKind, Plan, PlannedHook, Trigger
-from hookflow.hooks.inspect import NAMES, Method, about, function_at, methods, wrong_arguments
+from hookflow.graph.points import Points
+from hookflow.hooks.inspect import Fault, Method, about, function_at, methods, slots, wrong_arguments
+from hookflow.hooks.own_points import own_points
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import BindingSpec, HookNode
 
 
-def compile_pipeline(loaded: Loaded, base: Path | None = None) -> Plan:
+def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | None = None) -> Plan:
     """Compile the pipeline's hooks into a plan.
 
-    Files that the pipeline names are relative to `base`, which is its own folder if left out.
+    Files that the pipeline names are relative to `base`, which is its own folder if left out. `shuffle` is the seed of
+    another order that the edges and phases allow.
     Raises UserError with everything that is wrong with the hooks: names, arguments, points, edges, cycles.
     """
-    problems: list[Problem] = []
     nodes: dict[str, Node] = {}
+    points, problems = own_points(loaded)
     declared = loaded.pipeline.hooks
     for name, declaration in declared.items():
         if declaration.enabled:
             try:
-                nodes[name] = _Declared(name, declaration, loaded, base or loaded.source.parent).node()
+                nodes[name] = _Declared(name, declaration, loaded, base or loaded.source.parent, points).node()
             except UserError as error:
                 problems += error.problems
     if problems:
         raise UserError(problems)
-    return compile_plan(loaded.pipeline.run.name, nodes, disabled=[n for n, d in declared.items() if not d.enabled])
+    disabled = [name for name, declaration in declared.items() if not declaration.enabled]
+    return compile_plan(loaded.pipeline.run.name, nodes, disabled, points, shuffle)
 
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
@@ -48,99 +52,147 @@ def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
 class _Declared:
     """One hook's table of the file, on its way to a node."""
 
-    def __init__(self, name: str, declaration: HookNode, loaded: Loaded, base: Path) -> None:
+    def __init__(self, name: str, declaration: HookNode, loaded: Loaded, base: Path, points: Points) -> None:
         self.name = name
         self.said = declaration
         self.places = loaded.places
+        self.points = points
         self.where = self._place("use")
         self.hook = find_hook(declaration.use, base, self.where)
+        self.problems: list[Problem] = []
+        self.methods = self._methods()
+        self.reads = self._slots("reads")
+        self.writes = self._slots("writes")
 
     def node(self) -> Node:
-        found, problems = self._methods()
-        filled = () if isinstance(self.hook, type) else {name for bound in found for name in bound.takes}
-        problems += wrong_arguments(
+        """Return the node. Raises UserError with everything that is wrong with this hook."""
+        bound = self._bindings()
+        filled = () if isinstance(self.hook, type) else {name for one in bound for name in one.takes}
+        self.problems += wrong_arguments(
             self.hook,
             self.said.args,
             f'hook "{self.name}"',
             lambda key: self._place(f"args.{key}" if key else "use"),
             filled,
         )
-        if problems:
-            raise UserError(problems)
+        if self.problems:
+            raise UserError(self.problems)
         hook = PlannedHook(
             name=self.name,
             use=self.said.use,
             args=self.said.args,
             phase=self.said.phase or str(getattr(self.hook, "phase", "normal")),
             about=about(self.hook),
-            where=str(self.places.of(f"hooks.{self.name}")),
-            reads=tuple(getattr(self.hook, "reads", ())),
-            writes=tuple(getattr(self.hook, "writes", ())),
+            where=self.places.of(f"hooks.{self.name}").at_line,
             on_error=self.said.on_error,
+            ambiguous_with=tuple(name.removesuffix("?") for name in self.said.ambiguous_with),
         )
         return Node(
             hook=hook,
             where=self.where,
-            bound=tuple(found),
+            bound=tuple(bound),
             after=self._all_wishes("after"),
             before=self._all_wishes("before"),
             requires=self._all_wishes("requires"),
+            ambiguous_with=self._wishes(self.said.ambiguous_with, "ambiguous_with", "file"),
         )
 
-    def _methods(self) -> tuple[list[Bound], list[Problem]]:
-        """Return what is bound: the points of the file, or else every point that the class has a method for."""
-        problems: list[Problem] = []
-        if isinstance(self.hook, type):
-            there, problems = methods(self.hook, self.where)
-            if self.said.points is None:
-                bound = getattr(self.hook, "points", None)
-                return [self._bound(m) for m in there if bound is None or {m.point, m.name} & set(bound)], problems
-        elif self.said.points is None:
-            said = f'hook "{self.name}" is a plain function, which does not say where it belongs'
-            return [], [Problem(said, self.where, 'name its points: points = ["after_train_epoch"]')]
-        found: list[Bound] = []
-        for k, item in enumerate(self.said.points):
-            spec = BindingSpec(at=item) if isinstance(item, str) else item
-            key = f"points.{k}" if isinstance(item, str) else f"points.{k}.at"
-            where = self._place(key)
-            if spec.at not in NAMES:
-                problems.append(Problem(f'there is no point "{spec.at}"', where, nearest(spec.at, NAMES)))
-            elif isinstance(self.hook, type):
-                chosen = [m for m in there if spec.at in (m.point, m.name)]
-                if not chosen:
-                    has = dict.fromkeys(m.name for m in there)
-                    said = f'hook "{self.name}" ({self.said.use}) has no method for {spec.at}'
-                    problems.append(Problem(said, where, f"it has {', '.join(has)}"))
-                found += (self._bound(method, spec, f"points.{k}") for method in chosen)
-            elif spec.at.startswith("around_"):
-                problems.append(Problem(f"a plain function cannot stand {spec.at}; a class can", where))
-            else:
-                method, wrong = function_at(self.hook, spec.at, self.said.args, where)
-                problems += wrong
-                found.append(self._bound(method, spec, f"points.{k}"))
-        return found, problems + self._twice(found)
+    def _methods(self) -> list[Method]:
+        """Return the methods of a class that are named like points; a plain function has none."""
+        if not isinstance(self.hook, type):
+            return []
+        there, faults = methods(self.hook, self.points)
+        self._told(faults, self.where)
+        return there
 
-    def _twice(self, found: Sequence[Bound]) -> list[Problem]:
+    def _slots(self, kind: Literal["reads", "writes"]) -> dict[str, tuple[str, ...]]:
+        """Return the slots that each method touches: as the file says, for all of them, or else as the class does."""
+        names = dict.fromkeys([method.name for method in self.methods] or [""])
+        stated = self.said.reads if kind == "reads" else self.said.writes
+        if stated is not None:
+            return dict.fromkeys(names, tuple(sorted(stated)))
+        found, faults = slots(self.hook, kind, names)
+        self._told(faults, self.where)
+        return found
+
+    def _bindings(self) -> list[Bound]:
+        """Return what is bound: the points of the file, or else every point that the class has a method for."""
+        if self.said.points is not None:
+            found = [bound for k, item in enumerate(self.said.points) for bound in self._stated(k, item)]
+            self._refuse_twice(found)
+            return found
+        if not isinstance(self.hook, type):
+            said = f'hook "{self.name}" is a plain function, which does not say where it belongs'
+            self.problems.append(Problem(said, self.where, 'name its points: points = ["after_train_epoch"]'))
+        wanted = getattr(self.hook, "points", None)
+        return [self._bound(m) for m in self.methods if wanted is None or {m.point, m.name} & set(wanted)]
+
+    def _stated(self, k: int, item: str | BindingSpec) -> Iterable[Bound]:
+        """Return what one entry of the file's `points` binds."""
+        spec = BindingSpec(at=item) if isinstance(item, str) else item
+        where = self._place(f"points.{k}" if isinstance(item, str) else f"points.{k}.at")
+        if spec.at not in self.points.names:
+            hint = nearest(spec.at, self.points.names)
+            self.problems.append(Problem(f'there is no point "{spec.at}"', where, hint))
+        elif isinstance(self.hook, type):
+            chosen = [method for method in self.methods if spec.at in (method.point, method.name)]
+            if not chosen:
+                has = dict.fromkeys(method.name for method in self.methods)
+                said = f'hook "{self.name}" ({self.said.use}) has no method for {spec.at}'
+                self.problems.append(Problem(said, where, f"it has {', '.join(has)}"))
+            return [self._bound(method, spec, f"points.{k}") for method in chosen]
+        elif spec.at.startswith("around_"):
+            self.problems.append(Problem(f"a plain function cannot stand {spec.at}; a class can", where))
+        else:
+            method, faults = function_at(self.hook, spec.at, self.said.args, self.points)
+            self._told(faults, where)
+            return [self._bound(method, spec, f"points.{k}")]
+        return []
+
+    def _refuse_twice(self, found: Sequence[Bound]) -> None:
         seen = [(bound.point, bound.half) for bound in found]
-        again = {point for point, half in seen if seen.count((point, half)) > 1}
-        return [Problem(f'hook "{self.name}" is bound to {p} twice', self._place("points")) for p in sorted(again)]
+        for point in sorted({point for point, half in seen if seen.count((point, half)) > 1}):
+            self.problems.append(Problem(f'hook "{self.name}" is bound to {point} twice', self._place("points")))
 
     def _bound(self, method: Method, spec: BindingSpec | None = None, key: str = "") -> Bound:
         whole, near = self.said, spec
-        trigger = Trigger(
-            every=_text((near and near.every) or whole.every),
-            since=_text((near and near.from_) or whole.from_),
-            until=_text((near and near.until) or whole.until),
+        return Bound(
+            point=method.point,
+            method=method.name,
+            half=method.half,
+            takes=method.takes,
+            trigger=Trigger(
+                every=_text((near and near.every) or whole.every),
+                since=_text((near and near.from_) or whole.from_),
+                until=_text((near and near.until) or whole.until),
+                when=(near and near.when) or whole.when,
+            ),
+            reads=self.reads.get(method.name, ()),
+            writes=self.writes.get(method.name, ()),
+            modules=self._modules(method, near, key),
+            after=self._wishes(near.after if near else [], f"{key}.after", "file"),
+            before=self._wishes(near.before if near else [], f"{key}.before", "file"),
         )
-        after = self._wishes(near.after if near else [], f"{key}.after", "file")
-        before = self._wishes(near.before if near else [], f"{key}.before", "file")
-        return Bound(method.point, method.name, method.half, method.takes, trigger, after, before)
+
+    def _modules(self, method: Method, near: BindingSpec | None, key: str) -> tuple[str, ...]:
+        """Return the globs over modules that a binding at a module point needs, and no other may have."""
+        stated: list[str] | None = (near and near.modules) or self.said.modules
+        if self.points[method.point].kind != "module":
+            if near and near.modules:
+                said = f"{method.point} is no point of a module, so it takes no modules"
+                self.problems.append(Problem(said, self._place(f"{key}.modules")))
+            return ()
+        found = tuple(stated or getattr(self.hook, "modules", None) or ())
+        if not found:
+            said = f'hook "{self.name}" does not say at which modules {method.point} fires'
+            hint = 'name them as a glob: modules = ["layer*.conv?"]; ["*"] is every one'
+            self.problems.append(Problem(said, self._place(key or "use"), hint))
+        return found
 
     def _all_wishes(self, key: str) -> tuple[Wish, ...]:
-        """Return the hook-wide wishes: the file's, or else those of the class."""
-        stated: list[str] = getattr(self.said, key)
-        if stated:
-            return self._wishes(stated, key, "file")
+        """Return the hook-wide wishes: the file's if it states any, or none; else those of the class."""
+        if key in self.said.model_fields_set:
+            return self._wishes(getattr(self.said, key), key, "file")
         return self._wishes(getattr(self.hook, key, ()), "", "class")
 
     def _wishes(self, names: Iterable[str], key: str, kind: EdgeKind) -> tuple[Wish, ...]:
@@ -148,6 +200,9 @@ class _Declared:
             return self._place(f"{key}.{k}") if kind == "file" else Where(f"class {self.hook.__name__}")
 
         return tuple(Wish(n.removesuffix("?"), n.endswith("?"), kind, where(k)) for k, n in enumerate(names))
+
+    def _told(self, faults: Iterable[Fault], where: Where) -> None:
+        self.problems += (Problem(said, where, hint) for said, hint in faults)
 
     def _place(self, key: str) -> Where:
         return self.places.of(f"hooks.{self.name}.{key}")

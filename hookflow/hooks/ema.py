@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from hookflow.hooks.base import Hook
+from hookflow.hooks.base import Hook, Slots
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -20,8 +20,16 @@ class EMA(Hook):
     1 / (n + 1). A checkpoint keeps it as `model_<hook's name>`, a plain state_dict beside the trained weights.
     """
 
-    reads = ("model",)
-    writes = ("model",)
+    reads: ClassVar[Slots] = {
+        **dict.fromkeys(("before_train", "after_optimizer_step", "around_val", "around_test"), ("model",)),
+        "before_save_checkpoint": ("model",),
+        "after_load_checkpoint": ("checkpoint",),
+    }
+    writes: ClassVar[Slots] = {
+        "around_val": ("model",),
+        "around_test": ("model",),
+        "before_save_checkpoint": ("checkpoint",),
+    }
 
     def __init__(
         self,

@@ -5,22 +5,23 @@ from __future__ import annotations
 import inspect
 import json
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hookflow.errors import Problem, Where, nearest
 from hookflow.graph.plan import Half
-from hookflow.graph.points import BY_NAME, PAIRS
+from hookflow.graph.points import Points
 from hookflow.pipeline.explain import wrong_value
 
 POINT_LIKE = ("before_", "after_", "on_", "around_")
 """A method that begins like this is meant for a point: a misspelt one is a mistake, never ignored."""
 
-NAMES = (*BY_NAME, *(f"around_{pair}" for pair in PAIRS))
-"""Everything that a hook's method, or an entry of `points`, may be named."""
+Fault = tuple[str, str]
+"""What is wrong, and a hint at the mend; where it was asked for, whoever asks knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,76 +39,109 @@ def about(hook: Callable[..., Any]) -> str:
     return (inspect.getdoc(hook) or "").partition("\n")[0]
 
 
-def methods(hook: type, where: Where) -> tuple[list[Method], list[Problem]]:
+def methods(hook: type, points: Points) -> tuple[list[Method], list[Fault]]:
     """Return the methods of a hook's class that belong to points, and what is wrong with them."""
     found: list[Method] = []
-    problems: list[Problem] = []
+    faults: list[Fault] = []
     for name, function in inspect.getmembers(hook, inspect.isfunction):
-        if not name.startswith(POINT_LIKE):
+        if not name.startswith(POINT_LIKE) and name not in points:
             continue
-        places = _places(name)
+        called = f"{hook.__name__}.{name}"
+        places = _places(name, points)
         if not places:
-            said = f"{hook.__name__}.{name} is named like a point, but there is no such point"
-            problems.append(Problem(said, where, nearest(name, NAMES)))
+            said = f"{called} is named like a point, but there is no such point"
+            faults.append((said, nearest(name, points.names)))
             continue
+        offers = points[places[0][0]].offers
         if name.startswith("around_") and not inspect.isgeneratorfunction(function):
-            problems.append(Problem(f"{hook.__name__}.{name} must be a generator that yields once", where))
-        if wrong := _no_method(inspect.getattr_static(hook, name), places[0][0]):
-            problems.append(Problem(f"{hook.__name__}.{name} {wrong}", where))
+            faults.append((f"{called} must be a generator that yields once", ""))
+        if wrong := _no_method(inspect.getattr_static(hook, name), offers):
+            faults.append((f"{called} {wrong}", ""))
             continue
-        takes = _takes(function, places[0][0])[1:]
-        problems += _not_offered(f"{hook.__name__}.{name}", takes, places[0][0], where)
+        takes = _takes(function, offers)[1:]
+        faults += _not_offered(called, takes, places[0][0], offers)
         found += (Method(point, name, half, takes) for point, half in places)
-    if not found and not problems:
-        problems.append(Problem(f"{hook.__name__} has no method named like a point, so it would never fire", where))
-    return found, problems
+    if not found and not faults:
+        faults.append((f"{hook.__name__} has no method named like a point, so it would never fire", ""))
+    return found, faults
 
 
-def _no_method(attribute: Any, point: str) -> str:
+def slots(
+    hook: Callable[..., Any], kind: Literal["reads", "writes"], names: Collection[str]
+) -> tuple[dict[str, tuple[str, ...]], list[Fault]]:
+    """Return the slots that each method of `names` reads or writes, as the class says, and what is wrong with that."""
+    declared = getattr(hook, kind, ())
+    by_method = declared if isinstance(declared, Mapping) else dict.fromkeys(names, declared)
+    called = f"{getattr(hook, '__name__', repr(hook))}.{kind}"
+    faults = [
+        (f'{called} speaks of "{name}", which is none of its methods at a point', nearest(name, names))
+        for name in by_method
+        if name not in names
+    ]
+    no_names = [touched for touched in by_method.values() if not _are_names(touched)]
+    faults += ((f'{called} must hold names of slots, as {kind} = {{"model"}}', "") for _ in no_names[:1])
+    return {} if no_names else {name: tuple(sorted(touched)) for name, touched in by_method.items()}, faults
+
+
+def _are_names(touched: object) -> bool:
+    return isinstance(touched, Collection) and not isinstance(touched, str) and all(type(s) is str for s in touched)
+
+
+def function_at(
+    function: Callable[..., Any], point: str, args: Mapping[str, Any] | Sequence[Any], points: Points
+) -> tuple[Method, list[Fault]]:
+    """Return a plain function as the method of a hook at `point`; what `args` give is not taken from the point."""
+    offers = points[point].offers
+    given = args if isinstance(args, Mapping) else _first_names(function, len(args))
+    takes = tuple(name for name in _takes(function, offers) if name not in given)
+    called = getattr(function, "__name__", repr(function))
+    return Method(point, "", "whole", takes), _not_offered(called, takes, point, offers)
+
+
+def _no_method(attribute: Any, offers: Sequence[str]) -> str:
     """Say what keeps a class's attribute from being called as a method; an empty string when nothing does."""
     if isinstance(attribute, staticmethod | classmethod):
         return "must be a plain method, which takes self"
     if inspect.iscoroutinefunction(attribute) or inspect.isasyncgenfunction(attribute):
         return "is async, and the training loop awaits nothing: make it a plain method"
     first = next(iter(inspect.signature(attribute).parameters), "")
-    return "" if first and first not in BY_NAME[point].offers else "must take self first"
+    return "" if first and first not in offers else "must take self first"
 
 
-def function_at(
-    function: Callable[..., Any], point: str, given: Mapping[str, Any], where: Where
-) -> tuple[Method, list[Problem]]:
-    """Return a plain function as the method of a hook at `point`; what `given` names is not taken from the point."""
-    takes = tuple(name for name in _takes(function, point) if name not in given)
-    called = getattr(function, "__name__", repr(function))
-    return Method(point, "", "whole", takes), _not_offered(called, takes, point, where)
-
-
-def _takes(function: Callable[..., Any], point: str) -> tuple[str, ...]:
+def _takes(function: Callable[..., Any], offers: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments that a point must fill: those without a default, and those that it offers by that name."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # some functions written in C have no signature to read
-        return ()
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    offers = BY_NAME[point].offers
-    return tuple(p.name for p in parameters if p.kind not in variadic and (p.default is p.empty or p.name in offers))
+    return tuple(
+        p.name for p in _parameters(function) if p.kind not in variadic and (p.default is p.empty or p.name in offers)
+    )
 
 
-def _places(name: str) -> list[tuple[str, Half]]:
-    if name in BY_NAME:
+def _first_names(function: Callable[..., Any], count: int) -> list[str]:
+    """Return the names of the parameters that so many arguments in a list fill."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in _parameters(function) if p.kind in positional][:count]
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some functions written in C have no signature to read
+        return []
+
+
+def _places(name: str, points: Points) -> list[tuple[str, Half]]:
+    if name in points:
         return [(name, "whole")]
     pair = name.removeprefix("around_")
-    if name.startswith("around_") and pair in PAIRS:
-        return [(f"before_{pair}", "enter"), (PAIRS[pair], "exit")]
+    if name.startswith("around_") and pair in points.pairs:
+        return [(f"before_{pair}", "enter"), (points.pairs[pair], "exit")]
     return []
 
 
-def _not_offered(called: str, takes: tuple[str, ...], point: str, where: Where) -> list[Problem]:
-    offers = BY_NAME[point].offers
+def _not_offered(called: str, takes: tuple[str, ...], point: str, offers: Sequence[str]) -> list[Fault]:
     return [
-        Problem(
+        (
             f'{called} asks for "{name}", which {point} does not offer',
-            where,
             nearest(name, offers) or f"it offers {', '.join(offers)}",
         )
         for name in takes
@@ -117,42 +151,59 @@ def _not_offered(called: str, takes: tuple[str, ...], point: str, where: Where) 
 
 def wrong_arguments(
     make: Callable[..., Any],
-    args: Mapping[str, Any],
+    args: Mapping[str, Any] | Sequence[Any],
     called: str,
     place: Callable[[str], Where],
     filled: Collection[str] = (),
 ) -> Iterator[Problem]:
     """Yield what is wrong with `args`, values of a file, for calling `make`: unknown and missing names, types, ranges.
 
-    `place` gives the place of an argument by its name, and that of the call for an empty name; `filled` names the
-    arguments that somebody else gives.
+    `place` gives the place of an argument by its name (or its place in a list, as text), and that of the call for an
+    empty name; `filled` names the arguments that somebody else gives.
     """
-    try:
-        parameters = inspect.signature(make).parameters
-    except (TypeError, ValueError):
+    parameters = {p.name: p for p in _parameters(make)}
+    if not parameters and not _has_signature(make):
         return
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    kinds = {p.kind for p in parameters.values()}
     named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-    hints = typing.get_type_hints(
-        vars(make).get("__init__", make) if isinstance(make, type) else make, include_extras=True
-    )
-    for name, value in args.items():
+    if isinstance(args, Mapping):
+        given, places = dict(args), {name: name for name in args}
+    else:
+        firsts = _first_names(make, len(args))
+        given, places = dict(zip(firsts, args, strict=False)), {name: str(k) for k, name in enumerate(firsts)}
+        if len(args) > len(firsts) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+            hint = f"it takes {', '.join(named)}" if named else "it takes none"
+            yield Problem(f"{called} takes {len(firsts)} arguments, and is given {len(args)}", place(""), hint)
+    for name, value in given.items():
         if name in named:
-            yield from _wrong_value(called, name, value, hints.get(name, Any), place(name))
-        elif not open_ended:
+            yield from _wrong_value(make, called, name, value, place(places[name]))
+        elif inspect.Parameter.VAR_KEYWORD not in kinds:
             hint = nearest(name, named) or (f"it takes {', '.join(named)}" if named else "it takes none")
-            yield Problem(f'{called} takes no argument "{name}"', place(name), hint)
-    missing = [n for n, p in named.items() if p.default is p.empty and n not in args and n not in filled]
+            yield Problem(f'{called} takes no argument "{name}"', place(places[name]), hint)
+    missing = [n for n, p in named.items() if p.default is p.empty and n not in given and n not in filled]
     if missing:
         yield Problem(f"{called} needs the argument " + ", ".join(f'"{name}"' for name in missing), place(""))
 
 
-def _wrong_value(called: str, name: str, value: Any, annotation: Any, where: Where) -> Iterator[Problem]:
+def _has_signature(make: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(make)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _wrong_value(make: Callable[..., Any], called: str, name: str, value: Any, where: Where) -> Iterator[Problem]:
     """Hold a value of the file against the annotation of its argument, as strictly as JSON would be: "3" is no 3."""
     try:
-        TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True)).validate_json(
-            json.dumps(value), strict=True
-        )
+        _adapter(make, name).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         said, hint = wrong_value(error.errors(include_url=False)[0], f'{called}: "{name}"')
         yield Problem(said, where, hint)
+
+
+@cache
+def _adapter(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:
+    function = vars(make).get("__init__", make) if isinstance(make, type) else make
+    annotation = typing.get_type_hints(function, include_extras=True).get(name, Any)
+    return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))

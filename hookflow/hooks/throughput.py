@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from hookflow.hooks.base import Hook
+from hookflow.hooks.base import Hook, Slots
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Throughput(Hook):
     """Logs `samples_per_s`, over the iterations since it last did; validation and checkpoints are left out."""
 
-    reads = ("batch",)
+    reads: ClassVar[Slots] = {"after_train_iter": ("batch",)}
 
     def __init__(
         self,

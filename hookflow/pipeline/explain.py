@@ -41,7 +41,7 @@ def explain(error: ValidationError, tree: Mapping[str, Any], places: Places) -> 
     """Return a problem for each error, by the key that is at fault. `tree` is what was validated."""
     found = []
     for details in error.errors(include_url=False):
-        key = tuple(str(part) for part in details["loc"] if part not in ("<name>", "<table>", "[key]"))
+        key = tuple(str(part) for part in details["loc"] if part not in ("<name>", "<table>", "<list>", "[key]"))
         match details["type"]:
             case "extra_forbidden":
                 message, hint = _unknown(key)

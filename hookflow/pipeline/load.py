@@ -30,9 +30,10 @@ class Loaded:
     overrides: tuple[str, ...] = ()
 
 
-def load(path: Path, overrides: Sequence[str] = ()) -> Loaded:
+def load(path: Path, overrides: Sequence[str] = (), *, without: Sequence[str] = (), only: Sequence[str] = ()) -> Loaded:
     """Read a pipeline file, lay `key=value` overrides over it, fill in its `${…}`, and check it.
 
+    The hooks named in `without` are switched off, and, where `only` names any, all that it does not name.
     Raises UserError with everything that is wrong, each with its line.
     """
     return parse(_read(path), path, overrides)

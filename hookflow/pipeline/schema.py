@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import date, time
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -50,16 +50,19 @@ def _hook_name(written: str) -> str:
     return written
 
 
-def _without_dates(args: dict[str, Any]) -> dict[str, Any]:
+Plain = TypeVar("Plain", dict[str, Any], list[Any])
+
+
+def _without_dates(args: Plain) -> Plain:
     """Refuse dates and times, which TOML knows and JSON does not: the plan is written as JSON."""
-    waiting: list[tuple[str, Any]] = list(args.items())
+    waiting: list[tuple[str, Any]] = [("", args)]
     while waiting:
         key, value = waiting.pop()
         if isinstance(value, date | time):
             raise ValueError(f'"{key}" is a date or time; put it in quotes')
         if isinstance(value, dict | list):
             inner = value.items() if isinstance(value, dict) else enumerate(value)
-            waiting += ((f"{key}.{k}", v) for k, v in inner)
+            waiting += ((f"{key}.{k}".removeprefix("."), v) for k, v in inner)
     return args
 
 
@@ -68,6 +71,8 @@ Amount = Annotated[int | str, PlainValidator(_amount)]
 
 Args = Annotated[dict[str, Any], AfterValidator(_without_dates)]
 HookName = Annotated[str, AfterValidator(_hook_name)]
+Condition = str
+ArgList = Annotated[list[Any], AfterValidator(_without_dates)]
 
 
 class Section(BaseModel):
@@ -163,6 +168,10 @@ class BindingSpec(Section):
     """When to begin to fire."""
     until: Amount | None = None
     """When to cease to fire."""
+    when: Condition | None = None
+    """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
+    modules: list[str] | None = Field(default=None, min_length=1)
+    """At module points: globs over the names of the network's modules, e.g. ["layer*.conv?"]."""
     after: list[str] = []
     """Hooks that fire earlier at this point; "name?" if it may be missing."""
     before: list[str] = []
@@ -179,9 +188,30 @@ PointItem = Annotated[
 ]
 
 
-class HookNode(Component):
+class OwnPoint(Section):
+    """A point of the pipeline's own, which a task or a hook fires: `run.fire("after_densify", count)`."""
+
+    follows: str
+    """The point behind which it belongs: it is listed and drawn there."""
+    offers: list[str] = []
+    """The arguments that it offers beside `run`, in the order in which `run.fire` is given them."""
+    about: str = ""
+    """What has happened when it fires."""
+
+
+def _kind_of_args(args: Any) -> str:
+    return "<list>" if isinstance(args, list) else "<table>"
+
+
+class HookNode(Section):
     """A hook: what it is, where and when it fires, and what becomes of its errors."""
 
+    use: str
+    """What to call: a registered name, "package.module:Name" or "./file.py:Name"."""
+    args: Annotated[
+        Annotated[Args, Tag("<table>")] | Annotated[ArgList, Tag("<list>")], Discriminator(_kind_of_args)
+    ] = {}
+    """The arguments: by name, or in a list, which fills the first ones."""
     phase: Literal["first", "early", "normal", "late", "last"] | None = None
     """A place in the order that needs no neighbour's name; what the class says if left out."""
     after: list[str] = []
@@ -190,6 +220,12 @@ class HookNode(Component):
     """Hooks that fire later wherever both are bound; "name?" if it may be missing."""
     requires: list[str] = []
     """Hooks that must be in the pipeline too."""
+    reads: list[str] | None = None
+    """The slots of run state that it reads; what the class says if left out."""
+    writes: list[str] | None = None
+    """The slots of run state that it writes; what the class says if left out."""
+    ambiguous_with: list[str] = []
+    """Hooks that touch a slot with this one in whatever order: `check` does not report the pair."""
     points: list[PointItem] | None = Field(default=None, min_length=1)
     """Where to fire, as names of points or tables with `at`; wherever the class has a method if left out."""
     every: Amount | None = None
@@ -198,6 +234,10 @@ class HookNode(Component):
     """When to begin to fire."""
     until: Amount | None = None
     """When to cease to fire."""
+    when: Condition | None = None
+    """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
+    modules: list[str] | None = Field(default=None, min_length=1)
+    """At module points: globs over the names of the network's modules, e.g. ["layer*.conv?"]."""
     enabled: bool = True
     """Whether the hook takes part at all."""
     on_error: Literal["raise", "disable", "ignore"] = "raise"
@@ -217,6 +257,8 @@ class Pipeline(Section):
     """What is learned: how a batch becomes a loss."""
     data: DataSection
     """Where the batches come from."""
+    points: dict[str, OwnPoint] = {}
+    """Points of the pipeline's own, by name."""
     hooks: dict[HookName, HookNode] = {}
     """The hooks by name; their order here decides where nothing else does."""
 

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Plan, PlannedHook
 from hookflow.hooks.compile import find_hook
 from hookflow.hooks.inspect import wrong_arguments
 from hookflow.pipeline.load import Loaded
@@ -72,7 +73,7 @@ class _Builder:
             model=model,
             optimizer=self._optimizer(model),
             task=self._task(),
-            hooks={hook.name: self._hook(hook.name, hook.use, hook.args) for hook in plan.hooks},
+            hooks={hook.name: self._hook(hook) for hook in plan.hooks},
             data=self._data(device),  # last, since it may take long, and all else can be wrong in no time
         )
 
@@ -149,13 +150,13 @@ class _Builder:
             found.append({"params": [left.pop(name) for name in taken], **group.args})
         return [*found, {"params": list(left.values())}] if left else found
 
-    def _hook(self, name: str, use: str, args: Mapping[str, Any]) -> Any:
+    def _hook(self, planned: PlannedHook) -> Any:
         """Make a hook's object; a plain function is called itself, with its args bound."""
-        found = find_hook(use, self.base, self.places.of(f"hooks.{name}.use"))
+        found = find_hook(planned.use, self.base, self.places.of(f"hooks.{planned.name}.use"))
         if not isinstance(found, type):
-            return BoundFunction(found, args) if args else found
-        hook = self._call(found, args, f"hooks.{name}")
-        hook.name = name
+            return BoundFunction(found, planned.args) if planned.args else found
+        hook = self._call(found, planned.args, f"hooks.{planned.name}")
+        hook.name = planned.name
         return hook
 
     def _check(self, make: Callable[..., Any], args: Mapping[str, Any], key: str, filled: Collection[str]) -> None:
@@ -165,10 +166,10 @@ class _Builder:
         if problems := list(wrong_arguments(make, args, key, place, filled)):
             raise UserError(problems)
 
-    def _call(self, make: Callable[..., Any], args: Mapping[str, Any], key: str) -> Any:
+    def _call(self, make: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any], key: str) -> Any:
         """Call `make`; a value that it refuses is the user's mistake, with its place in the pipeline."""
         try:
-            return make(**args)
+            return make(**args) if isinstance(args, Mapping) else make(*args)
         except (ValueError, TypeError) as error:
             _, *frames = traceback.extract_tb(error.__traceback__)
             hint = f"raised at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
@@ -178,13 +179,17 @@ class _Builder:
 class BoundFunction:
     """A plain function with the arguments of the pipeline file in it."""
 
-    def __init__(self, function: Callable[..., Any], args: Mapping[str, Any]) -> None:
-        self._function = function
-        self._args = dict(args)
-        self._names = [name for name in _parameters(function) if name not in args]
+    def __init__(self, function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> None:
+        names = list(_parameters(function))
+        if isinstance(args, Mapping):
+            self._function = partial(function, **args)
+            self._names = [name for name in names if name not in args]
+        else:
+            self._function = partial(function, *args)
+            self._names = names[len(args) :]
 
     def __call__(self, *offered: Any) -> Any:
-        return self._function(**dict(zip(self._names, offered, strict=False)), **self._args)
+        return self._function(**dict(zip(self._names, offered, strict=False)))
 
 
 def seed_everything(seed: int) -> None:

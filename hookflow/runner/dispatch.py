@@ -13,7 +13,6 @@ from typing import Any
 
 from hookflow.events.now import NOWHERE
 from hookflow.graph.plan import Binding, OnError, Plan
-from hookflow.graph.points import BY_NAME
 from hookflow.runner.meter import Cell, Meter
 
 Call = Callable[[tuple[Any, ...]], object]
@@ -58,7 +57,7 @@ class Dispatcher:
         for binding in plan.bindings:
             hook = hooks[binding.hook]
             method = getattr(hook, binding.method) if binding.method else hook
-            call = self._halved(binding, adapt(method, binding.takes, BY_NAME[binding.point].offers, run))
+            call = self._halved(binding, adapt(method, binding.takes, plan.points[binding.point].offers, run))
             firing = Firing(binding, call, triggers.get(binding.id), meter.cells[binding.id])
             self._at[binding.point] = (*self._at.get(binding.point, ()), firing)
             if binding.half == "enter":

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.points import BY_NAME
+from hookflow.graph.points import Point
 from hookflow.pipeline.units import parse_amount
 
 
@@ -31,10 +31,10 @@ class Trigger:
     includes what has just been done, so `every = 50` at `after_train_iter` fires after 50 iterations.
     """
 
-    def __init__(self, binding: Binding, run: Progress) -> None:
+    def __init__(self, binding: Binding, point: Point, run: Progress) -> None:
         self._run = run
         self._before = binding.point.startswith("before_")
-        self._unit = BY_NAME[binding.point].unit
+        self._unit = point.unit
         self._began = time.monotonic()
         self._visits = 0
         self.last = -1 if self._before else 0
@@ -93,7 +93,7 @@ class Trigger:
 def make_triggers(plan: Plan, run: Progress) -> dict[int, Trigger]:
     """Return the trigger of each binding that has one, by the binding's id."""
     return {
-        binding.id: Trigger(binding, run)
+        binding.id: Trigger(binding, plan.points[binding.point], run)
         for binding in plan.bindings
         if str(binding.trigger) and binding.half != "exit"
     }

@@ -29,7 +29,7 @@ def node(
     points: Iterable[tuple[str, Half]] = ((POINT, "whole"),),
     requires: Iterable[str] = (),
 ) -> Node:
-    hook = PlannedHook(name, name, {}, phase, "", "p.toml:1", (), (), "raise")
+    hook = PlannedHook(name, name, {}, phase, "", "p.toml:1", "raise")
     bound = tuple(Bound(point, point, half, (), Trigger()) for point, half in points)
     wishes = [tuple(map(wish, names)) for names in (after, before, requires)]
     return Node(hook, Where("p.toml", 1), bound, *wishes)

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 from hookflow.errors import Where
-from hookflow.graph.points import BY_NAME
+from hookflow.graph.points import POINTS
+from hookflow.graph.slots import SLOTS
 from hookflow.hooks.base import Hook
 from hookflow.hooks.compile import find_hook
-from hookflow.hooks.inspect import about, methods, wrong_arguments
+from hookflow.hooks.inspect import about, methods, slots, wrong_arguments
 from hookflow.hooks.registry import BUILT_IN
 from tests.conftest import NewRun, records
 
@@ -52,13 +53,18 @@ class TestEveryHook:
         assert about(hook_class(name)).endswith((".", ":", ";")) or "." in (inspect.getdoc(hook_class(name)) or "")
 
     def test_its_methods_belong_to_points_and_take_what_those_offer(self, name: str) -> None:
-        found, problems = methods(hook_class(name), HERE)
+        found, problems = methods(hook_class(name), POINTS)
         assert not problems
         assert found
-        assert all(set(method.takes) <= set(BY_NAME[method.point].offers) for method in found)
+        assert all(set(method.takes) <= set(POINTS[method.point].offers) for method in found)
 
     def test_declares_its_slots(self, name: str) -> None:
-        assert hook_class(name).reads or hook_class(name).writes
+        hook = hook_class(name)
+        names = {method.name for method in methods(hook, POINTS)[0]}
+        touched = [slots(hook, kind, names) for kind in ("reads", "writes")]
+        assert any(by_method for by_method, _ in touched)
+        assert not any(faults for _, faults in touched)
+        assert {slot for by_method, _ in touched for one in by_method.values() for slot in one} <= SLOTS.keys()
 
     def test_every_argument_has_a_type_and_a_sentence(self, name: str) -> None:
         parameters = list(inspect.signature(hook_class(name)).parameters.values())

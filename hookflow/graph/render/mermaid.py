@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from hookflow.graph.links import bound_points, neighbours, stated
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
-from hookflow.graph.render.links import bound_points, marks, neighbours, place_of, stated
+from hookflow.graph.render.words import marks, place_of
 
 
 def as_mermaid(plan: Plan) -> str:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from hookflow.graph.links import bound_points, stated
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.render.gutter import gutter
-from hookflow.graph.render.links import bound_points, marks, place_of, stated
+from hookflow.graph.render.words import marks, place_of
 
 _GOES_ON = str.maketrans({**dict.fromkeys("┌┬├┼", "│"), **dict.fromkeys("└┴─▶", " ")})
 """What of a gutter's row is to be seen on the line below it."""

@@ -58,13 +58,13 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     facts = {
         "what": f"{hook.use}   {hook.about}",
         "declared": hook.where,
-        "arguments": ", ".join(f"{name} = {value!r}" for name, value in hook.args.items()) or "none",
+        "arguments": hook.written_args or "none",
         "fires": f"{binding.trigger}" or "always",
         "method": f"{binding.method}({', '.join(binding.takes)})"
         + ("" if binding.half == "whole" else f"  {binding.half}"),
         "phase": binding.phase,
-        "reads": ", ".join(hook.reads) or "nothing declared",
-        "writes": ", ".join(hook.writes) or "nothing declared",
+        "reads": ", ".join(binding.reads) or "nothing declared",
+        "writes": ", ".join(binding.writes) or "nothing declared",
         "on error": f"{hook.on_error}{'   (now switched off)' if binding.hook in scene.state.disabled else ''}",
         "time": figures if timing.count else "has not fired yet",
     }

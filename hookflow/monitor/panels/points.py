@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.strip import Strip
 
-from hookflow.graph.points import BY_NAME
+from hookflow.graph.points import POINTS
 from hookflow.monitor.pace import INSIDE
 from hookflow.monitor.paint import Part, boxed, fit, highlighted, row, window
 from hookflow.monitor.timing import WINDOW
@@ -44,7 +44,7 @@ def points(scene: Scene, width: int, height: int) -> list[Strip]:
 def _line(scene: Scene, point: str, name: int, cells: int, wide: bool, inner: int) -> Strip:
     bound = scene.plan.at(point)
     here = point == scene.point
-    label = " " * BY_NAME[point].depth + point if wide and point in BY_NAME else point
+    label = " " * POINTS[point].depth + point if wide and point in POINTS else point
     counts = [scene.state.timing(binding.id).cells(scene.state.now, cells) for binding in bound]
     heat = [(sum(fired for fired, _ in cell), sum(ns for _, ns in cell)) for cell in zip(*counts, strict=True)]
     alive = any(fired for fired, _ in heat)

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from hookflow.errors import Where
 from hookflow.graph.compile import compile_plan
+from hookflow.graph.links import neighbours
 from hookflow.graph.node import Bound, Node, Wish
 from hookflow.graph.plan import Half, Plan, PlannedHook, Trigger
-from hookflow.graph.points import BY_NAME
+from hookflow.graph.points import POINTS as ALL
 from hookflow.graph.render.dot import as_dot
-from hookflow.graph.render.links import marks, neighbours
 from hookflow.graph.render.mermaid import as_mermaid
 from hookflow.graph.render.text import as_text
+from hookflow.graph.render.words import marks
 
 POINTS = ("before_train", "after_train_iter", "after_val")
 
@@ -41,7 +42,7 @@ def node(
     )
     whole: tuple[tuple[str, str, Half], ...] = tuple((point, point, "whole") for point in points)
     bound = tuple(Bound(p, method, half, (), trigger or Trigger()) for p, method, half in (halves if around else whole))
-    hook = PlannedHook(name, name, {}, phase, "", f"{source}:1", (), (), "raise")
+    hook = PlannedHook(name, name, {}, phase, "", f"{source}:1", "raise")
     return Node(hook, Where(source, 1), bound, tuple(Wish(other, False, "file", Where(source, 7)) for other in after))
 
 
@@ -123,7 +124,7 @@ def plans(draw: st.DrawFn) -> Plan:
     names = draw(st.lists(st.text("abcdef", min_size=1, max_size=5), unique=True, max_size=7))
     nodes = []
     for k, name in enumerate(names):
-        points = draw(st.lists(st.sampled_from(list(BY_NAME)), unique=True, min_size=1, max_size=4))
+        points = draw(st.lists(st.sampled_from([point.name for point in ALL]), unique=True, min_size=1, max_size=4))
         phase = draw(st.sampled_from(["early", "normal", "last"]))
         trigger = draw(st.sampled_from([Trigger(), Trigger(every="2ep", until="90%")]))
         around = draw(st.booleans())
@@ -171,7 +172,7 @@ def test_graphviz_takes_the_dot(tmp_path: Path) -> None:
     said = subprocess.run(["dot", "-Tplain"], input=as_dot(EXAMPLE), capture_output=True, text=True, check=True)
     assert not said.stderr
     assert said.stdout.count("\nnode ") == len(EXAMPLE.bindings)
-    ends = sum(1 for point in BY_NAME if EXAMPLE.at(point)) - 1
+    ends = sum(1 for point in ALL if EXAMPLE.at(point.name)) - 1
     assert said.stdout.count("\nedge ") == len(EXAMPLE.edges) + 1 + ends
 
 

@@ -1,0 +1,37 @@
+"""The named pieces of run state that hooks read and write: at one point, the writer of a slot before its readers.
+
+A hook may name slots of its own; these are the ones that the runner and the built-in hooks speak of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hookflow.errors import Problem, nearest
+from hookflow.graph.node import Nodes
+
+SLOTS: dict[str, str] = {
+    "batch": "the batch at hand",
+    "outputs": "what the task made of the batch: the loss, scalars, predictions",
+    "grads": "the gradients of the parameters",
+    "model": "the parameters and buffers of the network",
+    "optimizer": "the optimizer's state and settings, but for the learning rates",
+    "lr": "the learning rates of the parameter groups",
+    "metrics": "what a validation or test has found",
+    "checkpoint": "the state that is about to be saved, or has been read",
+    "rng": "the random generators",
+}
+
+
+def doubtful_slots(nodes: Nodes) -> Iterator[Problem]:
+    """Yield a warning for each slot that one hook alone touches and that is nearly called like another one."""
+    users: dict[str, set[str]] = {}
+    for name, node in nodes.items():
+        for bound in node.bound:
+            for slot in (*bound.reads, *bound.writes):
+                users.setdefault(slot, set()).add(name)
+    for slot, names in users.items():
+        if slot not in SLOTS and len(names) == 1:
+            (name,) = names
+            if hint := nearest(slot, {*SLOTS, *users} - {slot}):
+                yield Problem(f'hook "{name}" alone touches a slot "{slot}"', nodes[name].where, hint)
