@@ -7,12 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hookflow.excerpt import Excerpt
+
 
 @dataclass(frozen=True, slots=True)
 class Where:
     """A place that the user wrote: a line of a file, or an option of the command line.
 
-    `line` and `column` count from 1; 0 when only the source, or the line, as a whole is known.
+    `line` and `column` count from 1, in characters; 0 when only the source, or the line, as a whole is known.
     """
 
     source: str
@@ -40,15 +42,31 @@ class Problem:
         return self.show()
 
     def show(self, colour: bool = False) -> str:
-        """Return the message, the line that the user wrote, and the hint; for a terminal, in colours."""
+        """Return the message, the line that the user wrote with the place marked, and the hint; if asked, in colours."""
         bold, red, dim, cyan, plain = _COLOURS if colour else _NONE
         message = f"{red}{self.message}{plain}" if self.where is None else self.message
         lines = [f"{bold}{self.where}:{plain} {message}" if self.where else message]
         if self.where and (text := _line(self.where)):
-            lines.append(f"    {dim}{self.where.line} |{plain} {text}")
+            shown = Excerpt.around(text, self.where.column)
+            number = str(self.where.line)
+            lines.append(f"    {dim}{number} |{plain} {shown.text}")
+            if shown.width:
+                mark = " " * shown.indent + red + "^" * shown.width
+                lines.append(f"    {dim}{' ' * len(number)} |{plain} {mark}{plain}")
         if self.hint:
             lines.append(f"    {cyan}{self.hint}{plain}")
         return "\n".join(lines)
+
+    def to_json(self) -> dict[str, str | int]:
+        """Return plain texts and numbers, for an editor: what is not known is 0, or empty."""
+        where = self.where or Where("")
+        return {
+            "source": where.source,
+            "line": where.line,
+            "column": where.column,
+            "message": self.message,
+            "hint": self.hint,
+        }
 
 
 _COLOURS = ("\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[36m", "\x1b[0m")
@@ -56,13 +74,14 @@ _NONE = ("",) * len(_COLOURS)
 
 
 def _line(where: Where) -> str:
-    """Return the line that the user wrote; empty when it cannot be read (it came from elsewhere, or is gone)."""
+    """Return the line that the user wrote; empty when it cannot be read: it came from elsewhere, or is gone."""
+    if not where.line:
+        return ""
     try:
         lines = Path(where.source).read_text("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError):
         return ""
-    text = lines[where.line - 1].strip() if 0 < where.line <= len(lines) else ""
-    return text if len(text) <= 100 else f"{text[:99]}…"
+    return lines[where.line - 1].rstrip() if where.line <= len(lines) else ""
 
 
 class UserError(Exception):
@@ -76,6 +95,10 @@ class UserError(Exception):
         """Return every problem, and how many there are if there are several; for a terminal, in colours."""
         shown = [problem.show(colour) for problem in self.problems]
         return "\n".join(shown if len(shown) == 1 else [*shown, f"{len(shown)} problems"])
+
+    def to_json(self) -> list[dict[str, str | int]]:
+        """Return every problem as plain texts and numbers."""
+        return [problem.to_json() for problem in self.problems]
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

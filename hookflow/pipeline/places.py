@@ -1,13 +1,15 @@
-"""Which line of a TOML file a key stands on. TOML parsers do not say, so this reads the text once more.
+"""Where in a TOML file a key stands. TOML parsers do not say, so this reads the text once more.
 
 The text must be valid TOML, as a parser has found it to be; only its outline is read here.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from bisect import bisect
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Self
 
 import tomli
@@ -27,34 +29,66 @@ _PLAIN = re.compile(r"\d{4}-\d\d-\d\d \d\d:[^\s,\]}#]*|[^\s,\]}#]+")
 
 
 class Places:
-    """The place of every key of a pipeline: a line of its file, or the option that overrides it."""
+    """The place of every key of a pipeline: a line of its file or of one that it extends, or what overrides it."""
 
     def __init__(self, source: str) -> None:
-        self._source = source
-        self._known: dict[Key, Where] = {}
+        self._top = _Place(Where(source))
 
     @classmethod
     def in_text(cls, text: str, source: str) -> Self:
         """Return the places of all keys in a valid TOML text; `source` is the name to show for it."""
         places = cls(source)
-        for key, line in _Outline(text).walk():
-            places._known.setdefault(key, Where(source, line))
+        breaks = [-1, *(match.start() for match in re.finditer("\n", text))]
+        for key, at in _Outline(text).walk():
+            line = bisect(breaks, at - 1)
+            places._top.reach(key, Where(source, line, at - breaks[line - 1]))
         return places
 
     def of(self, key: str | Sequence[str | int]) -> Where:
         """Return where `key` stands ("hooks.log.points.0.every", or its parts), or else what encloses it."""
-        path = tuple(key.split(".")) if isinstance(key, str) else tuple(map(str, key))
-        while path and path not in self._known:
-            path = path[:-1]
-        return self._known.get(path, Where(self._source))
+        place = self._top
+        for part in key.split(".") if isinstance(key, str) else map(str, key):
+            if part not in place.below:
+                break
+            place = place.below[part]
+        return place.where
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether somebody has written this very key."""
+        place = self._top
+        for part in key:
+            if part not in place.below:
+                return False
+            place = place.below[part]
+        return True
 
     def put(self, key: Key, where: Where) -> None:
         """Say that `key` and all below it come from `where` now, and whatever encloses it if it is new."""
-        for old in [known for known in self._known if known[: len(key)] == key]:
-            del self._known[old]
-        self._known[key] = where
-        for end in range(1, len(key)):
-            self._known.setdefault(key[:end], where)
+        self._top.reach(key[:-1], where).below[key[-1]] = _Place(where)
+
+    def take(self, key: Key, other: Places) -> None:
+        """Say that `key` and all below it come from where `other` says now, and whatever encloses it if it is new."""
+        theirs = other._top
+        for part in key:
+            theirs = theirs.below[part]
+        self._top.reach(key[:-1], theirs.where).below[key[-1]] = theirs
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where a key stands, and the keys below it."""
+
+    where: Where
+    below: dict[str, _Place] = field(default_factory=dict)
+
+    def reach(self, key: Key, where: Where) -> _Place:
+        """Return the place of a key below this one; what is new on the way stands at `where`."""
+        place = self
+        for part in key:
+            if part not in place.below:
+                place.below[part] = _Place(where)
+            place = place.below[part]
+        return place
 
 
 def split_key(text: str) -> tuple[Key, str]:
@@ -66,74 +100,87 @@ def split_key(text: str) -> tuple[Key, str]:
     return key, text[outline.at :].strip()
 
 
+def dotted(key: Key) -> str:
+    """Return the key as one may write it: the inverse of `split_key`."""
+    return ".".join(part if _BARE_KEY.fullmatch(part) else _quoted(part) for part in key)
+
+
+def _quoted(part: str) -> str:
+    return json.dumps(part, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+Spot = tuple[Key, int]
+"""A key, and at which character of the text it begins."""
+
+
 class _Outline:
     """Walks over a TOML text from front to back; `at` is the next character."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self._breaks = [match.start() for match in re.finditer("\n", text)]
+        self._table: Key = ()
         self._lengths: dict[Key, int] = {}
 
-    def walk(self) -> Iterator[tuple[Key, int]]:
-        """Yield every table, key and list item with its line; what encloses it first."""
-        table: Key = ()
+    def walk(self) -> Iterator[Spot]:
+        """Yield every table, key and list item; what encloses it first."""
         self._skip()
         while self.at < len(self.text):
-            line = self._line()
             if self._take("[["):
-                table = self._next_table(self.key())
-                self._take("]]")
-                yield from _with_enclosing(table, line)
+                yield from self._header("]]")
             elif self._take("["):
-                table = self._current(self.key())
-                self._take("]")
-                yield from _with_enclosing(table, line)
+                yield from self._header("]")
             else:
-                yield from self._pair(table)
+                yield from self._pair(self._table)
             self._skip()
 
     def key(self) -> Key:
         """Read a key with its dots, and the blanks after it."""
-        parts: list[str] = []
-        while not parts or self._take("."):
-            self._skip()
-            if self._at_string():
-                parts.append(tomli.loads(f"key = {self._match(_STRING)}")["key"])
-            else:
-                parts.append(self._match(_BARE_KEY))
-            self._skip()
-        return tuple(parts)
+        return tuple(name for name, _ in self._names())
 
-    def _current(self, keys: Key) -> Key:
-        """Return the path of a table, with the index of the latest entry wherever it leads through a list."""
+    def _names(self) -> Iterator[tuple[str, int]]:
+        """Read a key with its dots, and the blanks after it; yield each name with where it begins."""
+        more = True
+        while more:
+            self._skip()
+            begin = self.at
+            if self._at_string():
+                yield tomli.loads(f"key = {self._match(_STRING)}")["key"], begin
+            else:
+                yield self._match(_BARE_KEY), begin
+            self._skip()
+            more = self._take(".")
+
+    def _header(self, end: str) -> Iterator[Spot]:
+        """Read a header up to its brackets' `end`; where it leads through a list, it means the latest entry."""
+        names = list(self._names())
+        self._take(end)
         path: Key = ()
-        for key in keys:
-            path += (key,)
+        for depth, (name, begin) in enumerate(names, start=1):
+            path += (name,)
+            yield path, begin
+            if end == "]]" and depth == len(names):
+                self._lengths[path] = self._lengths.get(path, 0) + 1
             if path in self._lengths:
                 path += (str(self._lengths[path] - 1),)
-        return path
+                yield path, begin
+        self._table = path
 
-    def _next_table(self, keys: Key) -> Key:
-        path = (*self._current(keys[:-1]), keys[-1])
-        self._lengths[path] = self._lengths.get(path, 0) + 1
-        return self._current(keys)
-
-    def _pair(self, table: Key) -> Iterator[tuple[Key, int]]:
-        line = self._line()
-        path = table + self.key()
+    def _pair(self, path: Key) -> Iterator[Spot]:
+        for name, begin in self._names():
+            path += (name,)
+            yield path, begin
         self._take("=")
         self._skip()
-        yield from _with_enclosing(path, line)
         yield from self._value(path)
 
-    def _value(self, path: Key) -> Iterator[tuple[Key, int]]:
+    def _value(self, path: Key) -> Iterator[Spot]:
         if self._take("["):
             self._skip()
             index = 0
             while not self._take("]"):
                 item = (*path, str(index))
-                yield item, self._line()
+                yield item, self.at
                 yield from self._value(item)
                 self._comma()
                 index += 1
@@ -169,10 +216,3 @@ class _Outline:
             raise ValueError(f"not TOML at character {self.at}")
         self.at = match.end()
         return match.group()
-
-    def _line(self) -> int:
-        return bisect(self._breaks, self.at - 1) + 1
-
-
-def _with_enclosing(path: Key, line: int) -> Iterator[tuple[Key, int]]:
-    return ((path[:end], line) for end in range(1, len(path) + 1))

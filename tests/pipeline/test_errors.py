@@ -4,18 +4,62 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.excerpt import SHOWN, Excerpt
 
 
 def test_a_problem_shows_the_line_that_the_user_wrote(tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
-    path.write_text('a = 1\n  b = "x\u2028y"\nc = ' + "1" * 200 + "\n", "utf-8")
+    path.write_text('a = 1\n  b = "x\u2028y"\r\n\n', "utf-8")
     place = str(path)
-    assert str(Problem("bad", Where(place, 2), "mend it")) == f'{place}:2: bad\n    2 | b = "x\u2028y"\n    mend it'
-    assert str(Problem("long", Where(place, 3))).split("\n")[1].endswith("1…")
+    told = f'{place}:2:3: bad\n    2 |   b = "x\u2028y"\n      |   ^\n    mend it'
+    assert str(Problem("bad", Where(place, 2, 3), "mend it")) == told
+    assert str(Problem("bad", Where(place, 2))) == f'{place}:2: bad\n    2 | b = "x\u2028y"'
+    assert str(Problem("empty", Where(place, 3, 1))) == f"{place}:3:1: empty"
     assert str(Problem("beyond", Where(place, 9))) == f"{place}:9: beyond"
     assert str(Problem("nowhere", Where("gone.toml", 1))) == "gone.toml:1: nowhere"
     assert str(Problem("no place")) == "no place"
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "shown", "mark"),
+    [
+        ('after = ["ema", "clip"]', 17, 'after = ["ema", "clip"]', "                ^^^^^^"),
+        ("[a-b.c]", 2, "[a-b.c]", " ^^^"),
+        ("k = [1.5e-3, 2]", 6, "k = [1.5e-3, 2]", "     ^^^^^^"),
+        ("\tuse = 1", 2, "    use = 1", "    ^^^"),
+        ('k = ["\ttab", x]', 6, 'k = ["    tab", x]', "     ^^^^^^^^^"),
+        ('"名前" = "é"', 1, '"名前" = "é"', "^^^^^^"),
+        ('"e\u0301" = { x = 1 }', 9, '"e\u0301" = { x = 1 }', "       ^"),
+        ('use = "open', 12, 'use = "open', "           ^"),
+        ('use = "open', 99, 'use = "open', "           ^"),
+        ("x = \x1b[31m", 5, "x = ·[31m", "    ^"),
+        ("  indented", 0, "indented", ""),
+    ],
+)
+def test_the_place_is_marked_cell_by_cell(line: str, column: int, shown: str, mark: str) -> None:
+    excerpt = Excerpt.around(line, column)
+    assert excerpt.text == shown
+    assert " " * excerpt.indent + "^" * excerpt.width == mark
+
+
+@pytest.mark.parametrize("column", [0, 1, 7, 60, 95, 100, 150, 199, 206])
+def test_a_long_line_is_cut_around_the_place(column: int) -> None:
+    line = "x = { " + ", ".join(f"k{n} = {n}" for n in range(10, 40)) + " }"
+    excerpt = Excerpt.around(line, column)
+    assert len(excerpt.text) <= SHOWN
+    assert excerpt.text.endswith("…") or line.endswith(excerpt.text[-30:])
+    assert excerpt.text.startswith("…") or line.startswith(excerpt.text[:30])
+    if column:
+        assert excerpt.text[excerpt.indent] == line[column - 1]
+
+
+def test_a_long_text_is_marked_no_further_than_it_is_shown() -> None:
+    excerpt = Excerpt.around('k = "' + "x" * 200 + '"', 5)
+    assert excerpt.text.endswith("x…")
+    assert excerpt.indent + excerpt.width == len(excerpt.text) == SHOWN
 
 
 def test_colour_is_shown_only_when_asked_for() -> None:
@@ -27,6 +71,14 @@ def test_colour_is_shown_only_when_asked_for() -> None:
 def test_several_problems_are_counted() -> None:
     assert UserError([Problem("a"), Problem("b")]).show() == "a\nb\n2 problems"
     assert UserError(Problem("a")).show() == "a"
+
+
+def test_problems_are_told_to_an_editor() -> None:
+    told = UserError([Problem("bad", Where("p.toml", 2, 5), "mend it"), Problem("no place")]).to_json()
+    assert told == [
+        {"source": "p.toml", "line": 2, "column": 5, "message": "bad", "hint": "mend it"},
+        {"source": "", "line": 0, "column": 0, "message": "no place", "hint": ""},
+    ]
 
 
 def test_the_nearest_name_is_found_whatever_its_case() -> None:

@@ -60,7 +60,7 @@ def test_amounts_and_points_are_kept_as_written() -> None:
 def test_everything_wrong_is_told_at_once_in_the_order_of_the_file() -> None:
     text = MINIMAL.replace("max_epochs", "max_epoch").replace('use = "ema"', 'ues = "ema"')
     told = problems("after = 3\n", text=text)
-    assert [line.split(": ")[0] for line in told] == ["p.toml:3", "p.toml:12", "p.toml:13", "p.toml:17"]
+    assert [line.split(": ")[0] for line in told] == ["p.toml:3:1", "p.toml:12:8", "p.toml:13:1", "p.toml:17:1"]
     assert 'did you mean "max_epochs"?' in told[0]
     assert '[hooks.ema] lacks the key "use"' in told[1]
     assert 'did you mean "use"?' in told[2]
@@ -85,7 +85,7 @@ def test_an_override_may_add_a_hook_a_split_and_a_key_in_quotes() -> None:
 def test_the_place_of_an_overridden_key_is_the_override() -> None:
     loaded = parse(MINIMAL, Path("p.toml"), ["model.args.width=8"])
     assert loaded.places.of("model.args.width") == Where("--set model.args.width=8")
-    assert loaded.places.of("model.args") == Where("p.toml", 6)
+    assert loaded.places.of("model.args") == Where("p.toml", 6, 1)
 
 
 def test_a_length_given_by_an_override_takes_the_place_of_the_files() -> None:
@@ -161,7 +161,7 @@ def test_a_reference_without_a_value_is_told_once(tree: dict[str, Any], said: st
 
 def test_a_failed_reference_is_not_also_told_as_a_wrong_type() -> None:
     (told,) = problems('[task]\nuse = "${env:HOOKFLOW_NO_SUCH}"\n', "run.seed='${task.use}'")
-    assert told.startswith('p.toml:18: the environment variable "HOOKFLOW_NO_SUCH" is not set')
+    assert told.startswith('p.toml:18:1: the environment variable "HOOKFLOW_NO_SUCH" is not set')
 
 
 plain = st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8"))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookflow.errors import Where
-from hookflow.pipeline.places import Places, split_key
+from hookflow.pipeline.places import Places, dotted, split_key
 
 KEYS = ("a", "b-1", "0", "c.d", "e f", 'q"uote', "é", "a#b=[")
 MARK = re.compile(r"mark\d+")
@@ -102,16 +102,27 @@ def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
 
 @settings(deadline=None)  # no test of ours is about time
 @given(documents())
-def test_every_leaf_stands_on_the_line_that_is_told(text: str) -> None:
+def test_every_leaf_stands_where_it_is_told(text: str) -> None:
     places = Places.in_text(text, "f.toml")
     lines = text.split("\n")
     for path, value in leaves(tomli.loads(text)):
         where = places.of(path)
         assert where.line, path
+        line = lines[where.line - 1]
         if isinstance(value, str):
-            assert MARK.match(value)[0] in lines[where.line - 1]  # type: ignore[index]
-        elif isinstance(path[-1], str):
-            assert path[-1].replace('"', "") in lines[where.line - 1].replace('\\"', "").replace('"', "")
+            assert MARK.match(value)[0] in line  # type: ignore[index]
+        if isinstance(path[-1], str):
+            assert written_key(line[where.column - 1 :]) == path[-1]
+        elif isinstance(value, str):
+            assert line[where.column - 1 :].lstrip("\"'").startswith(MARK.match(value)[0])  # type: ignore[index]
+
+
+def written_key(text: str) -> str:
+    """Return the first name of the key that the text begins with."""
+    if text.startswith('"'):
+        return json.JSONDecoder().raw_decode(text)[0]
+    quoted = re.match(r"'([^']*)'", text)
+    return quoted[1] if quoted else re.match(r"[\w-]+", text)[0]  # type: ignore[index]
 
 
 TEXT = """\
@@ -131,25 +142,27 @@ match = "b"
 
 
 @pytest.mark.parametrize(
-    ("key", "line"),
+    ("key", "line", "column"),
     [
-        ("hooks", 1),
-        ("hooks.log", 1),
-        ("hooks.log.points", 2),
-        ("hooks.log.points.0", 3),
-        ("hooks.log.points.1.at", 4),
-        ("hooks.log.points.1.after.0", 5),
-        ("hooks.log.points.1.after.1", 6),
-        ("optimizer.groups.0.match", 10),
-        ("optimizer.groups.1", 11),
-        ("optimizer.groups.1.match", 12),
-        ("optimizer.groups.1.args.lr", 11),
-        ("hooks.log.every", 1),
-        ("data.train", 0),
+        ("hooks", 1, 2),
+        ("hooks.log", 1, 8),
+        ("hooks.log.points", 2, 1),
+        ("hooks.log.points.0", 3, 3),
+        ("hooks.log.points.1", 4, 3),
+        ("hooks.log.points.1.at", 4, 5),
+        ("hooks.log.points.1.after.0", 5, 14),
+        ("hooks.log.points.1.after.1", 6, 7),
+        ("optimizer.groups", 9, 13),
+        ("optimizer.groups.0.match", 10, 1),
+        ("optimizer.groups.1", 11, 13),
+        ("optimizer.groups.1.match", 12, 1),
+        ("optimizer.groups.1.args.lr", 11, 13),
+        ("hooks.log.every", 1, 8),
+        ("data.train", 0, 0),
     ],
 )
-def test_what_has_no_place_of_its_own_stands_in_what_encloses_it(key: str, line: int) -> None:
-    assert Places.in_text(TEXT, "p.toml").of(key) == Where("p.toml", line)
+def test_what_has_no_place_of_its_own_stands_in_what_encloses_it(key: str, line: int, column: int) -> None:
+    assert Places.in_text(TEXT, "p.toml").of(key) == Where("p.toml", line, column)
 
 
 def test_a_value_put_elsewhere_takes_all_below_it_along() -> None:
@@ -158,8 +171,28 @@ def test_a_value_put_elsewhere_takes_all_below_it_along() -> None:
     places.put(("hooks", "log", "points"), here)
     places.put(("data", "val", "use"), here)
     assert places.of("hooks.log.points.1.at") == here
-    assert places.of("hooks.log") == Where("p.toml", 1)
+    assert places.of("hooks.log") == Where("p.toml", 1, 8)
     assert places.of("data.val") == here
+
+
+def test_places_are_taken_from_another_file() -> None:
+    places, other = (
+        Places.in_text(TEXT, "p.toml"),
+        Places.in_text("\n[hooks.log]\npoints = ['x']\n[a.b]\nc = 1", "q.toml"),
+    )
+    places.take(("hooks", "log", "points"), other)
+    places.take(("a", "b", "c"), other)
+    assert places.of("hooks.log.points.0") == Where("q.toml", 3, 11)
+    assert places.of("hooks.log.points.1.at") == Where("q.toml", 3, 1)
+    assert places.of("hooks.log") == Where("p.toml", 1, 8)
+    assert places.of("a.b.c") == Where("q.toml", 5, 1)
+    assert ("a", "b", "c") in places
+    assert ("a", "c") not in places
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=3).map(tuple))
+def test_a_key_is_written_so_that_it_is_read_back(key: tuple[str, ...]) -> None:
+    assert split_key(f"{dotted(key)} = 1") == (key, "1")
 
 
 def test_a_key_is_split_from_its_value() -> None:

@@ -1,0 +1,56 @@
+"""A line of a file as a terminal can show it, and the place in it to mark: whatever the line's length and letters."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from typing import Self
+
+SHOWN = 100
+"""How many characters of a line are shown; of a longer one, those around the place."""
+
+_MARKED = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|[+-]?\d[\w.+-]*|[\w-]+')
+"""What is marked from a column on: a text in quotes, a number, or a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """What to show of a line; the mark is indented and wide by so many cells (0 wide: there is none)."""
+
+    text: str
+    indent: int
+    width: int
+
+    @classmethod
+    def around(cls, line: str, column: int) -> Self:
+        """Return what to show of the line, with what begins at the column (from 1 on; 0: unknown) marked."""
+        if not column:
+            line = line.lstrip()
+        at = max(column - 1, 0)
+        found = _MARKED.match(line, at)
+        end = found.end() if found and column else at
+        before, marked, after = map(_printable, (line[:at], line[at:end], line[end:]))
+        if len(before) + max(len(marked), 1) >= SHOWN:
+            before = "…" + before[1 - SHOWN // 2 :]
+        rest = marked + after
+        room = SHOWN - len(before)
+        shown = rest if len(rest) <= room else f"{rest[: room - 1]}…"
+        width = max(_cells(shown[: len(marked)]), 1) if column else 0
+        return cls(before + shown, _cells(before), width)
+
+
+def _printable(text: str) -> str:
+    """Return the text with four blanks for a tab, and a dot for what would steer the terminal."""
+    return "".join("·" if unicodedata.category(c) == "Cc" else c for c in text.replace("\t", " " * 4))
+
+
+def _cells(text: str) -> int:
+    """Return how many cells of a terminal the text takes."""
+    return sum(map(_width, text))
+
+
+def _width(character: str) -> int:
+    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
