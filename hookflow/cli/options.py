@@ -7,16 +7,67 @@ from typing import Annotated
 
 import typer
 
+from hookflow.cli import complete
+
+SELECTION = "Which hooks, in what order"
+"""The panel of `--help` for what changes a pipeline from outside."""
+
 PipelineFile = Annotated[Path, typer.Argument(help="A pipeline file.", metavar="FILE", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key, e.g. run.seed=1. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key, e.g. run.seed=1. Repeatable.",
+        autocompletion=complete.keys,
+    ),
 ]
-Without = Annotated[list[str] | None, typer.Option("--without", metavar="HOOK", help="Switch a hook off. Repeatable.")]
+Without = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="HOOK",
+        help="Switch a hook off. Repeatable.",
+        rich_help_panel=SELECTION,
+        autocompletion=complete.hooks,
+    ),
+]
 Only = Annotated[
-    list[str] | None, typer.Option("--only", metavar="HOOK", help="Switch every other hook off. Repeatable.")
+    list[str] | None,
+    typer.Option(
+        "--only",
+        metavar="HOOK",
+        help="Switch every other hook off. Repeatable.",
+        rich_help_panel=SELECTION,
+        autocompletion=complete.hooks,
+    ),
 ]
 Shuffle = Annotated[
     int | None,
-    typer.Option(metavar="SEED", help="Take another order that edges and phases allow, to find a forgotten edge."),
+    typer.Option(
+        metavar="SEED",
+        help="Take another order that edges and phases allow, to find a forgotten edge.",
+        rich_help_panel=SELECTION,
+    ),
 ]
+PipelineOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pipeline",
+        "-p",
+        metavar="FILE",
+        help="A pipeline file, or a run (its id, name or folder).",
+        show_default=False,
+        autocompletion=complete.files_and_runs,
+    ),
+]
+RunArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RUN]",
+        help="A path, an id, a part of one, or a name; the newest run if left out.",
+        show_default=False,
+        autocompletion=complete.runs,
+    ),
+]
+RunsFolder = Annotated[Path, typer.Option("--dir", metavar="DIR", help="Where the runs are.")]

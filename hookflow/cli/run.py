@@ -7,17 +7,36 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hookflow.cli.options import Overrides
+from hookflow.cli import complete
+from hookflow.cli.options import Only, Overrides, Shuffle, Without
 from hookflow.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
+    from hookflow.pipeline.load import Loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the command line changes of a pipeline."""
+
+    overrides: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    shuffle: int | None = None
+
+    def load(self, path: Path) -> Loaded:
+        """Load a pipeline file with the changes made. Raises UserError with everything that is wrong."""
+        from hookflow.pipeline.load import load
+
+        return load(path, self.overrides, without=self.without, only=self.only)
 
 
 class UI(StrEnum):
@@ -32,12 +51,21 @@ class UI(StrEnum):
 
 def run(
     target: Annotated[
-        str | None, typer.Argument(help="A pipeline file; with --resume, also a run (its id, name or folder).")
+        str | None,
+        typer.Argument(
+            metavar="FILE",
+            help="A pipeline file; with --resume, also a run (its id, name or folder).",
+            show_default=False,
+            autocompletion=complete.files_and_runs,
+        ),
     ] = None,
     set_: Overrides = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the newest run of the pipeline (or the run named).")
     ] = False,
+    without: Without = None,
+    only: Only = None,
+    shuffle: Shuffle = None,
     ui: Annotated[
         UI, typer.Option(help="How to show it; auto: the dashboard on a terminal, else plain lines.")
     ] = UI.auto,
@@ -45,9 +73,17 @@ def run(
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id, and leave it alone.")] = False,
     in_process: Annotated[bool, typer.Option("--in-process", help="Train in this process, for a debugger.")] = False,
 ) -> None:
-    """Train a pipeline."""
-    overrides = [*(set_ or []), *(["run.test=true"] if test else [])]
-    run_dir = _resumed(target, overrides) if resume else _new(target, overrides)
+    """Train a pipeline.
+
+    It has a process of its own: closing this terminal does it no harm, and `hookflow watch` shows it again.
+    """
+    changes = Changes(
+        overrides=(*(set_ or ()), *(("run.test=true",) if test else ())),
+        without=tuple(without or ()),
+        only=tuple(only or ()),
+        shuffle=shuffle,
+    )
+    run_dir = _resumed(target, changes) if resume else _new(target, changes)
     if in_process:
         from hookflow.runner.launch import claim
         from hookflow.runner.process import train
@@ -75,18 +111,17 @@ def _last_words(run_dir: RunDir) -> str:
     return str(ends[-1]["reason"]) if ends else f"the run left no word; see {run_dir.output}"
 
 
-def _new(target: str | None, overrides: list[str]) -> RunDir:
+def _new(target: str | None, changes: Changes) -> RunDir:
     from hookflow.cli.sound import sound_plan
     from hookflow.events.rundir import RunDir
-    from hookflow.pipeline.load import load
     from hookflow.runner.launch import prepare
 
     if target is None:
         raise UserError(
             Problem("name a pipeline file, or a run with --resume", hint="e.g. hookflow run pipelines/cifar.toml")
         )
-    loaded = load(Path(target), overrides)
-    plan = sound_plan(loaded)
+    loaded = changes.load(Path(target))
+    plan = sound_plan(loaded, shuffle=changes.shuffle)
     section = loaded.pipeline.run
     try:
         run_dir = RunDir.create(Path(section.dir), section.name)
@@ -97,23 +132,24 @@ def _new(target: str | None, overrides: list[str]) -> RunDir:
     return run_dir
 
 
-def _resumed(target: str | None, overrides: list[str]) -> RunDir:
-    """Return the run to go on with; overrides are laid over what it was run with."""
+def _resumed(target: str | None, changes: Changes) -> RunDir:
+    """Return the run to go on with; changes are laid over what it was run with, and a shuffle stays unless changed."""
     from hookflow.cli.find import find_run
     from hookflow.cli.sound import sound_plan
-    from hookflow.pipeline.load import load
+    from hookflow.cli.target import recorded_plan
     from hookflow.runner.launch import claim, prepare
 
     if target is not None and target.endswith(".toml"):
-        section = load(Path(target), overrides).pipeline.run
+        section = changes.load(Path(target)).pipeline.run
         run_dir = find_run(section.name, Path(section.dir))
     else:
         run_dir = find_run(target, Path("runs"))
     os.close(claim(run_dir))  # refuses, before anything is written, where the run is being carried out
-    if overrides:
+    if changes != Changes():
         base = Path(run_dir.describe()["base"])
-        loaded = load(run_dir.pipeline, overrides)
-        prepare(loaded, sound_plan(loaded, base), run_dir, base)
+        loaded = changes.load(run_dir.pipeline)
+        shuffle = recorded_plan(run_dir).shuffle if changes.shuffle is None else changes.shuffle
+        prepare(loaded, sound_plan(loaded, base, shuffle), run_dir, base)
     return run_dir
 
 

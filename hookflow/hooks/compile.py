@@ -13,7 +13,7 @@ from hookflow.graph.plan import EdgeKind, Plan, PlannedHook, Trigger
 from hookflow.graph.points import Points
 from hookflow.hooks.inspect import Fault, Method, about, function_at, methods, slots, wrong_arguments
 from hookflow.hooks.own_points import own_points
-from hookflow.hooks.registry import BUILT_IN
+from hookflow.hooks.registry import rivals, short_names
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import BindingSpec, HookNode
@@ -43,7 +43,10 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
     """Return the class or function that `use` names. Raises UserError when there is none, or it cannot be called."""
-    found = refer(use, base, where, BUILT_IN)
+    if several := rivals(use):
+        hint = "write " + " or ".join(f'"{offered.use}" ({offered.package})' for offered in several)
+        raise UserError(Problem(f'"{use}" may be any of {len(several)} hooks of installed packages', where, hint))
+    found = refer(use, base, where, short_names(use))
     if not callable(found):
         raise UserError(Problem(f'"{use}" is no class or function, so it cannot be a hook', where))
     return found  # type: ignore[no-any-return]

@@ -1,0 +1,106 @@
+"""What the shell offers when Tab is pressed: hooks, points, runs and keys, as the files at hand have them.
+
+The shell asks with every press, so a pipeline is read as plain TOML and nothing of it is checked. Whatever goes wrong
+offers nothing, for there is nowhere to say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+
+Offer = tuple[str, str]
+"""A word, and in a few words what it means (or nothing); zsh and fish show both."""
+
+
+def hooks(ctx: typer.Context, incomplete: str) -> list[Offer]:
+    """Offer the hooks of the pipeline that the command line names."""
+    return _fitting(incomplete, _hooks, ctx)
+
+
+def known_hooks(ctx: typer.Context, incomplete: str) -> list[Offer]:
+    """Offer the hooks of the pipeline, and those that any pipeline can use by a short name."""
+    return [*_fitting(incomplete, _hooks, ctx), *_fitting(incomplete, _short_names)]
+
+
+def points(ctx: typer.Context, incomplete: str) -> list[Offer]:
+    """Offer the points of every run, and the pipeline's own."""
+    return [*_fitting(incomplete, _standard_points), *_fitting(incomplete, _own_points, ctx)]
+
+
+def runs(ctx: typer.Context, incomplete: str) -> list[Offer]:
+    """Offer the ids of all runs, the newest first, and their names."""
+    return _fitting(incomplete, _runs, Path(ctx.params.get("dir") or "runs"))
+
+
+def files_and_runs(incomplete: str) -> list[Offer]:
+    """Offer pipeline files and runs; where none of them fits, the shell goes on with files."""
+    return [*_fitting(incomplete, _files), *_fitting(incomplete, _runs, Path("runs"))]
+
+
+def keys(ctx: typer.Context, incomplete: str) -> list[Offer]:
+    """Offer the keys of the pipeline, ready for a value."""
+    return _fitting(incomplete, _keys, ctx)
+
+
+def _fitting(incomplete: str, offers: Callable[..., Iterable[Offer]], *about: object) -> list[Offer]:
+    """Return those of the offers that go on from what is typed."""
+    try:
+        return [offer for offer in offers(*about) if offer[0].startswith(incomplete)]
+    except Exception:  # a file that is no TOML yet, a folder that may not be read
+        return []
+
+
+def _hooks(ctx: typer.Context) -> Iterator[Offer]:
+    return ((name, str(hook.get("use", ""))) for name, hook in _pipeline(ctx).get("hooks", {}).items())
+
+
+def _short_names() -> Iterator[Offer]:
+    from hookflow.hooks.registry import BUILT_IN, installed
+
+    return ((name, "") for name in {**BUILT_IN, **installed()})
+
+
+def _standard_points() -> Iterator[Offer]:
+    from hookflow.graph.points import STANDARD
+
+    return ((point.name, point.about) for point in STANDARD)
+
+
+def _own_points(ctx: typer.Context) -> Iterator[Offer]:
+    return ((name, str(own.get("about", ""))) for name, own in _pipeline(ctx).get("points", {}).items())
+
+
+def _runs(root: Path) -> Iterator[Offer]:
+    found = sorted((file.parent for file in root.glob("*/*/run.json")), key=lambda run: run.name, reverse=True)
+    yield from ((run.name, run.parent.name) for run in found)
+    yield from ((name, "its newest run") for name in dict.fromkeys(run.parent.name for run in found))
+
+
+def _files() -> Iterator[Offer]:
+    return ((str(path), "") for folder in (Path(), Path("pipelines")) for path in sorted(folder.glob("*.toml")))
+
+
+def _keys(ctx: typer.Context) -> Iterator[Offer]:
+    return ((f"{key}=", f"now {value!r}") for key, value in _leaves(_pipeline(ctx)))
+
+
+def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _pipeline(ctx: typer.Context) -> dict[str, Any]:
+    """Return, as plain TOML, the pipeline file that the command line names so far, or else the only one here."""
+    import tomli
+
+    from hookflow.cli.target import only_pipeline
+
+    named = ctx.params.get("pipeline") or ctx.params.get("target")
+    return tomli.loads(Path(named or only_pipeline()).read_text("utf-8-sig"))
