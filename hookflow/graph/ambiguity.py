@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hookflow.graph.closure import closure
 from hookflow.graph.links import stated
 from hookflow.graph.plan import Binding, Plan
 
@@ -38,7 +39,7 @@ def ambiguities(plan: Plan) -> Iterator[Ambiguity]:
 def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
     """Yield the pairs of one point that clash over a slot, with no way of edges and no phase between them.
 
-    Sets of rows are whole numbers, a bit a row: so a closure over ten thousand rows costs next to nothing.
+    Sets of rows are whole numbers, a bit a row, as in `hookflow.graph.closure`.
     """
     bound = plan.at(point)
     readers: dict[str, int] = {}
@@ -70,18 +71,13 @@ def _place(binding: Binding) -> tuple[str, bool]:
     return binding.phase, binding.half == "exit"
 
 
-def _reach(plan: Plan, point: str) -> list[int]:
+def _reach(plan: Plan, point: str) -> dict[int, int]:
     """Return, for each row of a point, the rows that edges put after it."""
-    bound = plan.at(point)
-    row_of = {binding.id: row for row, binding in enumerate(bound)}
+    row_of = {binding.id: row for row, binding in enumerate(plan.at(point))}
     follow: dict[int, list[int]] = {}
     for link in stated(plan, point):
         follow.setdefault(row_of[link.first.id], []).append(row_of[link.then.id])
-    after = [0] * len(bound)
-    for row in range(len(bound) - 1, -1, -1):
-        for then in follow.get(row, ()):
-            after[row] |= after[then] | 1 << then
-    return after
+    return closure(lambda row: follow.get(row, ()), range(len(row_of)))
 
 
 def _slots(first: Binding, then: Binding) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ def compile_plan(
     edges: list[Edge] = []
     given_way: list[GivenWay] = []
     knots: list[Knot] = []
-    met: set[Wish] = set()
+    met: set[int] = set()
     entered: dict[str, list[str]] = {}
     for point, vertices in _by_point(nodes, points).items():
         there = PointOrder(point, vertices, entered.get(point, []), shuffle)
@@ -95,10 +95,10 @@ def _wishes(nodes: Nodes, name: str) -> Iterable[Wish]:
     return (*node.after, *node.before, *(wish for bound in node.bound for wish in (*bound.after, *bound.before)))
 
 
-def _idle(nodes: Nodes, met: Collection[Wish]) -> Iterator[Problem]:
+def _idle(nodes: Nodes, met: Collection[int]) -> Iterator[Problem]:
     """Yield a warning for each edge of the file between two hooks that never meet."""
     for name in nodes:
         for wish in _wishes(nodes, name):
-            if wish.kind == "file" and wish.hook in nodes and wish not in met:
+            if wish.kind == "file" and wish.hook in nodes and id(wish) not in met:
                 said = f'the edge between "{name}" and "{wish.hook}" can never matter: they share no point'
                 yield Problem(said, wish.where)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -10,6 +10,8 @@ import networkx as nx
 
 from hookflow.errors import Problem, Where
 from hookflow.graph.plan import Edge
+
+Rows = tuple[int, int]
 
 SHOWN = 12
 """How many cycles of one knot are told; mending those, one has learnt enough to mend the rest."""
@@ -23,28 +25,27 @@ class Knot:
     places: tuple[Where, ...]
 
 
-def knots_of(graph: nx.DiGraph[int]) -> list[Knot]:
+def knots_of(graph: nx.DiGraph[int], edges: Mapping[Rows, Edge], places: Mapping[Rows, Where]) -> list[Knot]:
     """Return cycles that together hold every edge which lies on any (up to `SHOWN` of those that are entangled).
 
-    Each edge of the graph carries its `edge` and the place `where` it was stated.
+    `edges` and `places` tell of each edge of the graph what it is and where it was stated.
     """
-    found: list[Knot] = []
-    for rows in nx.strongly_connected_components(graph):
-        if len(rows) > 1:
-            found += _knots_within(graph.subgraph(sorted(rows)))
-    return found
+    tangles = [graph.subgraph(sorted(rows)) for rows in nx.strongly_connected_components(graph) if len(rows) > 1]
+    return [
+        Knot(tuple(edges[step] for step in way), tuple(places[step] for step in way))
+        for tangle in tangles
+        for way in _ways_around(tangle)
+    ]
 
 
-def _knots_within(tangle: nx.DiGraph[int]) -> list[Knot]:
-    told: set[tuple[int, int]] = set()
-    found: list[Knot] = []
+def _ways_around(tangle: nx.DiGraph[int]) -> list[list[Rows]]:
+    told: set[Rows] = set()
+    found: list[list[Rows]] = []
     for first, then in sorted(tangle.edges):
         if (first, then) not in told and len(found) < SHOWN:
-            way = [first, *nx.shortest_path(tangle, then, first)]
-            steps = list(pairwise(way))
-            told.update(steps)
-            facts = [tangle.edges[step] for step in steps]
-            found.append(Knot(tuple(f["edge"] for f in facts), tuple(f["where"] for f in facts)))
+            way = list(pairwise([first, *nx.shortest_path(tangle, then, first)]))
+            told.update(way)
+            found.append(way)
     return found
 
 

@@ -6,7 +6,7 @@ What is weaker gives way where it contradicts what is stronger.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import pairwise, product
@@ -14,12 +14,17 @@ from itertools import pairwise, product
 import networkx as nx
 
 from hookflow.errors import Where
+from hookflow.graph.closure import closure
 from hookflow.graph.cycles import Knot, knots_of
 from hookflow.graph.node import Bound, Node, Wish
-from hookflow.graph.plan import Binding, Edge, GivenWay
+from hookflow.graph.plan import Binding, Edge, EdgeKind, GivenWay
 
 PHASES = ("first", "early", "normal", "late", "last")
 NORMAL = PHASES.index("normal")
+
+
+Rows = tuple[int, int]
+"""Two vertices of a point, by their place among them: the first fires before the second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +33,6 @@ class Vertex:
 
     node: Node
     bound: Bound
-
-    @property
-    def name(self) -> str:
-        return self.node.hook.name
 
     @property
     def phase(self) -> int:
@@ -43,64 +44,69 @@ class Vertex:
 class PointOrder:
     """Who fires at one point, and why. `entered` are the hooks whose `around_X` is left here, as they were entered.
 
-    `met` are the wishes that say something about this point; `knots` are the cycles: if there are any, no order.
+    `met` are the ids of the wishes that say something about this point; `knots` the cycles: if there are any, there is
+    no order. `edges` are those that are kept; `given_way` the weaker ones that are not.
     """
 
     def __init__(self, point: str, vertices: Sequence[Vertex], entered: Sequence[str], shuffle: int | None) -> None:
         self.point = point
         self.vertices = vertices
-        self.met: set[Wish] = set()
+        self.met: set[int] = set()
         self.given_way: list[GivenWay] = []
         self._shuffle = shuffle
-        self._rows: dict[str, list[int]] = {}
-        for row, vertex in enumerate(vertices):
-            self._rows.setdefault(vertex.name, []).append(row)
-        self._graph: nx.DiGraph[int] = nx.DiGraph()
-        self._graph.add_nodes_from(range(len(vertices)))
+        self._names = [vertex.node.hook.name for vertex in vertices]
+        self._exits = {row for row, vertex in enumerate(vertices) if vertex.bound.half == "exit"}
+        self._edges: dict[Rows, Edge] = {}
+        self._places: dict[Rows, Where] = {}
         self._add_explicit()
         self._add_pairs(entered)
-        self.knots: list[Knot] = knots_of(self._graph)
+        self._graph: nx.DiGraph[int] = nx.DiGraph()  # which, given the edges, would import numpy to look at them
+        self._graph.add_edges_from(self._edges)
+        self._graph.add_nodes_from(range(len(vertices)))
+        self.knots: list[Knot] = knots_of(self._graph, self._edges, self._places)
         if not self.knots:
             self._add_flow()
 
     @property
-    def edges(self) -> list[Edge]:
-        """Every edge that is kept, each pair of hooks once."""
-        return list(dict.fromkeys(edge for _, _, edge in self._graph.edges.data("edge")))
+    def edges(self) -> Iterable[Edge]:
+        """Every edge between two hooks, once, though either may stand at the point twice."""
+        return {(edge.first, edge.then): edge for edge in self._edges.values()}.values()
 
     def bindings(self, first_id: int) -> list[Binding]:
         """Return the bindings in their order, numbered from `first_id`."""
         phases = self._phases()
-        places = [
-            (phases[row], vertex.bound.half == "exit", self._tie(row)) for row, vertex in enumerate(self.vertices)
-        ]
+        places = [(phases[row], row in self._exits, self._tie(row)) for row in range(len(self.vertices))]
         order = nx.lexicographical_topological_sort(self._graph, key=places.__getitem__)
-        return [self._binding(first_id + k, self.vertices[row], PHASES[phases[row]]) for k, row in enumerate(order)]
+        return [self._binding(first_id + k, self.vertices[row].bound, row, phases[row]) for k, row in enumerate(order)]
 
     def _add_explicit(self) -> None:
+        rows: dict[str, list[int]] = {}
+        for row, name in enumerate(self._names):
+            rows.setdefault(name, []).append(row)
         for row, vertex in enumerate(self.vertices):
-            for wish in (*vertex.node.after, *vertex.bound.after):
-                for other in self._rows.get(wish.hook, ()):
-                    self._wish(other, row, wish)
-            for wish in (*vertex.node.before, *vertex.bound.before):
-                for other in self._rows.get(wish.hook, ()):
-                    self._wish(row, other, wish)
+            node, bound = vertex.node, vertex.bound
+            for wish in (*node.after, *bound.after):
+                for other in rows.get(wish.hook, ()):
+                    self._state((other, row), wish)
+            for wish in (*node.before, *bound.before):
+                for other in rows.get(wish.hook, ()):
+                    self._state((row, other), wish)
 
-    def _wish(self, first: int, then: int, wish: Wish) -> None:
-        if self._is_exit(first) and self._is_exit(then):
+    def _state(self, rows: Rows, wish: Wish) -> None:
+        if self._exits.issuperset(rows):
             return  # how they were entered decides
-        self.met.add(wish)
-        if not self._graph.has_edge(first, then):
-            names = self.vertices[first].name, self.vertices[then].name
-            edge = Edge(self.point, *names, wish.kind, wish.where.at_line)
-            self._graph.add_edge(first, then, edge=edge, where=wish.where)
+        self.met.add(id(wish))
+        if rows not in self._edges:
+            self._edges[rows] = self._edge(rows, wish.kind, wish.where.at_line)
+            self._places[rows] = wish.where
 
     def _add_pairs(self, entered: Sequence[str]) -> None:
-        exits = {self.vertices[row].name: row for row in range(len(self.vertices)) if self._is_exit(row)}
+        exits = {self._names[row]: row for row in self._exits}
         for outer, inner in pairwise(entered):
+            rows = exits[inner], exits[outer]
             said = f'"{outer}" was entered before "{inner}"'
-            edge = Edge(self.point, inner, outer, "pair", said)
-            self._graph.add_edge(exits[inner], exits[outer], edge=edge, where=Where(said))
+            self._edges[rows] = self._edge(rows, "pair", said)
+            self._places[rows] = Where(said)
 
     def _add_flow(self) -> None:
         """Add an edge from each writer of a slot to its readers, save where that would close a cycle.
@@ -108,41 +114,42 @@ class PointOrder:
         First the edges go that stronger ones contradict, then those that contradict one another: all of them, so that
         what is left does not hang on the file's order.
         """
-        flows = self._flows()
-        flow = {pair: self._flow_edge(pair, flows[pair]) for pair in flows if not self._graph.has_edge(*pair)}
-        for stronger_alone in (True, False):
-            whole = self._graph.copy()
-            whole.add_edges_from((*pair, {"edge": edge}) for pair, edge in flow.items())
-            doubtful = [pair for pair in _in_cycles(whole) if pair in flow]
-            if not doubtful:
-                break
-            ways = self._graph if stronger_alone else whole
-            given_way = {pair: way for pair in doubtful if (way := _way(ways, pair[1], pair[0]))}
-            self.given_way += (GivenWay(flow.pop(pair), way) for pair, way in given_way.items())
-        self._graph.add_edges_from((*pair, {"edge": edge}) for pair, edge in flow.items())
+        flow = {rows: self._edge(rows, "flow", "", slots) for rows, slots in self._flows() if rows not in self._edges}
+        if not flow:
+            return
+        after = closure(self._graph.successors, list(nx.topological_sort(self._graph)))
+        contradicted = [(first, then) for first, then in flow if after[then] >> first & 1]
+        self._give_way(flow, contradicted, self._graph, self._edges)
+        whole = self._graph.copy()
+        whole.add_edges_from(flow)
+        self._give_way(flow, [rows for rows in _in_cycles(whole) if rows in flow], whole, self._edges | flow)
+        self._edges |= flow
+        self._graph.add_edges_from(flow)
 
-    def _flows(self) -> dict[tuple[int, int], list[str]]:
-        """Return the slots that each pair of rows hands on; two that both read and write a slot hand on nothing."""
-        reads: dict[str, set[int]] = {}
-        writes: dict[str, set[int]] = {}
-        for row, vertex in enumerate(self.vertices):
-            for slot in vertex.bound.reads:
-                reads.setdefault(slot, set()).add(row)
-            for slot in vertex.bound.writes:
-                writes.setdefault(slot, set()).add(row)
-        flows: dict[tuple[int, int], list[str]] = {}
-        for slot in sorted(writes.keys() & reads.keys()):
-            both = writes[slot] & reads[slot]
-            pairs = (*product(writes[slot] - both, reads[slot]), *product(both, reads[slot] - both))
-            for first, then in sorted(pairs):
-                exits = self._is_exit(first) and self._is_exit(then)
-                if not exits and self.vertices[first].name != self.vertices[then].name:
-                    flows.setdefault((first, then), []).append(slot)
-        return flows
+    def _give_way(
+        self, flow: dict[Rows, Edge], weak: Sequence[Rows], graph: nx.DiGraph[int], edges: Mapping[Rows, Edge]
+    ) -> None:
+        """Take the `weak` edges out of `flow`; each keeps the way of edges that it would have closed to a cycle."""
+        for first, then in weak:
+            way = pairwise(nx.shortest_path(graph, then, first))
+            self.given_way.append(GivenWay(flow.pop((first, then)), tuple(edges[step] for step in way)))
 
-    def _flow_edge(self, pair: tuple[int, int], slots: list[str]) -> Edge:
-        first, then = pair
-        return Edge(self.point, self.vertices[first].name, self.vertices[then].name, "flow", "", tuple(slots))
+    def _flows(self) -> Iterator[tuple[Rows, tuple[str, ...]]]:
+        """Yield who hands which slots on to whom; two that both read and write a slot hand on nothing."""
+        readers = _users(vertex.bound.reads for vertex in self.vertices)
+        writers = _users(vertex.bound.writes for vertex in self.vertices)
+        flows: dict[Rows, list[str]] = {}
+        for slot in sorted(writers.keys() & readers.keys()):
+            both = writers[slot] & readers[slot]
+            for rows in (*product(writers[slot] - both, readers[slot]), *product(both, readers[slot] - both)):
+                flows.setdefault(rows, []).append(slot)
+        for rows in sorted(flows):
+            first, then = rows
+            if self._names[first] != self._names[then] and not self._exits.issuperset(rows):
+                yield rows, tuple(flows[rows])
+
+    def _edge(self, rows: Rows, kind: EdgeKind, where: str, slots: tuple[str, ...] = ()) -> Edge:
+        return Edge(self.point, self._names[rows[0]], self._names[rows[1]], kind, where, slots)
 
     def _phases(self) -> list[int]:
         """Return the phase in which each row fires.
@@ -163,38 +170,34 @@ class PointOrder:
         """Return what decides last: the file's order, or a lot that hangs on the seed and the hook's name alone."""
         if self._shuffle is None:
             return b"", row
-        return blake2b(f"{self._shuffle} {self.point} {self.vertices[row].name}".encode()).digest(), row
+        return blake2b(f"{self._shuffle} {self.point} {self._names[row]}".encode()).digest(), row
 
-    def _is_exit(self, row: int) -> bool:
-        return self.vertices[row].bound.half == "exit"
-
-    def _binding(self, id_: int, vertex: Vertex, phase: str) -> Binding:
-        bound = vertex.bound
+    def _binding(self, id_: int, bound: Bound, row: int, phase: int) -> Binding:
         return Binding(
             id=id_,
-            hook=vertex.name,
+            hook=self._names[row],
             point=self.point,
             method=bound.method,
             half=bound.half,
             takes=bound.takes,
             trigger=bound.trigger,
-            phase=phase,
+            phase=PHASES[phase],
             reads=bound.reads,
             writes=bound.writes,
             modules=bound.modules,
         )
 
 
-def _in_cycles(graph: nx.DiGraph[int]) -> Iterator[tuple[int, int]]:
+def _users(touched: Iterable[Iterable[str]]) -> dict[str, set[int]]:
+    """Return the rows that touch each slot."""
+    users: dict[str, set[int]] = {}
+    for row, slots in enumerate(touched):
+        for slot in slots:
+            users.setdefault(slot, set()).add(row)
+    return users
+
+
+def _in_cycles(graph: nx.DiGraph[int]) -> Iterator[Rows]:
     """Yield every edge that lies on some cycle."""
     knot_of = {row: k for k, knot in enumerate(nx.strongly_connected_components(graph)) for row in knot}
     return ((first, then) for first, then in graph.edges if knot_of[first] == knot_of[then])
-
-
-def _way(graph: nx.DiGraph[int], start: int, goal: int) -> tuple[Edge, ...]:
-    """Return the edges of a shortest way; none when there is no way."""
-    try:
-        rows = nx.shortest_path(graph, start, goal)
-    except nx.NetworkXNoPath:
-        return ()
-    return tuple(graph.edges[step]["edge"] for step in pairwise(rows))

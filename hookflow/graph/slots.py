@@ -23,15 +23,19 @@ SLOTS: dict[str, str] = {
 }
 
 
+MANY = 50
+"""Where so many slots are touched by one hook alone, that is how the pipeline is made, and no slip of the pen."""
+
+
 def doubtful_slots(nodes: Nodes) -> Iterator[Problem]:
-    """Yield a warning for each slot that one hook alone touches and that is nearly called like another one."""
+    """Yield a warning for each slot that one hook alone touches and that is nearly called like a common one."""
     users: dict[str, set[str]] = {}
     for name, node in nodes.items():
         for bound in node.bound:
             for slot in (*bound.reads, *bound.writes):
                 users.setdefault(slot, set()).add(name)
-    for slot, names in users.items():
-        if slot not in SLOTS and len(names) == 1:
-            (name,) = names
-            if hint := nearest(slot, {*SLOTS, *users} - {slot}):
-                yield Problem(f'hook "{name}" alone touches a slot "{slot}"', nodes[name].where, hint)
+    lone = {slot: name for slot, (name, *others) in users.items() if not others and slot not in SLOTS}
+    common = {*SLOTS, *(users.keys() - lone)}
+    for slot, name in lone.items() if len(lone) < MANY else ():
+        if hint := nearest(slot, common):
+            yield Problem(f'hook "{name}" alone touches a slot "{slot}"', nodes[name].where, hint)
