@@ -13,6 +13,7 @@ from hookflow.cli.replay import replay
 from hookflow.cli.run import run
 from hookflow.cli.runs import runs
 from hookflow.cli.watch import watch
+from hookflow.cli.why import why
 from hookflow.errors import UserError
 
 app = typer.Typer(
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, check, graph, watch, replay, runs):
+for command in (run, check, graph, why, watch, replay, runs):
     app.command()(command)
 
 

@@ -1,0 +1,157 @@
+"""`hookflow why`: what puts one hook before another."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hookflow.cli import complete
+from hookflow.cli.options import PipelineOption
+
+if TYPE_CHECKING:
+    from hookflow.cli.target import Target
+    from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
+    from hookflow.graph.why import Answer
+
+
+def why(
+    a: Annotated[str, typer.Argument(metavar="A", help="A hook's name.", autocompletion=complete.hooks)],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another one's.", autocompletion=complete.hooks)],
+    pipeline: PipelineOption = None,
+    point: Annotated[
+        str | None, typer.Option(metavar="POINT", help="Ask of this point alone.", autocompletion=complete.points)
+    ] = None,
+) -> None:
+    """Say why hook A fires before hook B, or after it, at each point where both are bound.
+
+    Without --pipeline, of the only pipeline file here or in pipelines/.
+
+    Example: hookflow why ema checkpoint -p pipelines/cifar.toml
+    """
+    from hookflow.cli.target import open_target
+    from hookflow.graph.why import why as answers
+
+    target = open_target(pipeline)
+    _refuse_unknown(target, (a, b), point)
+    plan = target.plan
+    off = [name for name in (a, b) if name not in {hook.name for hook in plan.hooks}]
+    if off:
+        for name in off:
+            place = target.loaded.places.of(f"hooks.{name}.enabled")
+            print(f"{name} fires nowhere: it is switched off ({place.at_line})")
+        return
+    found = [answer for answer in answers(plan, a, b) if point in (None, answer.point)]
+    print("\n\n".join(_folded(plan, a, found)) if found else "\n".join(_never(plan, a, b, point)))
+
+
+def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> None:
+    """Raise UserError for every name that the pipeline does not know."""
+    from hookflow.errors import Problem, UserError, nearest
+
+    known = target.loaded.pipeline.hooks
+    problems = [
+        Problem(f'{target.name} has no hook "{name}"', hint=nearest(name, known) or f"it has {', '.join(known)}")
+        for name in hooks
+        if name not in known
+    ]
+    if point is not None and point not in target.plan.points:
+        problems.append(Problem(f'there is no point "{point}"', hint=nearest(point, target.plan.points.names)))
+    if hooks[0] == hooks[1]:
+        problems.append(Problem("a hook fires neither before nor after itself", hint="name two hooks"))
+    if problems:
+        raise UserError(problems)
+
+
+def _folded(plan: Plan, a: str, answers: Sequence[Answer]) -> Iterator[str]:
+    """Yield the answers, those that differ in nothing but the point as one."""
+    points: dict[tuple[str, ...], list[str]] = {}
+    for answer in answers:
+        points.setdefault((_order(answer, a), *_told(plan, answer)), []).append(answer.point)
+    for (order, *rest), at in points.items():
+        yield "\n".join([textwrap.fill(f"at {', '.join(at)}: {order}", 80, subsequent_indent="   "), *rest])
+
+
+def _order(answer: Answer, a: str) -> str:
+    """Return which of the two is the first, as seen from hook `a`."""
+    first, then = _name(answer.first), _name(answer.then)
+    return f"{first} fires before {then}" if answer.first.hook == a else f"{then} fires after {first}"
+
+
+def _told(plan: Plan, answer: Answer) -> Iterator[str]:
+    """Yield what is to be said of an answer beside its point and order: the reason in a sentence, then in detail."""
+    first, then = answer.first, answer.then
+    yield f"  {_reason(plan, answer)}"
+    yield from _table([(f"{edge.first} → {edge.then}", _source(edge)) for edge in answer.path])
+    if answer.reason == "file":
+        if plan.shuffle is None:
+            yield from _table([(name, plan.hook(name).where) for name in (first.hook, then.hook)])
+        yield from _advice(first, then)
+    yield from (line for binding in (first, then) for line in _moved(plan, binding))
+    for given in answer.overruled:
+        yield from _overruled(given)
+
+
+def _reason(plan: Plan, answer: Answer) -> str:
+    first, then = answer.first, answer.then
+    if answer.reason == "edge":
+        return "an edge says so" if len(answer.path) == 1 else f"{len(answer.path)} edges lead there"
+    if answer.reason == "file":
+        return f"nothing says so but {'the file' if plan.shuffle is None else f'the shuffle with seed {plan.shuffle}'}"
+    if first.phase != then.phase:
+        return f"no edge says so, but the phases do: {first.hook} is {first.phase}, {then.hook} is {then.phase}"
+    return f"no edge says so, but {then.method} is left after whatever else is {then.phase}"
+
+
+def _source(edge: Edge) -> str:
+    """Return where an edge comes from, in full."""
+    match edge.kind:
+        case "flow":
+            return f"{' and '.join(edge.slots)}: {edge.first} writes, {edge.then} reads"
+        case "pair":
+            return f"{edge.where}, and what is entered first is left last"
+        case _:
+            return edge.where
+
+
+def _advice(first: Binding, then: Binding) -> Iterator[str]:
+    written = {*first.writes, *then.writes}
+    both = written & {*first.reads, *first.writes} & {*then.reads, *then.writes}
+    if both:
+        slots = " and ".join(sorted(both))
+        yield f'  both touch {slots}, so it may matter; to state it: after = ["{first.hook}"] in [hooks.{then.hook}]'
+
+
+def _moved(plan: Plan, binding: Binding) -> Iterator[str]:
+    """Say that an edge has moved a binding out of its hook's own phase."""
+    own = plan.hook(binding.hook).phase
+    if binding.half != "exit" and binding.phase != own:
+        yield f"  {binding.hook} is {own} by itself; its edges make it {binding.phase} here"
+
+
+def _overruled(given: GivenWay) -> Iterator[str]:
+    edge = given.edge
+    slots = " and ".join(edge.slots)
+    yield f"  {edge.first} writes {slots}, which {edge.then} reads; that would turn the order, but gives way to"
+    yield from _table([(f"{edge.first} → {edge.then}", _source(edge)) for edge in given.against])
+
+
+def _never(plan: Plan, a: str, b: str, point: str | None) -> Iterator[str]:
+    yield f"{a} and {b} never meet" + (f" at {point}" if point else ": they share no point")
+    for name in (a, b):
+        points = dict.fromkeys(binding.point for binding in plan.bindings if binding.hook == name)
+        at = ", ".join(points)
+        yield textwrap.fill(f"{name} fires at {at}", 78, initial_indent="    ", subsequent_indent="        ")
+
+
+def _name(binding: Binding) -> str:
+    """Return the hook, and which half of an `around` it is."""
+    halves = {"whole": "", "enter": f" (entering {binding.method})", "exit": f" (leaving {binding.method})"}
+    return f"{binding.hook}{halves[binding.half]}"
+
+
+def _table(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
+    width = max((len(left) for left, _ in rows), default=0)
+    return (f"    {left:<{width}}  {right}" for left, right in rows)
