@@ -1,0 +1,66 @@
+"""`hookflow points`: where hooks can fire, and what they are offered there."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from hookflow.cli.options import PipelineOption
+
+if TYPE_CHECKING:
+    from hookflow.graph.plan import Binding, Plan
+    from hookflow.graph.points import Point, Points
+
+MARKS = {"standard": "", "step": " ·", "module": " ○", "own": " +"}
+"""What stands after a point's name for its kind."""
+
+LEGEND = """\
+· a step of one iteration   ○ on modules of the network   + the pipeline's own
+Every point offers run; what it offers beside that stands in brackets."""
+
+
+def points(pipeline: PipelineOption = None) -> None:
+    """List the points where hooks can fire, nested as in the loop, and the arguments that each offers.
+
+    With --pipeline, also that pipeline's own points, and the hooks at each in the order of firing.
+    """
+    from hookflow.graph.points import POINTS
+
+    plan = None
+    if pipeline is not None:
+        from hookflow.cli.target import open_target
+
+        plan = open_target(pipeline).plan
+    every = plan.points if plan else POINTS
+    print("\n".join(_lines(every, plan, shutil.get_terminal_size().columns)))
+    pairs = ", ".join(f"around_{pair}" for pair in every.pairs)
+    print(f"\n{LEGEND}")
+    print(textwrap.fill(f"A generator that yields once can stand around a pair: {pairs}.", 80))
+
+
+def _lines(points: Points, plan: Plan | None, width: int) -> Iterator[str]:
+    labels = {point.name: f"{'  ' * point.depth}{point.name}{MARKS[point.kind]}" for point in points}
+    left = max(map(len, labels.values())) + 2
+    right = max(width - left, 30)
+    one_line = all(len(f"{point.about}  {_offers(point)}") <= right for point in points)
+    for point in points:
+        said = [f"{point.about}  {_offers(point)}"] if one_line else [point.about, _offers(point)]
+        lines = [part for text in said for part in textwrap.wrap(text, right)]
+        if plan:
+            hooks = " → ".join(map(_name, plan.at(point.name)))
+            lines += textwrap.wrap(hooks, right, initial_indent="▸ ", subsequent_indent="  ")
+        for label, line in zip_longest([labels[point.name]], lines or [""], fillvalue=""):
+            yield f"{label:<{left}}{line}".rstrip()
+
+
+def _offers(point: Point) -> str:
+    return f"[{', '.join(point.offers[1:])}]" if point.offers[1:] else ""
+
+
+def _name(binding: Binding) -> str:
+    half = "" if binding.half == "whole" else f"{binding.half} "
+    trigger = f" ({binding.trigger})" if str(binding.trigger) else ""
+    return f"{half}{binding.hook}{trigger}"
