@@ -42,7 +42,7 @@ class Problem:
         return self.show()
 
     def show(self, colour: bool = False) -> str:
-        """Return the message, the line that the user wrote with the place marked, and the hint; if asked, in colours."""
+        """Return the message, the line that the user wrote its place marked, and the hint; if asked, in colours."""
         bold, red, dim, cyan, plain = _COLOURS if colour else _NONE
         message = f"{red}{self.message}{plain}" if self.where is None else self.message
         lines = [f"{bold}{self.where}:{plain} {message}" if self.where else message]
@@ -99,6 +99,12 @@ class UserError(Exception):
     def to_json(self) -> list[dict[str, str | int]]:
         """Return every problem as plain texts and numbers."""
         return [problem.to_json() for problem in self.problems]
+
+
+def by_place(problem: Problem) -> tuple[str, int, int]:
+    """Return what to sort problems by: file by file, from top to bottom."""
+    where = problem.where or Where("")
+    return where.source, where.line, where.column
 
 
 def nearest(name: str, names: Iterable[str]) -> str:

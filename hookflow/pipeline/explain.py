@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import date, time
 from typing import Any, get_args
@@ -11,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from hookflow.errors import Problem, nearest
-from hookflow.pipeline.places import Key, Places
+from hookflow.pipeline.places import Key, Places, dotted
 from hookflow.pipeline.schema import Pipeline
 
 _KINDS = {
@@ -44,11 +43,11 @@ def explain(error: ValidationError, tree: Mapping[str, Any], places: Places) -> 
         key = tuple(str(part) for part in details["loc"] if part not in ("<name>", "<table>", "<list>", "[key]"))
         match details["type"]:
             case "extra_forbidden":
-                message, hint = _unknown(key)
+                message, hint = _unknown(key, details["input"])
             case "missing":
                 message, hint = _missing(key, tree)
             case _:
-                message, hint = wrong_value(details, _dotted(key))
+                message, hint = wrong_value(details, dotted(key))
         hint = hint or _as_table(details, key)
         found.append((key, Problem(message, places.of(key), hint)))
     return found
@@ -75,12 +74,13 @@ def wrong_value(details: ErrorDetails, name: str) -> tuple[str, str]:
             return f"{name} cannot be {_shown(value)} ({kind.replace('_', ' ')})", ""
 
 
-def _unknown(key: Key) -> tuple[str, str]:
+def _unknown(key: Key, value: Any) -> tuple[str, str]:
     *table, name = key
     known = _keys_of(_model_at(tuple(table)))
     hint = nearest(name, known)
     if not table:
-        return f"there is no section [{name}]", hint or _there_are(known)
+        kind = f"section [{dotted(key)}]" if isinstance(value, dict | list) else f'key "{name}"'
+        return f"there is no {kind}", hint or _there_are(known)
     message = f'{_table(table)} has no key "{name}"'
     if not hint and "args" in known:
         hint = f'an argument of what "use" names belongs in args: args = {{ {name} = … }}'
@@ -99,7 +99,7 @@ def _missing(key: Key, tree: Mapping[str, Any]) -> tuple[str, str]:
 
 def _table(path: list[str]) -> str:
     in_list = any(part.isdecimal() for part in path)
-    return _dotted(tuple(path)) if in_list else f"[{_dotted(tuple(path))}]"
+    return dotted(tuple(path)) if in_list else f"[{dotted(tuple(path))}]"
 
 
 def _there_are(known: list[str]) -> str:
@@ -159,7 +159,3 @@ def _as_table(details: ErrorDetails, key: Key) -> str:
     if details["type"] == "model_type" and isinstance(value, str) and "use" in _keys_of(_model_at(key)):
         return f'write {{ use = "{value}" }}'
     return ""
-
-
-def _dotted(key: Key) -> str:
-    return ".".join(part if re.fullmatch(r"[\w-]+", part) else f'"{part}"' for part in key)

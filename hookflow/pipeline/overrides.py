@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import date, time
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli
 
@@ -12,10 +12,20 @@ from hookflow.errors import Problem, Where
 from hookflow.pipeline.places import Key, Places, split_key
 
 
-def apply(overrides: Iterable[str], tree: dict[str, Any], places: Places) -> Iterator[Problem]:
+class Override(NamedTuple):
+    """A `key=value`, and the option that says so."""
+
+    text: str
+    where: Where
+
+
+OTHER_LENGTH = {"max_epochs": "max_iters", "max_iters": "max_epochs"}
+"""The two keys of `[run]` of which only one can hold."""
+
+
+def apply(overrides: Iterable[Override], tree: dict[str, Any], places: Places) -> Iterator[Problem]:
     """Lay each `key=value` over `tree`, in place, and note where the value comes from. Yields those that cannot be."""
-    for override in overrides:
-        where = Where(f"--set {override}")
+    for override, where in overrides:
         try:
             key, text = split_key(override)
         except ValueError:
@@ -62,8 +72,7 @@ def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:
 
 
 def _give_way(key: Key, tree: dict[str, Any], places: Places) -> None:
-    """Drop the file's `run.max_epochs` for a given `run.max_iters`, and the other way round: only one can hold."""
-    lengths: dict[Key, str] = {("run", "max_epochs"): "max_iters", ("run", "max_iters"): "max_epochs"}
-    other = lengths.get(key)
+    """Drop the file's `run.max_epochs` for a given `run.max_iters`, and the other way round."""
+    other = OTHER_LENGTH.get(key[1]) if len(key) == 2 and key[0] == "run" else None
     if other and places.of(("run", other)).line:
         tree["run"].pop(other, None)

@@ -247,6 +247,8 @@ class HookNode(Section):
 class Pipeline(Section):
     """A whole pipeline file."""
 
+    extends: str | None = None
+    """Another pipeline file that this one is built on, relative to this one; what is said here goes over it."""
     run: RunSection
     """How long, where and how."""
     model: Component

@@ -27,7 +27,7 @@ def mistaken(tmp_path: Path) -> Path:
 def test_plain_lines_tell_the_mistake_and_nothing_else(mistaken: Path, tmp_path: Path) -> None:
     done = hookflow("run", str(mistaken), "--ui=plain", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"{mistaken}:{LINE}: ")
+    assert done.stderr.startswith(f"{mistaken}:{LINE}:10: ")
     assert done.stderr.count("lrr") == done.stderr.count("takes no argument") + 1, "the line itself, and what is wrong"
     assert len(all_runs(tmp_path / "runs")) == 1, "the run directory stays"
     again = hookflow("run", "--resume", "--ui=plain", cwd=tmp_path)
@@ -64,7 +64,7 @@ def test_the_dashboard_leaves_by_itself(mistaken: Path, tmp_path: Path) -> None:
         assert terminal.mode == terminal.cooked
         printed = terminal.output.decode()
         assert printed.count('did you mean "lr"?') == 1
-        assert f"{mistaken}:{LINE}: " in printed.replace("\r\n", "\n")
+        assert f"{mistaken}:{LINE}:10: " in printed.replace("\r\n", "\n")
     finally:
         terminal.close()
 

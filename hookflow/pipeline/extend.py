@@ -1,0 +1,92 @@
+"""`extends = "base.toml"`: a pipeline that is built on another one, which may be built on a third."""
+
+from __future__ import annotations
+
+import os.path
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hookflow.errors import Problem, UserError, Where
+from hookflow.pipeline.overrides import OTHER_LENGTH
+from hookflow.pipeline.places import Key, Places
+from hookflow.pipeline.read import read, tables
+
+
+class _Step(NamedTuple):
+    """A file that extends another one, and where it says so."""
+
+    file: Path
+    where: Where
+
+
+def extended(text: str, source: Path, on_the_way: tuple[_Step, ...] = ()) -> tuple[dict[str, Any], Places]:
+    """Return what a file says, laid over all that it extends, and where each key of the whole is said.
+
+    Tables are merged key by key, and anything else is replaced; so is a table that `use`s something else than the
+    one below it, because its arguments would not fit. Raises UserError when a file cannot be read, or extends itself.
+    """
+    tree, places = tables(text, str(source))
+    if "extends" not in tree:
+        return tree, places
+    named, where = tree.pop("extends"), places.of("extends")
+    if not isinstance(named, str):
+        hint = "one file; what that one extends, it says itself"
+        raise UserError(Problem("extends must be the name of a file, in quotes", where, hint))
+    way = (*on_the_way, _Step(source, where))
+    base = source.parent / named
+    _refuse_circle(base, way)
+    whole, base_places = extended(read(base, where), base, way)
+    _aim_files(whole, os.path.dirname(named))  # noqa: PTH120  # a Path would drop the "./" that a file begins with
+    _drop_length(whole, tree)
+    whole_places = Places(str(source))
+    for name in whole:
+        whole_places.take((name,), base_places)
+    _lay_over(whole, tree, (), whole_places, places)
+    return whole, whole_places
+
+
+def _refuse_circle(base: Path, way: tuple[_Step, ...]) -> None:
+    files = [step.file.resolve() for step in way]
+    if base.resolve() in files:
+        circle = way[files.index(base.resolve()) :]
+        names = " → ".join(str(step.file) for step in (*circle, circle[0]))
+        lines = "\n    ".join(f"{step.where}" for step in circle[1:])
+        hint = f"it goes on at {lines}" if lines else ""
+        raise UserError(Problem(f"a pipeline cannot be built on itself: {names}", circle[0].where, hint))
+
+
+def _aim_files(tree: dict[str, Any], folder: str) -> None:
+    """Write "./file.py:Name" of a base so that it means the same file from a pipeline that sees it in `folder`."""
+    parts = [tree.get(name) for name in ("model", "task", "optimizer")]
+    parts += [part for name in ("data", "hooks") if isinstance(tree.get(name), dict) for part in tree[name].values()]
+    for part in parts:
+        if isinstance(part, dict) and isinstance(use := part.get("use"), str) and ".py:" in use and folder:
+            part["use"] = os.path.join(folder, use.removeprefix("./"))  # noqa: PTH118
+
+
+def _drop_length(base: dict[str, Any], tree: dict[str, Any]) -> None:
+    """Drop the base's `run.max_epochs` for a `run.max_iters`, and the other way round: only one can hold."""
+    below, said = base.get("run"), tree.get("run")
+    if isinstance(below, dict) and isinstance(said, dict):
+        for length, other in OTHER_LENGTH.items():
+            if length in said:
+                below.pop(other, None)
+
+
+def _lay_over(base: dict[str, Any], tree: dict[str, Any], key: Key, whole: Places, places: Places) -> None:
+    for name, value in tree.items():
+        below = base.get(name)
+        if isinstance(value, dict) and isinstance(below, dict) and not _uses_another(value, below):
+            _lay_over(below, value, (*key, name), whole, places)
+        else:
+            base[name] = value
+            whole.take((*key, name), places)
+
+
+def _uses_another(table: dict[str, Any], below: dict[str, Any]) -> bool:
+    return "use" in table and "use" in below and _plain(table["use"]) != _plain(below["use"])
+
+
+def _plain(use: Any) -> Any:
+    """Return the shortest way to write a file's path; anything else as it is."""
+    return os.path.normpath(use) if isinstance(use, str) and ".py:" in use else use
