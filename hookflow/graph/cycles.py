@@ -51,10 +51,11 @@ def _ways_around(tangle: nx.DiGraph[int]) -> list[list[Rows]]:
 
 def as_problems(knots: Iterable[Knot]) -> list[Problem]:
     """Return a problem for each cycle; one that is closed at several points is told once."""
-    points: dict[tuple[Where, ...], list[Knot]] = {}
+    alike: dict[tuple[tuple[str, Where], ...], list[Knot]] = {}
     for knot in knots:
-        points.setdefault(knot.places, []).append(knot)
-    return [_problem(same) for same in points.values()]
+        steps = tuple((edge.first, place) for edge, place in zip(knot.edges, knot.places, strict=True))
+        alike.setdefault(steps, []).append(knot)
+    return [_problem(same) for same in alike.values()]
 
 
 def _problem(same: list[Knot]) -> Problem:

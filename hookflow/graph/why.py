@@ -31,10 +31,11 @@ def why(plan: Plan, a: str, b: str) -> list[Answer]:
     A hook that stands at a point twice (with a method of its own and with half of an `around`) has an answer for each.
     """
     return [
-        _answer(plan, *(pair if pair[0].id < pair[1].id else pair[::-1]))
+        _answer(plan, *sorted((one, other), key=lambda binding: binding.id))
         for point in dict.fromkeys(binding.point for binding in plan.bindings)
-        for pair in ((one, other) for one in plan.at(point) if one.hook == a for other in plan.at(point))
-        if pair[1].hook == b
+        for one in plan.at(point)
+        for other in plan.at(point)
+        if (one.hook, other.hook) == (a, b) and one is not other
     ]
 
 

@@ -2,45 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from hookflow.errors import UserError, Where
-from hookflow.graph.compile import compile_plan
-from hookflow.graph.node import Bound, Node, Wish
-from hookflow.graph.plan import Half, Plan, PlannedHook, Trigger
-
-POINT = "after_train_iter"
-
-
-def wish(name: str) -> Wish:
-    return Wish(name.removesuffix("?"), name.endswith("?"), "file", Where("p.toml", 1))
-
-
-def node(
-    name: str,
-    after: Iterable[str] = (),
-    before: Iterable[str] = (),
-    phase: str = "normal",
-    points: Iterable[tuple[str, Half]] = ((POINT, "whole"),),
-    requires: Iterable[str] = (),
-) -> Node:
-    hook = PlannedHook(name, name, {}, phase, "", "p.toml:1", "raise")
-    bound = tuple(Bound(point, point, half, (), Trigger()) for point, half in points)
-    wishes = [tuple(map(wish, names)) for names in (after, before, requires)]
-    return Node(hook, Where("p.toml", 1), bound, *wishes)
-
-
-def plan(*nodes: Node, disabled: Iterable[str] = ()) -> Plan:
-    return compile_plan("p", {n.hook.name: n for n in nodes}, disabled)
-
-
-def order(compiled: Plan, point: str = POINT) -> list[str]:
-    return [binding.hook for binding in compiled.at(point)]
+from hookflow.errors import UserError
+from tests.hook_nodes import AROUND, node, order, plan
 
 
 def test_the_files_order_decides_where_nothing_else_does() -> None:
@@ -88,45 +53,11 @@ def test_a_hook_cannot_stand_before_itself() -> None:
 
 
 def test_what_is_entered_first_is_left_last() -> None:
-    around: tuple[tuple[str, Half], ...] = (("before_val", "enter"), ("after_val", "exit"))
     compiled = plan(
-        node("a", points=around),
-        node("b", points=around),
-        node("c", points=around, before=["a"]),
+        node("a", points=AROUND),
+        node("b", points=AROUND),
+        node("c", points=AROUND, before=["a"]),
         node("plain", points=(("before_val", "whole"), ("after_val", "whole"))),
     )
     assert order(compiled, "before_val") == ["b", "c", "a", "plain"]
     assert order(compiled, "after_val") == ["plain", "a", "c", "b"]
-
-
-names = st.lists(st.sampled_from("abcdefghij"), unique=True, min_size=1)
-
-
-@st.composite
-def acyclic(draw: st.DrawFn) -> list[Node]:
-    """Hooks whose edges point backwards in a hidden order, listed in another one."""
-    hidden = draw(names)
-    made = [
-        node(
-            name,
-            after=draw(st.lists(st.sampled_from(hidden[:k]), unique=True)) if k else (),
-            phase=draw(st.sampled_from(["first", "early", "normal", "late", "last"])),
-        )
-        for k, name in enumerate(hidden)
-    ]
-    return draw(st.permutations(made))
-
-
-@given(acyclic())
-def test_every_plan_obeys_every_edge_and_is_the_same_twice(nodes: list[Node]) -> None:
-    compiled = plan(*nodes)
-    place = {name: k for k, name in enumerate(order(compiled))}
-    assert len(place) == len(nodes)
-    assert all(place[edge.first] < place[edge.then] for edge in compiled.edges)
-    assert plan(*nodes) == compiled
-
-
-@given(acyclic())
-def test_a_plan_is_the_same_after_json(nodes: list[Node]) -> None:
-    compiled = plan(*nodes)
-    assert Plan.from_json(json.loads(json.dumps(compiled.to_json()))) == compiled

@@ -1,0 +1,82 @@
+"""Pairs whose order matters and that only the file orders."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from hypothesis import given
+
+from hookflow.graph.ambiguity import ambiguities
+from hookflow.graph.links import stated, unstated
+from hookflow.graph.plan import Plan
+from tests.graph.test_order import legal
+from tests.hook_nodes import Node, acyclic, node, plan
+
+
+def pairs(compiled: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
+    return [(found.first.hook, found.then.hook, found.slots) for found in ambiguities(compiled)]
+
+
+def test_two_writers_of_a_slot_are_ambiguous_and_two_readers_are_not() -> None:
+    assert pairs(plan(node("a", writes=["model"]), node("b", writes=["model"]))) == [("a", "b", ("model",))]
+    assert pairs(plan(node("a", reads=["model"]), node("b", reads=["model"]))) == []
+
+
+def test_two_that_read_and_write_a_slot_are_ambiguous() -> None:
+    both = {"reads": ["grads"], "writes": ["grads"]}
+    assert pairs(plan(node("a", **both), node("b", **both))) == [("a", "b", ("grads",))]
+
+
+def test_an_edge_a_chain_of_edges_a_flow_or_a_phase_is_an_order() -> None:
+    writes = {"writes": ["model"]}
+    assert not pairs(plan(node("a", **writes), node("b", **writes, after=["a"])))
+    assert not pairs(plan(node("a", **writes), node("x", after=["a"]), node("b", **writes, after=["x"])))
+    assert not pairs(plan(node("a", **writes), node("b", reads=["model"])))
+    assert not pairs(plan(node("a", **writes), node("b", **writes, phase="late")))
+
+
+def test_flows_that_contradict_one_another_leave_an_ambiguity() -> None:
+    compiled = plan(node("a", writes=["x"], reads=["y"]), node("b", writes=["y"], reads=["x"]))
+    assert pairs(compiled) == [("a", "b", ("x", "y"))]
+
+
+def test_a_pair_may_be_allowed_by_either_of_the_two() -> None:
+    writes = {"writes": ["model"]}
+    assert not pairs(plan(node("a", **writes, ambiguous_with=["b"]), node("b", **writes)))
+    assert not pairs(plan(node("a", **writes), node("b", **writes, ambiguous_with=["a"])))
+    three = plan(node("a", **writes, ambiguous_with=["b", "c"]), node("b", **writes), node("c", **writes))
+    assert pairs(three) == [("b", "c", ("model",))]
+
+
+def test_thousands_of_writers_of_one_slot_are_not_enumerated_for_the_first_few() -> None:
+    compiled = plan(*(node(f"h{k}", writes=["model"]) for k in range(2000)))
+    assert len(list(islice(ambiguities(compiled), 5))) == 5
+
+
+@given(acyclic())
+def test_it_finds_exactly_the_pairs_that_a_walk_over_all_pairs_finds(nodes: list[Node]) -> None:
+    compiled = legal(nodes)
+    expected = set()
+    for point in {binding.point for binding in compiled.bindings}:
+        bound = compiled.at(point)
+        follow: dict[int, set[int]] = {}
+        for link in stated(compiled, point):
+            follow.setdefault(link.first.id, set()).add(link.then.id)
+        for k, first in enumerate(bound):
+            for then in bound[k + 1 :]:
+                clash = {*first.writes} & {*then.reads, *then.writes} | {*then.writes} & {*first.reads}
+                apart = first.hook != then.hook and unstated(first, then) == "file"
+                if clash and apart and then.id not in reached(follow, first.id):
+                    expected.add((point, first.id, then.id))
+    assert {(found.point, found.first.id, found.then.id) for found in ambiguities(compiled)} == expected
+
+
+def reached(follow: dict[int, set[int]], start: int) -> set[int]:
+    found: set[int] = set()
+    waiting = [start]
+    while waiting:
+        for then in follow.get(waiting.pop(), ()):
+            if then not in found:
+                found.add(then)
+                waiting.append(then)
+    return found

@@ -1,0 +1,79 @@
+"""Hooks as the compiler of plans is given them, made by hand or drawn by hypothesis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hypothesis import strategies as st
+
+from hookflow.errors import Where
+from hookflow.graph.compile import compile_plan
+from hookflow.graph.node import Bound, Node, Wish
+from hookflow.graph.plan import EdgeKind, Half, Plan, PlannedHook, Trigger
+
+POINT = "after_train_iter"
+PHASES = ("first", "early", "normal", "late", "last")
+AROUND: tuple[tuple[str, Half], ...] = (("before_val", "enter"), ("after_val", "exit"))
+
+Stands = Iterable[tuple[str, Half]]
+
+
+def wish(name: str, line: int = 1, kind: EdgeKind = "file") -> Wish:
+    """Return an edge or a requirement; a name that ends in "?" is optional."""
+    return Wish(name.removesuffix("?"), name.endswith("?"), kind, Where("p.toml", line))
+
+
+def node(
+    name: str,
+    after: Iterable[str] = (),
+    before: Iterable[str] = (),
+    phase: str = "normal",
+    points: Stands = ((POINT, "whole"),),
+    requires: Iterable[str] = (),
+    reads: Iterable[str] = (),
+    writes: Iterable[str] = (),
+    ambiguous_with: Iterable[str] = (),
+    kind: EdgeKind = "file",
+) -> Node:
+    """Return a hook that stands at `points` and touches the same slots at each; its edges are of one kind."""
+    hook = PlannedHook(name, name, {}, phase, "", "p.toml:1", "raise", tuple(ambiguous_with))
+    slots = tuple(reads), tuple(writes)
+    bound = tuple(Bound(point, point, half, (), Trigger(), *slots) for point, half in points)
+    wishes = [tuple(wish(other, kind=kind) for other in names) for names in (after, before, requires, ambiguous_with)]
+    return Node(hook, Where("p.toml", 1), bound, *wishes)
+
+
+def plan(*nodes: Node, disabled: Iterable[str] = (), shuffle: int | None = None) -> Plan:
+    return compile_plan("p", {n.hook.name: n for n in nodes}, tuple(disabled), shuffle=shuffle)
+
+
+def order(compiled: Plan, point: str = POINT) -> list[str]:
+    return [binding.hook for binding in compiled.at(point)]
+
+
+names = st.lists(st.sampled_from("abcdefghij"), unique=True, min_size=1)
+slots = st.lists(st.sampled_from(["model", "grads", "lr"]), unique=True, max_size=2)
+stands = st.sampled_from(
+    [((POINT, "whole"),), AROUND, (*AROUND, (POINT, "whole")), (("before_val", "whole"), ("after_val", "whole"))]
+)
+
+
+@st.composite
+def acyclic(draw: st.DrawFn, touching: bool = True) -> list[Node]:
+    """Hooks of any phase, some touching slots, whose stated edges point backwards in a hidden order.
+
+    They are listed in another order, as a file might have them.
+    """
+    hidden = draw(names)
+    made = [
+        node(
+            name,
+            after=draw(st.lists(st.sampled_from(hidden[:k]), unique=True, max_size=3)) if k else (),
+            phase=draw(st.sampled_from(PHASES)),
+            points=draw(stands) if touching else ((POINT, "whole"),),
+            reads=draw(slots) if touching else (),
+            writes=draw(slots) if touching else (),
+        )
+        for k, name in enumerate(hidden)
+    ]
+    return draw(st.permutations(made))
