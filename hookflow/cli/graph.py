@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
-from dataclasses import replace
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hookflow.cli.options import Overrides, PipelineFile
+from hookflow.cli.options import Only, Overrides, PipelineFile, Shuffle, Without
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
@@ -21,64 +22,122 @@ class Format(StrEnum):
     """How a plan is drawn."""
 
     text = "text"
+    boxes = "boxes"
     mermaid = "mermaid"
     dot = "dot"
+    svg = "svg"
+    html = "html"
     json = "json"
+
+
+BY_SUFFIX = {
+    ".txt": Format.text,
+    ".mmd": Format.mermaid,
+    ".dot": Format.dot,
+    ".gv": Format.dot,
+    ".svg": Format.svg,
+    ".html": Format.html,
+    ".json": Format.json,
+}
 
 
 def graph(
     pipeline: PipelineFile,
-    format_: Annotated[Format, typer.Option("--format", "-f", help="How to draw it.")] = Format.text,
+    format_: Annotated[
+        Format | None, typer.Option("--format", "-f", help="How to draw it; by the suffix of --out, else text.")
+    ] = None,
     point: Annotated[
         str | None, typer.Option(metavar="POINT", help="Draw this point alone, e.g. after_train_iter.")
     ] = None,
-    set_: Overrides = None,
+    hook: Annotated[
+        str | None, typer.Option(metavar="HOOK", help="Draw this hook alone, with those that it has edges with.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
+    set_: Overrides = None,
+    without: Without = None,
+    only: Only = None,
+    shuffle: Shuffle = None,
 ) -> None:
     """Draw which hooks fire at which points, in what order, and why."""
     from hookflow.hooks.compile import compile_pipeline
     from hookflow.pipeline.load import load
 
-    plan = compile_pipeline(load(pipeline, set_ or ()))
-    drawing = _drawn(plan if point is None else _only(plan, point), format_)
+    chosen = format_ or _by_suffix(out)
+    plan = compile_pipeline(load(pipeline, set_ or (), without=without or (), only=only or ()), shuffle=shuffle)
+    drawing = _drawn(*_narrowed(plan, point, hook), chosen, terminal=out is None and sys.stdout.isatty())
     if out is None:
         print(drawing)
     else:
         _write(out, drawing + "\n")
 
 
-def _drawn(plan: Plan, format_: Format) -> str:
-    match format_:
+def _by_suffix(out: Path | None) -> Format:
+    from hookflow.errors import Problem, UserError, Where
+
+    if out is None:
+        return Format.text
+    if out.suffix.lower() not in BY_SUFFIX:
+        hint = f"name a format with --format, or end the file's name in one of {', '.join(BY_SUFFIX)}"
+        raise UserError(Problem("the name of the file does not say in which format to draw", Where(str(out)), hint))
+    return BY_SUFFIX[out.suffix.lower()]
+
+
+def _drawn(plan: Plan, title: str, chosen: Format, terminal: bool) -> str:
+    width = max(40, shutil.get_terminal_size().columns)
+    match chosen:
         case Format.text:
             from hookflow.graph.render.text import as_text
 
-            return as_text(plan, width=max(80, shutil.get_terminal_size().columns))
+            return as_text(plan, title, width, colour=terminal and "NO_COLOR" not in os.environ)
+        case Format.boxes:
+            from hookflow.graph.render.boxes import as_boxes
+
+            return as_boxes(plan, title, width)
         case Format.mermaid:
             from hookflow.graph.render.mermaid import as_mermaid
 
-            return as_mermaid(plan)
+            return as_mermaid(plan, title)
         case Format.dot:
             from hookflow.graph.render.dot import as_dot
 
-            return as_dot(plan)
+            return as_dot(plan, title)
+        case Format.svg:
+            from hookflow.graph.render.svg import as_svg
+
+            return as_svg(plan, title)
+        case Format.html:
+            from hookflow.graph.render.html import as_html
+
+            return as_html(plan, title)
         case Format.json:
             return json.dumps(plan.to_json(), indent=1)
 
 
-def _only(plan: Plan, point: str) -> Plan:
-    """Return what the plan says of one point. Raises UserError when there is no such point, or nothing fires there."""
+def _narrowed(plan: Plan, point: str | None, hook: str | None) -> tuple[Plan, str]:
+    """Return the part of the plan that is asked for, and the drawing's title. Raises UserError when it is empty."""
     from hookflow.errors import Problem, UserError, nearest
+    from hookflow.graph.render.narrow import only_hook, only_point
+    from hookflow.graph.render.words import title_of
 
-    bindings = plan.at(point)
-    if point not in plan.points:
-        hint = nearest(point, plan.points.names)
-        raise UserError(Problem(f'there is no point "{point}"', hint=hint))
-    if not bindings:
-        bound = dict.fromkeys(binding.point for binding in plan.bindings)
-        raise UserError(Problem(f"no hook fires at {point}", hint=f"hooks fire at {', '.join(bound)}"))
-    there = {binding.hook for binding in bindings}
-    hooks = tuple(hook for hook in plan.hooks if hook.name in there)
-    return replace(plan, hooks=hooks, bindings=bindings, edges=plan.edges_at(point))
+    names = [planned.name for planned in plan.hooks]
+    if hook is not None and hook not in names:
+        raise UserError(Problem(f'there is no hook "{hook}" in this pipeline', hint=nearest(hook, names)))
+    if point is not None and point not in plan.points:
+        raise UserError(Problem(f'there is no point "{point}"', hint=nearest(point, plan.points.names)))
+    bound = list(dict.fromkeys(binding.point for binding in plan.bindings if hook in (None, binding.hook)))
+    if point is not None and point not in bound:
+        hint = f"{'hooks fire' if hook is None else 'it fires'} at {', '.join(bound)}"
+        raise UserError(
+            Problem(f"{'no hook fires' if hook is None else f'{hook} does not fire'} at {point}", hint=hint)
+        )
+    if hook is not None:
+        plan = only_hook(plan, hook)
+    if point is not None:
+        plan = only_point(plan, point)
+    if hook is None:
+        return plan, title_of(plan)
+    where = point or f"{len(bound)} point{'s' * (len(bound) != 1)}"
+    return plan, title_of(plan, f"{hook} at {where}, with the hooks that it has edges with")
 
 
 def _write(path: Path, text: str) -> None:

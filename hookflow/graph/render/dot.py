@@ -1,6 +1,7 @@
-"""A plan in Graphviz's DOT: a cluster for each point, its hooks in it.
+"""A plan in Graphviz's DOT: a cluster for each point, its hooks in it from left to right as they fire.
 
-A solid arrow is a stated edge, with the place that states it; a dashed one is the order that phases or the file give.
+A stated edge bears the place that states it: solid where the file does, double where a class does; data flow is
+dashed, last in first out is dotted. Invisible edges hold the order of the rest.
 """
 
 from __future__ import annotations
@@ -10,41 +11,51 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from hookflow.graph.links import bound_points, neighbours, stated
-from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.plan import Binding, EdgeKind, Plan
 from hookflow.graph.points import Point
-from hookflow.graph.render.words import marks, place_of
+from hookflow.graph.render.words import marks, place_of, title_of
 
 _HEAD = """\
-  compound=true; rankdir=TB; fontname="sans-serif";
-  node [shape=box, style=rounded, fontname="sans-serif"];
-  edge [fontname="sans-serif", fontsize=10];"""
+  rankdir=LR; newrank=true; compound=true; fontname="sans-serif"; labelloc=t; style=rounded;
+  node [shape=box, style=rounded, fontname="sans-serif", fontsize=12];
+  edge [fontname="sans-serif", fontsize=9];"""
+
+_STYLES: dict[EdgeKind, str] = {
+    "file": "style=solid",
+    "class": 'color="black:invis:black"',
+    "flow": "style=dashed",
+    "pair": "style=dotted",
+}
 
 
-def as_dot(plan: Plan) -> str:
+def as_dot(plan: Plan, title: str = "") -> str:
     """Draw every point that has bindings."""
-    return "\n".join([f"digraph {_quoted(plan.pipeline)} {{", _HEAD, *_clusters(plan, bound_points(plan)), "}"])
+    heading = f"  label={_quoted(title or title_of(plan))};"
+    return "\n".join(["digraph plan {", _HEAD, heading, *_clusters(plan, bound_points(plan)), "}"])
 
 
 def _clusters(plan: Plan, points: Sequence[Point]) -> Iterator[str]:
-    for point in points:
-        yield f"  subgraph cluster_{point.name} {{ label={point.name};"
-        yield from (f"    b{binding.id} [label={_quoted(_label(binding))}];" for binding in plan.at(point.name))
+    for k, point in reversed([*enumerate(points)]):  # from left to right, Graphviz stacks from below
+        yield f"  subgraph cluster_{k} {{ label={_quoted(point.name)}; labeljust=l; color=gray60;"
+        bound = plan.at(point.name)
+        yield from (f"    b{binding.id} [label={_quoted(_label(plan, binding))}];" for binding in bound)
         for link in stated(plan, point.name):
             if link.edge:
-                yield f"    b{link.first.id} -> b{link.then.id} [label={_quoted(place_of(link.edge))}];"
+                label = f"label={_quoted(place_of(link.edge))}, {_STYLES[link.edge.kind]}"
+                yield f"    b{link.first.id} -> b{link.then.id} [{label}];"
         for link in neighbours(plan, point.name):
             if not link.edge:
-                yield f"    b{link.first.id} -> b{link.then.id} [style=dashed];"
+                yield f"    b{link.first.id} -> b{link.then.id} [style=invis];"
         yield "  }"
-    for before, after in pairwise(points):
-        last, first = plan.at(before.name)[-1], plan.at(after.name)[0]
-        ends = f"ltail=cluster_{before.name}, lhead=cluster_{after.name}"
-        yield f"  b{last.id} -> b{first.id} [{ends}, color=gray];"
+    firsts = [f"b{plan.at(point.name)[0].id}" for point in points]
+    yield f"  {{ rank=same; {' '.join(firsts)} }}"
+    for k, (upper, lower) in enumerate(pairwise(firsts)):
+        yield f"  {lower} -> {upper} [ltail=cluster_{k + 1}, lhead=cluster_{k}, color=gray60, arrowhead=none];"
 
 
-def _label(binding: Binding) -> str:
-    return "\n".join([binding.hook, *marks(binding)])
+def _label(plan: Plan, binding: Binding) -> str:
+    return "\n".join([binding.hook, *marks(plan, binding)])
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    return json.dumps(text.replace("&", "&amp;"), ensure_ascii=False)

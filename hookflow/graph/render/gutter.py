@@ -8,28 +8,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 
-def gutter(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> list[str]:
+def gutter(names: Sequence[str], edges: Iterable[tuple[str, str]], limit: int | None = None) -> list[str]:
     """Return one prefix for each of `names`, which stand in the order of firing; all are equally wide.
 
     A hook that others wait for opens a lane (`┌`, `┬`); a hook that waits joins it (`├`, `┼`, or `└`, `┴` as the
     last one) and gets an arrow; a lane that merely passes stays `│`. Left out are edges that follow from others, and
-    those that do not run down the list (hooks that are not there; the second half of a pair fires in reverse).
+    those that do not run down the list (hooks that are not there; the second half of a pair fires in reverse), and,
+    where there are more than `limit` lanes, those of the hooks for which no lane is free.
     """
-    targets = _reduced(_links(names, edges))
-    sources: dict[int, list[int]] = {}
+    targets = reduced(_links(names, edges))
+    last = {row: max(rows) for row, rows in targets.items()}
+    sources: dict[int, set[int]] = {}
     for source, rows in targets.items():
         for row in rows:
-            sources.setdefault(row, []).append(source)
+            sources.setdefault(row, set()).add(source)
     lanes: list[int | None] = []  # for each lane the row that opened it
     drawn = []
     for row in range(len(names)):
-        joined = {lane for lane, source in enumerate(lanes) if source in sources.get(row, ())}
-        opened = _open(lanes, row) if row in targets else None
-        closed = {lane for lane in joined if max(targets[lanes[lane]]) == row}  # type: ignore[index]
-        drawn.append((_line(lanes, joined, opened, closed), row in sources, opened is not None))
+        waits = sources.get(row, set())
+        joined = {lane for lane, source in enumerate(lanes) if source in waits} if waits else set()
+        opened = _open(lanes, row, limit) if row in targets else None
+        closed = {lane for lane in joined if last[lanes[lane]] == row}  # type: ignore[index]
+        drawn.append((_line(lanes, joined, opened, closed), bool(joined), opened is not None))
         for lane in closed:
             lanes[lane] = None
     width = max(2 * len(lanes) - 1, 0)
@@ -38,30 +41,38 @@ def gutter(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> list[str]:
 
 def _links(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> dict[int, set[int]]:
     """Return rows to rows; a name that stands twice leads from where it stands last above."""
-    pairs = list(edges)
-    links: dict[int, set[int]] = {}
+    rows: dict[str, list[int]] = {}
     for row, name in enumerate(names):
-        for first, then in pairs:
-            above = [at for at in range(row) if names[at] == first] if then == name else []
+        rows.setdefault(name, []).append(row)
+    links: dict[int, set[int]] = {}
+    for first, then in edges:
+        for row in rows.get(then, ()):
+            above = [at for at in rows.get(first, ()) if at < row]
             if above:
                 links.setdefault(above[-1], set()).add(row)
     return links
 
 
-def _reduced(links: dict[int, set[int]]) -> dict[int, set[int]]:
-    """Return the links without those that a longer way already implies."""
-    reach: dict[int, set[int]] = {}
+def reduced(links: Mapping[int, Iterable[int]]) -> dict[int, list[int]]:
+    """Return the links, which run from lower numbers to higher ones, without those that a longer way implies."""
+    reach: dict[int, int] = {}  # as bits: quick to unite
+    kept: dict[int, list[int]] = {}
     for row in sorted(links, reverse=True):
-        reach[row] = links[row].union(*(reach.get(then, set()) for then in links[row]))
-    return {
-        row: {then for then in thens if not any(then in reach.get(other, ()) for other in thens)}
-        for row, thens in links.items()
-    }
+        implied = ends = 0
+        for then in sorted(links[row]):
+            if not implied >> then & 1:
+                kept.setdefault(row, []).append(then)
+            implied |= reach.get(then, 0)
+            ends |= 1 << then
+        reach[row] = implied | ends
+    return kept
 
 
-def _open(lanes: list[int | None], row: int) -> int:
-    """Give the row a lane, the first that is free, and return which."""
+def _open(lanes: list[int | None], row: int, limit: int | None) -> int | None:
+    """Give the row a lane, the first that is free, and return which; None if there must be no more."""
     if None not in lanes:
+        if limit is not None and len(lanes) >= limit:
+            return None
         lanes.append(None)
     lane = lanes.index(None)
     lanes[lane] = row

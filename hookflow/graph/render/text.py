@@ -1,75 +1,129 @@
-"""A plan as text: down the left the points as the loop nests them, beside each its hooks in the order of firing.
+"""A plan as text: the points as the loop nests them, and beside each its hooks in the order of firing.
 
 before_train            ┌─  whiten    early
-                        └─▶ ema       after whiten (cifar.toml:46)
-  before_train_epoch        throughput
+                        └─▶ ema       after whiten (writes model)
+before_val                  ema       ╭ enters around_val
+  before_val_epoch          accuracy  │ early
+after_val                   ema       ╰ leaves around_val
 """
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from hookflow.graph.links import bound_points, stated
-from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.plan import Plan
 from hookflow.graph.points import Point
 from hookflow.graph.render.gutter import gutter
-from hookflow.graph.render.words import marks, place_of
+from hookflow.graph.render.rails import rails
+from hookflow.graph.render.words import gave_way, marks, padded, place_of, title_of, wrapped
 
-_GOES_ON = str.maketrans({**dict.fromkeys("┌┬├┼", "│"), **dict.fromkeys("└┴─▶", " ")})
-"""What of a gutter's row is to be seen on the line below it."""
+_GUTTER_GOES_ON = str.maketrans({**dict.fromkeys("┌┬├┼", "│"), **dict.fromkeys("└┴─▶", " ")})
+_RAILS_GO_ON = str.maketrans({"╭": "│", "╰": " "})
+"""What of a row is to be seen on the line below it."""
+
+_ROOM_FOR_NOTES = 28
+_MOST_RAILS = 6
+
+_BOLD, _CYAN, _DIM, _OFF = "\x1b[1m", "\x1b[36m", "\x1b[2m", "\x1b[0m"
 
 
-def as_text(plan: Plan, width: int = 80) -> str:
-    """Draw every point that has bindings. Notes are wrapped at `width` columns."""
-    return "\n".join([_title(plan), "", *_Drawing(plan, bound_points(plan), width).lines()])
-
-
-def _title(plan: Plan) -> str:
-    hooks, points = len(plan.hooks), len(bound_points(plan))
-    return f"{plan.pipeline}: {hooks} hook{'s' * (hooks != 1)} at {points} point{'s' * (points != 1)}"
+def as_text(plan: Plan, title: str = "", width: int = 80, colour: bool = False) -> str:
+    """Draw every point that has bindings, `width` columns wide (40 or more); for a terminal, in colours."""
+    drawing = _Drawing(plan, width, colour)
+    heading = drawing.styled(title or title_of(plan), _BOLD)
+    return "\n".join([heading, "", *drawing.lines(), *drawing.notes()])
 
 
 class _Drawing:
-    """Knows how wide each column is."""
+    """Knows how wide each column is, and what is to be said of each binding.
 
-    def __init__(self, plan: Plan, points: Sequence[Point], width: int) -> None:
+    Where the points would take the room of the notes, they stand above their hooks.
+    """
+
+    def __init__(self, plan: Plan, width: int, colour: bool) -> None:
         self.plan = plan
-        self.points = points
+        self.width = width
+        self.colour = colour
+        points = bound_points(plan)
         outermost = min((point.depth for point in points), default=0)
         self.labels = {point.name: "  " * (point.depth - outermost) + point.name for point in points}
-        self.gutters = {point.name: self._gutter(point.name) for point in points}
-        names = [binding.hook for point in points for binding in plan.at(point.name)]
-        self.point_width = max(map(len, self.labels.values()), default=0)
-        self.gutter_width = max((len(row) for rows in self.gutters.values() for row in rows), default=0)
-        self.name_width = max(map(len, names), default=0)
-        before_note = self.point_width + self.gutter_width + self.name_width + 4
-        self.note_width = max(width - before_note, 24)
+        self.gutters = {point.name: self._gutter(point) for point in points}
+        rows = [binding for point in points for binding in plan.at(point.name)]
+        self.rails = dict(zip((binding.id for binding in rows), rails(rows, _MOST_RAILS), strict=True))
+        self.waits = self._waits()
+        self.gutter_width = max((len(row) for drawn in self.gutters.values() for row in drawn), default=0)
+        self.name_width = min(max((len(binding.hook) for binding in rows), default=0), width // 3)
+        self.rail_width = max((len(rail) + 1 for rail in self.rails.values() if rail), default=0)
+        longest = max(map(len, self.labels.values()), default=0)
+        self.beside = self._room(longest) >= _ROOM_FOR_NOTES
+        self.label_width = longest if self.beside else 1
+        self.note_width = max(self._room(self.label_width), 12)
 
     def lines(self) -> Iterator[str]:
-        for point in self.points:
-            label = self.labels[point.name]
-            for binding, row in zip(self.plan.at(point.name), self.gutters[point.name], strict=True):
-                first, *rest = textwrap.wrap(self._note(binding), self.note_width, break_long_words=False) or [""]
-                yield self._line(label, row, binding.hook, first)
+        rails_above = ""
+        for name, label in self.labels.items():
+            if not self.beside:
+                yield self._heading(label, rails_above)
+            beside = label if self.beside else ""
+            for binding, row in zip(self.plan.at(name), self.gutters[name], strict=True):
+                said = [*marks(self.plan, binding), *self.waits.get(binding.id, ())]
+                rail = self.rails[binding.id]
+                rails_above = rail.translate(_RAILS_GO_ON)
+                notes = wrapped(said, self.note_width)
+                if len(binding.hook) > self.name_width and (notes[0] or rail.strip()):
+                    yield self._line(beside, row, binding.hook, "", "")
+                    beside, name_here, row = "", "", row.translate(_GUTTER_GOES_ON)
+                else:
+                    name_here = binding.hook
+                first, *rest = notes
+                yield self._line(beside, row, name_here, rail, first)
                 for note in rest:
-                    yield self._line("", row.translate(_GOES_ON), "", note)
-                label = ""
+                    yield self._line("", row.translate(_GUTTER_GOES_ON), "", rails_above, note)
+                beside = ""
 
-    def _gutter(self, point: str) -> list[str]:
-        names = [binding.hook for binding in self.plan.at(point)]
-        return gutter(names, [(edge.first, edge.then) for edge in self.plan.edges_at(point)])
+    def notes(self) -> Iterator[str]:
+        """Yield below the drawing which weaker edges are not kept."""
+        for given in self.plan.given_way:
+            first, *rest = wrapped([gave_way(given)], self.width - 2)
+            yield from ("", first, *(f"  {line}" for line in rest))
 
-    def _line(self, label: str, row: str, name: str, note: str) -> str:
-        left = f"{label:<{self.point_width}} {row:>{self.gutter_width}}"
-        return f"{left} {name:<{self.name_width}}  {note}".rstrip()
+    def styled(self, text: str, style: str) -> str:
+        return f"{style}{text}{_OFF}" if self.colour and text.strip() else text
 
-    def _note(self, binding: Binding) -> str:
-        """Return what is to be said of a binding: its marks, and whom it waits for."""
-        said = marks(binding)
-        waits: dict[str, list[str]] = {}
-        for link in stated(self.plan, binding.point):
-            if link.then is binding and link.edge:
-                waits.setdefault(place_of(link.edge), []).append(link.first.hook)
-        said += (f"after {', '.join(dict.fromkeys(hooks))} ({place})" for place, hooks in waits.items())
-        return ", ".join(said)
+    def _room(self, label_width: int) -> int:
+        """Return what is left for the notes."""
+        return self.width - (label_width + 1 + self.gutter_width + 1 + self.name_width + 2 + self.rail_width)
+
+    def _gutter(self, point: Point) -> list[str]:
+        names = [binding.hook for binding in self.plan.at(point.name)]
+        edges = [(edge.first, edge.then) for edge in self.plan.edges_at(point.name)]
+        return gutter(names, edges, limit=max(self.width // 10, 1))
+
+    def _waits(self) -> dict[int, list[str]]:
+        """Return by binding whom it waits for, and what says so: the hooks of one place together."""
+        found: dict[int, dict[str, dict[str, None]]] = {}
+        for point in self.labels:
+            for link in stated(self.plan, point):
+                if link.edge:
+                    places = found.setdefault(link.then.id, {})
+                    places.setdefault(place_of(link.edge), {})[link.first.hook] = None
+        return {
+            id_: [f"after {', '.join(hooks)} ({place})" for place, hooks in places.items()]
+            for id_, places in found.items()
+        }
+
+    def _heading(self, label: str, rail: str) -> str:
+        """Return the line of a point above its hooks; the rails pass it where there is room."""
+        line = label.ljust(self.width - self.note_width - self.rail_width)
+        shown = rail if len(line) <= self.width - self.note_width - self.rail_width else ""
+        return f"{self.styled(line, _BOLD)}{self.styled(shown, _CYAN)}".rstrip()
+
+    def _line(self, label: str, row: str, name: str, rail: str, note: str) -> str:
+        plain = padded(label, self.label_width), row.rjust(self.gutter_width), padded(name, self.name_width)
+        styles = _BOLD, _CYAN, ""
+        line = " ".join(self.styled(text, style) for text, style in zip(plain, styles, strict=True))
+        if not (rail.strip() or note):
+            return line.rstrip()
+        rails = f"{self.styled(rail, _CYAN)} " if self.rail_width else ""
+        return f"{line}  {rails}{self.styled(note, _DIM)}".rstrip()

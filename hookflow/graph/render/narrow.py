@@ -1,0 +1,36 @@
+"""A part of a plan, as a plan: one point of it, or one hook and those that it has edges with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hookflow.graph.plan import Binding, Edge, Plan
+
+
+def only_point(plan: Plan, point: str) -> Plan:
+    """Return what the plan says of one point."""
+    return _narrowed(plan, lambda binding: binding.point == point, lambda edge: edge.point == point)
+
+
+def only_hook(plan: Plan, hook: str) -> Plan:
+    """Return every point at which the hook fires, and there the hook, its edges and who stands at their other ends."""
+    edges = [edge for edge in plan.edges if hook in (edge.first, edge.then)]
+    shown = {(edge.point, name) for edge in edges for name in (edge.first, edge.then)}
+    return _narrowed(
+        plan,
+        lambda binding: binding.hook == hook or (binding.point, binding.hook) in shown,
+        lambda edge: hook in (edge.first, edge.then),
+    )
+
+
+def _narrowed(plan: Plan, bound: Callable[[Binding], bool], stated: Callable[[Edge], bool]) -> Plan:
+    bindings = tuple(filter(bound, plan.bindings))
+    there = {binding.hook for binding in bindings}
+    return replace(
+        plan,
+        hooks=tuple(hook for hook in plan.hooks if hook.name in there),
+        bindings=bindings,
+        edges=tuple(filter(stated, plan.edges)),
+        given_way=tuple(given for given in plan.given_way if stated(given.edge)),
+    )

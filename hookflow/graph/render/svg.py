@@ -1,0 +1,233 @@
+"""A plan as a picture that stands alone: SVG without fonts, scripts or styles from elsewhere, for light and dark.
+
+Kinds of edges are told apart by their strokes: solid, double, dashed, dotted. What lies below the pointer says where
+it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from html import escape as escape_html
+from itertools import pairwise
+
+from hookflow.graph.plan import Binding, EdgeKind, Plan
+from hookflow.graph.render.lanes import (
+    INDENT,
+    MARGIN,
+    NAME_LINE,
+    NOTE_CELL,
+    NOTE_LINE,
+    PAD,
+    XY,
+    Arrow,
+    Box,
+    Lane,
+    Picture,
+    Rail,
+    label_note,
+    lay_out,
+)
+from hookflow.graph.render.words import KINDS, cells, gave_way, marks, place_of, plain, slots, title_of, wrapped
+
+COLOURS = """\
+svg.plan { --page: #ffffff; --lane: #f4f5f7; --edge: #c9cdd4; --box: #ffffff; --ink: #1b1f24; --dim: #59616b; }
+@media (prefers-color-scheme: dark) {
+  svg.plan { --page: #15181c; --lane: #1e2228; --edge: #444b55; --box: #2a2f37; --ink: #e8eaed; --dim: #a6adb7; }
+}
+@media print {
+  svg.plan { --page: #ffffff; --lane: #f4f5f7; --edge: #c9cdd4; --box: #ffffff; --ink: #1b1f24; --dim: #59616b; }
+}"""
+
+STYLE = """\
+.plan text { fill: var(--ink); font: 12px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }
+.plan .title { font: bold 15px system-ui, "DejaVu Sans", Helvetica, Arial, sans-serif; }
+.plan .note { font-size: 10px; fill: var(--dim); }
+.plan .name { font-weight: bold; }
+.plan .page { fill: var(--page); }
+.plan .lane { fill: var(--lane); stroke: var(--edge); }
+.plan .box { fill: var(--box); stroke: var(--ink); }
+.plan .half, .plan .tip, .plan .knot { fill: var(--ink); stroke: none; }
+.plan .line, .plan .rail { fill: none; stroke: var(--ink); stroke-width: 1.2; }
+.plan .rail { stroke: var(--dim); }
+.plan .class .line { stroke-width: 3.6; }
+.plan .class .hollow { stroke: var(--lane); stroke-width: 1.4; }
+.plan .flow .line { stroke-dasharray: 6 3; }
+.plan .pair .line { stroke-dasharray: 1.5 2.5; }
+.plan .grab { fill: none; stroke: transparent; stroke-width: 8; pointer-events: stroke; }"""
+
+
+def as_svg(plan: Plan, title: str = "") -> str:
+    """Draw every point that has bindings, a lane each."""
+    return "\n".join(_Drawing(plan, title or title_of(plan)).lines())
+
+
+class _Drawing:
+    """A plan, where everything stands, and the notes below the lanes."""
+
+    def __init__(self, plan: Plan, title: str) -> None:
+        self.plan = plan
+        self.title = title
+        self.picture = lay_out(plan, top=MARGIN + 32)
+        self.kinds = [kind for kind in KINDS if any(edge.kind == kind for edge in plan.edges)]
+        self.width = max(self.picture.width, cells(title) * 9.5 + 2 * MARGIN, 480)
+        columns = int((self.width - 2 * MARGIN) / NOTE_CELL) - 2
+        self.gave_way = [line for given in plan.given_way for line in wrapped([gave_way(given)], columns)]
+        self.halves = any(binding.half != "whole" for binding in plan.bindings)
+        legend = 1 + len(self.kinds) + self.halves
+        self.height = self.picture.bottom + 2 * PAD + (legend + len(self.gave_way)) * NAME_LINE + MARGIN
+
+    def lines(self) -> Iterator[str]:
+        size = f'width="{_n(self.width)}" height="{_n(self.height)}" viewBox="0 0 {_n(self.width)} {_n(self.height)}"'
+        yield f'<svg xmlns="http://www.w3.org/2000/svg" class="plan" role="img" aria-labelledby="title desc" {size}>'
+        yield f'<title id="title">{escape(self.title)}</title>'
+        yield f'<desc id="desc">{escape(self._description())}</desc>'
+        yield f"<style>\n{COLOURS}\n{STYLE}\n</style>"
+        yield '<rect class="page" width="100%" height="100%"/>'
+        yield _text(MARGIN, MARGIN + 14, self.title, "title")
+        yield from self._guides(self.picture)
+        for lane in self.picture.lanes:
+            yield from self._lane(lane)
+        yield from (line for rail in self.picture.rails for line in _rail(rail))
+        yield from self._legend(self.picture.bottom + 2 * PAD + 8)
+        yield "</svg>"
+
+    def _description(self) -> str:
+        said = ["A lane for each point of the run, from top to bottom; in it the hooks from left to right as they fire"]
+        said += (
+            f"{lane.point.name}: {', '.join(box.binding.hook for box in lane.boxes)}" for lane in self.picture.lanes
+        )
+        return ". ".join(said) + "."
+
+    def _guides(self, picture: Picture) -> Iterator[str]:
+        """Yield a line from each lane down the lanes that are nested in it."""
+        for k, lane in enumerate(picture.lanes):
+            inner = None
+            for other in picture.lanes[k + 1 :]:
+                if other.x <= lane.x:
+                    break
+                inner = other
+            if inner is not None:
+                x = lane.x + INDENT / 2
+                yield f'<path class="rail" d="M{_n(x)} {_n(lane.y + lane.height)}V{_n(inner.y + inner.height)}"/>'
+
+    def _lane(self, lane: Lane) -> Iterator[str]:
+        yield f'<g class="point" data-point="{escape(lane.point.name)}">'
+        yield f"<title>{escape(f'{lane.point.name}: {lane.point.about}')}</title>"
+        yield _rect("lane", lane.x, lane.y, lane.width, lane.height, 5)
+        note = label_note(lane.point)
+        y = lane.boxes[0].y + 5 + 12
+        yield _text(lane.x + PAD, y, lane.point.name)
+        if note:
+            yield _text(lane.x + PAD, y + NOTE_LINE, note, "note")
+        for arrow in sorted(lane.arrows, key=lambda arrow: len(arrow.corners), reverse=True):
+            yield from _arrow(arrow)
+        for box in lane.boxes:
+            yield from self._box(box)
+        yield "</g>"
+
+    def _box(self, box: Box) -> Iterator[str]:
+        half = box.binding.half
+        yield f'<g class="hook" data-hook="{escape(box.binding.hook)}">'
+        yield f"<title>{escape(self._about(box.binding))}</title>"
+        yield _rect("box", box.x, box.y, box.width, box.height, 4)
+        if half != "whole":
+            yield _rect("half", box.x if half == "enter" else box.x + box.width - 4, box.y, 4, box.height, 2)
+        yield _text(box.x + PAD + 2, box.y + 5 + 12, box.binding.hook, "name")
+        for k, note in enumerate(box.notes):
+            yield _text(box.x + PAD + 2, box.y + 5 + NAME_LINE + 9 + k * NOTE_LINE, note, "note")
+        yield "</g>"
+
+    def _about(self, binding: Binding) -> str:
+        """Return what is shown below the pointer: what the hook is, when it fires, its slots, where it stands."""
+        hook = self.plan.hook(binding.hook)
+        call = f"{plain(hook.use)}({plain(hook.written_args)})"
+        said = [hook.name, plain(hook.about), call, f"{binding.method}({', '.join(binding.takes)})"]
+        said += [*marks(self.plan, binding), *slots(binding), plain(hook.where)]
+        return "\n".join(line for line in said if line)
+
+    def _legend(self, y: float) -> Iterator[str]:
+        yield _text(MARGIN, y + 4, "left to right: the order of firing", "note")
+        for kind in self.kinds:
+            y += NAME_LINE
+            yield from _stroke(kind, ((MARGIN, y), (MARGIN + 36, y)), hollow="var(--page)")
+            yield _text(MARGIN + 46, y + 4, KINDS[kind], "note")
+        if self.halves:
+            y += NAME_LINE
+            yield _rect("half", MARGIN + 8, y - 6, 4, 12, 2)
+            yield _rect("half", MARGIN + 24, y - 6, 4, 12, 2)
+            yield _text(MARGIN + 46, y + 4, "enters an around, leaves it: the lines on the right join the two", "note")
+        for line in self.gave_way:
+            y += NAME_LINE
+            yield _text(MARGIN, y + 4, line, "note")
+
+
+def _arrow(arrow: Arrow) -> Iterator[str]:
+    edge = arrow.link.edge
+    assert edge is not None
+    yield f'<g class="edge" data-first="{escape(edge.first)}" data-then="{escape(edge.then)}">'
+    yield f"<title>{escape(f'{edge.first} before {edge.then}: {KINDS[edge.kind]} ({place_of(edge)})')}</title>"
+    yield from _stroke(arrow.kind, arrow.corners)
+    if arrow.branch:
+        yield f'<circle class="knot" cx="{_n(arrow.branch[0])}" cy="{_n(arrow.branch[1])}" r="2.2"/>'
+    yield "</g>"
+
+
+def _stroke(kind: EdgeKind, corners: tuple[XY, ...], hollow: str = "") -> Iterator[str]:
+    """Yield a line with an arrowhead at its end, drawn as the kind of edge is."""
+    (_, above), (x, y) = corners[-2:]
+    along = (1, 0) if above == y else (0, 1)
+    back = x - 6 * along[0], y - 6 * along[1]
+    path = _path((*corners[:-1], back))
+    yield f'<g class="{kind}"><path class="grab" d="{path}"/><path class="line" d="{path}"/>'
+    if kind == "class":
+        style = f' style="stroke: {hollow}"' if hollow else ""
+        yield f'<path class="line hollow" d="{path}"{style}/>'
+    wing = 3.5 * along[1], 3.5 * along[0]
+    sides = [(back[0] - wing[0], back[1] - wing[1]), (x, y), (back[0] + wing[0], back[1] + wing[1])]
+    yield f'<path class="tip" d="M{"L".join(f"{_n(a)} {_n(b)}" for a, b in sides)}Z"/></g>'
+
+
+def _path(corners: Iterable[XY], radius: float = 3) -> str:
+    """Return a way with rounded corners; its parts run straight across or straight down."""
+    points = list(corners)
+    said = f"M{_n(points[0][0])} {_n(points[0][1])}"
+    for (before, corner), (_, after) in pairwise(pairwise(points)):
+        near, far = _toward(corner, before, radius), _toward(corner, after, radius)
+        said += f"L{_n(near[0])} {_n(near[1])}Q{_n(corner[0])} {_n(corner[1])} {_n(far[0])} {_n(far[1])}"
+    return said + f"L{_n(points[-1][0])} {_n(points[-1][1])}"
+
+
+def _toward(start: XY, goal: XY, length: float) -> XY:
+    def step(a: float, b: float) -> float:
+        return a + max(-length, min(length, b - a))
+
+    return step(start[0], goal[0]), step(start[1], goal[1])
+
+
+def _rail(rail: Rail) -> Iterator[str]:
+    binding = rail.binding
+    yield f'<g class="around" data-hook="{escape(binding.hook)}">'
+    yield f"<title>{escape(f'{binding.hook}: {binding.method}')}</title>"
+    yield f'<path class="rail" d="M{_n(rail.x - 6)} {_n(rail.top)}H{_n(rail.x)}V{_n(rail.bottom)}H{_n(rail.x - 6)}"/>'
+    for y in (rail.top, rail.bottom):
+        yield _text(rail.x - 9, y + 3.5, binding.hook, "note", ' text-anchor="end"')
+    yield "</g>"
+
+
+def _rect(class_: str, x: float, y: float, width: float, height: float, radius: float) -> str:
+    box = f'x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
+    return f'<rect class="{class_}" {box} rx="{_n(radius)}"/>'
+
+
+def _text(x: float, y: float, text: str, class_: str = "", more: str = "") -> str:
+    kind = f' class="{class_}"' if class_ else ""
+    return f'<text{kind} x="{_n(x)}" y="{_n(y)}"{more}>{escape(text)}</text>'
+
+
+def escape(text: str) -> str:
+    """Return a text as it may stand in XML and HTML, between tags or in an attribute."""
+    return escape_html(text, quote=True)
+
+
+def _n(number: float) -> str:
+    return f"{number:.1f}".removesuffix(".0")
