@@ -148,6 +148,11 @@ class Points:
     def __getitem__(self, name: str) -> Point:
         return self._by_name[name]
 
+    def in_iteration(self, name: str) -> bool:
+        """Say whether a point lies inside a training iteration, so that what fires there takes up some of its time."""
+        point = self[name]
+        return self.in_iteration(point.follows) if point.kind == "own" else point.unit == "it"
+
     @cached_property
     def pairs(self) -> dict[str, str]:
         """What `around_X` may name: every X that has a `before_X`, with the `after_X` that closes it."""

@@ -6,13 +6,9 @@ from dataclasses import dataclass
 
 from hookflow.events.records import PHASES
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.points import POINTS
 from hookflow.monitor.state import RunState
 from hookflow.monitor.timing import WINDOW
 from hookflow.monitor.words import percent
-
-INSIDE = frozenset(point.name for point in POINTS if point.unit == "it")
-"""The points inside a training iteration. What fires elsewhere costs the run time, but no iteration any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +33,7 @@ class Pace:
         seconds = sums["ns"] / 1e9
         booked = {phase: sums[phase] for phase in PHASES}
         # the log's own sum is of all firings, wherever: at the start of training, around an epoch
-        booked["hooks"] = sum(_spent(state, binding) for binding in plan.bindings)
+        booked["hooks"] = sum(_spent(state, plan, binding) for binding in plan.bindings)
         booked["other"] = 0
         whole = max(sums["ns"], sum(booked.values()))  # of an iteration under way some phases are booked already
         booked["other"] = whole - sum(booked.values())
@@ -62,21 +58,21 @@ def _eta(state: RunState, iteration: float) -> float | None:
     return left * iteration * beside
 
 
-def _spent(state: RunState, binding: Binding) -> int:
+def _spent(state: RunState, plan: Plan, binding: Binding) -> int:
     """Return the ns that firings of a binding took inside iterations of the last minute; 0 where it fires elsewhere."""
-    return state.timing(binding.id).spent(state.now) if binding.point in INSIDE else 0
+    return state.timing(binding.id).spent(state.now) if plan.points.in_iteration(binding.point) else 0
 
 
-def share(state: RunState, pace: Pace, *bindings: Binding) -> float:
+def share(state: RunState, plan: Plan, pace: Pace, *bindings: Binding) -> float:
     """Return the share of the last minute's iterations that these bindings took; 0 for what fires elsewhere."""
-    return sum(_spent(state, binding) for binding in bindings) / pace.whole if pace.whole else 0.0
+    return sum(_spent(state, plan, binding) for binding in bindings) / pace.whole if pace.whole else 0.0
 
 
 def costliest(state: RunState, plan: Plan, pace: Pace) -> list[tuple[str, float]]:
     """Return the hooks that took a share of the last minute's iterations, the costliest first."""
     shares: dict[str, float] = {}
     for binding in plan.bindings:
-        shares[binding.hook] = shares.get(binding.hook, 0.0) + share(state, pace, binding)
+        shares[binding.hook] = shares.get(binding.hook, 0.0) + share(state, plan, pace, binding)
     return sorted(((hook, taken) for hook, taken in shares.items() if taken), key=lambda item: -item[1])
 
 

@@ -155,9 +155,11 @@ def _beginning(live: Live) -> list[str]:
         facts = {key: data[key] for key in ("name", "examples", "batches", "batch_size")}
         lines.append(_line(f"data {mark}", split=split, **facts, note=data["note"] or "none"))
     if live.plan:
-        lines.append(
-            _line("plan", hooks=len(live.plan.hooks), bindings=len(live.plan.bindings), edges=len(live.plan.edges))
-        )
+        plan = live.plan
+        facts = {"hooks": len(plan.hooks), "bindings": len(plan.bindings), "edges": len(plan.edges)}
+        shuffled = {"shuffled_with_seed": plan.shuffle} if plan.shuffle is not None else {}
+        lines.append(_line("plan", **facts, **shuffled))
+        lines += [_line("WARNING", text=str(warning.message)) for warning in plan.warnings]
     return lines
 
 

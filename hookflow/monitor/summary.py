@@ -11,7 +11,6 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import examine
-from hookflow.monitor.pace import INSIDE
 from hookflow.monitor.paint import clean
 from hookflow.monitor.state import RunState, lower_is_better
 from hookflow.monitor.view import NO_PLAN
@@ -61,7 +60,7 @@ def _costs(state: RunState, plan: Plan) -> str:
     outside: Counter[str] = Counter()
     for binding in plan.bindings:
         if spent := state.timing(binding.id).total:
-            (inside if binding.point in INSIDE else outside)[binding.hook] += spent
+            (inside if plan.points.in_iteration(binding.point) else outside)[binding.hook] += spent
     costs = []
     if inside and state.iterating:
         shares = ", ".join(f"{hook} {percent(ns / state.iterating)} %" for hook, ns in inside.most_common(3))

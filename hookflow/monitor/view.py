@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.points import POINTS
 from hookflow.monitor.health import Health
 from hookflow.monitor.journal import Entry
 from hookflow.monitor.machine import Machine
@@ -64,14 +63,12 @@ class Scene:
     pace: Pace = field(init=False)
 
     def __post_init__(self) -> None:
-        known = [point.name for point in POINTS]
-        own = dict.fromkeys(binding.point for binding in self.plan.bindings if binding.point not in known)
-        self.points = [*known, *own]
+        self.points = [point.name for point in self.plan.points]
         self.pace = Pace.of(self.state, self.plan)
 
     def share(self, *bindings: Binding) -> float:
         """Return the share of the last minute's iterations that these bindings took."""
-        return share(self.state, self.pace, *bindings)
+        return share(self.state, self.plan, self.pace, *bindings)
 
     @property
     def point(self) -> str:

@@ -95,13 +95,12 @@ def plan() -> Plan:
             half = "exit" if (hook, point) == ("ema", "after_val") else half
             method = "around_val" if half != "whole" else point
             trigger = HOOKS[hook][3][point][0]
-            bindings.append(Binding(len(bindings), hook, point, method, half, ("run",), trigger, HOOKS[hook][2]))  # type: ignore[arg-type]
+            takes, reads = ("run",), ("outputs",)
+            bindings.append(Binding(len(bindings), hook, point, method, half, takes, trigger, HOOKS[hook][2], reads))  # type: ignore[arg-type]
     return Plan(
         pipeline="cifar",
         hooks=tuple(
-            PlannedHook(
-                name, use, args, phase, f"About {name}.", f"cifar.toml:{20 + 4 * at}", ("outputs",), (), "disable"
-            )
+            PlannedHook(name, use, args, phase, f"About {name}.", f"cifar.toml:{20 + 4 * at}", "disable")
             for at, (name, (use, args, phase, _)) in enumerate(HOOKS.items())
         ),
         bindings=tuple(bindings),

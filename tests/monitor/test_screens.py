@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
+from hookflow.graph.plan import Edge, GivenWay
 from hookflow.monitor.health import Health
 from hookflow.monitor.layout import screen
 from hookflow.monitor.view import Scene
@@ -149,7 +151,7 @@ def test_many_points_say_how_many_are_not_shown(scene: At) -> None:
     shown.view.unbound = True
     shown.view.point = "before_run"
     text = drawn(shown, 80, 24)
-    assert "↓ 19 more" in text
+    assert "↓ 23 more" in text
     assert "after_load_checkpoint" in text
 
 
@@ -175,3 +177,28 @@ def test_wide_characters_keep_the_columns(scene: At) -> None:
         shown.state.journal.add(shown.state.now, "warn", "数据加载器太慢了", "数据" * length)
     for width in (60, 61, 80, 81, 120, 121):
         drawn(shown, width, 40)
+
+
+def test_a_shuffled_run_says_so_and_by_which_seed(scene: At) -> None:
+    shown = scene()
+    shown.plan = replace(shown.plan, shuffle=7)
+    for width in (120, 80):
+        assert "SHUFFLED 7" in drawn(shown, width, 24)
+
+
+def test_a_hooks_page_tells_flows_what_gave_way_and_a_phase_that_an_edge_has_moved(scene: At) -> None:
+    shown = scene()
+    point = "after_train_iter"
+    flow = Edge(point, "schedule", "log", "flow", "", ("lr",))
+    gave = Edge(point, "log", "schedule", "flow", "", ("outputs",))
+    bindings = tuple(
+        replace(b, phase="last") if (b.hook, b.point) == ("log", point) else b for b in shown.plan.bindings
+    )
+    given_way = (GivenWay(gave, (flow,)),)
+    shown.plan = replace(shown.plan, edges=(*shown.plan.edges, flow), given_way=given_way, bindings=bindings)
+    shown.view.page, shown.view.point, shown.view.hook = "hook", point, 4
+    text = drawn(shown, 100, 40)
+    assert "log @ after_train_iter" in text
+    assert "last   (an edge moves it from late)" in text
+    assert "flow: lr" in text
+    assert "flow: outputs, given way" in text

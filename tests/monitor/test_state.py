@@ -57,7 +57,7 @@ def test_shares_are_of_the_last_minute() -> None:
         state.minute.add(second, {"forward": 60_000_000}, entry(100_000_000), 8, 0)
         state.now = second
     pace = Pace.of(state, plan())
-    assert share(state, pace, clip) == pytest.approx(0.03)
+    assert share(state, plan(), pace, clip) == pytest.approx(0.03)
     assert pace.iters_per_s == pytest.approx(10.0)
     assert pace.samples_per_s == pytest.approx(80.0)
 
@@ -70,7 +70,7 @@ def test_what_fires_outside_iterations_makes_no_run_hook_bound() -> None:
     state.minute.add(1.0, {"forward": 95, "hooks": 905}, entry(100), 8, 0)  # the log books every firing to its hooks
     state.now = 1.0
     pace = Pace.of(state, plan())
-    assert share(state, pace, outside) == 0
+    assert share(state, plan(), pace, outside) == 0
     assert (pace.phases["hooks"], pace.phases["forward"]) == (0, 0.95)
     assert verdict(state, plan(), pace) == "compute-bound, hooks 0.0 %"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from textual.strip import Strip
 
 from hookflow.events.histogram import bounds
-from hookflow.graph.plan import Binding
-from hookflow.monitor.pace import INSIDE
+from hookflow.graph.plan import Binding, PlannedHook
 from hookflow.monitor.paint import Part, boxed, fit, row, wrapped
 from hookflow.monitor.view import Scene
 from hookflow.monitor.words import clock, ms, percent
@@ -50,7 +49,8 @@ def _hook(scene: Scene, width: int) -> tuple[str, list[Strip]]:
 
 def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     hook, timing = scene.plan.hook(binding.hook), scene.state.timing(binding.id)
-    taken = f"{percent(scene.share(binding))} %" if binding.point in INSIDE else "none: it fires outside iterations"
+    inside = scene.plan.points.in_iteration(binding.point)
+    taken = f"{percent(scene.share(binding))} %" if inside else "none: it fires outside iterations"
     figures = (
         f"{timing.count} firings   last {ms(timing.last)}   p50 {ms(timing.percentile(0.5))}"
         f"   p95 {ms(timing.percentile(0.95))}   max {ms(timing.longest)} ms   share {taken}"
@@ -62,7 +62,7 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
         "fires": f"{binding.trigger}" or "always",
         "method": f"{binding.method}({', '.join(binding.takes)})"
         + ("" if binding.half == "whole" else f"  {binding.half}"),
-        "phase": binding.phase,
+        "phase": binding.phase + (f"   (an edge moves it from {hook.phase})" if _moved(binding, hook) else ""),
         "reads": ", ".join(binding.reads) or "nothing declared",
         "writes": ", ".join(binding.writes) or "nothing declared",
         "on error": f"{hook.on_error}{'   (now switched off)' if binding.hook in scene.state.disabled else ''}",
@@ -76,14 +76,21 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
 
 
 def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:
+    given_way = [given.edge for given in scene.plan.given_way if given.edge.point == binding.point]
     lines = []
-    for edge in scene.plan.edges_at(binding.point):
+    for edge in (*scene.plan.edges_at(binding.point), *given_way):
         if binding.hook in (edge.first, edge.then):
             after = edge.then == binding.hook
             other = edge.first if after else edge.then
             parts: list[Part] = [(f" {'after' if after else 'before':<10}", "dim"), (fit(other, 24), "")]
-            lines.append(row(width, *parts, (f" {edge.kind}: {edge.where}", "dim")))
+            source = f"flow: {', '.join(edge.slots)}" if edge.kind == "flow" else f"{edge.kind}: {edge.where}"
+            lines.append(row(width, *parts, (f" {source}{', given way' * (edge in given_way)}", "dim")))
     return lines or [row(width, (f" {'edges':<10}", "dim"), "none: only phase and the file's order place it")]
+
+
+def _moved(binding: Binding, hook: PlannedHook) -> bool:
+    """Say whether a hook fires in another phase than its own; the second half of an `around` mirrors it anyway."""
+    return binding.half != "exit" and binding.phase != hook.phase
 
 
 def _histogram(scene: Scene, binding: Binding, width: int) -> list[Strip]:

@@ -39,6 +39,7 @@ def title(scene: Scene, width: int) -> Strip:
         (7 if width >= 100 else 3, ("hookflow", "title")),
         (8, (scene.name, "strong")),
         (5, (f"#{short}", "dim")),
+        (6, (f"SHUFFLED {scene.plan.shuffle}" if scene.plan.shuffle is not None else "", "warn")),
         (9, state_word),
         (6, (span(state.elapsed), "")),
         (4, (f"{run.get('device', '')} {run.get('precision', '')}".strip(), "dim")),

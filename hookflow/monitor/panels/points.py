@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from textual.strip import Strip
 
-from hookflow.graph.points import POINTS
-from hookflow.monitor.pace import INSIDE
 from hookflow.monitor.paint import Part, boxed, fit, highlighted, row, window
 from hookflow.monitor.timing import WINDOW
 from hookflow.monitor.view import Scene
@@ -44,7 +42,7 @@ def points(scene: Scene, width: int, height: int) -> list[Strip]:
 def _line(scene: Scene, point: str, name: int, cells: int, wide: bool, inner: int) -> Strip:
     bound = scene.plan.at(point)
     here = point == scene.point
-    label = " " * POINTS[point].depth + point if wide and point in POINTS else point
+    label = " " * scene.plan.points[point].depth + point if wide else point
     counts = [scene.state.timing(binding.id).cells(scene.state.now, cells) for binding in bound]
     heat = [(sum(fired for fired, _ in cell), sum(ns for _, ns in cell)) for cell in zip(*counts, strict=True)]
     alive = any(fired for fired, _ in heat)
@@ -52,7 +50,7 @@ def _line(scene: Scene, point: str, name: int, cells: int, wide: bool, inner: in
     number = f" {len(bound) or '':>2} " if wide else " "
     parts: list[Part] = [("▸" if here else " ", "focus"), (fit(label, name), style), (number, "dim")]
     parts += [_heat(fired, ns / (WINDOW / cells * 1e9)) for fired, ns in heat] or [(" " * cells, "")]
-    taken = percent(scene.share(*bound)) if alive and point in INSIDE else "·" if bound else ""
+    taken = percent(scene.share(*bound)) if alive and scene.plan.points.in_iteration(point) else "·" if bound else ""
     line = row(inner, *parts, (f" {taken:>5}", style if alive or here else "faint"))
     return highlighted(line) if here else line
 
