@@ -122,11 +122,24 @@ def _first_names(function: Callable[..., Any], count: int) -> list[str]:
     return [p.name for p in _parameters(function) if p.kind in positional][:count]
 
 
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+def _parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """Return the parameters; none for what is written in C without a signature to read."""
+    return _signature(function) or ()
+
+
+def _signature(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
     try:
-        return list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # some functions written in C have no signature to read
-        return []
+        return _read_signature(function)
+    except TypeError:  # a callable object that cannot be a key
+        return _read_signature.__wrapped__(function)
+
+
+@cache
+def _read_signature(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
+    try:
+        return tuple(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return None
 
 
 def _places(name: str, points: Points) -> list[tuple[str, Half]]:
@@ -161,9 +174,10 @@ def wrong_arguments(
     `place` gives the place of an argument by its name (or its place in a list, as text), and that of the call for an
     empty name; `filled` names the arguments that somebody else gives.
     """
-    parameters = {p.name: p for p in _parameters(make)}
-    if not parameters and not _has_signature(make):
+    signature = _signature(make)
+    if signature is None:
         return
+    parameters = {p.name: p for p in signature}
     kinds = {p.kind for p in parameters.values()}
     named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
     if isinstance(args, Mapping):
@@ -185,25 +199,24 @@ def wrong_arguments(
         yield Problem(f"{called} needs the argument " + ", ".join(f'"{name}"' for name in missing), place(""))
 
 
-def _has_signature(make: Callable[..., Any]) -> bool:
-    try:
-        inspect.signature(make)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
 def _wrong_value(make: Callable[..., Any], called: str, name: str, value: Any, where: Where) -> Iterator[Problem]:
     """Hold a value of the file against the annotation of its argument, as strictly as JSON would be: "3" is no 3."""
     try:
-        _adapter(make, name).validate_json(json.dumps(value), strict=True)
+        argument_type(make, name).validate_json(json.dumps(value), strict=True)
     except ValidationError as error:
         said, hint = wrong_value(error.errors(include_url=False)[0], f'{called}: "{name}"')
         yield Problem(said, where, hint)
 
 
-@cache
-def _adapter(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:
+def argument_type(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:
+    """Return what holds a value against the annotation of an argument of a class or function."""
     function = vars(make).get("__init__", make) if isinstance(make, type) else make
+    if not isinstance(make, type) and not inspect.isroutine(make):
+        function = type(make).__call__  # an object that can be called
+    return _type_of(function, name)
+
+
+@cache
+def _type_of(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:
     annotation = typing.get_type_hints(function, include_extras=True).get(name, Any)
     return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
