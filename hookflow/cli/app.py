@@ -9,6 +9,7 @@ import typer
 
 from hookflow.cli.check import check
 from hookflow.cli.graph import graph
+from hookflow.cli.hooks import hooks
 from hookflow.cli.points import points
 from hookflow.cli.replay import replay
 from hookflow.cli.run import run
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, check, graph, why, points, watch, replay, runs):
+for command in (run, check, graph, why, points, hooks, watch, replay, runs):
     app.command()(command)
 
 

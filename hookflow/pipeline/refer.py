@@ -29,7 +29,7 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
     if not colon or not module_name or not name:
         _fail(f'there is nothing called "{use}"', where, nearest(use, short) or _forms(short))
     if module_name.endswith(".py"):
-        module = _from_file(base / module_name, module_name, where)
+        module = import_file(base / module_name, module_name, where)
     else:
         module = _from_package(module_name, name, base, where)
     found: Any = module
@@ -69,7 +69,7 @@ def _nearest_module(missing: str) -> str:
     return hint.replace('"', f'"{package}.', 1) if dot else hint
 
 
-def _from_file(path: Path, shown: str, where: Where | None) -> ModuleType:
+def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
     """Import a file by its path; a file that several hooks come from is imported once."""
     full = path.resolve()
     name = f"{full.stem}_{zlib.crc32(str(full).encode()):08x}"

@@ -1,0 +1,192 @@
+"""`hookflow hooks`: which hooks can be used here, and how one of them is used."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from inspect import isfunction
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hookflow.cli import complete
+from hookflow.cli.options import PipelineOption
+from hookflow.hooks.registry import BUILT_IN, installed, rivals
+
+if TYPE_CHECKING:
+    from hookflow.cli.target import Target
+    from hookflow.graph.points import Points
+    from hookflow.hooks.describe import Description
+
+Row = tuple[str, str]
+"""A name, and what is said of it."""
+
+
+def hooks(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help='A hook to tell all about: a short name, "package.module:Name", "./file.py:Name", '
+            "or a hook of the pipeline.",
+            show_default=False,
+            autocompletion=complete.known_hooks,
+        ),
+    ] = None,
+    pipeline: PipelineOption = None,
+) -> None:
+    """List the hooks that can be used here, or tell all about one of them.
+
+    These are the built-in ones, those that installed packages offer (entry points of the group "hookflow.hooks"),
+    and, with --pipeline, what the files offer that the pipeline takes hooks from.
+    """
+    target = None
+    if pipeline is not None:
+        from hookflow.cli.target import open_target
+
+        target = open_target(pipeline)
+    width = shutil.get_terminal_size().columns
+    print("\n".join(_list(target, width) if name is None else _one(name, target, width)))
+
+
+def _list(target: Target | None, width: int) -> Iterator[str]:
+    sections: dict[str, list[Row]] = {"built in": [(name, _sentence(use)) for name, use in BUILT_IN.items()]}
+    if offers := [offered for several in installed().values() for offered in several]:
+        sections["from installed packages"] = [
+            (offered.name, f"{offered.package}: {_clash(offered.name, offered.use) or _sentence(offered.use)}")
+            for offered in offers
+        ]
+    if target is not None:
+        for file, rows in _own(target).items():
+            sections[f"in {file}"] = rows
+    left = max(len(name) for rows in sections.values() for name, _ in rows) + 4
+    for title, rows in sections.items():
+        yield title
+        yield from _table(rows, left, width)
+        yield ""
+    yield "hookflow hooks NAME tells all about one of them."
+
+
+def _sentence(use: str) -> str:
+    from hookflow.errors import UserError
+    from hookflow.hooks.compile import find_hook
+    from hookflow.hooks.inspect import about
+
+    try:
+        return about(find_hook(use, Path(), None))
+    except UserError as error:  # one that is broken keeps nobody from the others
+        return "; ".join(problem.message for problem in error.problems)
+
+
+def _clash(name: str, use: str) -> str:
+    """Say that a short name means something else, or several things; an empty text when it does not."""
+    if name in BUILT_IN:
+        return f'hidden by the built-in hook of that name; write use = "{use}"'
+    if rivals(name):
+        return f'several packages offer that name; write use = "{use}"'
+    return ""
+
+
+def _own(target: Target) -> dict[str, list[Row]]:
+    """Return what each file that the pipeline takes hooks from offers, as one would write it."""
+    from hookflow.hooks.inspect import about
+    from hookflow.pipeline.refer import import_file
+
+    uses = (hook.use.rpartition(":")[0] for hook in target.loaded.pipeline.hooks.values())
+    found: dict[str, list[Row]] = {}
+    for file in dict.fromkeys(file for file in uses if file.endswith(".py")):
+        module = import_file(target.base / file, file, None)
+        there = [thing for thing in vars(module).values() if getattr(thing, "__module__", "") == module.__name__]
+        able = [thing for thing in there if _can_be_hook(thing, target.plan.points)]
+        found[file] = [(f"{file}:{thing.__name__}", about(thing)) for thing in able]
+    return found
+
+
+def _can_be_hook(thing: Any, points: Points) -> bool:
+    """Say whether a class has a method for a point, or some point offers all that a function takes."""
+    from hookflow.hooks.describe import fitting_point
+    from hookflow.hooks.inspect import methods
+
+    if isinstance(thing, type):
+        return bool(methods(thing, points)[0])
+    return isfunction(thing) and not thing.__name__.startswith("_") and fitting_point(thing, points) is not None
+
+
+def _one(name: str, target: Target | None, width: int) -> Iterator[str]:
+    from hookflow.graph.points import POINTS
+    from hookflow.hooks.compile import find_hook
+    from hookflow.hooks.describe import describe
+
+    declared = target.loaded.pipeline.hooks if target else {}
+    use = declared[name].use if name in declared else name
+    hook = find_hook(use, target.base if target else Path(), None)
+    told = describe(hook, target.plan.points if target else POINTS)
+    yield use if ":" in use else f"{use}  ({hook.__module__}:{hook.__qualname__})"
+    yield from _wrap(told.about, width)
+    yield ""
+    yield from (f"wrong: {said}\n" for said, _ in told.faults)
+    yield from _methods(told)
+    yield ""
+    if stands := list(_stands(told)):
+        yield from (f"{key:<8}  {said}" for key, said in stands)
+        yield ""
+    if told.arguments:
+        yield "arguments"
+        rows = [
+            (_assigned(argument.name, argument.default), f"{argument.kind}: {argument.about}".rstrip(": "))
+            for argument in told.arguments
+        ]
+        yield from _table(rows, max(len(left) for left, _ in rows) + 4, width)
+        yield ""
+    yield "in a pipeline"
+    yield textwrap.indent(told.as_toml(name if name in declared else _table_name(use), use), "  ")
+
+
+def _methods(told: Description) -> Iterator[str]:
+    """Yield the methods as a table: what they take, and the slots that they read and write."""
+    if not told.methods:
+        yield f"a plain function: it fires where `points` says, e.g. {told.fits}" if told.fits else "a plain function"
+        return
+    rows = [("methods", "reads", "writes", "")]
+    for method in told.methods:
+        called = f"  {method.name}({', '.join(method.takes)})"
+        reads, writes = (" ".join(slots.get(method.name, ())) for slots in (told.reads, told.writes))
+        rows.append((called, reads, writes, "" if method.name in told.bound else "where `points` says"))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    shown = [column for column in range(4) if any(row[column] for row in rows[1:])]
+    for row in rows:
+        yield "  ".join(f"{row[column]:<{widths[column]}}" for column in shown).rstrip()
+
+
+def _stands(told: Description) -> Iterator[Row]:
+    """Yield how the class wants to stand among others."""
+    if told.phase != "normal":
+        yield "phase", told.phase
+    for key in ("after", "before", "requires", "modules"):
+        if names := getattr(told, key):
+            yield key, ", ".join(names)
+
+
+def _assigned(name: str, default: str | None) -> str:
+    if default is None:
+        return f"{name}  (needed)"
+    return f"{name} = {default}" if default else name
+
+
+def _table_name(use: str) -> str:
+    """Return a name for a hook's table: the short name, or that of the class or function."""
+    name = use.rpartition(":")[2].rpartition(".")[2]
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+
+
+def _table(rows: Sequence[Row], left: int, width: int) -> Iterator[str]:
+    for name, said in rows:
+        first, *rest = _wrap(said, width - left) or [""]
+        yield f"  {name:<{left - 2}}{first}".rstrip()
+        yield from (f"{'':<{left}}{line}" for line in rest)
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, min(max(width, 30), 100), break_on_hyphens=False)

@@ -1,0 +1,186 @@
+"""What a hook is, for people who look for one: its sentence, its methods, and how it is called in a pipeline."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
+
+from hookflow.errors import Problem, UserError
+from hookflow.graph.points import Points
+from hookflow.hooks.inspect import Fault, Method, about, argument_type, methods, slots
+
+EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
+"""Values for an argument that must be given; the first that is allowed is as good as any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """An argument of a hook, in words; `default` is None where it must be given, and `example` a value that may be."""
+
+    name: str
+    kind: str
+    about: str
+    default: str | None
+    example: str
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A hook's class, or a plain function; `faults` is what is wrong with it.
+
+    `methods` stand in the order of a run, an `around` as its first half; `bound` names those that fire unless the file
+    says otherwise. `reads` and `writes` are slots by the method's name. `fits` is a point whose arguments are enough
+    for a function; `needs_modules` says that the file must name modules.
+    """
+
+    about: str
+    methods: tuple[Method, ...]
+    bound: tuple[str, ...]
+    reads: Mapping[str, tuple[str, ...]]
+    writes: Mapping[str, tuple[str, ...]]
+    phase: str
+    after: tuple[str, ...]
+    before: tuple[str, ...]
+    requires: tuple[str, ...]
+    modules: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    fits: str
+    needs_modules: bool
+    faults: tuple[Fault, ...]
+
+    def as_toml(self, name: str, use: str) -> str:
+        """Return a table for a pipeline file, with all that must be given."""
+        lines = [f"[hooks.{name}]", f"use = {_toml(use)}"]
+        if self.fits:
+            lines.append(f"points = [{_toml(self.fits)}]")
+        if self.needs_modules:
+            lines.append('modules = ["*"]')
+        needed = [f"{argument.name} = {argument.example}" for argument in self.arguments if argument.default is None]
+        return "\n".join(lines + ([f"args = {{ {', '.join(needed)} }}"] if needed else []))
+
+
+def describe(hook: Callable[..., Any], points: Points) -> Description:
+    """Look into a hook's class or function. Raises UserError when it can be no hook."""
+    found, faults = methods(hook, points) if isinstance(hook, type) else ([], [])
+    if isinstance(hook, type) and not found:
+        raise UserError(Problem(said, hint=hint) for said, hint in faults)
+    order = {point.name: k for k, point in enumerate(points)}
+    once = sorted((method for method in found if method.half != "exit"), key=lambda method: order[method.point])
+    wanted = getattr(hook, "points", None)
+    bound = [method for method in once if wanted is None or {method.point, method.name} & set(wanted)]
+    modules = _stated(hook, "modules") if any(points[m.point].kind == "module" for m in bound) else None
+    names = dict.fromkeys([method.name for method in found] or [""])
+    reads, wrong_reads = slots(hook, "reads", names)
+    writes, wrong_writes = slots(hook, "writes", names)
+    offered = set() if isinstance(hook, type) else {name for point in points for name in point.offers}
+    return Description(
+        about=about(hook),
+        methods=tuple(once),
+        bound=tuple(method.name for method in bound),
+        reads=reads,
+        writes=writes,
+        phase=str(getattr(hook, "phase", "normal")),
+        after=_stated(hook, "after"),
+        before=_stated(hook, "before"),
+        requires=_stated(hook, "requires"),
+        modules=modules or (),
+        arguments=tuple(_arguments(hook, offered)),
+        fits="" if isinstance(hook, type) else fitting_point(hook, points) or "",
+        needs_modules=modules == (),
+        faults=(*faults, *wrong_reads, *wrong_writes),
+    )
+
+
+def fitting_point(function: Callable[..., Any], points: Points) -> str | None:
+    """Return a point that offers all that a plain function must be given; None when there is none."""
+    needed = {p.name for p in _named(function) if p.default is p.empty}
+    usual = ("after_train_epoch", "after_train_iter", *(point.name for point in points))
+    return next((name for name in usual if needed <= set(points[name].offers)), None)
+
+
+def _stated(hook: Callable[..., Any], key: str) -> tuple[str, ...]:
+    """Return the names that a class attribute holds; an attribute of that name may be something else altogether."""
+    names = getattr(hook, key, ())
+    return tuple(names) if isinstance(names, list | tuple | set | frozenset) else ()
+
+
+def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument]:
+    for parameter in _named(hook):
+        if parameter.name in offered:
+            continue
+        schema = _schema(hook, parameter.name)
+        given = parameter.default is not parameter.empty
+        yield Argument(
+            name=parameter.name,
+            kind=_in_words(schema) or "anything",
+            about=str(schema.get("description", "")),
+            default=_toml(parameter.default) if given else None,
+            example=_toml(schema["enum"][0] if "enum" in schema else _example(hook, parameter.name)),
+        )
+
+
+def _named(hook: Callable[..., Any]) -> list[inspect.Parameter]:
+    try:
+        parameters = inspect.signature(hook).parameters.values()
+    except (TypeError, ValueError):  # some functions written in C have no signature to read
+        return []
+    return [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+
+
+def _schema(hook: Callable[..., Any], name: str) -> Mapping[str, Any]:
+    try:
+        return argument_type(hook, name).json_schema()
+    except (PydanticInvalidForJsonSchema, NameError):  # a type that no file could write, or that is not imported
+        return {}
+
+
+def _example(hook: Callable[..., Any], name: str) -> Any:
+    for example in EXAMPLES:
+        try:
+            argument_type(hook, name).validate_json(json.dumps(example), strict=True)
+        except (ValidationError, NameError):
+            continue
+        return example
+    return "…"
+
+
+_WORDS = {
+    "integer": "a whole number",
+    "number": "a number",
+    "string": "a text",
+    "boolean": "true or false",
+    "array": "a list",
+    "object": "a table",
+}
+_BOUNDS = {
+    "minimum": "at least",
+    "exclusiveMinimum": "above",
+    "maximum": "at most",
+    "exclusiveMaximum": "below",
+}
+
+
+def _in_words(schema: Mapping[str, Any]) -> str:
+    """Return which values JSON Schema admits, but for null: TOML has none, one leaves the argument out."""
+    if "anyOf" in schema:
+        return " or ".join(filter(None, (_in_words(one) for one in schema["anyOf"])))
+    if "enum" in schema:
+        return " or ".join(map(_toml, schema["enum"]))
+    bounds = " and ".join(f"{words} {schema[bound]}" for bound, words in _BOUNDS.items() if bound in schema)
+    return f"{_WORDS.get(schema.get('type', ''), '')} {bounds}".strip()
+
+
+def _toml(value: Any) -> str:
+    """Return a plain value as TOML writes it; nothing for None."""
+    if value is None:
+        return ""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except TypeError:
+        return repr(value)
