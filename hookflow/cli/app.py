@@ -8,12 +8,14 @@ import sys
 import typer
 
 from hookflow.cli.check import check
+from hookflow.cli.diff import diff
 from hookflow.cli.graph import graph
 from hookflow.cli.hooks import hooks
 from hookflow.cli.points import points
 from hookflow.cli.replay import replay
 from hookflow.cli.run import run
 from hookflow.cli.runs import runs
+from hookflow.cli.schema import schema
 from hookflow.cli.watch import watch
 from hookflow.cli.why import why
 from hookflow.errors import UserError
@@ -25,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, check, graph, why, points, hooks, watch, replay, runs):
+for command in (run, check, graph, why, points, hooks, diff, schema, watch, replay, runs):
     app.command()(command)
 
 

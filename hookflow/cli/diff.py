@@ -1,0 +1,113 @@
+"""`hookflow diff`: what differs between two pipelines, or two runs."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hookflow.cli import complete
+
+if TYPE_CHECKING:
+    from hookflow.cli.target import Target
+    from hookflow.graph.difference import Arrow, Change, Difference
+
+WIDTH = 100
+
+
+class Format(StrEnum):
+    """How a difference is shown."""
+
+    text = "text"
+    json = "json"
+
+
+def diff(
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="A pipeline file, or a run (id, name or folder).", autocompletion=complete.files_and_runs
+        ),
+    ],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other one.", autocompletion=complete.files_and_runs)],
+    format_: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.text,
+) -> None:
+    """Show what differs between two pipelines, between two runs, or between a pipeline and a run.
+
+    These are the keys, the hooks and where they fire, the edges, and the order in which hooks fire that both have.
+    Of a run it is the pipeline and the plan that it was started with.
+
+    Exits with 0 if nothing differs, with 1 if something does.
+    """
+    from hookflow.cli.target import open_target
+    from hookflow.graph.difference import difference
+
+    old, new = open_target(a), open_target(b)
+    found = difference((old.loaded.pipeline, old.plan), (new.loaded.pipeline, new.plan))
+    if format_ is Format.json:
+        print(json.dumps(found.to_json(), indent=1))
+    else:
+        print("\n".join(_lines(old, new, found)))
+    raise typer.Exit(1 if found else 0)
+
+
+def _lines(old: Target, new: Target, found: Difference) -> Iterator[str]:
+    if not found:
+        yield f"{old.name} and {new.name} amount to the same"
+        return
+    yield f"- {old.name}"
+    yield f"+ {new.name}"
+    for title, lines in (
+        ("keys", _keys(found.keys)),
+        ("hooks", _hooks(old, new, found)),
+        ("fire at", [*_points("-", found.unbound), *_points("+", found.bound)]),
+        ("edges", [*_arrows("-", found.edges_removed), *_arrows("+", found.edges_added)]),
+        ("order", [line for t in found.order for line in (t.point, *_order("-", t.old), *_order("+", t.new))]),
+    ):
+        if shown := list(lines):
+            yield f"\n{title}"
+            yield from (f"  {line}" for line in shown)
+
+
+def _keys(changes: Sequence[Change]) -> Iterator[str]:
+    width = max((len(change.key) for change in changes), default=0)
+    for change in changes:
+        old, new = _written(change.old), _written(change.new)
+        if width + len(old) + len(new) + 8 <= WIDTH:
+            yield f"{change.key:<{width}}  {old} → {new}"
+        else:
+            yield from (change.key, f"  - {old}", f"  + {new}")
+
+
+def _hooks(old: Target, new: Target, found: Difference) -> Iterator[str]:
+    for sign, target, names in (("-", old, found.hooks_removed), ("+", new, found.hooks_added)):
+        for name in names:
+            hook = target.plan.hook(name)
+            yield f"{sign} {name}  {hook.use}({hook.written_args})"
+
+
+def _points(sign: str, points: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    for hook, at in points.items():
+        yield from _listed(f"{sign} {hook} at ", at)
+
+
+def _arrows(sign: str, arrows: Sequence[Arrow]) -> Iterator[str]:
+    for arrow in arrows:
+        yield from _listed(f"{sign} {arrow.first} → {arrow.then} at ", arrow.points)
+
+
+def _listed(head: str, names: Sequence[str]) -> list[str]:
+    return textwrap.wrap(head + ", ".join(names), WIDTH, subsequent_indent="    ")
+
+
+def _order(sign: str, hooks: Sequence[str]) -> list[str]:
+    return textwrap.wrap(f"  {sign} {' → '.join(hooks)}", WIDTH, subsequent_indent="      ")
+
+
+def _written(value: Any) -> str:
+    """Return a value as TOML writes it; "nothing" for a key that is not there."""
+    return "nothing" if value is None else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,0 +1,139 @@
+"""What differs between two pipelines and their plans: keys, hooks, where they fire, edges, order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hookflow.graph.plan import Binding, Edge, Plan
+from hookflow.pipeline.schema import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A dotted key with its two values; None where it is not there, for TOML has no null."""
+
+    key: str
+    old: Any
+    new: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """That `first` fires before `then`, and at which points an edge says so."""
+
+    first: str
+    then: str
+    points: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """The hooks that fire at a point in both plans, in either order."""
+
+    point: str
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """All that differs. What follows from a hook's being added or removed is not told again.
+
+    `bound` and `unbound` are the points at which a hook fires in one of the plans alone, by the hook.
+    """
+
+    keys: tuple[Change, ...]
+    hooks_added: tuple[str, ...]
+    hooks_removed: tuple[str, ...]
+    bound: Mapping[str, tuple[str, ...]]
+    unbound: Mapping[str, tuple[str, ...]]
+    edges_added: tuple[Arrow, ...]
+    edges_removed: tuple[Arrow, ...]
+    order: tuple[Turned, ...]
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, name) for name in self.__slots__)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain lists, mappings and values."""
+        return asdict(self)
+
+
+def difference(old: tuple[Pipeline, Plan], new: tuple[Pipeline, Plan]) -> Difference:
+    """Compare two pipelines and what they were compiled to."""
+    before, after = old[1], new[1]
+    names = [[hook.name for hook in plan.hooks] for plan in (before, after)]
+    common = set(names[0]) & set(names[1])
+    return Difference(
+        keys=tuple(_changes(_keys(*old, common), _keys(*new, common))),
+        hooks_added=tuple(name for name in names[1] if name not in common),
+        hooks_removed=tuple(name for name in names[0] if name not in common),
+        bound=_bound_here(after, before, common),
+        unbound=_bound_here(before, after, common),
+        edges_added=_arrows_here(after, before, common),
+        edges_removed=_arrows_here(before, after, common),
+        order=tuple(_turned(before, after)),
+    )
+
+
+def _keys(pipeline: Pipeline, plan: Plan, hooks: set[str]) -> dict[str, Any]:
+    """Return every key that is set, dotted; of hooks, those of `hooks` alone."""
+    tree = pipeline.model_dump(by_alias=True)
+    tree["hooks"] = {name: hook for name, hook in tree["hooks"].items() if name in hooks}
+    return {**dict(_leaves(tree)), "--shuffle": plan.shuffle}
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the plain values of a tree by their dotted keys; a list of plain values is one."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _leaves(inner, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        for k, item in enumerate(value):
+            yield from _leaves(item, f"{key}.{k}")
+    else:
+        yield key, value
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]:
+    for key in dict.fromkeys((*old, *new)):
+        if old.get(key) != new.get(key):
+            yield Change(key, old.get(key), new.get(key))
+
+
+def _bound_here(here: Plan, there: Plan, common: set[str]) -> dict[str, tuple[str, ...]]:
+    elsewhere = {_stand(binding) for binding in there.bindings}
+    found: dict[str, list[str]] = {}
+    for binding in here.bindings:
+        if binding.hook in common and _stand(binding) not in elsewhere:
+            found.setdefault(binding.hook, []).append(binding.point)
+    return {hook: tuple(dict.fromkeys(points)) for hook, points in found.items()}
+
+
+def _arrows_here(here: Plan, there: Plan, common: set[str]) -> tuple[Arrow, ...]:
+    """Return the edges between common hooks that one plan has alone; where two plans state one is all the same."""
+    elsewhere = {_ends(edge) for edge in there.edges}
+    found: dict[tuple[str, str], list[str]] = {}
+    for edge in here.edges:
+        if {edge.first, edge.then} <= common and _ends(edge) not in elsewhere:
+            found.setdefault((edge.first, edge.then), []).append(edge.point)
+    return tuple(Arrow(first, then, tuple(points)) for (first, then), points in found.items())
+
+
+def _turned(old: Plan, new: Plan) -> Iterator[Turned]:
+    """Yield the points at which hooks that fire there in both plans fire in another order."""
+    for point in dict.fromkeys(binding.point for binding in old.bindings):
+        common = {_stand(binding) for binding in old.at(point)} & {_stand(binding) for binding in new.at(point)}
+        before, after = (tuple(b.hook for b in plan.at(point) if _stand(b) in common) for plan in (old, new))
+        if before != after:
+            yield Turned(point, before, after)
+
+
+def _stand(binding: Binding) -> tuple[str, str, str]:
+    return binding.hook, binding.point, binding.half
+
+
+def _ends(edge: Edge) -> tuple[str, str, str]:
+    return edge.first, edge.then, edge.point
