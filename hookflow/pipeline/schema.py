@@ -20,11 +20,16 @@ from pydantic import (
     PlainValidator,
     Tag,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
     model_validator,
 )
 
-from hookflow.pipeline.units import parse_amount
+from hookflow.pipeline.units import PATTERN, parse_amount
+
+_DEVICE = r"^(auto|cpu|mps|cuda(:\d+)?)$"
+_FOLDER = r"^\w[\w.-]*$"
+_HOOK = r"^[A-Za-z0-9_-]+$"
 
 
 def _amount(written: Any) -> int | str:
@@ -33,19 +38,19 @@ def _amount(written: Any) -> int | str:
 
 
 def _device(written: str) -> str:
-    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", written):
+    if not re.fullmatch(_DEVICE, written):
         raise ValueError(f'"{written}" is no device; write "auto", "cpu", "cuda", "cuda:1" or "mps"')
     return written
 
 
 def _folder_name(written: str) -> str:
-    if not re.fullmatch(r"\w[\w.-]*", written):
+    if not re.fullmatch(_FOLDER, written):
         raise ValueError(f'"{written}" would be a poor name for a folder; use letters, digits, "_", "-" and "."')
     return written
 
 
 def _hook_name(written: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_-]+", written):
+    if not re.fullmatch(_HOOK, written):
         raise ValueError('a hook\'s name is made of letters, digits, "_" and "-"')
     return written
 
@@ -66,11 +71,19 @@ def _without_dates(args: Plain) -> Plain:
     return args
 
 
-Amount = Annotated[int | str, PlainValidator(_amount)]
+def _text(pattern: str) -> WithJsonSchema:
+    return WithJsonSchema({"type": "string", "pattern": pattern})
+
+
+Amount = Annotated[
+    int | str,
+    PlainValidator(_amount),
+    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": PATTERN}),
+]
 """An amount of training as written: 100, "100it", "2ep", "30s", "10%"."""
 
 Args = Annotated[dict[str, Any], AfterValidator(_without_dates)]
-HookName = Annotated[str, AfterValidator(_hook_name)]
+HookName = Annotated[str, AfterValidator(_hook_name), _text(_HOOK)]
 Condition = str
 ArgList = Annotated[list[Any], AfterValidator(_without_dates)]
 
@@ -84,7 +97,7 @@ class Section(BaseModel):
 class RunSection(Section):
     """How long, where and how."""
 
-    name: Annotated[str, AfterValidator(_folder_name)]
+    name: Annotated[str, AfterValidator(_folder_name), _text(_FOLDER)]
     """What the run is called; runs are kept under `dir`, in a folder of this name."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Where every random generator starts."""
@@ -96,7 +109,7 @@ class RunSection(Section):
     """Epochs between two validations; iterations in the iteration-based loop."""
     test: bool = False
     """Whether to run the test after training; it needs `[data.test]`."""
-    device: Annotated[str, AfterValidator(_device)] = "auto"
+    device: Annotated[str, AfterValidator(_device), _text(_DEVICE)] = "auto"
     """Where to compute: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """What to compute in; "auto" is bf16 where the hardware computes in it, else fp32."""

@@ -10,6 +10,8 @@ Unit = Literal["", "it", "ep", "s", "%"]
 """Iterations, epochs, seconds, hundredths of the run; "" counts what the point counts."""
 
 _WRITTEN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(it|ep|s|%)\s*$")
+PATTERN = r"^\s*(\d+(\.0+)?\s*(it|ep)|\d+(\.\d+)?\s*(s|%))\s*$"
+"""The form of an amount with a unit, for an editor; that it must be above zero is not in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -17,6 +17,7 @@ from hookflow.pipeline.load import dump, load, parse
 from hookflow.pipeline.overrides import read_value
 from hookflow.pipeline.places import Places
 from hookflow.pipeline.schema import Pipeline
+from tests.pipelines import names, pipelines, plain, values
 
 MINIMAL = """\
 [run]
@@ -164,66 +165,18 @@ def test_a_failed_reference_is_not_also_told_as_a_wrong_type() -> None:
     assert told.startswith('p.toml:18:1: the environment variable "HOOKFLOW_NO_SUCH" is not set')
 
 
-plain = st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8"))
-values = st.recursive(
-    plain | st.sampled_from(["${a}", "$${", "$$${x"]),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@settings(deadline=None)  # no test of ours is about time
 @given(values)
 def test_what_is_escaped_is_read_back(value: Any) -> None:
     assert filled_in({"a": escape(value)}) == ({"a": value}, [])
 
 
-args = st.dictionaries(st.text(st.characters(codec="utf-8")), values, max_size=3)
-texts = st.text(st.characters(codec="utf-8"))
-amounts = st.none() | st.integers(1) | st.sampled_from(["3it", "2ep", "1.5s", "10%"])
-names = st.text("abc_-19", min_size=1, max_size=4)
-components = st.fixed_dictionaries({"use": texts, "args": args})
-triggers = {"every": amounts, "from": amounts, "until": amounts, "after": st.lists(texts), "before": st.lists(texts)}
-hooks = st.fixed_dictionaries(
-    {
-        "use": texts,
-        "args": args,
-        "phase": st.sampled_from([None, "first", "late"]),
-        "requires": st.lists(texts),
-        "points": st.none()
-        | st.lists(texts | st.fixed_dictionaries({"at": texts, **triggers}), min_size=1, max_size=3),
-        "enabled": st.booleans(),
-        "on_error": st.sampled_from(["raise", "disable", "ignore"]),
-        **triggers,
-    }
-)
-pipelines = st.fixed_dictionaries(
-    {
-        "run": st.fixed_dictionaries(
-            {"name": names.filter(lambda name: name[0] != "-"), "val_every": st.integers(1)},
-            optional={"seed": st.integers(0, 2**63 - 1), "channels_last": st.booleans(), "dir": texts},
-        ).flatmap(lambda run: st.sampled_from(["max_epochs", "max_iters"]).map(lambda length: {**run, length: 3})),
-        "model": components,
-        "optimizer": components.flatmap(
-            lambda part: st.lists(st.fixed_dictionaries({"match": texts, "args": args})).map(
-                lambda groups: {**part, "groups": groups}
-            )
-        ),
-        "data": st.fixed_dictionaries({"train": components}, optional={"val": components, "test": components}),
-        "hooks": st.dictionaries(names, hooks, max_size=3),
-    },
-    optional={"task": components},
-).map(Pipeline.model_validate)
-
-
-@settings(deadline=None)  # no test of ours is about time
 @given(pipelines)
 def test_a_pipeline_is_the_same_after_toml(written: Pipeline) -> None:
     read = parse(dump(written), Path("p.toml")).pipeline
     assert read == written
     assert list(read.hooks) == list(written.hooks)
+    assert list(read.points) == list(written.points)
+    assert dump(read) == dump(written)
 
 
 junk = st.recursive(
@@ -233,7 +186,6 @@ junk = st.recursive(
 )
 
 
-@settings(deadline=None)  # no test of ours is about time
 @given(st.data())
 def test_whatever_stands_in_a_file_is_told_in_our_own_words(data: st.DataObject) -> None:
     tree = parse(MINIMAL, Path("p.toml")).pipeline.model_dump(by_alias=True, exclude_none=True)

@@ -1,0 +1,164 @@
+"""The schema for editors says of a file what the loader says, as far as a schema can."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft7Validator
+from typer.testing import CliRunner
+
+from hookflow.cli.app import app
+from hookflow.cli.schema import schema_of_pipelines
+from hookflow.pipeline.json_schema import json_schema
+from hookflow.pipeline.load import dump
+from hookflow.pipeline.schema import Pipeline
+from hookflow.pipeline.units import PATTERN, parse_amount
+from tests.pipelines import pipelines
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ROOT / "pipelines" / "schema.json"
+SCHEMA = json.loads(SHIPPED.read_text("utf-8"))
+VALIDATOR = Draft7Validator(SCHEMA)
+
+
+def said(text: str) -> list[str]:
+    """Return what the validator says of a TOML text: the place and the message."""
+    return [f"{'.'.join(map(str, error.path))}: {error.message}" for error in VALIDATOR.iter_errors(tomli.loads(text))]
+
+
+def test_the_shipped_schema_is_the_one_that_is_printed(tmp_path: Path) -> None:
+    runner = CliRunner()
+    out = tmp_path / "schema.json"
+    printed = runner.invoke(app, ["schema"], catch_exceptions=False).stdout
+    assert runner.invoke(app, ["schema", "--out", str(out)], catch_exceptions=False).stdout == ""
+    assert out.read_text("utf-8") == printed
+    assert printed == SHIPPED.read_text("utf-8"), "hookflow schema --out pipelines/schema.json writes it anew"
+    Draft7Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("path", [*sorted((ROOT / "pipelines").glob("*.toml")), ROOT / "tests" / "toy.toml"], ids=str)
+def test_a_sound_pipeline_is_valid(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert said(text) == []
+    if path.parent.name == "pipelines":
+        assert text.startswith("#:schema ./schema.json\n")
+
+
+def test_the_pipeline_of_the_readme_is_valid() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    (example,) = re.findall(r"```toml\n(# mine\.toml\n.*?)```", readme, re.DOTALL)
+    assert said(example) == []
+
+
+@given(pipelines)
+def test_whatever_the_loader_takes_is_valid(pipeline: Pipeline) -> None:
+    assert said(dump(pipeline)) == []
+
+
+BEYOND = {
+    "ambiguous_with", "broken_hook_file", "components", "condition", "cycle", "cycle_of_class", "cycles",
+    "edge_to_unknown", "extends_circle", "extends_itself", "extends_missing", "extends_mistaken_hooks",
+    "extends_unparsable", "hook_methods", "own_points", "requires", "requires_optional", "unknown_hook",
+    "unknown_point", "unresolved",
+}  # fmt: skip
+"""What no schema sees: it takes another file, another key, or the hook's class."""
+
+BROKEN = sorted((ROOT / "tests" / "broken").glob("*.toml"))
+NO_TOML = {"duplicate", "syntax"}
+
+
+@pytest.mark.parametrize("path", BROKEN, ids=lambda path: path.stem)
+def test_a_broken_pipeline_is_not_valid(path: Path) -> None:
+    if path.stem not in NO_TOML:
+        assert bool(said(path.read_text("utf-8"))) == (path.stem not in BEYOND)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'extends = "base.toml"',
+        'extends = "base.toml"\n[hooks.ema]\nenabled = false\n[hooks.clip]\nuse = "grad_clip"',
+        'extends = "base.toml"\n[run]\nmax_epochs = "${env:N}"\nprecision = "${env:P:-auto}"\nname = "a ${run.dir}"',
+        'extends = "b.toml"\n[data.val]\nuse = "x:Y"\nargs = "${data.train.args}"\n[hooks.a]\npoints = ["${run.dir}"]',
+        'extends = "base.toml"\n[hooks.a]\nuse = "grad_clip"\nargs = [1.0]\nevery = "10%"\nenabled = "${data.on}"',
+        'extends = "base.toml"\n[hooks.a]\nuse = "mine"\npoints = ["after_grow", {at = "after_shrink"}]',
+    ],
+)
+def test_what_only_another_file_or_the_environment_can_say_is_let_pass(text: str) -> None:
+    assert said(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[hooks.ema]\nafer = []", "hooks.ema: Additional properties are not allowed ('afer' was unexpected)"),
+        (
+            '[hooks.ema]\nuse = "ema"\nargs = {decay = 2}',
+            "hooks.ema.args.decay: 2 is greater than or equal to the maximum",
+        ),
+        ('[hooks.ema]\nuse = "ema"\nargs = {dcay = 0.5}', "hooks.ema.args: Additional properties are not allowed"),
+        ("[hooks.log]\npoints = [{every = 1}]", "hooks.log.points.0: 'at' is a required property"),
+        ("[hooks.log]\npoints = [{at = 'x', until = true}]", "hooks.log.points.0.until: True is not of type"),
+        ("[hooks.log]\npoints = []", "hooks.log.points: [] should be non-empty"),
+        ("[hooks.log]\nevery = '5 steps'", "hooks.log.every: '5 steps' does not match"),
+        ("[run]\nmax_epochs = '3'", "run.max_epochs: '3' does not match"),
+        ("[points.x]\nfollow = 'after_val'", "points.x: Additional properties"),
+    ],
+)
+def test_a_mistake_is_told_where_it_is(text: str, message: str) -> None:
+    (told,) = said(f'extends = "base.toml"\n{text}')
+    assert told.startswith(message)
+
+
+def test_what_a_hook_needs_is_asked_for() -> None:
+    text = (ROOT / "tests" / "toy.toml").read_text("utf-8")
+    clip = "args = { max_norm = 1.0 }\n"
+    assert said(text.replace(clip, "")) == ["hooks.clip: 'args' is a required property"]
+    assert said(text.replace(clip, "args = {}\n")) == ["hooks.clip.args: 'max_norm' is a required property"]
+    assert said(text.replace("max_epochs = 3\n", "")) == ["run: 'max_epochs' is a required property"]
+
+
+def test_every_key_has_its_sentence() -> None:
+    assert [*keys_without_sentence(schema_of_pipelines(), ())] == []
+
+
+def keys_without_sentence(schema: Any, path: tuple[str, ...]) -> Any:
+    """Yield the keys (but for those of `then`, which only narrow others) that say nothing of themselves."""
+    if isinstance(schema, dict):
+        for name, value in schema.get("properties", {}).items():
+            if "description" not in value:
+                yield (*path, name)
+            yield from keys_without_sentence(value, (*path, name))
+        for group in ("items", "additionalProperties", *schema.get("patternProperties", {})):
+            inner = schema.get(group, schema.get("patternProperties", {}).get(group))
+            yield from keys_without_sentence(inner, (*path, group))
+
+
+def test_names_are_offered_with_what_they_mean() -> None:
+    schema = json_schema({}, {"after_val": "validation is done"})
+    offered = schema["properties"]["points"]["additionalProperties"]["properties"]["follows"]["anyOf"]
+    assert offered[0]["enum"] == ["after_val"]
+    assert offered[0]["x-taplo"] == {"docs": {"enumValues": ["validation is done"]}}
+    assert offered[1] is True
+
+
+@given(st.from_regex(PATTERN, fullmatch=True).filter(lambda text: re.search("[1-9]", text.partition(".")[0])))
+def test_an_amount_that_the_schema_takes_is_one(text: str) -> None:
+    assert parse_amount(text).value > 0
+
+
+@given(st.sampled_from(["", "it", "ep", "s", "%"]), st.decimals(0, 10**6, places=2) | st.integers(0), st.text(" \t"))
+def test_an_amount_is_one_that_the_schema_takes(unit: str, value: Any, gap: str) -> None:
+    text = f"{gap}{value}{gap}{unit}"
+    try:
+        parse_amount(text)
+    except ValueError:
+        return
+    assert re.search(PATTERN, text)
