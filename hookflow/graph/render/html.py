@@ -16,15 +16,9 @@ _STYLE = """\
 @media (prefers-color-scheme: dark) {
   :root { --page: #15181c; --ink: #e8eaed; --dim: #a6adb7; --edge: #444b55; --mark: #4a3f1a; }
 }
-@media print {
-  :root { --page: #ffffff; --ink: #1b1f24; --dim: #59616b; --edge: #c9cdd4; color-scheme: light; }
-  .picture { overflow: visible !important; }
-  .picture svg { width: 100%; height: auto; max-height: 180mm; }
-  h2 { break-after: avoid; } tr, figure { break-inside: avoid; }
-}
-@page { size: landscape; margin: 14mm; }
+@page { margin: 14mm; }
 body { margin: 24px; background: var(--page); color: var(--ink); font: 14px/1.45 system-ui, "DejaVu Sans", sans-serif; }
-.picture { margin: 0; overflow-x: auto; }
+.picture { margin: 0 -16px; overflow-x: auto; }
 h2 { margin: 28px 0 8px; font-size: 15px; }
 table { border-collapse: collapse; }
 th, td { padding: 4px 18px 4px 0; border-bottom: 1px solid var(--edge); text-align: left; vertical-align: top; }
@@ -36,7 +30,14 @@ td { overflow-wrap: break-word; }
 .plan .on .box { stroke-width: 2.6; }
 .plan .on .line { stroke-width: 2.2; } .plan .on .class .line { stroke-width: 4.6; }
 .plan .on .class .hollow { stroke-width: 1.4; }
-tr.on { background: var(--mark); }"""
+tr.on { background: var(--mark); }
+@media print {
+  :root { --page: #ffffff; --ink: #1b1f24; --dim: #59616b; --edge: #c9cdd4; color-scheme: light; }
+  .picture { overflow: visible !important; }
+  .picture svg { max-width: 100%; height: auto; max-height: 95vh; }
+  body { margin: 0; font-size: 11px; }
+  h2 { break-after: avoid; } tr, figure { break-inside: avoid; }
+}"""
 
 _SCRIPT = """\
 const plan = document.querySelector("svg.plan");
@@ -46,7 +47,7 @@ function show(hook) {
   for (const part of document.querySelectorAll("[data-hook]"))
     part.classList.toggle("on", part.dataset.hook === hook);
   for (const edge of document.querySelectorAll("[data-first]"))
-    edge.classList.toggle("on", hook !== null && (edge.dataset.first === hook || edge.dataset.then === hook));
+    edge.classList.toggle("on", [edge.dataset.first, edge.dataset.then].includes(hook));
 }
 for (const part of document.querySelectorAll("[data-hook]")) {
   part.addEventListener("mouseenter", () => show(part.dataset.hook));
@@ -54,7 +55,7 @@ for (const part of document.querySelectorAll("[data-hook]")) {
 }
 document.addEventListener("click", (event) => {
   const part = event.target.closest("[data-hook]");
-  kept = part && part.dataset.hook !== kept ? part.dataset.hook : null;
+  kept = part === null || part.dataset.hook === kept ? null : part.dataset.hook;
   show(kept);
 });"""
 

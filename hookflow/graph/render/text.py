@@ -120,9 +120,8 @@ class _Drawing:
         return f"{self.styled(line, _BOLD)}{self.styled(shown, _CYAN)}".rstrip()
 
     def _line(self, label: str, row: str, name: str, rail: str, note: str) -> str:
-        plain = padded(label, self.label_width), row.rjust(self.gutter_width), padded(name, self.name_width)
-        styles = _BOLD, _CYAN, ""
-        line = " ".join(self.styled(text, style) for text, style in zip(plain, styles, strict=True))
+        lanes = f"{self.styled(row.rjust(self.gutter_width), _CYAN)} " if self.gutter_width else ""
+        line = f"{self.styled(padded(label, self.label_width), _BOLD)} {lanes}{padded(name, self.name_width)}"
         if not (rail.strip() or note):
             return line.rstrip()
         rails = f"{self.styled(rail, _CYAN)} " if self.rail_width else ""

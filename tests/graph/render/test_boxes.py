@@ -1,0 +1,124 @@
+"""A plan as boxes and arrows: what is drawn can be followed, from the box that a line leaves to the one it reaches."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+
+from hookflow.graph.links import stated
+from hookflow.graph.plan import Plan
+from hookflow.graph.render.boxes import as_boxes
+from hookflow.graph.render.narrow import only_point
+from tests.golden_files import check_golden
+from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, packed, plan, plans
+
+WAYS = {
+    **dict.fromkeys("─╌═┈", "lr"),
+    **dict.fromkeys("│╎║┊", "ud"),
+    **dict.fromkeys("╭╔", "rd"),
+    **dict.fromkeys("╮╗", "ld"),
+    **dict.fromkeys("╰╚", "ru"),
+    **dict.fromkeys("╯╝", "lu"),
+    **dict.fromkeys("├╠", "udr"),
+    **dict.fromkeys("┤╣", "udl"),
+    **dict.fromkeys("┬╦", "lrd"),
+    **dict.fromkeys("┴╩", "lru"),
+    **dict.fromkeys("┼╬", "lrud"),
+}
+STEP = {"l": (0, -1), "r": (0, 1), "u": (-1, 0), "d": (1, 0)}
+BACK = {"l": "r", "r": "l", "u": "d", "d": "u"}
+
+
+def followed(picture: list[str]) -> set[tuple[int, int]]:
+    """Follow every line of one point's picture; return which box it leaves and which it reaches, as they are read."""
+    tops = [(y, found.start(), found.end()) for y, line in enumerate(picture) for found in re.finditer("╭─{3,}╮", line)]
+    boxes = [box for box in tops if re.match("│|║", picture[box[0] + 1][box[1]])]
+    boxes = [box for box in boxes if picture[box[0] + 1][box[2] - 1] in "│║" and _closes(picture, box)]
+    found = set()
+    for k, box in enumerate(boxes):
+        bottom = _closes(picture, box)
+        for x in range(box[1], box[2]):
+            if picture[bottom][x] in "┬╥":
+                found |= {(k, _box_at(boxes, *end)) for end in _ends(picture, bottom, x)}
+    return found
+
+
+def _closes(picture: list[str], box: tuple[int, int, int]) -> int:
+    y, left, right = box
+    for below in range(y + 1, len(picture)):
+        if re.fullmatch("╰[─┬╥]+╯", picture[below][left:right]):
+            return below
+        if not re.match("[│║] .* [│║]$", picture[below][left:right]):
+            return 0
+    return 0
+
+
+def _ends(picture: list[str], y: int, x: int) -> set[tuple[int, int]]:
+    """Return every arrowhead that the line below (y, x) leads to."""
+    ends, seen, going = set(), set(), [(y, x, "d")]
+    while going:
+        y, x, way = going.pop()
+        y, x = y + STEP[way][0], x + STEP[way][1]
+        sign = picture[y][x] if x < len(picture[y]) else " "
+        if (y, x, way) in seen:
+            continue
+        seen.add((y, x, way))
+        if sign == "▼":
+            ends.add((y, x))
+        elif way in "lr" and WAYS[sign] == "ud":
+            going.append((y, x, way))  # it passes below another line
+        else:
+            assert BACK[way] in WAYS[sign], f"{way} leads into {sign!r} at {y}, {x}"
+            going += [(y, x, on) for on in WAYS[sign] if on != BACK[way]]
+    return ends
+
+
+def _box_at(boxes: list[tuple[int, int, int]], y: int, x: int) -> int:
+    (found,) = [k for k, (top, left, right) in enumerate(boxes) if top == y + 1 and left < x < right - 1]
+    return found
+
+
+def closure(links: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    closed = set(links)
+    while more := {(a, d) for a, b in closed for c, d in closed if b == c} - closed:
+        closed |= more
+    return closed
+
+
+def check(drawn: Plan, width: int = 80) -> None:
+    for point in drawn.points:
+        bound = drawn.at(point.name)
+        if bound:
+            lines = as_boxes(only_point(drawn, point.name), width=width).split("\n")[3:]
+            end = lines.index("") if "" in lines else len(lines)
+            place = {binding.id: k for k, binding in enumerate(bound)}
+            links = {(place[link.first.id], place[link.then.id]) for link in stated(drawn, point.name)}
+            assert closure(followed(lines[:end])) == closure(links), "\n".join(lines)
+
+
+def test_every_line_of_these_leads_where_it_must() -> None:
+    for drawn in (EXAMPLE, RICH, HOSTILE, packed(30, 3)):
+        check(drawn)
+    check(RICH, width=160)
+
+
+@given(plans())
+def test_every_line_leads_where_it_must(drawn: Plan) -> None:
+    check(drawn)
+
+
+@given(plans())
+def test_every_firing_has_its_box_in_the_order_as_one_reads(drawn: Plan) -> None:
+    text = as_boxes(drawn)
+    names = re.findall(r"[│║] ([a-f]+) +(?=[│║])", text)
+    assert names == [binding.hook for binding in drawn.bindings]
+
+
+def test_pictures_are_golden() -> None:
+    check_golden("drawings/rich-boxes.txt", as_boxes(RICH, width=100) + "\n")
+    check_golden("drawings/example-boxes.txt", as_boxes(EXAMPLE) + "\n")
+
+
+def test_a_plan_without_hooks_has_no_boxes() -> None:
+    assert as_boxes(plan()) == "p: 0 hooks at 0 points"

@@ -1,0 +1,144 @@
+"""A plan as text: what a person reads, in any width, with and without colours."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookflow.graph.links import neighbours
+from hookflow.graph.node import Node
+from hookflow.graph.plan import Plan, Trigger
+from hookflow.graph.render.text import as_text
+from hookflow.graph.render.words import cells, marks, place_of, plain, wrapped
+from tests.golden_files import check_golden
+from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans
+
+TEXT = """\
+p: 7 hooks at 5 points
+
+before_train           ┌─ whiten        early
+                       └▶ average       after whiten (p.toml:7)
+    after_train_iter      average
+                       ┌─ throughput
+                       └▶ log           late, every 50 from 1ep,
+                                        after throughput (p.toml:7)
+  after_train_epoch       checkpoint    last
+  before_val              ema         ╭ enters around_val
+  after_val          ┌─── ema         ╰ leaves around_val
+                     └─┬▶ early_stop    after ema (p.toml:7)
+                       └▶ checkpoint    last, after ema, early_stop (p.toml:7)"""
+
+
+def test_the_text_is_read_like_the_loop() -> None:
+    assert as_text(EXAMPLE) == TEXT
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_a_plan_with_everything_is_golden(width: int) -> None:
+    check_golden(f"drawings/rich-{width}.txt", as_text(RICH, width=width) + "\n")
+
+
+def test_a_plan_without_hooks_is_drawn_all_the_same() -> None:
+    assert as_text(plan()) == "p: 0 hooks at 0 points\n"
+
+
+def test_another_order_than_the_files_is_told() -> None:
+    assert as_text(plan(node("a"), shuffle=7)).startswith("p: 1 hook at 3 points, shuffled (seed 7)\n")
+
+
+def test_lanes_go_on_beside_a_note_of_several_lines() -> None:
+    log = node("log", ["after_val"], after=["throughput"], phase="late", trigger=Trigger(every="1000", since="10%"))
+    last = node("last", ["after_val"], after=["throughput"], phase="last")
+    three = plan(node("throughput", ["after_val"]), log, last)
+    assert as_text(three).split("\n")[3:] == [
+        "          ├▶ log         late, every 1000 from 10%, after throughput (p.toml:7)",
+        "          └▶ last        last, after throughput (p.toml:7)",
+    ]
+    assert as_text(three, width=60).split("\n")[3:] == [
+        "          ├▶ log         late, every 1000 from 10%,",
+        "          │              after throughput (p.toml:7)",
+        "          └▶ last        last, after throughput (p.toml:7)",
+    ]
+
+
+def test_a_phase_that_an_edge_has_moved_is_told_with_the_one_it_was() -> None:
+    assert "late (moved from normal)" in as_text(plan(node("log", phase="late"), node("board", after=["log"])))
+    around = plan(node("outer", (), phase="early", around=True))
+    assert as_text(around).split("\n")[2:] == [
+        "before_val outer  ╭ enters around_val, early",
+        "after_val  outer  ╰ leaves around_val, late",
+    ]
+
+
+def test_a_weaker_edge_that_gave_way_is_told_below() -> None:
+    writer = node("writer", ["after_val"], after=["reader"], writes=("metrics",))
+    lines = as_text(plan(node("reader", ["after_val"], reads=("metrics",)), writer)).split("\n")
+    assert lines[-2:] == [
+        "at after_val, writer before reader (writes metrics) gave way to: reader before",
+        "  writer (p.toml:7)",
+    ]
+
+
+def test_colours_change_nothing_but_the_colours() -> None:
+    for drawn in (EXAMPLE, RICH):
+        coloured = as_text(drawn, colour=True)
+        assert coloured.startswith("\x1b[1m")
+        assert re.sub(r"\x1b\[\d*m", "", coloured).split() == as_text(drawn).split()
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "reason"),
+    [
+        (node("a"), node("b", after=["a"]), "edge"),
+        (node("a"), node("b", phase="late"), "phase"),
+        (node("a"), node("b"), "file"),
+        (node("a", ["after_val"]), node("b", (), around=True), "phase"),
+    ],
+)
+def test_it_is_known_why_a_hook_follows_another(first: Node, then: Node, reason: str) -> None:
+    (link,) = neighbours(plan(first, then), "after_val")
+    assert (link.first.hook, link.then.hook, link.reason) == ("a", "b", reason)
+
+
+def test_the_place_of_an_edge_is_told_briefly() -> None:
+    around = plan(node("outer", (), around=True), node("inner", (), around=True))
+    assert "after inner (last in, first out)" in as_text(around)
+    assert "after a (--set)" in as_text(plan(node("a"), node("b", after=["a"], source='--set hooks.b.after=["a"]')))
+    assert "after a (class B)" in as_text(plan(node("a"), node("b", after=["a"], kind="class")))
+    assert "after a (writes model)" in as_text(plan(node("b", reads=("model",)), node("a", writes=("model",))))
+
+
+def test_nothing_in_a_name_steers_the_terminal() -> None:
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", as_text(HOSTILE))
+
+
+def test_at_a_crowded_point_the_gutter_leaves_room_for_the_rest() -> None:
+    drawn = packed(60, 5)
+    lines = as_text(drawn).split("\n")
+    assert all(len(line) <= 80 for line in lines)
+    said = re.sub(r"[\s│]+", " ", " ".join(lines))
+    assert all(re.search(rf"after [^()]*\b{edge.first}\b", said) for edge in drawn.edges)
+
+
+@given(plans(), st.sampled_from([60, 80, 120]))
+def test_every_firing_and_edge_is_told_in_order_and_none_is_wider_than_the_page(drawn: Plan, width: int) -> None:
+    lines = as_text(drawn, width=width).split("\n")[2:]
+    assert all(len(line) <= width for line in lines)
+    rest = iter(lines)
+    for binding in drawn.bindings:
+        assert any(re.search(rf"(^|[ ▶]){binding.hook}\b", line) for line in rest), binding
+    said = re.sub(r"[\s│╭╰]+", " ", " ".join(lines))
+    assert all(mark in said for binding in drawn.bindings for mark in marks(drawn, binding))
+    for edge in drawn.edges:
+        assert re.search(rf"after [^()]*\b{edge.first}\b[^()]* \({re.escape(place_of(edge))}\)", said), edge
+
+
+@given(st.lists(st.text(), max_size=4), st.integers(2, 30))
+def test_wrapped_lines_hold_every_sign_and_no_more_than_their_width(phrases: list[str], width: int) -> None:
+    said = [plain(phrase) for phrase in phrases]
+    lines = wrapped(said, width)
+    assert all(cells(line) <= width for line in lines)
+    assert "".join(lines).replace(" ", "") == ",".join(said).replace(" ", "")
