@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 from pydantic import ValidationError
@@ -72,10 +73,14 @@ def parse(
 
 
 def dump(pipeline: Pipeline) -> str:
-    """Return the pipeline as TOML that parses to an equal one; `[run]` in full, else only what is no default."""
-    data = {
+    """Return the pipeline as TOML that parses to an equal one; it extends no other."""
+    return tomli_w.dumps(escape(as_tables(pipeline)))
+
+
+def as_tables(pipeline: Pipeline) -> dict[str, Any]:
+    """Return the pipeline as plain tables; `[run]` in full, else only what is no default."""
+    return {
         "run": pipeline.run.model_dump(exclude_none=True),
         "task": pipeline.task.model_dump(exclude_defaults=True),
         **pipeline.model_dump(by_alias=True, exclude_defaults=True, exclude={"run", "task"}),
     }
-    return tomli_w.dumps(escape(data))

@@ -53,14 +53,14 @@ class Places:
             place = place.below[part]
         return place.where
 
-    def __contains__(self, key: Key) -> bool:
-        """Whether somebody has written this very key."""
+    def said(self, key: Key) -> Where | None:
+        """Return where `key` was said, by itself or in what was said whole (`--set a={b=1}`); None: nowhere."""
         place = self._top
         for part in key:
             if part not in place.below:
-                return False
+                return None if place.below else place.where
             place = place.below[part]
-        return True
+        return place.where
 
     def put(self, key: Key, where: Where) -> None:
         """Say that `key` and all below it come from `where` now, and whatever encloses it if it is new."""

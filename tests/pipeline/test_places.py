@@ -186,8 +186,15 @@ def test_places_are_taken_from_another_file() -> None:
     assert places.of("hooks.log.points.1.at") == Where("q.toml", 3, 1)
     assert places.of("hooks.log") == Where("p.toml", 1, 8)
     assert places.of("a.b.c") == Where("q.toml", 5, 1)
-    assert ("a", "b", "c") in places
-    assert ("a", "c") not in places
+
+
+def test_what_nobody_said_has_no_place() -> None:
+    places = Places.in_text(TEXT, "p.toml")
+    places.put(("hooks", "new"), Where("--set x"))
+    assert places.said(("hooks", "log", "points", "0")) == Where("p.toml", 3, 3)
+    assert places.said(("hooks", "new", "use")) == Where("--set x")
+    assert places.said(("hooks", "log", "every")) is None
+    assert places.said(("task",)) is None
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=3).map(tuple))

@@ -1,0 +1,280 @@
+"""Conditions, as `when` has them: "loss > 10 and epoch >= 1". Parsed against a list of what is allowed, never executed.
+
+A condition is made of
+    numbers               10, 0.5, 1e-3
+    what the run knows    epoch and iter (those that are done), max_epochs, max_iters, rank (of this process)
+    scalars               loss, lr, grad.norm; value("train/loss") where a name is no identifier
+    metrics               metrics.loss: what the latest validation found, where a scalar bears the name too
+    arithmetic            + - * / // % **, parentheses, abs(x), min(x, y), max(x, y)
+    comparisons           < <= > >= == !=, in chains too: 0.1 < loss < 10
+    and, or, not, isnan(x)
+
+All numbers are floats: what has no value (1 / 0) is not a number, and what is too large is infinite.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from hookflow.errors import nearest
+
+LONGEST, DEEPEST = 500, 30
+"""Characters of a condition, and how deep it may be nested."""
+
+FACTS = ("epoch", "iter", "max_epochs", "max_iters", "rank")
+"""Names that every run has a number for; every other name is that of a scalar."""
+
+METRICS = "metrics."
+"""What stands before a metric's name where the scalar of that name is not meant."""
+
+Look = Callable[[str], float | None]
+"""Tells the number that a name has at this moment; None when it has none yet."""
+
+Number = Callable[[Look], float]
+Truth = Callable[[Look], bool]
+
+
+class ConditionError(ValueError):
+    """A condition that cannot be understood; `hint` says what was probably meant."""
+
+    def __init__(self, said: str, column: int, hint: str = "") -> None:
+        super().__init__(f"{said}, at column {column} of the condition" if column else said)
+        self.hint = hint
+
+
+class NoValueError(Exception):
+    """A name has no value yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition that can be asked. `names` are the scalars and metrics that it speaks of."""
+
+    text: str
+    names: frozenset[str]
+    _truth: Truth
+
+    def __call__(self, look: Look) -> bool:
+        """Say whether it holds. It does not where it depends on a name without a value."""
+        try:
+            return self._truth(look)
+        except NoValueError:
+            return False
+
+
+def parse_condition(text: str) -> Condition:
+    """Read a condition. Raises ConditionError, in words for the user and with the column, when it is none."""
+    if len(text) > LONGEST:
+        raise ConditionError(f"it has {len(text):,} characters, and a condition at most {LONGEST}", 0)
+    tree = _tree(text)
+    reader = _Reader(text)
+    truth = reader.truth(tree, 0)
+    return Condition(text, frozenset(reader.names), truth)
+
+
+def _tree(text: str) -> ast.expr:
+    blank = len(text) - len(text.lstrip())
+    spread = text.translate({ord(space): " " for space in "\n\r\t\f"})
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of Python, about Python
+            return ast.parse(spread.strip(), mode="eval").body
+    except SyntaxError as error:
+        column = min((error.offset or 1) + blank, len(text.rstrip()) or 1)
+        raise ConditionError("this cannot be read", column, _python_for(text)) from None
+    except (ValueError, MemoryError, RecursionError):  # a null character; too many brackets for Python's own parser
+        raise ConditionError("this cannot be read", 1) from None
+
+
+def _python_for(text: str) -> str:
+    """Return how to write what other languages write otherwise."""
+    others = {"&&": "and", "||": "or", "!": "not"}
+    bare = text.replace("!=", "")
+    found = next((f'write "{ours}" for "{theirs}"' for theirs, ours in others.items() if theirs in bare), "")
+    single = "=" in bare.replace("==", "").replace("<=", "").replace(">=", "")
+    return found or ('to compare, write "=="' if single else 'e.g. "loss > 10 and epoch >= 1"')
+
+
+def _total(operation: Callable[..., float]) -> Callable[..., float]:
+    """Return the operation with an answer for every float: NaN where it has none, infinity beyond the largest."""
+
+    def answer(*numbers: float) -> float:
+        try:
+            return float(operation(*numbers))
+        except OverflowError:
+            return math.inf
+        except (ZeroDivisionError, ValueError):
+            return math.nan
+
+    return answer
+
+
+_ARITHMETIC: Mapping[type[ast.operator], Callable[..., float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: _total(operator.truediv),
+    ast.FloorDiv: _total(operator.floordiv),
+    ast.Mod: _total(operator.mod),
+    ast.Pow: _total(math.pow),
+}
+_COMPARISONS: Mapping[type[ast.cmpop], Callable[[float, float], bool]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_FUNCTIONS: Mapping[str, tuple[Callable[..., float], int, int]] = {
+    "abs": (abs, 1, 1),
+    "min": (min, 2, LONGEST),
+    "max": (max, 2, LONGEST),
+    "isnan": (math.isnan, 1, 1),
+    "value": (float, 1, 1),
+}
+"""Each function with the fewest and the most arguments that it takes. `value` and `isnan` are read on their own."""
+
+
+class _Reader:
+    """Turns a tree into functions of `Look`, and refuses all that is not on the list."""
+
+    def __init__(self, text: str) -> None:
+        self.names: set[str] = set()
+        self._text = text.strip()
+        self._blank = len(text) - len(text.lstrip())
+
+    def truth(self, node: ast.expr, depth: int) -> Truth:
+        """Return what holds or does not."""
+        self._deep(node, depth)
+        inner = depth + 1
+        match node:
+            case ast.BoolOp(op=ast.And(), values=values):
+                return partial(_all, [self.truth(value, inner) for value in values])
+            case ast.BoolOp(values=values):
+                return partial(_any, [self.truth(value, inner) for value in values])
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return partial(_not, self.truth(operand, inner))
+            case ast.Compare(left=left, ops=ops, comparators=others):
+                for op, other in zip(ops, others, strict=True):
+                    if type(op) not in _COMPARISONS:
+                        raise self._refused("numbers are compared with < <= > >= == !=", other)
+                numbers = [self.number(other, inner) for other in (left, *others)]
+                return partial(_chain, numbers, [_COMPARISONS[type(op)] for op in ops])
+            case ast.Call(func=ast.Name(id="isnan")):
+                (number,) = self._arguments(node, "isnan", inner)
+                return lambda look: math.isnan(number(look))
+        self.number(node, depth)  # which refuses what is no number either
+        raise self._refused("this is a number, and neither holds nor does not", node, "compare it, as in loss > 10")
+
+    def number(self, node: ast.expr, depth: int) -> Number:
+        """Return what has a value."""
+        self._deep(node, depth)
+        inner = depth + 1
+        match node:
+            case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+                return partial(_constant, _total(float)(value))
+            case ast.Name() | ast.Attribute():
+                name = self._dotted(node)
+                if name in _FUNCTIONS:
+                    raise self._refused(f"{name} is a function", node, f"write {name}(…)")
+                return partial(_value, name) if name in FACTS else self._scalar(name)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                negated = self.number(operand, inner)
+                return lambda look: -negated(look)
+            case ast.UnaryOp(op=ast.UAdd(), operand=operand):
+                return self.number(operand, inner)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _ARITHMETIC:
+                return partial(_apply, _ARITHMETIC[type(op)], [self.number(left, inner), self.number(right, inner)])
+            case ast.Call(func=ast.Name(id="value"), args=[ast.Constant(value=str() as name)], keywords=[]):
+                return self._scalar(name)
+            case ast.Call(func=ast.Name(id=name)) if name not in ("isnan", "value"):
+                numbers = self._arguments(node, name, inner)
+                return partial(_apply, _FUNCTIONS[name][0], numbers)
+            case ast.Call(func=ast.Name(id="value")):
+                raise self._refused(
+                    "value takes the name of one scalar, in quotes", node, 'e.g. value("train/loss") > 10'
+                )
+            case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()) | ast.Call(func=ast.Name(id="isnan")):
+                raise self._refused(
+                    "this holds or does not, and is no number", node, 'combine such by "and", "or" and "not"'
+                )
+            case ast.Constant(value=str()):
+                raise self._refused("a text is no number", node, 'for the scalar of that name write value("…")')
+        raise self._refused("this is neither a number, a name, a comparison nor a function that conditions know", node)
+
+    def _scalar(self, name: str) -> Number:
+        self.names.add(name)
+        return partial(_value, name)
+
+    def _dotted(self, node: ast.expr) -> str:
+        match node:
+            case ast.Name(id=name):
+                return name
+            case ast.Attribute(value=value, attr=name):
+                return f"{self._dotted(value)}.{name}"
+        raise self._refused("only names may have dots", node)
+
+    def _arguments(self, call: ast.Call, name: str, depth: int) -> list[Number]:
+        if name not in _FUNCTIONS:
+            raise self._refused(f'there is no function "{name}"', call, nearest(name, _FUNCTIONS) or _there_are())
+        _, fewest, most = _FUNCTIONS[name]
+        if call.keywords or not fewest <= len(call.args) <= most:
+            wanted = "one number" if most == 1 else f"{fewest} numbers or more"
+            raise self._refused(f"{name} takes {wanted}", call)
+        return [self.number(argument, depth) for argument in call.args]
+
+    def _deep(self, node: ast.expr, depth: int) -> None:
+        if depth > DEEPEST:
+            raise self._refused(f"this is nested more than {DEEPEST} deep", node)
+
+    def _refused(self, said: str, node: ast.expr, hint: str = "") -> ConditionError:
+        before = self._text.encode()[: node.col_offset].decode()  # Python counts bytes
+        return ConditionError(said, self._blank + len(before) + 1, hint)
+
+
+def _there_are() -> str:
+    return f"there are {', '.join(_FUNCTIONS)}"
+
+
+def _constant(value: float, look: Look) -> float:
+    return value
+
+
+def _value(name: str, look: Look) -> float:
+    value = look(name)
+    if value is None:
+        raise NoValueError(name)
+    return value
+
+
+def _apply(operation: Callable[..., Any], numbers: list[Number], look: Look) -> float:
+    return float(operation(*(number(look) for number in numbers)))
+
+
+def _chain(numbers: list[Number], comparisons: list[Callable[[float, float], bool]], look: Look) -> bool:
+    left = numbers[0](look)
+    for compare, number in zip(comparisons, numbers[1:], strict=True):
+        right = number(look)
+        if not compare(left, right):
+            return False
+        left = right
+    return True
+
+
+def _all(truths: list[Truth], look: Look) -> bool:
+    return all(truth(look) for truth in truths)
+
+
+def _any(truths: list[Truth], look: Look) -> bool:
+    return any(truth(look) for truth in truths)
+
+
+def _not(truth: Truth, look: Look) -> bool:
+    return not truth(look)
