@@ -1,4 +1,4 @@
-"""`hookflow graph`: a pipeline drawn in each format, whole or one point of it."""
+"""`hookflow graph`: a pipeline drawn in each format, whole or a part of it."""
 
 from __future__ import annotations
 
@@ -15,41 +15,86 @@ from hookflow.graph.plan import Plan
 from tests.conftest import TOY
 from tests.golden_files import check_golden
 
+ROOT = Path(__file__).parents[2]
+BEGINS = {
+    "text": "toy: 8 hooks at ",
+    "boxes": "toy: 8 hooks at ",
+    "mermaid": '---\ntitle: "toy: 8 hooks at ',
+    "dot": "digraph plan {\n",
+    "svg": "<svg xmlns=",
+    "html": "<!DOCTYPE html>\n",
+    "json": "{",
+}
 
-def graph(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["graph", str(TOY), *arguments], catch_exceptions=False)
+
+def graph(*arguments: str, pipeline: str = str(TOY)) -> str:
+    result = CliRunner().invoke(app, ["graph", pipeline, *arguments], catch_exceptions=False)
     assert result.exit_code == 0
     return result.stdout
 
 
+def without_lines(drawn: str) -> str:
+    """Return a drawing without the numbers of lines: a comment in the pipeline file must change nothing here."""
+    return re.sub(r"(cifar\.toml):\d+", r"\1:LINE", drawn)
+
+
 def test_the_text_says_who_waits_for_whom_and_which_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("COLUMNS", "120")
     lines = graph().split("\n")
     assert lines[0].startswith("toy: 8 hooks at ")
     assert any(line.endswith("late, every 2, after throughput (toy.toml:44)") for line in lines)
 
 
-def test_the_shipped_pipelines_plan_is_golden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    monkeypatch.chdir(Path(__file__).parents[2])
-    drawn = CliRunner().invoke(app, ["graph", "pipelines/cifar.toml"], catch_exceptions=False).stdout
-    check_golden("plan_cifar.txt", re.sub(r"(cifar\.toml):\d+", r"\1:LINE", drawn))
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_shipped_pipelines_plan_is_golden(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.chdir(ROOT)
+    drawn = graph(pipeline="pipelines/cifar.toml")
+    check_golden("plan_cifar.txt" if columns == 80 else f"plan_cifar-{columns}.txt", without_lines(drawn))
+
+
+def test_the_picture_in_the_documentation_is_what_the_command_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    drawn = graph("--format", "svg", pipeline="pipelines/cifar.toml")
+    again = "hookflow graph pipelines/cifar.toml --out docs/graph-cifar.svg draws it anew"
+    assert without_lines(drawn) == without_lines(Path("docs/graph-cifar.svg").read_text("utf-8")), again
 
 
 def test_one_point_is_drawn_alone() -> None:
     lines = graph("--point", "after_val").split("\n")
     assert lines[0] == "toy: 4 hooks at 1 point"
-    assert [line.split()[-1] for line in lines if "around_val" in line] == ["exit"]
+    assert sum("leaves around_val" in line for line in lines) == 1
+
+
+def test_one_hook_is_drawn_with_its_neighbours_and_the_title_says_so() -> None:
+    lines = graph("--hook", "log").split("\n")
+    assert lines[0] == "toy: log at 1 point, with the hooks that it has edges with"
+    assert any("throughput" in line for line in lines)
+    assert not any("clip" in line for line in lines)
+    lines = graph("--hook", "ema", "--point", "after_val").split("\n")
+    assert lines[0] == "toy: ema at after_val, with the hooks that it has edges with"
 
 
 @pytest.mark.parametrize(
-    ("point", "said"),
-    [("after_vall", 'did you mean "after_val"?'), ("before_run", "hooks fire at after_load_checkpoint, ")],
+    ("arguments", "said", "hint"),
+    [
+        (("--point", "after_vall"), "there is no point", 'did you mean "after_val"?'),
+        (("--point", "before_run"), "no hook fires at before_run", "hooks fire at after_load_checkpoint, "),
+        (("--hook", "logg"), "there is no hook", 'did you mean "log"?'),
+        (("--hook", "log", "--point", "before_run"), "log does not fire at before_run", "it fires at "),
+        (("--out", "plan.pdf"), "does not say in which format", "name a format with --format"),
+    ],
 )
-def test_a_point_without_hooks_is_told(point: str, said: str) -> None:
-    with pytest.raises(UserError, match=r"no hook fires|there is no point") as caught:
-        graph("--point", point)
-    assert said in str(caught.value)
+def test_what_cannot_be_drawn_is_told(arguments: tuple[str, ...], said: str, hint: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        graph(*arguments)
+    assert hint in str(caught.value)
+
+
+def test_hooks_are_left_out_and_the_order_is_another_as_the_options_say() -> None:
+    assert graph("--without", "log").startswith("toy: 7 hooks at ")
+    assert graph("--only", "log", "--only", "throughput").startswith("toy: 2 hooks at ")
+    assert graph("--shuffle", "3").split("\n")[0].endswith(" points, shuffled (seed 3)")
 
 
 def test_json_is_the_plan() -> None:
@@ -60,14 +105,36 @@ def test_json_is_the_plan() -> None:
     assert one.edges == whole.edges_at("after_val")
 
 
-@pytest.mark.parametrize(("name", "begins"), [("mermaid", "flowchart TB\n"), ("dot", 'digraph "toy" {\n')])
-def test_other_programs_formats_can_be_written_to_a_file(name: str, begins: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", BEGINS)
+def test_every_format_can_be_written_to_a_file(name: str, tmp_path: Path) -> None:
     out = tmp_path / "drawn"
     assert graph("--format", name, "--out", str(out)) == ""
-    assert out.read_text() == graph("--format", name)
-    assert out.read_text().startswith(begins)
+    assert out.read_text("utf-8") == graph("--format", name)
+    assert out.read_text("utf-8").startswith(BEGINS[name])
+
+
+@pytest.mark.parametrize(
+    ("suffix", "name"),
+    [
+        ("txt", "text"),
+        ("mmd", "mermaid"),
+        ("dot", "dot"),
+        ("gv", "dot"),
+        ("SVG", "svg"),
+        ("html", "html"),
+        ("json", "json"),
+    ],
+)
+def test_the_name_of_the_file_says_the_format(suffix: str, name: str, tmp_path: Path) -> None:
+    out = tmp_path / f"drawn.{suffix}"
+    graph("--out", str(out))
+    assert out.read_text("utf-8").startswith(BEGINS[name])
+
+
+def test_what_is_not_a_terminal_gets_no_colours() -> None:
+    assert "\x1b" not in graph()
 
 
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be written"):
-        graph("--out", str(tmp_path / "no" / "such" / "folder"))
+        graph("--out", str(tmp_path / "no" / "such" / "folder.svg"))

@@ -226,7 +226,7 @@ def _rails(lanes: Sequence[Lane], right: float) -> tuple[Rail, ...]:
     spans = [(stands[enter][0], stands[exit_][0] + 1, stands[enter][1]) for enter, exit_ in found]
     columns: list[list[tuple[int, int]]] = []
     members: list[list[Rail]] = []
-    for upper, lower, binding in sorted(reversed(spans), key=lambda span: span[1] - span[0]):
+    for upper, lower, binding in sorted(spans[::-1], key=lambda span: span[1] - span[0]):
         at = next((k for k, taken in enumerate(columns) if _is_free(taken, (upper, lower))), len(columns))
         if at == len(columns):
             columns.append([])

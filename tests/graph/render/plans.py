@@ -107,7 +107,7 @@ HOSTILE = plan(
         "then",
         after=["first"],
         source='a "b" <c> & `d` #1;\\n\x07/it\'s "p" <&> `q`\\.toml',
-        trigger=Trigger(when='loss > 1 and name != "<&\\n`#quot;`>" or 損失 < \'π\' and tab\t== 1'),
+        trigger=Trigger(when="loss > 1 and name != \"<&\\n`#quot;`>\" or 損失 < 'π' and tab\t== 1"),
     ),
     name='"p" & <q>\n---',
 )

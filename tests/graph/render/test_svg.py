@@ -1,0 +1,142 @@
+"""A plan as a picture and as a page: well-formed, nothing overlaps, no text leaves its box, nothing is fetched."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations, pairwise
+from xml.etree import ElementTree
+
+from hypothesis import given
+
+from hookflow.graph.links import stated
+from hookflow.graph.plan import Plan
+from hookflow.graph.render.html import as_html
+from hookflow.graph.render.lanes import NAME_CELL, NOTE_CELL, Lane, lay_out
+from hookflow.graph.render.svg import as_svg
+from hookflow.graph.render.words import cells, marks, place_of, slots
+from tests.golden_files import check_golden
+from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, packed, plan, plans
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def said(root: ElementTree.Element, kind: str) -> list[str]:
+    """Return what is shown below the pointer for every part of a kind."""
+    return ["".join(group[0].itertext()) for group in root.iter(f"{SVG}g") if group.get("class") == kind]
+
+
+def test_the_picture_of_a_small_plan_is_golden() -> None:
+    check_golden("drawings/example.svg", as_svg(EXAMPLE) + "\n")
+
+
+def test_nothing_is_fetched_and_the_picture_says_what_it_is() -> None:
+    for drawn in (as_svg(RICH), as_html(RICH)):
+        addresses = set(re.findall(r"\w+://[^\s\"<]+", drawn))
+        assert addresses == {"http://www.w3.org/2000/svg"}  # the name of the language, which is not fetched
+        assert not re.search(r"url\(|@import|<link|<img|src=", drawn)
+    root = ElementTree.fromstring(as_svg(RICH))
+    assert root.get("role") == "img"
+    assert [part.tag for part in root[:2]] == [f"{SVG}title", f"{SVG}desc"]
+    assert root.get("aria-labelledby") == f"{root[0].get('id')} {root[1].get('id')}"
+
+
+def test_names_that_mean_something_in_xml_are_only_names() -> None:
+    root = ElementTree.fromstring(as_svg(HOSTILE))
+    assert root[0].text == '"p" & <q> ---: 2 hooks at 3 points'
+    (about, *_) = said(root, "hook")
+    assert 'Says <b>"no"</b> & `maybe`; \ufffd[31mü — 損失 ]]>' in about
+    assert any("loss > 1 and name != \"<&\\n`#quot;`>\" or 損失 < 'π'" in text for text in said(root, "hook"))
+    assert all('it\'s "p" <&> `q`\\.toml:7' in text for text in said(root, "edge"))
+    page = ElementTree.fromstring(as_html(HOSTILE))
+    assert any(cell.text == about.split("\n")[1] for cell in page.iter("td"))
+
+
+def test_an_edge_says_its_kind_in_words_and_by_its_stroke() -> None:
+    root = ElementTree.fromstring(as_svg(RICH))
+    drawn = {
+        kind for group in root.iter(f"{SVG}g") if (kind := group.get("class")) in ("file", "class", "flow", "pair")
+    }
+    assert drawn == {"file", "class", "flow", "pair"}
+    text = "\n".join(said(root, "edge"))
+    assert "whiten before ema: stated by the hook's class (class Ema)" in text
+    assert "densify before reader: data flow: who writes a slot, before who reads it (writes model)" in text
+    assert "freeze_the_backbone before ema: last in, first out" in text
+
+
+def test_what_gave_way_stands_below_the_picture() -> None:
+    text = " ".join(part.text or "" for part in ElementTree.fromstring(as_svg(RICH)).iter(f"{SVG}text"))
+    assert "at after_train_iter, psnr before reader (writes metrics) gave way to: reader before psnr (p.toml:8)" in text
+
+
+def test_a_plan_without_hooks_is_a_picture_too() -> None:
+    assert ElementTree.fromstring(as_svg(plan()))[0].text == "p: 0 hooks at 0 points"
+    assert "<table>" not in as_html(plan())
+
+
+@given(plans())
+def test_every_firing_and_every_edge_is_there(drawn: Plan) -> None:
+    root = ElementTree.fromstring(as_svg(drawn))
+    boxes = [group.get("data-hook") for group in root.iter(f"{SVG}g") if group.get("class") == "hook"]
+    assert boxes == [binding.hook for binding in drawn.bindings]
+    for binding, text in zip(drawn.bindings, said(root, "hook"), strict=True):
+        assert all(mark in text for mark in (*marks(drawn, binding), *slots(binding)))
+    links = [link for point in drawn.points for link in stated(drawn, point.name)]
+    titles = sorted(said(root, "edge"))
+    assert len(titles) == len(links)
+    for link, title in zip(sorted(links, key=lambda link: (link.first.hook, link.then.hook)), titles, strict=True):
+        assert title.startswith(f"{link.first.hook} before {link.then.hook}")
+    sources = sorted(title.rpartition(" (")[2] for title in titles)
+    assert sources == sorted(f"{place_of(link.edge)})" for link in links if link.edge)
+
+
+@given(plans())
+def test_the_page_lists_every_firing_and_every_edge(drawn: Plan) -> None:
+    rows = ElementTree.fromstring(as_html(drawn)).iter("tr")
+    cell = [tuple(td.text or "" for td in row.iter("td")) for row in rows]
+    for binding in drawn.bindings:
+        assert any(row[:2] == (binding.point, binding.hook) for row in cell)
+    for edge in drawn.edges:
+        assert any(row[:3] == (edge.point, edge.first, edge.then) and row[4] == place_of(edge) for row in cell[::-1])
+
+
+@given(plans())
+def test_nothing_overlaps(drawn: Plan) -> None:
+    check(drawn)
+
+
+def test_nothing_overlaps_at_a_crowded_point() -> None:
+    for drawn in (RICH, HOSTILE, packed(40, 4)):
+        check(drawn)
+
+
+def check(drawn: Plan) -> None:
+    picture = lay_out(drawn, top=50)
+    for lane, below in pairwise(picture.lanes):
+        assert lane.y + lane.height < below.y
+    for lane in picture.lanes:
+        assert lane.x + lane.width <= picture.width
+        for box in lane.boxes:
+            assert lane.y < box.y and box.y + box.height < lane.y + lane.height
+            assert box.x > lane.x + cells(lane.point.name) * NAME_CELL
+            assert cells(box.binding.hook) * NAME_CELL < box.width
+            assert all(cells(note) * NOTE_CELL < box.width for note in box.notes)
+        assert all(box.x + box.width < other.x for box, other in pairwise(lane.boxes))
+        assert not lane.boxes or lane.boxes[-1].x + lane.boxes[-1].width < lane.x + lane.width
+        _check_arrows(lane)
+    spans = [(rail.x, rail.top, rail.bottom) for rail in picture.rails]
+    assert all(x > max(lane.x + lane.width for lane in picture.lanes) for x, _, _ in spans)
+    for (x, top, bottom), other in combinations(spans, 2):
+        assert x != other[0] or bottom < other[1] or other[2] < top
+
+
+def _check_arrows(lane: Lane) -> None:
+    """No two arrows run along one line, unless they leave one box for one reason."""
+    for one, other in combinations(lane.arrows, 2):
+        if (one.link.first, one.kind) != (other.link.first, other.kind):
+            for (a, b), (c, d) in ((x, y) for x in pairwise(one.corners) for y in pairwise(other.corners)):
+                for across in (0, 1):
+                    if a[across] == b[across] == c[across] == d[across]:
+                        ends = sorted((a[1 - across], b[1 - across])), sorted((c[1 - across], d[1 - across]))
+                        assert ends[0][1] <= ends[1][0] or ends[1][1] <= ends[0][0]
+    for arrow in lane.arrows:
+        assert all(lane.y < y < lane.y + lane.height for _, y in arrow.corners)
