@@ -2,91 +2,64 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import json
+import shutil
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from hookflow.cli.options import Overrides, PipelineFile
+import typer
+
+from hookflow.cli.options import Only, Overrides, PipelineFile, Shuffle, Without
+from hookflow.errors import UserError
 
 if TYPE_CHECKING:
-    from hookflow.graph.links import Link
-    from hookflow.graph.plan import Plan
-    from hookflow.pipeline.schema import Pipeline
+    from hookflow.cli.findings import Findings
 
 
-SHOWN = 6
-"""How many pairs that nothing but the file orders are named."""
+class Format(StrEnum):
+    """How what was found is shown."""
+
+    text = "text"
+    json = "json"
 
 
-def check(pipeline: PipelineFile, set_: Overrides = None) -> None:
-    """Check a pipeline: its keys, its hooks and their order, and that all it names is there.
+def check(
+    pipeline: PipelineFile,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on a warning or an ambiguous order.")] = False,
+    format_: Annotated[
+        Format, typer.Option("--format", "-f", help="Text for people, or JSON for editors.")
+    ] = Format.text,
+    set_: Overrides = None,
+    without: Without = None,
+    only: Only = None,
+    shuffle: Shuffle = None,
+) -> None:
+    """Check a pipeline: its keys, its hooks and their order, when they fire, and that all it names is there.
 
     The arguments of model, data and optimizer are checked by a run, before it fetches any data.
+
+    Exits with 0 if the pipeline is sound and with 2 if it is not; with --strict, with 1 if it is sound but doubtful.
     """
+    try:
+        found = _look(pipeline, set_ or [], without or [], only or [], shuffle)
+    except UserError as error:
+        if format_ is Format.text:
+            raise
+        print(json.dumps({"file": str(pipeline), "sound": False, "problems": error.to_json()}, indent=1))
+        raise typer.Exit(2) from None
+    if format_ is Format.json:
+        print(json.dumps(found.to_json(), indent=1))
+    else:
+        print("\n".join(found.lines(shutil.get_terminal_size().columns)))
+    if strict and found.doubtful:
+        raise typer.Exit(1)
+
+
+def _look(pipeline: Path, overrides: list[str], without: list[str], only: list[str], shuffle: int | None) -> Findings:
+    from hookflow.cli.findings import Findings
     from hookflow.cli.sound import sound_plan
     from hookflow.pipeline.load import load
 
-    loaded = load(pipeline, set_ or ())
-    plan = sound_plan(loaded)
-    print(f"{pipeline} is sound")
-    for name, text in _summary(loaded.pipeline, plan):
-        print(f"  {name:<10} {text}")
-    for warning in _warnings(loaded.pipeline, plan):
-        print(f"  {'warning':<10} {warning}")
-
-
-def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
-    yield pipeline.run.name, _length(pipeline)
-    yield "model", pipeline.model.use
-    yield "task", pipeline.task.use
-    yield "optimizer", pipeline.optimizer.use
-    data = {"train": pipeline.data.train, "val": pipeline.data.val, "test": pipeline.data.test}
-    yield "data", ", ".join(f"{split} {part.use}" if part else f"no {split}" for split, part in data.items())
-    off = [name for name, hook in pipeline.hooks.items() if not hook.enabled]
-    points = {binding.point for binding in plan.bindings}
-    switched_off = f"; switched off: {', '.join(off)}" if off else ""
-    yield "hooks", f"{_count(len(plan.hooks), 'hook')} at {_count(len(points), 'point')}{switched_off}"
-    links = list(_links(plan))
-    if links:
-        yield "order", _order(Counter(link.reason for link in links))
-    left = [link for link in links if link.reason == "file"]
-    for link in left[:SHOWN]:
-        yield "", f"at {link.first.point}: {link.first.hook}, then {link.then.hook}"
-    if len(left) > SHOWN:
-        yield "", f"and {len(left) - SHOWN} more"
-
-
-def _length(pipeline: Pipeline) -> str:
-    run = pipeline.run
-    unit, length = ("epoch", run.max_epochs) if run.max_epochs else ("iteration", run.max_iters or 0)
-    every = f"each {unit}" if run.val_every == 1 else f"every {run.val_every} {unit}s"
-    validation = f", validation after {every}" if pipeline.data.val else ""
-    return f"{_count(length, unit)}{validation}{', then the test' if run.test else ''}"
-
-
-def _order(reasons: Counter[str]) -> str:
-    """Say what decides between hooks that fire one right after the other."""
-    words = {"edge": "by edges", "phase": "by phase", "file": "by the file alone"}
-    told = [f"{reasons[reason]} {said}" for reason, said in words.items() if reasons[reason]]
-    return f"of neighbouring hooks {', '.join(told)}"
-
-
-def _warnings(pipeline: Pipeline, plan: Plan) -> Iterator[str]:
-    missing = [split for split in ("val", "test") if getattr(pipeline.data, split) is None]
-    for hook in plan.hooks:
-        points = [binding.point for binding in plan.bindings if binding.hook == hook.name]
-        waits_for = {split for split in missing for point in points if f"_{split}" in point}
-        if points and all(any(f"_{split}" in point for split in missing) for point in points):
-            sections = " and ".join(f"[data.{split}]" for split in missing if split in waits_for)
-            yield f'hook "{hook.name}" never fires: there is no {sections} ({hook.where})'
-
-
-def _links(plan: Plan) -> Iterator[Link]:
-    from hookflow.graph.links import bound_points, neighbours
-
-    for point in bound_points(plan):
-        yield from neighbours(plan, point.name)
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'s' * (number != 1)}"
+    loaded = load(pipeline, overrides, without=without, only=only)
+    return Findings.of(loaded, sound_plan(loaded, shuffle=shuffle))

@@ -1,0 +1,203 @@
+"""What `hookflow check` finds in a sound pipeline: what it amounts to, when its hooks fire, and what is doubtful."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hookflow.errors import Problem
+from hookflow.graph.ambiguity import Ambiguity, ambiguities
+from hookflow.graph.forecast import Forecast, Length, forecast
+from hookflow.graph.links import Reason, bound_points, neighbours
+from hookflow.graph.plan import Binding, GivenWay, Plan
+from hookflow.pipeline.load import Loaded
+from hookflow.pipeline.schema import Pipeline
+
+COUNTED = 1000
+"""How many ambiguous pairs are looked for; where thousands of hooks write one slot, so are the pairs."""
+
+SHOWN = 6
+"""How many entries of one kind are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """How many iterations an epoch had in a run; the data alone knows, and is not opened to tell."""
+
+    iters: int
+    run: str
+
+    @classmethod
+    def of_newest(cls, root: Path, name: str) -> Epoch | None:
+        """Ask the newest run of a name; None where there is none, or it did not get as far as to its data."""
+        for events in sorted((root / name).glob("*/events.jsonl"), key=lambda path: path.parent.name, reverse=True):
+            with events.open(encoding="utf-8", errors="replace") as lines:
+                for line in islice(lines, 5):
+                    if '"iters_per_epoch"' in line and line.endswith("\n"):
+                        return cls(json.loads(line)["iters_per_epoch"], events.parent.name)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """A sound pipeline and its plan, with what they come to; `forecasts` are by the binding's id."""
+
+    loaded: Loaded
+    plan: Plan
+    ambiguous: Sequence[Ambiguity]
+    warnings: Sequence[Problem]
+    forecasts: Mapping[int, Forecast]
+    epoch: Epoch | None
+
+    @classmethod
+    def of(cls, loaded: Loaded, plan: Plan) -> Findings:
+        """Look for everything."""
+        run = loaded.pipeline.run
+        epoch = Epoch.of_newest(Path(run.dir), run.name)
+        forecasts = forecast(plan, Length.of(loaded.pipeline, epoch.iters if epoch else None))
+        return cls(
+            loaded,
+            plan,
+            list(islice(ambiguities(plan), COUNTED)),
+            [*plan.warnings, *_never(loaded, plan, forecasts)],
+            forecasts,
+            epoch,
+        )
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether there is anything that `--strict` does not let pass."""
+        return bool(self.ambiguous or self.warnings)
+
+    def lines(self, width: int) -> Iterator[str]:
+        """Yield all of it for people."""
+        yield f"{self.loaded.source} is sound{self._but()}"
+        for name, text in (*_summary(self.loaded.pipeline, self.plan), *self._details()):
+            head = f"  {name:<10} "
+            yield textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * 15, break_on_hyphens=False)
+        for problem in self.warnings:
+            yield f"\nwarning: {problem}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as plain lists, mappings and values, for an editor."""
+        return {
+            "file": str(self.loaded.source),
+            "sound": True,
+            "problems": [],
+            "warnings": [problem.to_json() for problem in self.warnings],
+            "ambiguities": [self._ambiguity(one) for one in self.ambiguous],
+            "given_way": [_gave_way(given) for given in self.plan.given_way],
+            "firings": [
+                {"hook": binding.hook, "point": binding.point, "trigger": str(binding.trigger)}
+                | {"first": told.first, "times": told.times, "text": told.text}
+                for binding in self.plan.bindings
+                for told in [self.forecasts[binding.id]]
+            ],
+        }
+
+    def _but(self) -> str:
+        pairs = _count(len({(one.first.hook, one.then.hook) for one in self.ambiguous}), "ambiguous pair")
+        least = "at least " * (len(self.ambiguous) == COUNTED)
+        doubts = [f"{least}{pairs}"] * bool(self.ambiguous)
+        doubts += [_count(len(self.warnings), "warning")] * bool(self.warnings)
+        return f", with {' and '.join(doubts)}" if doubts else ""
+
+    def _ambiguity(self, one: Ambiguity) -> dict[str, Any]:
+        first, then = one.first.hook, one.then.hook
+        said = f'at {one.point}, "{first}" and "{then}" touch {" and ".join(one.slots)}, and no edge orders them'
+        hint = f'state it: after = ["{first}"] in [hooks.{then}], or that it does not matter: ambiguous_with'
+        problem = Problem(said, self.loaded.places.of(f"hooks.{then}"), hint)
+        return {"point": one.point, "first": first, "then": then, "slots": one.slots, **problem.to_json()}
+
+    def _details(self) -> Iterator[tuple[str, str]]:
+        yield from _some("ambiguous", _folded(self.ambiguous), more=len(self.ambiguous) == COUNTED)
+        yield from _some("gave way", dict.fromkeys(map(_gave_way, self.plan.given_way)))
+        yield from _some("fires", self._firings())
+
+    def _firings(self) -> list[str]:
+        """Return when those bindings fire that do not always."""
+        limited = [binding for binding in self.plan.bindings if str(binding.trigger) and binding.half != "exit"]
+        told = [f"{binding.hook} at {binding.point}: {self.forecasts[binding.id].text}" for binding in limited]
+        if told and self.epoch and self.loaded.pipeline.run.max_epochs:
+            told.append(f"(with {self.epoch.iters:,} iterations an epoch, as in the run {self.epoch.run})")
+        return told
+
+
+def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
+    yield pipeline.run.name, _length(pipeline)
+    yield "model", pipeline.model.use
+    yield "task", pipeline.task.use
+    yield "optimizer", pipeline.optimizer.use
+    data = {"train": pipeline.data.train, "val": pipeline.data.val, "test": pipeline.data.test}
+    yield "data", ", ".join(f"{split} {part.use}" if part else f"no {split}" for split, part in data.items())
+    off = [name for name, hook in pipeline.hooks.items() if not hook.enabled]
+    switched_off = f"; switched off: {', '.join(off)}" if off else ""
+    yield "hooks", f"{_count(len(plan.hooks), 'hook')} at {_count(len(bound_points(plan)), 'point')}{switched_off}"
+    reasons = Counter(link.reason for point in bound_points(plan) for link in neighbours(plan, point.name))
+    if reasons:
+        yield "order", _order(reasons, plan.shuffle)
+
+
+def _length(pipeline: Pipeline) -> str:
+    run = pipeline.run
+    unit, length = ("epoch", run.max_epochs) if run.max_epochs else ("iteration", run.max_iters or 0)
+    every = f"each {unit}" if run.val_every == 1 else f"every {run.val_every} {unit}s"
+    validation = f", validation after {every}" if pipeline.data.val else ""
+    return f"{_count(length, unit)}{validation}{', then the test' if run.test else ''}"
+
+
+def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
+    """Say what decides between hooks that fire one right after the other."""
+    alone = "the file" if shuffle is None else f"the shuffle with seed {shuffle}"
+    words: dict[Reason, str] = {"edge": "by edges", "phase": "by phase", "file": f"by {alone} alone"}
+    told = [f"{reasons[reason]} {said}" for reason, said in words.items() if reasons[reason]]
+    return f"of neighbouring hooks {', '.join(told)}"
+
+
+def _never(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Iterator[Problem]:
+    """Yield a warning for each hook that would not fire once, not even if the run is asked to test."""
+    data = loaded.pipeline.data
+    by_hook: dict[str, list[Binding]] = {}
+    for binding in plan.bindings:
+        by_hook.setdefault(binding.hook, []).append(binding)
+    for name, bindings in by_hook.items():
+        silent = [b for b in bindings if forecasts[b.id].times == 0 and not (data.test and "_test" in b.point)]
+        if len(silent) == len(bindings):
+            missing = [split for split in ("val", "test") if any(f"_{split}" in b.point for b in silent)]
+            absent = " and ".join(f"[data.{split}]" for split in missing if getattr(data, split) is None)
+            hint = f"there is no {absent}" if absent else "the run ends before its trigger lets it"
+            yield Problem(f'hook "{name}" never fires', loaded.places.of(f"hooks.{name}"), hint)
+
+
+def _folded(ambiguous: Iterable[Ambiguity]) -> dict[str, None]:
+    """Return the pairs in words, each once with all points where it is ambiguous."""
+    points: dict[str, list[str]] = {}
+    for one in ambiguous:
+        said = f"{one.first.hook} and {one.then.hook} touch {', '.join(one.slots)}"
+        points.setdefault(said, []).append(one.point)
+    return dict.fromkeys(f"{said}, at {', '.join(dict.fromkeys(at))}" for said, at in points.items())
+
+
+def _gave_way(given: GivenWay) -> str:
+    edge, way = given.edge, given.against
+    stronger = " → ".join([*(step.first for step in way), edge.first])
+    return f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {stronger}; at {edge.point}"
+
+
+def _some(name: str, entries: Iterable[str], more: bool = False) -> Iterator[tuple[str, str]]:
+    """Yield the first few entries under their name, and how many there are beyond."""
+    every = list(entries)
+    for k, entry in enumerate(every[:SHOWN]):
+        yield name if k == 0 else "", entry
+    if len(every) > SHOWN:
+        yield "", f"and {len(every) - SHOWN:,}{' or' * more} more"
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'s' * (number != 1)}"
