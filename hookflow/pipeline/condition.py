@@ -86,7 +86,8 @@ def _tree(text: str) -> ast.expr:
         with warnings.catch_warnings(action="ignore"):  # of Python, about Python
             return ast.parse(spread.strip(), mode="eval").body
     except SyntaxError as error:
-        column = min((error.offset or 1) + blank, len(text.rstrip()) or 1)
+        end = len(text.rstrip()) or 1
+        column = min(error.offset + blank, end) if error.offset else end
         raise ConditionError("this cannot be read", column, _python_for(text)) from None
     except (ValueError, MemoryError, RecursionError):  # a null character; too many brackets for Python's own parser
         raise ConditionError("this cannot be read", 1) from None

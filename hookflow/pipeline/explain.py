@@ -69,7 +69,8 @@ def wrong_value(details: ErrorDetails, name: str) -> tuple[str, str]:
         case "too_short":
             return f"{name} must not be empty", ""
         case "value_error":
-            return f"{f'[{name}]' if isinstance(value, dict) else name}: {context['error']}", ""
+            said = f"{f'[{name}]' if isinstance(value, dict) else name}: {context['error']}"
+            return said, getattr(context["error"], "hint", "")
         case kind:  # one of the many kinds that no type in the project raises today
             return f"{name} cannot be {_shown(value)} ({kind.replace('_', ' ')})", ""
 

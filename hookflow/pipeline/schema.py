@@ -25,6 +25,7 @@ from pydantic import (
     model_validator,
 )
 
+from hookflow.pipeline.condition import parse_condition
 from hookflow.pipeline.units import PATTERN, parse_amount
 
 _DEVICE = r"^(auto|cpu|mps|cuda(:\d+)?)$"
@@ -35,6 +36,11 @@ _HOOK = r"^[A-Za-z0-9_-]+$"
 def _amount(written: Any) -> int | str:
     parse_amount(written)
     return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
+
+
+def _condition(written: str) -> str:
+    parse_condition(written)
+    return written
 
 
 def _device(written: str) -> str:
@@ -84,7 +90,7 @@ Amount = Annotated[
 
 Args = Annotated[dict[str, Any], AfterValidator(_without_dates)]
 HookName = Annotated[str, AfterValidator(_hook_name), _text(_HOOK)]
-Condition = str
+Condition = Annotated[str, AfterValidator(_condition)]
 ArgList = Annotated[list[Any], AfterValidator(_without_dates)]
 
 

@@ -1,0 +1,106 @@
+"""Conditions: what they mean, and that nothing but what is on the list is ever read, let alone executed."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookflow.pipeline.condition import DEEPEST, LONGEST, ConditionError, parse_condition
+
+VALUES = {"loss": 2.0, "lr": 0.5, "nan": math.nan, "epoch": 3.0, "iter": 7.0, "train/loss": 9.0, "metrics.loss": 4.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("loss > 1", True),
+        ("loss > 10", False),
+        ("1 < loss < 3 < epoch + 1", True),
+        ("1 < loss < 2", False),
+        ("loss == 2 and lr != 2", True),
+        ("loss > 3 or iter % 7 == 0", True),
+        ("not loss > 3", True),
+        ("not (loss > 1 and lr > 1)", True),
+        ("isnan(nan) and not isnan(loss)", True),
+        ("nan == nan or nan < 1", False),
+        ("-loss ** 2 == -4", True),
+        ("abs(-loss) + min(1, lr, 3) * max(2, 3) == 3.5", True),
+        ("7 // 2 == 3 and 1e3 == 1_000 and +2 >= 2", True),
+        ('value("train/loss") == 9 and metrics.loss == 4', True),
+        ("unheard > 1", False),
+        ("not unheard > 1", False),
+        ("loss > 1 or unheard > 1", True),
+        ("isnan(1 / 0) and isnan(1 % 0) and isnan(1 // 0)", True),
+        ("2 ** 1e9 > 1e300 and isnan((-8) ** 0.5)", True),
+        ("9" * 400 + " > 1e308", True),
+        ("\n  loss\n  > 1\n", True),
+    ],
+)
+def test_what_it_means(text: str, holds: bool) -> None:
+    assert parse_condition(text)(VALUES.get) is holds
+
+
+def test_it_names_what_it_looks_at() -> None:
+    condition = parse_condition('loss > 1 and metrics.loss < 2 or value("a b") > epoch + iter + rank + max_iters')
+    assert condition.names == {"loss", "metrics.loss", "a b"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "column", "hint"),
+    [
+        ("", "cannot be read", 1, "e.g."),
+        ("loss >", "cannot be read", 6, ""),
+        ("loss = 3", "cannot be read", 6, '"=="'),
+        ("loss > 3 && lr > 1", "cannot be read", 11, 'write "and" for "&&"'),
+        ("!(loss > 3)", "cannot be read", 1, 'write "not" for "!"'),
+        ("loss", "a number, and neither holds", 1, "compare it"),
+        ("loss > 3 and lr", "a number, and neither holds", 14, "compare it"),
+        ("(loss > 3) + 1 > 1", "is no number", 2, "combine"),
+        ("lr > 1 or isnam(loss)", 'no function "isnam"', 11, 'did you mean "isnan"?'),
+        ("é > 1 or isnam(loss)", 'no function "isnam"', 10, 'did you mean "isnan"?'),
+        ("  eval(loss) > 1", 'no function "eval"', 3, ""),
+        ("loss > 'high'", "a text is no number", 8, "value("),
+        ("value(loss) > 1", "value takes the name", 1, "value("),
+        ("abs > 1", "abs is a function", 1, "abs("),
+        ("abs(1, 2) > 1", "abs takes one number", 1, ""),
+        ("min(1) > 1", "min takes 2 numbers or more", 1, ""),
+        ("min(1, b=2) > 1", "min takes", 1, ""),
+        ("loss in (1, 2)", "numbers are compared with", 9, ""),
+        ("loss is 3", "numbers are compared with", 9, ""),
+        ("True", "conditions know", 1, ""),
+        ("loss > 1j", "conditions know", 8, ""),
+        ("().__class__.__bases__ > 1", "only names may have dots", 1, ""),
+        ("__import__('os').getcwd() > 1", "conditions know", 1, ""),
+        ("[x for x in (1,)] > 1", "conditions know", 1, ""),
+        ("(lambda: 1)() > 1", "conditions know", 1, ""),
+        ("loss[0] > 1", "conditions know", 1, ""),
+        ("(x := 3) > 1", "conditions know", 2, ""),
+        ("min(*loss, 2) > 1", "conditions know", 5, ""),
+        ("f'{loss}' > 1", "conditions know", 1, ""),
+        ("loss | 1 > 1", "conditions know", 1, ""),
+        ("-" * (DEEPEST + 1) + "loss > 1", "nested", DEEPEST + 1, ""),
+    ],
+)
+def test_what_is_refused(text: str, said: str, column: int, hint: str) -> None:
+    with pytest.raises(ConditionError, match=f"at column {column} ") as raised:
+        parse_condition(text)
+    assert said in str(raised.value)
+    assert hint in raised.value.hint
+
+
+@pytest.mark.parametrize("text", ["(" * 250 + "1" + ")" * 250, "1 > \0", "loss > 1 " + "and loss > 1 " * LONGEST])
+def test_too_much_is_refused_too(text: str) -> None:
+    with pytest.raises(ConditionError):
+        parse_condition(text)
+
+
+@given(st.text("loss lr><=!&|()+-*/%.,1e9'\"\\[]{}:@#~^\n\0é", max_size=40))
+def test_whatever_is_written_is_a_condition_or_refused(text: str) -> None:
+    try:
+        condition = parse_condition(text)
+    except ConditionError:
+        return
+    assert condition(VALUES.get) in (True, False)
