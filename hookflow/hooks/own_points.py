@@ -20,11 +20,17 @@ def own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
         if not name.isidentifier() or name.startswith("around_"):
             faults.append((key, f'"{name}" cannot be a point: a hook\'s method must be able to bear the name', ""))
         if declared.follows not in points:
-            hint = nearest(declared.follows, points.names)
-            faults.append((f"{key}.follows", f'there is no point "{declared.follows}" (above this one)', hint))
+            below = declared.follows in loaded.pipeline.points
+            hint = "declare it first" if below else nearest(declared.follows, points.names)
+            said = f'there is no point "{declared.follows}"' + " above this one" * below
+            faults.append((f"{key}.follows", said, hint))
         for k, argument in enumerate(declared.offers):
-            if not argument.isidentifier() or argument == "run" or argument in declared.offers[:k]:
-                said = f'"{argument}" cannot be an argument' + (": every point offers the run" * (argument == "run"))
+            if argument == "run":
+                faults.append((f"{key}.offers.{k}", "every point offers the run already", ""))
+            elif argument in declared.offers[:k]:
+                faults.append((f"{key}.offers.{k}", f'"{argument}" is offered twice', ""))
+            elif not argument.isidentifier():
+                said = f'"{argument}" cannot be an argument: a hook\'s method must be able to take it by that name'
                 faults.append((f"{key}.offers.{k}", said, ""))
         if faults:
             problems += (Problem(said, loaded.places.of(at), hint) for at, said, hint in faults)

@@ -20,3 +20,18 @@ class Unlike:
     @staticmethod
     def before_train(run):
         print(run)
+
+
+class AfterEMA:
+    after = ("ema",)
+
+    def after_optimizer_step(self, run):
+        print(run)
+
+
+class MisspeltSlots:
+    reads = {"after_vall": ("metrics",)}  # noqa: RUF012
+    writes = "model"
+
+    def after_val(self, metrics):
+        print(metrics)
