@@ -1,0 +1,142 @@
+"""`hookflow why`: what puts one hook before another, in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hookflow.cli.app import app
+from hookflow.errors import UserError
+
+PIPELINE = """\
+[run]
+name = "p"
+max_iters = 10
+[model]
+use = "torch.nn:Flatten"
+[optimizer]
+use = "torch.optim:SGD"
+[data.train]
+use = "cifar10"
+[hooks.a]
+use = "builtins:print"
+points = ["before_train"]
+reads = ["model"]
+before = ["b"]
+[hooks.b]
+use = "builtins:print"
+points = ["before_train"]
+phase = "early"
+before = ["c"]
+[hooks.c]
+use = "builtins:print"
+points = ["before_train", "after_train", "after_run"]
+writes = ["model"]
+[hooks.d]
+use = "builtins:print"
+points = ["before_train", "after_train", "after_run"]
+writes = ["model"]
+[hooks.late]
+use = "builtins:print"
+points = ["after_train"]
+phase = "late"
+[hooks.off]
+use = "ema"
+enabled = false
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the pipeline as its only one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.toml").write_text(PIPELINE)
+    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'x'\n")
+    return tmp_path
+
+
+def why(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["why", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_a_way_of_edges_has_the_source_of_each_and_what_it_has_overruled() -> None:
+    assert why("a", "c") == (
+        "at before_train: a fires before c\n"
+        "  2 edges lead there\n"
+        "    a → b  p.toml:14\n"
+        "    b → c  p.toml:19\n"
+        "  a is normal by itself; its edges make it early here\n"
+        "  c writes model, which a reads; that would turn the order, but gives way to\n"
+        "    a → b  p.toml:14\n"
+        "    b → c  p.toml:19\n"
+    )
+
+
+def test_asked_the_other_way_round_it_says_after() -> None:
+    assert why("c", "a").startswith("at before_train: c fires after a\n  2 edges lead there\n")
+
+
+def test_points_with_one_answer_are_told_together_and_one_point_alone_if_asked() -> None:
+    alone = (
+        "  nothing says so but the file\n"
+        "    c  p.toml:20\n"
+        "    d  p.toml:24\n"
+        '  both touch model, so it may matter; to state it: after = ["c"] in [hooks.d]\n'
+    )
+    flow = (
+        "at before_train: c fires after d\n"
+        "  3 edges lead there\n"
+        "    d → a  model: d writes, a reads\n"
+        "    a → b  p.toml:14\n"
+        "    b → c  p.toml:19\n"
+        "  d is normal by itself; its edges make it early here\n"
+    )
+    assert why("c", "d") == f"{flow}\nat after_train, after_run: c fires before d\n{alone}"
+    assert why("c", "d", "--point", "after_run") == f"at after_run: c fires before d\n{alone}"
+
+
+def test_phases_and_halves_are_reasons_too() -> None:
+    assert why("c", "late").endswith("  no edge says so, but the phases do: c is normal, late is late\n")
+    text = PIPELINE.replace("enabled = false\n", "").replace('"after_train", "after_run"', '"after_val"')
+    Path("p.toml").write_text(text.replace('writes = ["model"]', ""))
+    assert why("c", "off", "--point", "after_val") == (
+        "at after_val: c fires before off (leaving around_val)\n"
+        "  no edge says so, but around_val is left after whatever else is normal\n"
+    )
+
+
+def test_hooks_that_never_meet_are_told_where_they_fire() -> None:
+    assert why("b", "late") == (
+        "b and late never meet: they share no point\n    b fires at before_train\n    late fires at after_train\n"
+    )
+    assert why("c", "d", "--point", "before_run").startswith("c and d never meet at before_run\n")
+
+
+def test_a_hook_that_is_switched_off_fires_nowhere() -> None:
+    assert why("off", "a") == "off fires nowhere: it is switched off (p.toml:34)\n"
+
+
+def test_every_name_that_is_unknown_is_told() -> None:
+    with pytest.raises(UserError) as caught:
+        why("off", "laet", "--point", "after_trian")
+    assert 'p.toml has no hook "laet"\n    did you mean "late"?' in str(caught.value)
+    assert 'there is no point "after_trian"\n    did you mean "after_train"?' in str(caught.value)
+    with pytest.raises(UserError, match="neither before nor after itself"):
+        why("a", "a")
+
+
+def test_which_pipeline_must_be_plain(here: Path) -> None:
+    (here / "pipelines").mkdir()
+    (here / "pipelines/q.toml").write_text(PIPELINE)
+    with pytest.raises(UserError, match=r"there are 2 pipelines here\n    name one: --pipeline p\.toml"):
+        why("a", "c")
+    assert "pipelines/q.toml:14" in why("a", "c", "--pipeline", "pipelines/q.toml")
+    (here / "p.toml").unlink()
+    assert why("a", "c").startswith("at before_train: a fires before c")
+    (here / "pipelines/q.toml").unlink()
+    with pytest.raises(UserError, match="no pipeline file here"):
+        why("a", "c")
