@@ -6,6 +6,7 @@ past the boxes, and comes down on those that wait; where a line is interrupted, 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -122,19 +123,20 @@ class _Drawing:
 
     def _placed(self, members: Sequence[int], leaving: Mapping[Net, int]) -> Row:
         """Give each box its column, and so each line that passes: where it comes down if that is free."""
-        waiting = sorted((x, net) for net, x in leaving.items() if self.nets[net][-1] > members[-1])
+        above = {x: net for net, x in leaving.items()}
+        waiting = deque(sorted((x, net) for x, net in above.items() if self.nets[net][-1] > members[-1]))
         boxes, passing = {}, {}
         cursor = 2
         for place in members:
             wide = cells(self.boxes[place][0])
             while waiting and waiting[0][0] < cursor + wide // 2:
-                x, net = waiting.pop(0)
-                passing[net] = _free(max(x, cursor), net, leaving)
+                x, net = waiting.popleft()
+                passing[net] = _free(max(x, cursor), net, above)
                 cursor = passing[net] + GAP
             boxes[place] = cursor
             cursor += wide + GAP
         for x, net in waiting:
-            passing[net] = _free(max(x, cursor), net, leaving)
+            passing[net] = _free(max(x, cursor), net, above)
             cursor = passing[net] + GAP
         return Row(boxes, passing)
 
@@ -202,10 +204,9 @@ def _box(plan: Plan, binding: Binding, room: int) -> list[str]:
     return [f"╭{'─' * (wide + 2)}╮", *body, f"╰{'─' * (wide + 2)}╯"]
 
 
-def _free(x: int, net: Net, leaving: Mapping[Net, int]) -> int:
+def _free(x: int, net: Net, above: Mapping[int, Net]) -> int:
     """Return the first column from `x` on at which no other net comes from above."""
-    taken = {at for other, at in leaving.items() if other != net}
-    while x in taken:
+    while above.get(x, net) != net:
         x += 1
     return x
 
@@ -214,7 +215,6 @@ def _channel(leaving: Mapping[Net, int], arriving: Mapping[Net, Sequence[int]], 
     """Yield the lines between two rows: each net turns on a level of its own, or of nets that it does not meet."""
     spans = {net: (min([leaving[net], *xs]), max([leaving[net], *xs])) for net, xs in arriving.items()}
     levels: list[list[Net]] = []
-    level_of: dict[Net, int] = {}
     for net in sorted(spans, key=lambda net: spans[net]):
         left, right = spans[net]
         if left == right:
@@ -223,16 +223,14 @@ def _channel(leaving: Mapping[Net, int], arriving: Mapping[Net, Sequence[int]], 
         if at == len(levels):
             levels.append([])
         levels[at].append(net)
-        level_of[net] = at
-    for y in range(len(levels)):
+    upright = {leaving[net]: _STROKES[net[1]][1] for net in arriving}
+    for nets in levels:
         line: dict[int, str] = {}
-        for net in levels[y]:
+        for net in nets:
             line |= _turn(net[1], leaving[net], arriving[net], spans[net])
-        for net, xs in arriving.items():
-            turns = level_of.get(net, -1)
-            if turns != y:
-                line |= dict.fromkeys(xs if turns < y else [leaving[net]], _STROKES[net[1]][1])
-        yield _joined(line)
+            del upright[leaving[net]]
+        yield _joined(line | upright)
+        upright |= {x: _STROKES[net[1]][1] for net in nets for x in arriving[net]}
     if arriving:
         tips = {x: "▼" for net, xs in arriving.items() for x in xs}
         yield _joined(tips | {x: _STROKES[net[1]][1] for net, x in row.passing.items()})
@@ -263,4 +261,7 @@ def _spread(left: int, text: str) -> dict[int, str]:
 
 
 def _joined(line: Mapping[int, str]) -> str:
-    return "".join(line.get(x, " ") for x in range(max(line, default=-1) + 1))
+    signs = [" "] * (max(line, default=-1) + 1)
+    for x, sign in line.items():
+        signs[x] = sign
+    return "".join(signs)

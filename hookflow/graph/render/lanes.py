@@ -223,10 +223,10 @@ def _rails(lanes: Sequence[Lane], right: float) -> tuple[Rail, ...]:
     """Return a rail for each pair, the short ones nearest; those that do not overlap may share a column."""
     stands = [(k, box.binding) for k, lane in enumerate(lanes) for box in lane.boxes]
     found = pairs([binding for _, binding in stands])
-    spans = [(stands[enter][0], stands[exit_][0] + 1, stands[enter][1]) for enter, exit_ in found]
+    spans = [(stands[enter][0], stands[exit_][0] + 1, stands[enter][1]) for enter, exit_ in reversed(found)]
     columns: list[list[tuple[int, int]]] = []
     members: list[list[Rail]] = []
-    for upper, lower, binding in sorted(spans[::-1], key=lambda span: span[1] - span[0]):
+    for upper, lower, binding in sorted(spans, key=lambda span: span[1] - span[0]):
         at = next((k for k, taken in enumerate(columns) if _is_free(taken, (upper, lower))), len(columns))
         if at == len(columns):
             columns.append([])
