@@ -33,7 +33,7 @@ def extended(text: str, source: Path, on_the_way: tuple[_Step, ...] = ()) -> tup
         hint = "one file; what that one extends, it says itself"
         raise UserError(Problem("extends must be the name of a file, in quotes", where, hint))
     way = (*on_the_way, _Step(source, where))
-    base = source.parent / named
+    base = _shortest(source.parent / named)
     _refuse_circle(base, way)
     whole, base_places = extended(read(base, where), base, way)
     _aim_files(whole, os.path.dirname(named))  # noqa: PTH120  # a Path would drop the "./" that a file begins with
@@ -43,6 +43,12 @@ def extended(text: str, source: Path, on_the_way: tuple[_Step, ...] = ()) -> tup
         whole_places.take((name,), base_places)
     _lay_over(whole, tree, (), whole_places, places)
     return whole, whole_places
+
+
+def _shortest(path: Path) -> Path:
+    """Return the path without its "..", if that leads to the same file: links may lie in between."""
+    short = Path(os.path.normpath(path))
+    return short if short.resolve() == path.resolve() else path
 
 
 def _refuse_circle(base: Path, way: tuple[_Step, ...]) -> None:

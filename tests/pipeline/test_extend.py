@@ -92,7 +92,7 @@ def test_a_base_of_a_base(built_on: Load) -> None:
     assert loaded.pipeline.run.seed == 3
     assert loaded.pipeline.model.use == "far/../../shared/net.py:Net"
     assert loaded.places.of("model.args.depth") == Where("own/far/middle.toml", 5, 1)
-    assert loaded.places.of("model.args.width") == Where("own/far/../../shared/base.toml", 7, 10)
+    assert loaded.places.of("model.args.width") == Where("shared/base.toml", 7, 10)
 
 
 def test_every_key_keeps_where_it_came_from(built_on: Load) -> None:
@@ -100,7 +100,7 @@ def test_every_key_keeps_where_it_came_from(built_on: Load) -> None:
         ON_BASE + "[run]\nseed = 1\n[hooks.ema]\nargs.decay = 0.5\nafter = []\n[hooks.new]\nuse = 'log'\n",
         "hooks.ema.args.every=3",
     )
-    base, child = "own/../shared/base.toml", "own/child.toml"
+    base, child = "shared/base.toml", "own/child.toml"
     said = {
         "run.name": Where(base, 2, 1),
         "run.seed": Where(child, 3, 1),
@@ -155,5 +155,14 @@ def test_extends_is_not_for_the_command_line(built_on: Load) -> None:
 
 
 def test_a_base_that_is_no_text_is_told(built_on: Load) -> None:
-    with pytest.raises(UserError, match=r'own/child.toml:1:1: the file "own/../shared" cannot be read: Is a directory'):
+    with pytest.raises(UserError, match=r'own/child.toml:1:1: the file "shared" cannot be read: Is a directory'):
         built_on('extends = "../shared"')
+
+
+def test_a_link_on_the_way_is_followed(built_on: Load, tmp_path: Path) -> None:
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "link").symlink_to(tmp_path / "far" / "away")
+    loaded = built_on('extends = "link/../base.toml"', **{"far/base.toml": BASE})
+    assert loaded.places.of("run.name").source == "own/link/../base.toml"
+    assert loaded.pipeline.model.use == "link/../net.py:Net"
