@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hookflow.cli import complete
 from hookflow.cli.options import Only, Overrides, PipelineFile, Shuffle, Without
 
 if TYPE_CHECKING:
@@ -47,10 +48,18 @@ def graph(
         Format | None, typer.Option("--format", "-f", help="How to draw it; by the suffix of --out, else text.")
     ] = None,
     point: Annotated[
-        str | None, typer.Option(metavar="POINT", help="Draw this point alone, e.g. after_train_iter.")
+        str | None,
+        typer.Option(
+            metavar="POINT", help="Draw this point alone, e.g. after_train_iter.", autocompletion=complete.points
+        ),
     ] = None,
     hook: Annotated[
-        str | None, typer.Option(metavar="HOOK", help="Draw this hook alone, with those that it has edges with.")
+        str | None,
+        typer.Option(
+            metavar="HOOK",
+            help="Draw this hook alone, with those that it has edges with.",
+            autocompletion=complete.hooks,
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
     set_: Overrides = None,

@@ -46,5 +46,9 @@ def _label(plan: Plan, binding: Binding) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text as it may stand in a label: what Mermaid, its Markdown or HTML would read otherwise, by number."""
-    return re.sub(r"[^\w\s.,:()/?=+-]", lambda sign: f"#{ord(sign[0])};", text)
+    """Return a text as it may stand in a label: what Mermaid, its Markdown or HTML would read otherwise, by number.
+
+    A space of no width follows a backslash: before an n, it would break the line however it is written.
+    """
+    numbered = re.sub(r"[^\w\s.,:()/?=+-]", lambda sign: f"#{ord(sign[0])};", text)
+    return numbered.replace("#92;", "#92;#8203;")

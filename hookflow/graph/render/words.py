@@ -7,7 +7,6 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 
 from hookflow.graph.links import bound_points
-from hookflow.graph.order import PHASES
 from hookflow.graph.plan import Binding, Edge, EdgeKind, GivenWay, Plan
 
 KINDS: dict[EdgeKind, str] = {
@@ -17,6 +16,9 @@ KINDS: dict[EdgeKind, str] = {
     "pair": "last in, first out",
 }
 """What each kind of edge is, in a legend."""
+
+_MIRRORED = {"first": "last", "early": "late", "normal": "normal", "late": "early", "last": "first"}
+"""The phase in which the second half of an `around` fires, by that of the first."""
 
 _NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
 _WIDE = ("W", "F")
@@ -41,8 +43,8 @@ def marks(plan: Plan, binding: Binding) -> list[str]:
 
 def _phase(plan: Plan, binding: Binding) -> str:
     """Return the phase, unless it is the normal one, and the one it was moved from, if an edge moved it."""
-    own = PHASES.index(plan.hook(binding.hook).phase)
-    meant = PHASES[len(PHASES) - 1 - own if binding.half == "exit" else own]
+    own = plan.hook(binding.hook).phase
+    meant = _MIRRORED[own] if binding.half == "exit" else own
     if binding.phase != meant:
         return f"{binding.phase} (moved from {meant})"
     return binding.phase if binding.phase != "normal" else ""
