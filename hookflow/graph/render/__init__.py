@@ -1,1 +1,1 @@
-"""A plan, drawn: as text for a terminal, Mermaid, DOT and JSON."""
+"""A plan, drawn: text and boxes for a terminal, SVG and HTML, Mermaid and DOT. Functions from a plan to a text."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from hookflow.errors import Problem
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.graph.render.svg import as_svg, escape
 from hookflow.graph.render.words import KINDS, gave_way, marks, place_of, plain, slots, title_of
@@ -74,7 +75,7 @@ def as_html(plan: Plan, title: str = "") -> str:
             *_firings(plan),
             *_edges(plan),
             *_list("Edges that gave way", map(gave_way, plan.given_way)),
-            *_list("Warnings", (plain(str(warning)) for warning in plan.warnings)),
+            *_list("Warnings", map(_warning, plan.warnings)),
             f"<script>\n{_SCRIPT}\n</script>\n</body></html>",
         ]
     )
@@ -109,6 +110,11 @@ def _edges(plan: Plan) -> Iterator[str]:
         for edge in plan.edges
     )
     yield from _table("Edges", ("point", "first", "then", "why", "source"), rows)
+
+
+def _warning(warning: Problem) -> str:
+    said = (f"{warning.where}:" if warning.where else "", warning.message, f"({warning.hint})" if warning.hint else "")
+    return plain(" ".join(said))
 
 
 def _table(name: str, heads: Iterable[str], rows: Iterable[str]) -> Iterator[str]:

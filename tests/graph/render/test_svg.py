@@ -15,7 +15,7 @@ from hookflow.graph.render.lanes import NAME_CELL, NOTE_CELL, Lane, lay_out
 from hookflow.graph.render.svg import as_svg
 from hookflow.graph.render.words import cells, marks, place_of, slots
 from tests.golden_files import check_golden
-from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, packed, plan, plans
+from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -71,6 +71,12 @@ def test_what_gave_way_stands_below_the_picture() -> None:
 def test_a_plan_without_hooks_is_a_picture_too() -> None:
     assert ElementTree.fromstring(as_svg(plan()))[0].text == "p: 0 hooks at 0 points"
     assert "<table>" not in as_html(plan())
+
+
+def test_the_page_tells_what_is_doubtful_about_the_plan() -> None:
+    never = plan(node("a", ["before_train"]), node("b", ["after_val"], after=["a"]))
+    said = [part.text for part in ElementTree.fromstring(as_html(never)).iter("li")]
+    assert said == ['pipelines/p.toml:7: the edge between "b" and "a" can never matter: they share no point']
 
 
 @given(plans())
