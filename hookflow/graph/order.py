@@ -17,9 +17,8 @@ from hookflow.errors import Where
 from hookflow.graph.closure import closure
 from hookflow.graph.cycles import Knot, knots_of
 from hookflow.graph.node import Bound, Node, Wish
-from hookflow.graph.plan import Binding, Edge, EdgeKind, GivenWay
+from hookflow.graph.plan import PHASES, Binding, Edge, EdgeKind, GivenWay
 
-PHASES = ("first", "early", "normal", "late", "last")
 NORMAL = PHASES.index("normal")
 
 

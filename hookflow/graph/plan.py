@@ -17,6 +17,10 @@ EdgeKind = Literal["file", "class", "pair", "flow"]
 """Who stated an edge: the pipeline file, the hook's class, the rule that what is entered first is left last, or that
 who writes a slot fires before who reads it. A flow edge gives way to the others."""
 
+Phase = Literal["first", "early", "normal", "late", "last"]
+PHASES: tuple[Phase, ...] = ("first", "early", "normal", "late", "last")
+"""Places in the order that need no neighbour's name."""
+
 OnError = Literal["raise", "disable", "ignore"]
 
 

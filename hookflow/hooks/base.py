@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
+
+from hookflow.graph.plan import Phase
 
 Slots = Collection[str] | Mapping[str, Collection[str]]
 """The slots that every method of a hook touches, or those that each method does, by the method's name."""
-
-Phase = Literal["first", "early", "normal", "late", "last"]
-PHASES: tuple[Phase, ...] = ("first", "early", "normal", "late", "last")
-"""Places in the order that need no neighbour's name."""
 
 
 class Hook:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.errors import Problem, UserError, Where, by_place, nearest
 from hookflow.graph.compile import compile_plan
 from hookflow.graph.node import Bound, Node, Wish
-from hookflow.graph.plan import EdgeKind, Plan, PlannedHook, Trigger
+from hookflow.graph.plan import PHASES, EdgeKind, Plan, PlannedHook, Trigger
 from hookflow.graph.points import Points
-from hookflow.hooks.inspect import Fault, Method, about, function_at, methods, slots, wrong_arguments
+from hookflow.hooks.inspect import Fault, Method, about, function_at, methods, slots, wrong_arguments, wrong_attributes
 from hookflow.hooks.own_points import own_points
 from hookflow.hooks.registry import rivals, short_names
 from hookflow.pipeline.load import Loaded
@@ -31,14 +31,17 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
     declared = loaded.pipeline.hooks
     for name, declaration in declared.items():
         if declaration.enabled:
-            try:
-                nodes[name] = _Declared(name, declaration, loaded, base or loaded.source.parent, points).node()
-            except UserError as error:
-                problems += error.problems
-    if problems:
-        raise UserError(problems)
+            hook = _Declared(name, declaration, loaded, base or loaded.source.parent, points)
+            nodes[name] = hook.node()
+            problems += hook.problems
     disabled = [name for name, declaration in declared.items() if not declaration.enabled]
-    return compile_plan(loaded.pipeline.run.name, nodes, disabled, points, shuffle)
+    try:
+        plan = compile_plan(loaded.pipeline.run.name, nodes, disabled, points, shuffle)
+    except UserError as error:
+        problems += error.problems
+    if problems:
+        raise UserError(sorted(problems, key=by_place))
+    return plan
 
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
@@ -52,8 +55,12 @@ def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
+class _Missing:
+    """Stands for a hook that has not been found, so that its edges are looked at all the same."""
+
+
 class _Declared:
-    """One hook's table of the file, on its way to a node."""
+    """One hook's table of the file, on its way to a node; `problems` is what is wrong with it."""
 
     def __init__(self, name: str, declaration: HookNode, loaded: Loaded, base: Path, points: Points) -> None:
         self.name = name
@@ -61,30 +68,26 @@ class _Declared:
         self.places = loaded.places
         self.points = points
         self.where = self._place("use")
-        self.hook = find_hook(declaration.use, base, self.where)
         self.problems: list[Problem] = []
+        self.hook: Callable[..., Any] = _Missing
+        try:
+            self.hook = find_hook(declaration.use, base, self.where)
+        except UserError as error:
+            self.problems += error.problems
         self.methods = self._methods()
         self.reads = self._slots("reads")
         self.writes = self._slots("writes")
 
     def node(self) -> Node:
-        """Return the node. Raises UserError with everything that is wrong with this hook."""
-        bound = self._bindings()
-        filled = () if isinstance(self.hook, type) else {name for one in bound for name in one.takes}
-        self.problems += wrong_arguments(
-            self.hook,
-            self.said.args,
-            f'hook "{self.name}"',
-            lambda key: self._place(f"args.{key}" if key else "use"),
-            filled,
-        )
-        if self.problems:
-            raise UserError(self.problems)
+        """Return the node, which is of use for a plan only if there are no problems."""
+        bound = [] if self.hook is _Missing else self._bindings()
+        if self.hook is not _Missing:
+            self._check_arguments(bound)
         hook = PlannedHook(
             name=self.name,
             use=self.said.use,
             args=self.said.args,
-            phase=self.said.phase or str(getattr(self.hook, "phase", "normal")),
+            phase=self._phase(),
             about=about(self.hook),
             where=self.places.of(f"hooks.{self.name}").at_line,
             on_error=self.said.on_error,
@@ -100,12 +103,26 @@ class _Declared:
             ambiguous_with=self._wishes(self.said.ambiguous_with, "ambiguous_with", "file"),
         )
 
+    def _phase(self) -> str:
+        stated = self.said.phase or getattr(self.hook, "phase", "normal")
+        return stated if stated in PHASES else "normal"  # which is told as what is wrong with the class
+
+    def _check_arguments(self, bound: Sequence[Bound]) -> None:
+        filled = () if isinstance(self.hook, type) else {name for one in bound for name in one.takes}
+        self.problems += wrong_arguments(
+            self.hook,
+            self.said.args,
+            f'hook "{self.name}"',
+            lambda key: self._place(f"args.{key}" if key else "use"),
+            filled,
+        )
+
     def _methods(self) -> list[Method]:
         """Return the methods of a class that are named like points; a plain function has none."""
-        if not isinstance(self.hook, type):
+        if not isinstance(self.hook, type) or self.hook is _Missing:
             return []
         there, faults = methods(self.hook, self.points)
-        self._told(faults, self.where)
+        self._told((*faults, *wrong_attributes(self.hook, self.points)), self.where)
         return there
 
     def _slots(self, kind: Literal["reads", "writes"]) -> dict[str, tuple[str, ...]]:
@@ -196,7 +213,8 @@ class _Declared:
         """Return the hook-wide wishes: the file's if it states any, or none; else those of the class."""
         if key in self.said.model_fields_set:
             return self._wishes(getattr(self.said, key), key, "file")
-        return self._wishes(getattr(self.hook, key, ()), "", "class")
+        stated = getattr(self.hook, key, ())
+        return () if isinstance(stated, str) else self._wishes(stated, "", "class")  # a lone text has been told of
 
     def _wishes(self, names: Iterable[str], key: str, kind: EdgeKind) -> tuple[Wish, ...]:
         def where(k: int) -> Where:

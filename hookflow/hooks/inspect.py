@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hookflow.errors import Problem, Where, nearest
-from hookflow.graph.plan import Half
+from hookflow.graph.plan import PHASES, Half
 from hookflow.graph.points import Points
 from hookflow.pipeline.explain import wrong_value
 
@@ -85,6 +85,27 @@ def slots(
 
 def _are_names(touched: object) -> bool:
     return isinstance(touched, Collection) and not isinstance(touched, str) and all(type(s) is str for s in touched)
+
+
+def wrong_attributes(hook: type, points: Points) -> Iterator[Fault]:
+    """Yield what is wrong with what a class says of its place among others: phase, points and edges."""
+    phase = getattr(hook, "phase", "normal")
+    if phase not in PHASES:
+        yield f"{hook.__name__}.phase must be one of {', '.join(PHASES)}, not {phase!r}", nearest(str(phase), PHASES)
+    for kind in ("after", "before", "requires", "points", "modules"):
+        names = getattr(hook, kind, None)
+        if names is not None and not _are_names(names):
+            yield f'{hook.__name__}.{kind} must hold names, as {kind} = ("…",)', ""
+        elif kind == "points":
+            for name in names or ():
+                if name not in points.names or not (hasattr(hook, name) or hasattr(hook, _around(name))):
+                    has = [known for known in points.names if hasattr(hook, known)]
+                    yield f'{hook.__name__}.points names "{name}", for which it has no method', nearest(name, has)
+
+
+def _around(point: str) -> str:
+    """Return the name of the generator that stands at a point with one of its halves."""
+    return f"around_{point.removeprefix('before_').removeprefix('after_')}"
 
 
 def function_at(

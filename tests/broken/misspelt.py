@@ -35,3 +35,12 @@ class MisspeltSlots:
 
     def after_val(self, metrics):
         print(metrics)
+
+
+class Astray:
+    phase = "later"
+    after = "ema"
+    points = ("after_vall", "after_test")
+
+    def after_val(self):
+        pass

@@ -9,8 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hookflow.errors import UserError
-from hookflow.graph.order import PHASES
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import PHASES, Plan
 from tests.hook_nodes import AROUND, POINT, Node, acyclic, node, order, plan
 
 
