@@ -1,0 +1,161 @@
+"""`hookflow diff`: what differs between pipelines and runs, and nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hookflow.cli.app import app
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import load
+from hookflow.runner.launch import prepare
+
+OLD = """\
+[run]
+name = "p"
+max_epochs = 8
+[model]
+use = "torch.nn:Flatten"
+[optimizer]
+use = "torch.optim:SGD"
+[data.train]
+use = "cifar10"
+[hooks.ema]
+use = "ema"
+args = { decay = 0.97 }
+[hooks.print]
+use = "builtins:print"
+points = ["before_train", "after_val"]
+[hooks.count]
+use = "builtins:print"
+points = [{ at = "before_train", every = 5 }]
+after = ["print"]
+"""
+NEW = """\
+[run]
+name = "p"
+max_iters = 500
+[model]
+use = "torch.nn:Flatten"
+[optimizer]
+use = "torch.optim:SGD"
+[data.train]
+use = "cifar10"
+[hooks.speed]
+use = "throughput"
+args = { window = 5 }
+[hooks.print]
+use = "builtins:print"
+points = ["before_train", "after_run"]
+after = ["count"]
+[hooks.count]
+use = "builtins:print"
+points = [{ at = "before_train", every = 10 }]
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two pipelines."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old.toml").write_text(OLD)
+    (tmp_path / "new.toml").write_text(NEW)
+    return tmp_path
+
+
+def diff(*arguments: str, exit_code: int = 1) -> str:
+    result = CliRunner().invoke(app, ["diff", *arguments], catch_exceptions=False)
+    assert result.exit_code == exit_code
+    return result.stdout
+
+
+def record(file: str, shuffle: int | None = None) -> RunDir:
+    """Prepare a run of a pipeline, as `hookflow run` does before it starts it."""
+    loaded = load(Path(file))
+    run = RunDir.create(Path("runs"), loaded.pipeline.run.name)
+    prepare(loaded, compile_pipeline(loaded, shuffle=shuffle), run, Path())
+    return run
+
+
+def test_everything_that_differs_is_shown_and_nothing_twice() -> None:
+    assert (
+        diff("old.toml", "new.toml")
+        == """\
+- old.toml
++ new.toml
+
+keys
+  run.max_epochs              8 → nothing
+  run.max_iters               nothing → 500
+  hooks.print.after           [] → ["count"]
+  hooks.print.points          ["before_train", "after_val"] → ["before_train", "after_run"]
+  hooks.count.after           ["print"] → []
+  hooks.count.points.0.every  5 → 10
+
+hooks
+  - ema  ema(decay = 0.97)
+  + speed  throughput(window = 5)
+
+fire at
+  - print at after_val
+  + print at after_run
+
+edges
+  - print → count at before_train
+  + count → print at before_train
+
+order
+  before_train
+    - print → count
+    + count → print
+"""
+    )
+
+
+def test_what_amounts_to_the_same_is_no_difference() -> None:
+    Path("same.toml").write_text("# a comment moves every line\n" + OLD.replace("8\n", "0x8\n"))
+    assert diff("old.toml", "same.toml", exit_code=0) == "old.toml and same.toml amount to the same\n"
+    assert not any(json.loads(diff("old.toml", "same.toml", "--format", "json", exit_code=0)).values())
+
+
+def test_hooks_that_moved_for_one_that_is_gone_are_not_in_another_order() -> None:
+    Path("less.toml").write_text(OLD.replace('[hooks.ema]\nuse = "ema"\nargs = { decay = 0.97 }\n', ""))
+    told = json.loads(diff("old.toml", "less.toml", "--format", "json"))
+    assert told["hooks_removed"] == ["ema"]
+    assert [name for name, value in told.items() if value] == ["hooks_removed"]
+
+
+def test_a_run_is_what_it_was_started_with() -> None:
+    run = record("old.toml")
+    Path("old.toml").write_text(NEW)
+    assert diff(run.id, "old.toml").startswith(f"- {run.id}\n+ old.toml\n\nkeys\n  run.max_epochs")
+    Path("old.toml").write_text(OLD)
+    assert diff("p", "old.toml", exit_code=0) == f"{run.id} and old.toml amount to the same\n"
+
+
+def test_a_shuffle_is_a_difference_of_its_own() -> None:
+    Path("free.toml").write_text(OLD.replace('after = ["print"]\n', ""))
+    seed = next(seed for seed in range(20) if compile_pipeline(load(Path("free.toml")), shuffle=seed)
+                .at("before_train")[0].hook != "ema")  # fmt: skip
+    plain, shuffled = record("free.toml"), record("free.toml", seed)
+    told = diff(str(plain.path), str(shuffled.path))
+    assert f"keys\n  --shuffle  nothing → {seed}\n\norder\n  before_train\n    - ema → " in told
+    why = CliRunner().invoke(app, ["why", "ema", "print", "-p", shuffled.id, "--point", "before_train"]).stdout
+    assert f"nothing says so but the shuffle with seed {seed}\n" in why
+
+
+def test_what_is_neither_a_pipeline_nor_a_run_is_told() -> None:
+    with pytest.raises(UserError, match="there is no such file") as caught:
+        diff("odl.toml", "new.toml")
+    assert 'did you mean "old.toml"?' in str(caught.value)
+    run = record("old.toml")
+    with pytest.raises(UserError, match='no run "q"'):
+        diff("q", "new.toml")
+    run.plan.write_text("{}")
+    with pytest.raises(UserError, match="cannot be read"):
+        diff(run.id, "new.toml")
