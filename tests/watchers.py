@@ -26,11 +26,13 @@ def _watch(point: str) -> Any:
 class Tracer:
     """Writes down every point that fires, with the counters as they stand there."""
 
+    modules = ("head",)
+
     def __init__(self, file: str) -> None:
         self.file = Path(file)
 
 
-for _point in (point for point in POINTS if point.kind != "module"):
+for _point in POINTS:
     setattr(Tracer, _point.name, _watch(_point.name))
 
 
@@ -82,6 +84,8 @@ class AroundVal(Around):
 class Interrupts:
     """Sends its own process a signal, so many times, at one iteration of one point; never twice for one mark."""
 
+    modules = ("head",)
+
     def __init__(self, mark: str, point: str, at: int, number: int = 15, times: int = 1) -> None:
         self.mark, self.point, self.at, self.number, self.times = Path(mark), point, at, number, times
 
@@ -96,7 +100,7 @@ def _strikes(point: str) -> Any:
     return lambda self, run: self.strike(point, run)
 
 
-for _point in (point for point in POINTS if point.kind != "module"):
+for _point in POINTS:
     setattr(Interrupts, _point.name, _strikes(_point.name))
 
 
@@ -110,6 +114,8 @@ KINDS: dict[str, Any] = {
 
 class Fails:
     """Raises at one place: a point, a half of an `around_X`, or a method of its state."""
+
+    modules = ("head",)
 
     def __init__(self, place: str, kind: str = "RuntimeError") -> None:
         self.place, self.kind = place, kind
@@ -138,7 +144,7 @@ def _fails(point: str) -> Any:
     return lambda self: self.fail(point)
 
 
-for _point in (point for point in POINTS if point.kind != "module"):
+for _point in POINTS:
     setattr(Fails, _point.name, _fails(_point.name))
 
 
@@ -176,6 +182,8 @@ class BadTask:
 class Asks:
     """Asks for a checkpoint the first time that a point fires."""
 
+    modules = ("head",)
+
     def __init__(self, point: str) -> None:
         self.point, self.asked = point, False
 
@@ -189,7 +197,7 @@ def _asks(point: str) -> Any:
     return lambda self, run: self.ask(point, run)
 
 
-for _point in (point for point in POINTS if point.kind != "module"):
+for _point in POINTS:
     setattr(Asks, _point.name, _asks(_point.name))
 
 
@@ -214,6 +222,16 @@ class SeesLayout:
 def logs(run: Any) -> None:
     """Log something that is no number."""
     run.log("weights", torch.ones(3))
+
+
+def logs_iter(run: Any) -> None:
+    """Log the iteration by a name that is no identifier."""
+    run.log("train/iter", run.iter)
+
+
+def tells(run: Any) -> None:
+    """Say that it has fired."""
+    run.say("told")
 
 
 def measures(metrics: dict[str, Any], value: Any) -> None:

@@ -40,6 +40,8 @@ class Run(Protocol):
     """
     metrics: Mapping[str, float]
     """What the latest validation or test found."""
+    rank: int
+    """Which of the processes that train together this is; 0 where there is one."""
     hooks: Mapping[str, Any]
     """Every hook by name."""
     dir: Path
@@ -53,6 +55,13 @@ class Run(Protocol):
 
     def say(self, text: str, level: str = "info") -> None:
         """Record a line for people: "info", "warn" or "error"."""
+
+    def fire(self, point: str, *offered: Any) -> None:
+        """Fire a point that the pipeline declares for itself, with what it offers beside the run, in that order.
+
+        Who is bound there is called before this returns; their time is theirs, not the caller's. Raises UserError
+        with the nearest name when there is no such point, or when it offers more or less.
+        """
 
     def stop(self, reason: str) -> None:
         """End the training at the next boundary: after this iteration, or after this epoch's validation."""

@@ -32,7 +32,7 @@ import torch
 
 from hookflow.errors import Problem, UserError
 
-VERSION = 1
+VERSION = 2
 MANIFEST = "manifest.json"
 REST = "training.pt"
 _NAME = re.compile(r"it(\d+)(?:\.(\d+))?")

@@ -7,9 +7,10 @@ asks each trigger and calls; the rest of this file prepares it, or deals with a 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from functools import partial
 from operator import itemgetter
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, TypeVar
 
 from hookflow.events.now import NOWHERE
 from hookflow.graph.plan import Binding, OnError, Plan
@@ -19,6 +20,9 @@ Call = Callable[[tuple[Any, ...]], object]
 Due = Callable[[], bool]
 Report = Callable[[Binding, BaseException, str], None]
 """Told of a hook that raised: its binding, the exception, and what becomes of it (raise, disable or ignore)."""
+
+
+Result = TypeVar("Result")
 
 
 class Firing:
@@ -53,16 +57,19 @@ class Dispatcher:
         self._report = report
         self._open: list[tuple[Binding, Generator[None]]] = []
         self._ending = False
+        self._inner = 0
+        self._told: BaseException | None = None
+        self.was_open: frozenset[tuple[str, str]] = frozenset()
         self._at: dict[str, tuple[Firing, ...]] = {}
         for binding in plan.bindings:
             hook = hooks[binding.hook]
             method = getattr(hook, binding.method) if binding.method else hook
             call = self._halved(binding, adapt(method, binding.takes, plan.points[binding.point].offers, run))
-            firing = Firing(binding, call, triggers.get(binding.id), meter.cells[binding.id])
-            self._at[binding.point] = (*self._at.get(binding.point, ()), firing)
+            due = partial(self._is_open, binding) if binding.half == "exit" else triggers.get(binding.id)
+            self._put(binding.point, Firing(binding, call, due, meter.cells[binding.id]))
             if binding.half == "enter":
-                again = _again(binding.point)
-                self._at[again] = (*self._at.get(again, ()), firing)
+                again = Firing(binding, call, partial(self._was_open, binding), meter.cells[binding.id])
+                self._put(_again(binding.point), again)
 
     def fire(self, point: str, *offered: Any) -> None:
         """Call every hook that is due at `point`; `offered` is what the point offers after the run itself.
@@ -85,30 +92,83 @@ class Dispatcher:
             except BaseException as error:
                 self._failed(firing.binding, error)
             left = perf_counter_ns()
+            if self._inner:
+                entered, self._inner = entered + self._inner, 0
             firing.cell.add(left - entered)
             entered = left
         now[0] = NOWHERE
         self._meter.hooks(began, entered)
 
+    def fire_within(self, point: str, *offered: Any) -> None:
+        """Do what `fire` does in the middle of something else: of a hook, or of a phase of the iteration."""
+        if point in self._at:
+            self._within(self.fire, point, *offered)
+
+    def call_within(self, firing: Firing, everything: tuple[Any, ...]) -> Any:
+        """Call one binding in the middle of something else, if it is due, and return what it returns."""
+        if firing.due is None or firing.due():
+            return self._within(self._call, firing, everything)
+        return None
+
+    def firings(self, point: str) -> tuple[Firing, ...]:
+        """Return what fires at a point, in order."""
+        return self._at.get(point, ())
+
+    def _within(self, call: Callable[..., Result], *args: Any) -> Result:
+        """Make a call that fires. Its time is theirs who fire: not the hook's around it, and in no phase twice."""
+        binding, since = self._now
+        outer, self._inner = self._inner, 0
+        books = self._meter.put_away()
+        began = perf_counter_ns()
+        try:
+            return call(*args)
+        finally:
+            ended = perf_counter_ns()
+            self._meter.take_up(books)
+            if binding == NOWHERE:
+                self._inner = 0
+                self._meter.within(began, ended)
+            else:
+                self._inner = outer + ended - began
+            self._now[1], self._now[0] = since, binding
+
+    def _call(self, firing: Firing, everything: tuple[Any, ...]) -> Any:
+        result = None
+        self._now[1] = entered = perf_counter_ns()
+        self._now[0] = firing.binding.id
+        try:
+            result = firing.call(everything)
+        except BaseException as error:
+            self._failed(firing.binding, error)
+        firing.cell.add(perf_counter_ns() - entered - self._inner)
+        return result
+
+    def _put(self, point: str, firing: Firing) -> None:
+        self._at[point] = (*self._at.get(point, ()), firing)
+
     def _failed(self, binding: Binding, error: BaseException) -> None:
         """Tell of a hook that raised, and let the exception through if it ends the run. Ctrl-C is no hook's fault."""
-        if isinstance(error, KeyboardInterrupt):
-            raise error
         action: OnError = self._plan.hook(binding.hook).on_error if isinstance(error, Exception) else "raise"
         if self._ending and action == "raise":
             action = "ignore"
-        error.add_note(f'raised by the hook "{binding.hook}" at {binding.point}')
-        self._report(binding, error, action)
+        told = error is self._told and not self._ending  # of a hook that fired within this one, and ends the run
+        if told or isinstance(error, KeyboardInterrupt):
+            action = "raise"
+        else:
+            error.add_note(f'raised by the hook "{binding.hook}" at {binding.point}')
+            self._report(binding, error, action)
         if action == "raise":
-            self._now[0] = NOWHERE
+            self._told, self._inner, self._now[0] = error, 0, NOWHERE
             raise error
         if action == "disable":
             self._disable(binding.hook)
 
     def _disable(self, hook: str) -> None:
-        """Take the hook out of every point, but let what it has entered be left."""
-        for point, firings in self._at.items():
-            self._at[point] = tuple(f for f in firings if f.binding.hook != hook or f.binding.half == "exit")
+        """Never let the hook fire again, but let what it has entered be left."""
+        for firings in self._at.values():
+            for firing in firings:
+                if firing.binding.hook == hook and firing.binding.half != "exit":
+                    firing.due = _never
 
     def _halved(self, binding: Binding, call: Call) -> Call:
         if binding.half == "enter":
@@ -132,11 +192,22 @@ class Dispatcher:
                 return
 
     def enter(self, point: str) -> None:
-        """Run the first halves that belong to `point`, and nothing else that fires there.
+        """Run the first halves at `point` that `was_open` names, and nothing else that fires there.
 
         A run that is resumed in the middle of an epoch is inside of what the epoch had entered.
         """
         self.fire(_again(point))
+
+    @property
+    def open(self) -> list[tuple[str, str]]:
+        """Each `around_X` that has been entered and not left, by its hook and its method."""
+        return [_who(binding) for binding, _ in self._open]
+
+    def _is_open(self, binding: Binding) -> bool:
+        return any(_who(entry) == _who(binding) for entry, _ in self._open)
+
+    def _was_open(self, binding: Binding) -> bool:
+        return _who(binding) in self.was_open
 
     @property
     def entered(self) -> int:
@@ -160,6 +231,10 @@ class Dispatcher:
         """Leave everything: the run ends. From here on no hook that raises keeps others from their turn."""
         self._ending = True
         self.leave(0)
+
+
+def _never() -> bool:
+    return False
 
 
 def _again(point: str) -> str:

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 def train(run: Runner) -> None:
     """Train until `max_iters`, or until somebody stops the run."""
     run.stage = "train"
-    run.fire("before_train")
+    run.reach("before_train")
     run.control.begin()
     if run.validation_due:
         _validate(run)
         run.boundary()
     while run.iter < run.max_iters and not run.stopping:
         _epoch(run)
-    run.fire("after_train")
+    run.reach("after_train")
     run.boundary()
 
 
@@ -37,7 +37,7 @@ def _epoch(run: Runner) -> None:
     entered = run.dispatcher.entered
     run.model.train()
     if run.batch_idx == 0:
-        run.fire("before_train_epoch")
+        run.reach("before_train_epoch")
     else:
         run.dispatcher.enter("before_train_epoch")
     run.batches = run.iters_per_epoch
@@ -48,7 +48,7 @@ def _epoch(run: Runner) -> None:
     run.epoch += 1
     run.batch_idx = 0
     run.record("epoch", seconds=(time.perf_counter_ns() - run.meter.apart - began) / 1e9)
-    run.fire("after_train_epoch")
+    run.reach("after_train_epoch")
     if _validates(run, run.max_epochs is not None):
         _validate(run)
     run.boundary()
@@ -74,24 +74,25 @@ def _iteration(run: Runner, batch: Any) -> None:
     """One training iteration, from the batch to the new weights."""
     meter, index = run.meter, run.batch_idx
     run.batch_size = batch_size_of(batch)
-    run.fire("before_train_iter", batch, index)
+    run.reach("before_train_iter", batch, index)
     with autocast(run.device, run.precision):
         outputs = run.task.step(run.model, batch)
     check_outputs(outputs, "step")
     meter.book("forward")
-    run.fire("after_forward", batch, index, outputs)
-    run.fire("before_backward", batch, index, outputs)
+    run.scalars.take(outputs)
+    run.reach("after_forward", batch, index, outputs)
+    run.reach("before_backward", batch, index, outputs)
     run.optimizer.zero_grad(set_to_none=True)
     outputs["loss"].backward()
     meter.book("backward")
-    run.fire("after_backward", batch, index, outputs)
-    run.fire("before_optimizer_step", batch, index, outputs)
+    run.reach("after_backward", batch, index, outputs)
+    run.reach("before_optimizer_step", batch, index, outputs)
     run.optimizer.step()
     meter.book("optimizer")
-    run.fire("after_optimizer_step", batch, index, outputs)
+    run.reach("after_optimizer_step", batch, index, outputs)
     run.iter += 1
     run.batch_idx += 1
-    run.fire("after_train_iter", batch, index, outputs)
+    run.reach("after_train_iter", batch, index, outputs)
     meter.iteration(run.batch_size)
 
 
@@ -129,19 +130,19 @@ def evaluate(run: Runner, split: Literal["val", "test"]) -> bool:
     entered = run.dispatcher.entered
     with run.meter.aside():
         run.stage = split
-        run.fire(f"before_{split}")
+        run.reach(f"before_{split}")
         run.model.eval()
-        run.fire(f"before_{split}_epoch")
+        run.reach(f"before_{split}_epoch")
         loss = _mean_loss(run, split)
         if loss is None:
             run.dispatcher.leave(entered)
         else:
             metrics: dict[str, Any] = {"loss": loss}
             run.metrics = metrics
-            run.fire(f"after_{split}_epoch", metrics)
+            run.reach(f"after_{split}_epoch", metrics)
             metrics.update({name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()})
             run.metrics = MappingProxyType(metrics)
-            run.fire(f"after_{split}", run.metrics)
+            run.reach(f"after_{split}", run.metrics)
             run.record("metrics", split=split, v=metrics, seconds=time.perf_counter() - began)
         run.model.train()
     run.stage, run.batch_idx, run.batches = before
@@ -158,13 +159,13 @@ def _mean_loss(run: Runner, split: str) -> float | None:
     run.batches = len(run.data[split])
     for index, batch in enumerate(run.data[split].epoch(0)):
         run.batch_idx, run.batch_size = index, batch_size_of(batch)
-        run.fire(f"before_{split}_iter", batch, index)
+        run.reach(f"before_{split}_iter", batch, index)
         with torch.no_grad(), autocast(run.device, run.precision):
             outputs = run.task.evaluate(run.model, batch)
         check_outputs(outputs, "evaluate")
         total = total + outputs["loss"].detach() * run.batch_size
         seen += run.batch_size
-        run.fire(f"after_{split}_iter", batch, index, outputs)
+        run.reach(f"after_{split}_iter", batch, index, outputs)
         if run.control.stop is not None:
             return None
     return float(total) / max(seen, 1)

@@ -81,6 +81,21 @@ class Meter:
         self._books["hooks"] += until - since
         self._at = until
 
+    def within(self, since: int, until: int) -> None:
+        """Book a time in the middle of a phase to the hooks; the phase's own goes on behind it."""
+        self._books["hooks"] += until - since
+        self._at += until - since
+
+    def put_away(self) -> tuple[dict[str, int], int]:
+        """Book to nobody's phase from here on, until what this returns is given to `take_up`."""
+        kept = self._books, self._at
+        self._books = dict.fromkeys(PHASES, 0)
+        return kept
+
+    def take_up(self, kept: tuple[dict[str, int], int]) -> None:
+        """Go on as if nothing had been since `put_away`."""
+        self._books, self._at = kept
+
     def iteration(self, samples: int) -> None:
         """Close a training iteration of `samples` examples; its end is where the next one begins."""
         self.book("other")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,7 +23,9 @@ from hookflow.runner.contract import scalar
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.dispatch import Dispatcher
 from hookflow.runner.meter import Meter
+from hookflow.runner.modules import attach
 from hookflow.runner.recorder import Recorder
+from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import capture, check_storable, restore
 from hookflow.runner.triggers import make_triggers
 
@@ -49,6 +52,7 @@ class Runner:
         self.max_epochs = section.max_epochs
         self.max_iters = section.max_iters or (section.max_epochs or 0) * self.iters_per_epoch
         self.val_every = section.val_every
+        self.rank = int(os.environ.get("RANK", "0"))
         self.iter = self.epoch = self.batch_idx = self.batches = self.batch_size = 0
         self.metrics: Mapping[str, float] = {}
         self.stage: Stage = "start"
@@ -59,13 +63,15 @@ class Runner:
         self.validation_due = False
         self.before_cut: Mapping[str, Any] | None = None
         self.meter = Meter(len(plan.bindings))
-        self.triggers = make_triggers(plan, self)
+        self.scalars = Scalars(plan, self)
+        self.triggers = make_triggers(plan, self, self.scalars.condition)
+        self._own = {point.name: point.offers[1:] for point in plan.own}
         self._recorder = recorder
         self._stop: Stop | None = None
         self.dispatcher = Dispatcher(
             plan, self.hooks, self, self.triggers, self.meter, share(run_dir.now), self._hook_failed
         )
-        self.fire = self.dispatcher.fire
+        self.reach = self.dispatcher.fire
         recorder.watch(self.meter, self)
 
     def run(self, resume: Path | None = None, *, test: bool = False) -> Stop | None:
@@ -74,8 +80,9 @@ class Runner:
         `resume` is the checkpoint to go on from; `test` runs the test after training. Whatever raises goes through,
         after `on_exception`, the second half of what hooks had entered, and `after_run`.
         """
+        inside = attach(self)
         try:
-            self.fire("before_run")
+            self.reach("before_run")
             if resume is not None:
                 self._load(resume)
             loops.train(self)
@@ -84,16 +91,20 @@ class Runner:
                 self.boundary()
         except BaseException as error:
             self.dispatcher.unwind()
-            self.fire("on_exception", error)
-            self.fire("after_run")
+            self.reach("on_exception", error)
+            self.reach("after_run")
             raise
         else:
             try:
-                self.fire("after_run")
+                self.reach("after_run")
             finally:
                 self.dispatcher.unwind()
         finally:
             self.stage = "end"
+            for handle in inside:
+                handle.remove()
+        for line in self.scalars.complaints():
+            self.say(line, "warn")
         if self.asked:
             self.say(f"a checkpoint ({', '.join(self.asked)}) was asked for when it was too late to save one", "warn")
         return self._stop
@@ -105,11 +116,30 @@ class Runner:
 
         Raises TypeError when it is something else.
         """
-        self._recorder.scalar(name, scalar(value, f'run.log("{name}", …)'))
+        number = scalar(value, f'run.log("{name}", …)')
+        self._recorder.scalar(name, number)
+        self.scalars.log(name, number)
 
     def say(self, text: str, level: str = "info") -> None:
         """Record a line for people: "info", "warn" or "error"."""
         self.record("message", level=level, source="hookflow", text=text)
+
+    def fire(self, point: str, *offered: Any) -> None:
+        """Fire a point that the pipeline declares for itself, with what it offers beside the run.
+
+        Raises UserError when there is no such point, or it offers more or less.
+        """
+        offers = self._own.get(point)
+        if offers is None:
+            if point in self.plan.points:
+                raise UserError(Problem(f"{point} cannot be fired by a hook: the run itself fires it"))
+            hint = nearest(point, self._own) or f"declare it: [points.{point}]"
+            raise UserError(Problem(f'this pipeline has no point "{point}" of its own', hint=hint))
+        if len(offered) != len(offers):
+            names = f": {', '.join(offers)}" if offers else ""
+            said = f"{point} offers {len(offers)} beside the run{names}; it has been fired with {len(offered)}"
+            raise UserError(Problem(said))
+        self.dispatcher.fire_within(point, *offered)
 
     def record(self, kind: str, **fields: Any) -> None:
         """Record an event at the run's place; see `hookflow.events.records`."""
@@ -195,7 +225,7 @@ class Runner:
         names, self.asked = list(self.asked), {}
         with self.meter.aside():
             state = dict(self.before_cut or capture(self))
-            self.fire("before_save_checkpoint", state)
+            self.reach("before_save_checkpoint", state)
             check_storable(state)
             self._recorder.flush()  # what a checkpoint has behind it, the log must have too
             facts = {"it": self.iter, "ep": self.epoch, "metrics": state["metrics"], "pipeline": self.plan.pipeline}
@@ -203,12 +233,12 @@ class Runner:
             took = (time.perf_counter() - began) * 1e3
             where = str(saved.path.relative_to(self.dir))
             self.record("checkpoint", path=where, names=names, bytes=saved.bytes, ms=took)
-            self.fire("after_save_checkpoint", state, saved.path)
+            self.reach("after_save_checkpoint", state, saved.path)
         self.stage = before
 
     def _load(self, path: Path) -> None:
         state = read(path, self.device)
-        self.fire("after_load_checkpoint", state)
+        self.reach("after_load_checkpoint", state)
         restore(self, state)
         self.say(f"resumed from {path.name}: iteration {self.iter}, epoch {self.epoch}")
         if self.iter >= self.max_iters and not self.validation_due:

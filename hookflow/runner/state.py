@@ -33,8 +33,10 @@ def capture(run: Runner, *, validation_due: bool = False) -> dict[str, Any]:
             "batch_idx": run.batch_idx,
             "validation_due": validation_due,
             "asked": list(run.asked),
+            "entered": [list(who) for who in run.dispatcher.open],
         },
         "metrics": dict(run.metrics),
+        "scalars": run.scalars.state_dict(),
         "hooks": {name: hook.state_dict() for name, hook in run.hooks.items() if hasattr(hook, "state_dict")},
         "triggers": {_key(run, id_): trigger.state_dict() for id_, trigger in run.triggers.items()},
         "data": {split: data.state_dict() for split, data in run.data.items() if hasattr(data, "state_dict")},
@@ -57,7 +59,9 @@ def restore(run: Runner, state: dict[str, Any]) -> None:
     run.iter, run.epoch, run.batch_idx = position["iter"], position["epoch"], position["batch_idx"]
     run.validation_due = position["validation_due"]
     run.asked = dict.fromkeys(position["asked"])
+    run.dispatcher.was_open = frozenset((hook, method) for hook, method in position["entered"])
     run.metrics = dict(state["metrics"])
+    run.scalars.load_state_dict(state["scalars"])
     _restore_hooks(run, state["hooks"])
     for id_, trigger in run.triggers.items():
         if _key(run, id_) in state["triggers"]:
@@ -109,8 +113,9 @@ def _foreign(value: Any, place: str) -> str:
 
 
 def _key(run: Runner, binding_id: int) -> str:
+    """Return what a trigger goes by: a method at a point, and an `around_X` there, have one each."""
     binding = run.plan.bindings[binding_id]
-    return f"{binding.hook}@{binding.point}"
+    return f"{binding.hook}@{binding.method if binding.half == 'enter' else binding.point}"
 
 
 def random_state(device: torch.device) -> dict[str, Any]:

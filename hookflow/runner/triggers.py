@@ -1,7 +1,10 @@
-"""When a binding fires: `every`, `from` and `until` of the pipeline file, as a question that costs next to nothing.
+"""When a binding fires: `every`, `from`, `until` and `when` of the pipeline file, asked in this order.
 
 A position is how far the run has come, in the trigger's own unit. `every` fires whenever the position has entered
 another multiple; so it needs to remember one number, which a checkpoint keeps.
+
+`when` is asked last, and only where all else says that the binding is due: so beside an `every` it costs nothing in
+between. A multiple at which the condition does not hold is spent: the next chance is the next multiple.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from typing import Protocol
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.pipeline.units import parse_amount
+
+Holds = Callable[[], bool]
 
 
 class Progress(Protocol):
@@ -31,8 +36,9 @@ class Trigger:
     includes what has just been done, so `every = 50` at `after_train_iter` fires after 50 iterations.
     """
 
-    def __init__(self, binding: Binding, point: Point, run: Progress) -> None:
+    def __init__(self, binding: Binding, point: Point, run: Progress, holds: Holds | None = None) -> None:
         self._run = run
+        self._holds = holds
         self._before = binding.point.startswith("before_")
         self._unit = point.unit
         self._began = time.monotonic()
@@ -45,6 +51,10 @@ class Trigger:
 
     def __call__(self) -> bool:
         self._visits += 1
+        return self._is_time() and (self._holds is None or self._holds())
+
+    def _is_time(self) -> bool:
+        """Say whether `every`, `from` and `until` let the binding fire at this visit."""
         if self._since and self._since[1]() < self._since[0]:
             return False
         if self._until:
@@ -90,10 +100,15 @@ class Trigger:
         self.last, self._visits = state["last"], state["visits"]
 
 
-def make_triggers(plan: Plan, run: Progress) -> dict[int, Trigger]:
-    """Return the trigger of each binding that has one, by the binding's id."""
+def make_triggers(plan: Plan, run: Progress, condition: Callable[[Binding], Holds]) -> dict[int, Trigger]:
+    """Return the trigger of each binding that has one, by the binding's id; `condition` makes a question of a `when`.
+
+    What was entered is left, so that the second half of an `around_X` has none.
+    """
     return {
-        binding.id: Trigger(binding, plan.points[binding.point], run)
+        binding.id: Trigger(
+            binding, plan.points[binding.point], run, condition(binding) if binding.trigger.when else None
+        )
         for binding in plan.bindings
         if str(binding.trigger) and binding.half != "exit"
     }

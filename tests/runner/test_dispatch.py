@@ -16,7 +16,7 @@ RUN = object()
 
 def dispatcher(hooks: dict[str, Any], *bindings: tuple[str, str, str, tuple[str, ...]], on_error: OnError = "raise"):  # type: ignore[no-untyped-def]
     """Return a dispatcher of bindings (hook, point, half, takes), its meter and what has been reported."""
-    planned = tuple(PlannedHook(name, "", {}, "normal", "", "", (), (), on_error) for name in hooks)
+    planned = tuple(PlannedHook(name, "", {}, "normal", "", "", on_error) for name in hooks)
     made = tuple(
         Binding(k, hook, point, _method(point, half), half, takes, Trigger(), "normal")  # type: ignore[arg-type]
         for k, (hook, point, half, takes) in enumerate(bindings)

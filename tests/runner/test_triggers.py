@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from hookflow.graph import plan
+from hookflow.graph.points import POINTS
 from hookflow.runner.triggers import Trigger
 
 
@@ -21,7 +22,8 @@ class Place:
 def visits(point: str, trigger: plan.Trigger) -> list[int]:
     """Walk over four epochs; return the iterations done (or epochs, at epoch points) whenever the binding fires."""
     place = Place()
-    asked = Trigger(plan.Binding(0, "h", point, point, "whole", (), trigger, "normal"), place)
+    binding = plan.Binding(0, "h", point, point, "whole", (), trigger, "normal")
+    asked = Trigger(binding, POINTS[point], place)
     fired = []
     for _ in range(4):
         if point == "before_train_epoch" and asked():
@@ -65,15 +67,15 @@ def test_when_it_fires(point: str, trigger: plan.Trigger, expected: list[int]) -
 def test_what_it_remembers_is_all_it_needs() -> None:
     binding = plan.Binding(0, "h", "after_train_iter", "", "whole", (), plan.Trigger(every="7"), "normal")
     place = Place()
-    straight, broken = Trigger(binding, place), Trigger(binding, place)
+    straight, broken = Trigger(binding, POINTS[binding.point], place), Trigger(binding, POINTS[binding.point], place)
     for step in range(1, 40):
         place.iter = step
         assert straight() == broken()
-        fresh = Trigger(binding, place)
+        fresh = Trigger(binding, POINTS[binding.point], place)
         fresh.load_state_dict(broken.state_dict())
         broken = fresh
 
 
 def test_seconds_are_counted_from_the_start() -> None:
     binding = plan.Binding(0, "h", "after_train_iter", "", "whole", (), plan.Trigger(every="1000s"), "normal")
-    assert not Trigger(binding, Place())()
+    assert not Trigger(binding, POINTS[binding.point], Place())()

@@ -1,0 +1,98 @@
+"""What conditions look at: the latest value of every number that some `when` of the plan names.
+
+A name is that of a number given to `run.log`, or of a single number among the outputs of a training iteration (`loss`);
+whichever came last counts. Where neither has ever come, it is a metric of the latest validation (or test), as
+`metrics.NAME` is always.
+
+**On CUDA a condition waits.** A number that the device computes has no value until the device has come so far; so a
+binding whose `when` names one makes the training thread wait for it, each time that the binding is otherwise due. An
+`every` beside the `when` makes that rare. Nothing is waited for on the CPU, nor where a condition names only what the
+runner counts itself (`epoch`, `iter`, `max_epochs`, `max_iters`, `rank`) or metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from hookflow.errors import nearest
+from hookflow.graph.plan import Binding, Plan
+from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
+from hookflow.runner.contract import as_number, scalar
+
+
+class Progress(Protocol):
+    """What a condition may ask of the run itself."""
+
+    iter: int
+    epoch: int
+    max_iters: int
+    max_epochs: int | None
+    iters_per_epoch: int
+    rank: int
+    metrics: Mapping[str, float]
+
+
+class Scalars:
+    """The numbers of one run. Only those that conditions name are kept, and a checkpoint keeps them too."""
+
+    def __init__(self, plan: Plan, run: Progress) -> None:
+        self._run = run
+        conditions = (parse_condition(b.trigger.when) for b in plan.bindings if b.trigger.when)
+        self._watched = frozenset(name for condition in conditions for name in condition.names)
+        self._latest: dict[str, float | Tensor] = {}
+        self._others: set[str] = set()
+        self._unseen: dict[tuple[str, str], str] = {}
+
+    def log(self, name: str, value: float | Tensor) -> None:
+        """Take what was given to `run.log`."""
+        if name in self._watched:
+            self._latest[name] = value
+        elif self._watched:
+            self._others.add(name)
+
+    def take(self, outputs: Mapping[str, Any]) -> None:
+        """Take the single numbers among the outputs of a training iteration; they stay where they are computed."""
+        if not self._watched:
+            return
+        for name, value in outputs.items():
+            if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1):
+                self.log(name, scalar(value, name) if name in self._watched else 0.0)
+
+    def condition(self, binding: Binding) -> Callable[[], bool]:
+        """Return the question whether the condition of a binding, which has one, holds now."""
+        condition = parse_condition(str(binding.trigger.when))
+
+        def look(name: str) -> float | None:
+            value = self._value(name)
+            if value is None:
+                self._unseen[binding.hook, name] = condition.text
+            return value
+
+        return lambda: condition(look)
+
+    def _value(self, name: str) -> float | None:
+        run = self._run
+        if name in FACTS:
+            if name == "max_epochs" and run.max_epochs is None:
+                return run.max_iters / run.iters_per_epoch
+            return float(getattr(run, name))
+        value = self._latest.get(name, run.metrics.get(name.removeprefix(METRICS)))
+        return None if value is None else as_number(value, f'"{name}" in a condition')
+
+    def complaints(self) -> Iterator[str]:
+        """Yield a line for each name that a condition has asked for, and that nobody has given a value to this day."""
+        known = {*self._latest, *self._others, *self._run.metrics, *(f"{METRICS}{name}" for name in self._run.metrics)}
+        for (hook, name), text in self._unseen.items():
+            if self._value(name) is None:
+                hint = nearest(name, known) or f"there are {', '.join(sorted(known)) or 'none'}"
+                yield f'hook "{hook}": nobody has ever logged the "{name}" of its condition "{text}"; {hint}'
+
+    def state_dict(self) -> dict[str, float | Tensor]:
+        return dict(self._latest)
+
+    def load_state_dict(self, state: Mapping[str, float | Tensor]) -> None:
+        """Take back what `state_dict` returned, of a run whose conditions may have named other numbers."""
+        self._latest = {name: value for name, value in state.items() if name in self._watched}
