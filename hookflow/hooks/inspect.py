@@ -15,6 +15,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from hookflow.errors import Problem, Where, nearest
 from hookflow.graph.plan import PHASES, Half
 from hookflow.graph.points import Points
+from hookflow.hooks.base import Hook
 from hookflow.pipeline.explain import wrong_value
 
 POINT_LIKE = ("before_", "after_", "on_", "around_")
@@ -35,8 +36,9 @@ class Method:
 
 
 def about(hook: Callable[..., Any]) -> str:
-    """Return the first line of the hook's docstring."""
-    return (inspect.getdoc(hook) or "").partition("\n")[0]
+    """Return the first line of the hook's docstring; what it inherits from `Hook` says nothing of it."""
+    said = inspect.getdoc(hook) or ""
+    return "" if said == inspect.getdoc(Hook) else said.partition("\n")[0]
 
 
 def methods(hook: type, points: Points) -> tuple[list[Method], list[Fault]]:

@@ -103,3 +103,10 @@ def test_no_hook_imports_torch_before_it_is_used() -> None:
     modules = [target.partition(":")[0] for target in BUILT_IN.values()]
     code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_hook_without_a_docstring_is_not_given_that_of_its_base() -> None:
+    class Silent(Hook):
+        def before_run(self) -> None: ...
+
+    assert about(Silent) == ""
