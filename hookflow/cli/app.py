@@ -26,10 +26,18 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, check, graph, why, points, hooks, diff, schema, watch, replay, runs):
-    app.command()(command)
+COMMANDS = {
+    "Train": (run,),
+    "The graph of a pipeline": (check, graph, why, diff),
+    "What there is": (points, hooks, schema),
+    "Runs": (watch, replay, runs),
+}
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
 
 
 def main() -> None:

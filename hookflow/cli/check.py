@@ -35,11 +35,12 @@ def check(
     only: Only = None,
     shuffle: Shuffle = None,
 ) -> None:
-    """Check a pipeline: its keys, its hooks and their order, when they fire, and that all it names is there.
+    """Say whether a pipeline is sound, and what it amounts to.
 
-    The arguments of model, data and optimizer are checked by a run, before it fetches any data.
+    Checked are its keys, its hooks with their arguments, order and triggers, and that all it names is there. The
+    arguments of model, data and optimizer are checked by a run, before it fetches any data.
 
-    Exits with 0 if the pipeline is sound and with 2 if it is not; with --strict, with 1 if it is sound but doubtful.
+    Exits with 0 if the pipeline is sound and with 2 if it is not; with `--strict`, with 1 if it is sound but doubtful.
     """
     try:
         found = _look(pipeline, set_ or [], without or [], only or [], shuffle)

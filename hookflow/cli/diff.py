@@ -36,12 +36,14 @@ def diff(
     b: Annotated[str, typer.Argument(metavar="B", help="The other one.", autocompletion=complete.files_and_runs)],
     format_: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.text,
 ) -> None:
-    """Show what differs between two pipelines, between two runs, or between a pipeline and a run.
+    """Show what differs between two pipelines, or two runs.
 
-    These are the keys, the hooks and where they fire, the edges, and the order in which hooks fire that both have.
-    Of a run it is the pipeline and the plan that it was started with.
+    These are keys, hooks and where they fire, edges, and the order in which hooks fire that both have. A run stands for
+    the pipeline and the plan that it was started with.
 
     Exits with 0 if nothing differs, with 1 if something does.
+
+    Example: `hookflow diff pipelines/cifar.toml cifar` compares the file with its newest run.
     """
     from hookflow.cli.target import open_target
     from hookflow.graph.difference import difference

@@ -29,6 +29,7 @@ def hooks(
     name: Annotated[
         str | None,
         typer.Argument(
+            metavar="NAME",
             help='A hook to tell all about: a short name, "package.module:Name", "./file.py:Name", '
             "or a hook of the pipeline.",
             show_default=False,
@@ -37,10 +38,12 @@ def hooks(
     ] = None,
     pipeline: PipelineOption = None,
 ) -> None:
-    """List the hooks that can be used here, or tell all about one of them.
+    """List the hooks that can be used here, or tell all about one.
 
-    These are the built-in ones, those that installed packages offer (entry points of the group "hookflow.hooks"),
-    and, with --pipeline, what the files offer that the pipeline takes hooks from.
+    These are the built-in ones, those that installed packages offer (entry points of the group `hookflow.hooks`), and,
+    with `--pipeline`, what the files offer that the pipeline takes hooks from.
+
+    Example: `hookflow hooks ema`
     """
     target = None
     if pipeline is not None:

@@ -64,7 +64,7 @@ PipelineOption = Annotated[
 RunArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]",
+        metavar="RUN",
         help="A path, an id, a part of one, or a name; the newest run if left out.",
         show_default=False,
         autocompletion=complete.runs,

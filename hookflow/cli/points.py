@@ -23,9 +23,10 @@ Every point offers run; what it offers beside that stands in brackets."""
 
 
 def points(pipeline: PipelineOption = None) -> None:
-    """List the points where hooks can fire, nested as in the loop, and the arguments that each offers.
+    """List the points where hooks can fire, nested as in the loop.
 
-    With --pipeline, also that pipeline's own points, and the hooks at each in the order of firing.
+    With each stands what has happened there, and the arguments that a hook may take. With `--pipeline`, also that
+    pipeline's own points, and the hooks at each in the order of firing.
     """
     from hookflow.graph.points import POINTS
 

@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
+from hookflow.cli.options import RunArgument, RunsFolder
+
 
 def replay(
-    run: Annotated[
-        str | None, typer.Argument(help="A path, an id, a part of one, or a name; the newest run if left out.")
-    ] = None,
+    run: RunArgument = None,
     speed: Annotated[float, typer.Option(min=0.01, help="How many times as fast as it was.")] = 8.0,
-    dir: Annotated[Path, typer.Option(help="Where the runs are.")] = Path("runs"),  # noqa: A002  # the option's name
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Play a run's recording in the dashboard: pause, go back and on, at any speed."""
     from hookflow.cli.find import find_run

@@ -73,9 +73,12 @@ def run(
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id, and leave it alone.")] = False,
     in_process: Annotated[bool, typer.Option("--in-process", help="Train in this process, for a debugger.")] = False,
 ) -> None:
-    """Train a pipeline.
+    """Train a pipeline, shown live.
 
-    It has a process of its own: closing this terminal does it no harm, and `hookflow watch` shows it again.
+    The training has a process of its own: closing this terminal does it no harm, and `hookflow watch` shows it again.
+    Ctrl+C ends it at the next boundary, with a checkpoint; `--resume` goes on from there.
+
+    Example: `hookflow run pipelines/cifar.toml --set run.max_epochs=2`
     """
     changes = Changes(
         overrides=(*(set_ or ()), *(("run.test=true",) if test else ())),

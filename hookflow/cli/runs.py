@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+from hookflow.cli.options import RunsFolder
 
 if TYPE_CHECKING:
     from hookflow.monitor.glance import Glance
@@ -15,7 +15,7 @@ HEADS = ("id", "name", "state", "epoch", "iter", "best", "age", "data")
 
 
 def runs(
-    dir: Annotated[Path, typer.Option(help="Where the runs are.")] = Path("runs"),  # noqa: A002  # the option's name
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """List the runs, the newest first."""
     from hookflow.events.rundir import all_runs

@@ -10,6 +10,8 @@ from typing import Annotated
 
 import typer
 
+from hookflow.cli.options import RunArgument, RunsFolder
+
 
 class Face(StrEnum):
     """How a run is shown."""
@@ -20,11 +22,9 @@ class Face(StrEnum):
 
 
 def watch(
-    run: Annotated[
-        str | None, typer.Argument(help="A path, an id, a part of one, or a name; the newest run if left out.")
-    ] = None,
+    run: RunArgument = None,
     ui: Annotated[Face | None, typer.Option(help="The dashboard, plain lines, or raw events; by the terminal.")] = None,
-    dir: Annotated[Path, typer.Option(help="Where the runs are.")] = Path("runs"),  # noqa: A002  # the option's name
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
     readonly: Annotated[bool, typer.Option("--readonly", help="No key asks anything of the run.")] = False,
 ) -> None:
     """Show a run while it goes on, or as it ended. Leaving harms nothing."""

@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 
 def why(
     a: Annotated[str, typer.Argument(metavar="A", help="A hook's name.", autocompletion=complete.hooks)],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another one's.", autocompletion=complete.hooks)],
+    b: Annotated[str, typer.Argument(metavar="B", help="The name of another.", autocompletion=complete.hooks)],
     pipeline: PipelineOption = None,
     point: Annotated[
         str | None, typer.Option(metavar="POINT", help="Ask of this point alone.", autocompletion=complete.points)
     ] = None,
 ) -> None:
-    """Say why hook A fires before hook B, or after it, at each point where both are bound.
+    """Say why hook A fires before hook B, or after it.
 
-    Without --pipeline, of the only pipeline file here or in pipelines/.
+    At each point where both are bound it is the edges that lead from one to the other, each with its source; or the
+    phases, or nothing but their order in the file. Without `--pipeline` it is the only pipeline here or in pipelines/.
 
-    Example: hookflow why ema checkpoint -p pipelines/cifar.toml
+    Example: `hookflow why ema checkpoint -p pipelines/cifar.toml`
     """
     from hookflow.cli.target import open_target
     from hookflow.graph.why import why as answers
