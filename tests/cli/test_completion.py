@@ -1,0 +1,88 @@
+"""What the shell is offered when Tab is pressed, asked as the shell asks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hookflow.cli.app import main
+
+PIPELINE = """\
+[run]
+name = "p"
+max_iters = 10
+[points.after_dense]
+follows = "after_train_iter"
+[hooks.ema]
+use = "ema"
+args = { decay = 0.9 }
+[hooks.early]
+use = "early_stop"
+"""
+
+
+Tab = Callable[[str], list[str]]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a pipeline and two runs, which is the current one."""
+    (tmp_path / "p.toml").write_text(PIPELINE)
+    for id_ in ("20260101-000000-aaaa", "20260102-000000-bbbb"):
+        run = tmp_path / "runs" / "cifar" / id_
+        run.mkdir(parents=True)
+        (run / "run.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def tab(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Tab:
+    """Return what bash is offered at the end of a line; nothing else may be said."""
+
+    def press(line: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", ["hookflow"])
+        monkeypatch.setenv("_HOOKFLOW_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", line)
+        monkeypatch.setenv("COMP_CWORD", str(line.count(" ")))
+        with pytest.raises(SystemExit) as end:
+            main()
+        said = capsys.readouterr()
+        assert (end.value.code, said.err) == (0, "")
+        return said.out.split()
+
+    return press
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("hookflow wh", ["why"]),
+        ("hookflow why e", ["ema", "early"]),
+        ("hookflow why ema ea", ["early"]),
+        ("hookflow why ema early --point after_de", ["after_dense"]),
+        ("hookflow why ema early --point after_train_e", ["after_train_epoch"]),
+        ("hookflow graph p.toml --without ea", ["early"]),
+        ("hookflow run p.toml --only em", ["ema"]),
+        ("hookflow run p.toml --set hooks.ema.args.", ["hooks.ema.args.decay="]),
+        ("hookflow hooks grad", ["grad_clip"]),
+        ("hookflow hooks -p p.toml ear", ["early", "early_stop"]),
+        ("hookflow watch 2026", ["20260102-000000-bbbb", "20260101-000000-aaaa"]),
+        ("hookflow watch --dir runs ci", ["cifar"]),
+        ("hookflow diff p", ["p.toml"]),
+        ("hookflow diff p.toml ci", ["cifar"]),
+    ],
+)
+def test_tab_offers(line: str, offered: list[str], tab: Tab) -> None:
+    assert tab(line) == offered
+
+
+@pytest.mark.parametrize("text", ["[hooks.ema", "hooks = 3", '[hooks]\nema = "ema"'])
+def test_a_pipeline_that_is_none_yet_offers_nothing_and_says_nothing(text: str, here: Path, tab: Tab) -> None:
+    (here / "p.toml").write_text(f"[run]\n{text}")
+    assert tab("hookflow why -p p.toml e") == []
+    assert tab("hookflow run p.toml --without e") == []
+    assert tab("hookflow run missing.toml --without e") == []
