@@ -1,0 +1,64 @@
+"""What `hookflow run` changes of a pipeline from outside: hooks left out, another order; and what a resume keeps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hookflow.cli.run import Changes, _new, _resumed
+from hookflow.cli.target import recorded_plan
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+
+PIPELINE = """\
+[run]
+name = "p"
+max_iters = 10
+[model]
+use = "torch.nn:Flatten"
+[optimizer]
+use = "torch.optim:SGD"
+[data.train]
+use = "cifar10"
+"""
+HOOKS = "".join(f'[hooks.h{k}]\nuse = "builtins:print"\npoints = ["before_train"]\n' for k in range(6))
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a pipeline of six hooks that nothing orders, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.toml").write_text(PIPELINE + HOOKS)
+
+
+def order(run: RunDir) -> list[str]:
+    return [binding.hook for binding in recorded_plan(run).at("before_train")]
+
+
+def test_a_run_is_shuffled_and_the_same_seed_is_the_same_order() -> None:
+    first, again, plain = (_new("p.toml", Changes(shuffle=seed)) for seed in (7, 7, None))
+    assert recorded_plan(first).shuffle == 7
+    assert order(first) == order(again) != order(plain)
+    assert order(plain) == [f"h{k}" for k in range(6)]
+
+
+def test_hooks_are_left_out() -> None:
+    assert order(_new("p.toml", Changes(without=("h0", "h3")))) == ["h1", "h2", "h4", "h5"]
+    assert order(_new("p.toml", Changes(only=("h4", "h2")))) == ["h2", "h4"]
+    with pytest.raises(UserError, match='no hook "h9"'):
+        _new("p.toml", Changes(without=("h9",)))
+
+
+def test_a_resumed_run_keeps_its_order_and_the_hooks_that_it_was_left() -> None:
+    run = _new("p.toml", Changes(shuffle=7, without=("h0",)))
+    shuffled = order(run)
+    assert order(_resumed(run.id, Changes())) == shuffled
+    longer = _resumed("p.toml", Changes(overrides=("run.max_iters=20",)))
+    assert (longer.id, order(longer), recorded_plan(longer).shuffle) == (run.id, shuffled, 7)
+    assert "max_iters = 20" in longer.pipeline.read_text()
+
+
+def test_a_resumed_run_can_be_given_another_order() -> None:
+    run = _new("p.toml", Changes(shuffle=7))
+    assert recorded_plan(_resumed(run.id, Changes(shuffle=0))).shuffle == 0
