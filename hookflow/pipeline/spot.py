@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -79,6 +80,7 @@ def _module_file(module: str) -> Path | None:
     return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
 
 
+@cache
 def _names(file: Path) -> set[str] | None:
     """Return what a module defines at its top level; None when that cannot be told without running it."""
     try:
