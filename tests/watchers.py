@@ -224,6 +224,30 @@ def logs(run: Any) -> None:
     run.log("weights", torch.ones(3))
 
 
+class Densifies:
+    """Fires points that are none of the run's own: a pair, and one between with what it offers."""
+
+    def __init__(self, point: str = "after_densify", offered: list[int] | None = None) -> None:
+        self.point, self.offered = point, [12] if offered is None else offered
+
+    def after_optimizer_step(self, run: Any) -> None:
+        run.fire("before_grow")
+        run.fire(self.point, *self.offered)
+        run.fire("after_grow")
+
+
+class Grows:
+    """Says what it sees at the points that Densifies fires."""
+
+    def around_grow(self, run: Any) -> Iterator[None]:
+        run.say("grow: in")
+        yield
+        run.say("grow: out")
+
+    def after_densify(self, count: int, run: Any) -> None:
+        run.say(f"densified {count} at {run.iter}")
+
+
 def logs_iter(run: Any) -> None:
     """Log the iteration by a name that is no identifier."""
     run.log("train/iter", run.iter)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import random
 import traceback
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from hookflow.errors import Problem, UserError, Where
-from hookflow.graph.plan import Plan, PlannedHook
+from hookflow.errors import Problem, UserError, Where, by_place
+from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.hooks.compile import find_hook
 from hookflow.hooks.inspect import wrong_arguments
 from hookflow.pipeline.load import Loaded
@@ -25,9 +25,13 @@ from hookflow.pipeline.refer import refer
 from hookflow.pipeline.registry import DATA
 from hookflow.pipeline.schema import Component, ParamGroup, RunSection
 from hookflow.runner.device import choose_device, choose_precision
+from hookflow.runner.modules import unmatched
 from hookflow.runner.source import as_source
 
 Made = TypeVar("Made")
+
+OFFERED_TO_DATA = ("seed", "device", "say")
+"""Arguments that a data source is given where it takes them and the file does not give them."""
 
 
 @dataclass(frozen=True)
@@ -63,46 +67,92 @@ class _Builder:
         section = self.pipeline.run
         if section.threads is not None:
             torch.set_num_threads(section.threads)
+        makes = self._makes()
         device = choose_device(section.device)
         seed_everything(section.seed)
-        model = self._model(device)
+        model = self._model(makes["model"], device)
+        groups = self._fitting(model, plan)
         return Parts(
             section=section,
             device=device,
             precision=choose_precision(section.precision, device),
             model=model,
-            optimizer=self._optimizer(model),
-            task=self._task(),
+            optimizer=self._optimizer(makes["optimizer"], groups),
+            task=self._task(makes["task"]),
             hooks={hook.name: self._hook(hook) for hook in plan.hooks},
-            data=self._data(device),  # last, since it may take long, and all else can be wrong in no time
+            data=self._data(makes, device),  # last, since it may take long, and all else can be wrong in no time
         )
 
-    def _data(self, device: torch.device) -> dict[str, Any]:
-        offers = {"seed": self.pipeline.run.seed, "device": device, "say": self.say}
-        declared = self.pipeline.data
-        splits = {
-            "train": declared.train,
-            "val": declared.val,
-            "test": declared.test if self.pipeline.run.test else None,
+    def _makes(self) -> dict[str, Callable[..., Any]]:
+        """Return what each section names. Raises UserError with all unknown names and arguments, of all sections."""
+        pipeline, declared = self.pipeline, self.pipeline.data
+        tests = declared.test if pipeline.run.test else None
+        parts: dict[str, Component | None] = {
+            "model": pipeline.model,
+            "task": pipeline.task,
+            "optimizer": pipeline.optimizer,
+            "data.train": declared.train,
+            "data.val": declared.val,
+            "data.test": tests,
         }
-        parts = {f"data.{split}": part for split, part in splits.items() if part is not None}
-        makes = {key: self._find(key, part, offers, DATA) for key, part in parts.items()}
-        layout = self.pipeline.run.channels_last
-        return {
-            key.removeprefix("data."): as_source(
-                self._call(*make, key), self.places.of(f"{key}.use"), device, layout, self.say
-            )
-            for key, make in makes.items()
-        }
+        makes: dict[str, Callable[..., Any]] = {}
+        problems: list[Problem] = []
+        for key, part in parts.items():
+            if part is not None:
+                try:
+                    makes[key] = refer(
+                        part.use, self.base, self.places.of(f"{key}.use"), DATA if key.startswith("data") else {}
+                    )
+                except UserError as error:
+                    problems += error.problems
+                else:
+                    problems += self._wrong_arguments(makes[key], part, key)
+        if problems:
+            raise UserError(sorted(problems, key=by_place))
+        return makes
 
-    def _model(self, device: torch.device) -> nn.Module:
-        made = self._checked("model", self._make("model", self.pipeline.model), nn.Module)
+    def _wrong_arguments(self, make: Callable[..., Any], part: Component, key: str) -> Iterator[Problem]:
+        def place(name: str) -> Where:
+            return self.places.of(f"{key}.args.{name}" if name else f"{key}.use")
+
+        filled = {"optimizer": ["params"]}.get(key, OFFERED_TO_DATA if key.startswith("data") else ())
+        return wrong_arguments(make, part.args, key, place, filled)
+
+    def _data(self, makes: Mapping[str, Callable[..., Any]], device: torch.device) -> dict[str, Any]:
+        offers = dict(zip(OFFERED_TO_DATA, (self.pipeline.run.seed, device, self.say), strict=True))
+        found = {}
+        for split in ("train", "val", "test"):
+            if make := makes.get(f"data.{split}"):
+                offered = {name: value for name, value in offers.items() if name in _parameters(make)}
+                made = self._call(make, offered | getattr(self.pipeline.data, split).args, f"data.{split}")
+                where, layout = self.places.of(f"data.{split}.use"), self.pipeline.run.channels_last
+                found[split] = as_source(made, where, device, layout, self.say)
+        return found
+
+    def _model(self, make: Callable[..., Any], device: torch.device) -> nn.Module:
+        made = self._checked("model", self._call(make, self.pipeline.model.args, "model"), nn.Module)
         layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
         model: nn.Module = made.to(device=device, memory_format=layout)  # type: ignore[call-overload]
         return model
 
-    def _task(self) -> Any:
-        task = self._make("task", self.pipeline.task)
+    def _fitting(self, model: nn.Module, plan: Plan) -> list[dict[str, Any]]:
+        """Return the parameter groups. Raises UserError with every glob that matches nothing of the model."""
+        groups, problems = self._param_groups(model, self.pipeline.optimizer.groups)
+        problems += unmatched(plan, model, self._place_of_glob)
+        if problems:
+            raise UserError(sorted(problems, key=by_place))
+        return groups
+
+    def _place_of_glob(self, binding: Binding, glob: str) -> Where:
+        """Return where a glob over modules is written: beside its point, for the whole hook, or in the hook's class."""
+        declared, key = self.pipeline.hooks[binding.hook], f"hooks.{binding.hook}"
+        for k, item in enumerate(declared.points or ()):
+            if not isinstance(item, str) and item.at == binding.point and item.modules:
+                return self.places.of(f"{key}.points.{k}.modules.{item.modules.index(glob)}")
+        return self.places.of(f"{key}.modules.{declared.modules.index(glob)}" if declared.modules else f"{key}.use")
+
+    def _task(self, make: Callable[..., Any]) -> Any:
+        task = self._call(make, self.pipeline.task.args, "task")
         for method in ("step", "evaluate"):
             if not callable(getattr(task, method, None)):
                 said = f"a task needs the methods step and evaluate; {type(task).__name__} has no {method}"
@@ -115,56 +165,39 @@ class _Builder:
             raise UserError(Problem(said, self.places.of(f"{key}.use")))
         return made
 
-    def _make(self, key: str, part: Component) -> Any:
-        return self._call(*self._find(key, part, {}, {}), key)
-
-    def _find(
-        self, key: str, part: Component, offers: Mapping[str, Any], registered: Mapping[str, str]
-    ) -> tuple[Callable[..., Any], dict[str, Any]]:
-        """Return what `part` names, and its args with those of `offers` that it takes and the file does not give."""
-        make = refer(part.use, self.base, self.places.of(f"{key}.use"), registered)
-        offered = {name: value for name, value in offers.items() if name in _parameters(make)}
-        self._check(make, part.args, key, offered)
-        return make, offered | part.args
-
-    def _optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
-        declared = self.pipeline.optimizer
-        make = refer(declared.use, self.base, self.places.of("optimizer.use"))
-        self._check(make, declared.args, "optimizer", ["params"])
-        args = {"params": self._param_groups(model, declared.groups)} | declared.args
-        optimizer = self._checked("optimizer", self._call(make, args, "optimizer"), torch.optim.Optimizer)
+    def _optimizer(self, make: Callable[..., Any], groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        made = self._call(make, {"params": groups} | self.pipeline.optimizer.args, "optimizer")
+        optimizer = self._checked("optimizer", made, torch.optim.Optimizer)
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
         return optimizer
 
-    def _param_groups(self, model: nn.Module, groups: Sequence[ParamGroup]) -> list[dict[str, Any]]:
-        """Return the file's groups, each with what no earlier one has taken, and one with all that is left."""
+    def _param_groups(
+        self, model: nn.Module, groups: Sequence[ParamGroup]
+    ) -> tuple[list[dict[str, Any]], list[Problem]]:
+        """Return the file's groups, each with what no earlier one has taken, and one with all that is left.
+
+        Also what is wrong: groups that are left with nothing.
+        """
         left = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        found = []
+        found, problems = [], []
         for k, group in enumerate(groups):
             taken = [name for name in left if fnmatchcase(name, group.match)]
             if not taken:
                 said = f'"{group.match}" matches no parameter that trains and that no earlier group has taken'
                 there = f"there are {', '.join(list(left)[:8])}{', …' if len(left) > 8 else ''}"
-                raise UserError(Problem(said, self.places.of(f"optimizer.groups.{k}.match"), there))
+                problems.append(Problem(said, self.places.of(f"optimizer.groups.{k}.match"), there))
             found.append({"params": [left.pop(name) for name in taken], **group.args})
-        return [*found, {"params": list(left.values())}] if left else found
+        return [*found, {"params": list(left.values())}] if left else found, problems
 
     def _hook(self, planned: PlannedHook) -> Any:
         """Make a hook's object; a plain function is called itself, with its args bound."""
         found = find_hook(planned.use, self.base, self.places.of(f"hooks.{planned.name}.use"))
         if not isinstance(found, type):
-            return BoundFunction(found, planned.args) if planned.args else found
+            return _bound(found, planned.args) if planned.args else found
         hook = self._call(found, planned.args, f"hooks.{planned.name}")
         hook.name = planned.name
         return hook
-
-    def _check(self, make: Callable[..., Any], args: Mapping[str, Any], key: str, filled: Collection[str]) -> None:
-        def place(name: str) -> Where:
-            return self.places.of(f"{key}.args.{name}" if name else f"{key}.use")
-
-        if problems := list(wrong_arguments(make, args, key, place, filled)):
-            raise UserError(problems)
 
     def _call(self, make: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any], key: str) -> Any:
         """Call `make`; a value that it refuses is the user's mistake, with its place in the pipeline."""
@@ -176,20 +209,9 @@ class _Builder:
             raise UserError(Problem(f"{key}: {error}", self.places.of(f"{key}.args"), hint)) from error
 
 
-class BoundFunction:
-    """A plain function with the arguments of the pipeline file in it."""
-
-    def __init__(self, function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> None:
-        names = list(_parameters(function))
-        if isinstance(args, Mapping):
-            self._function = partial(function, **args)
-            self._names = [name for name in names if name not in args]
-        else:
-            self._function = partial(function, *args)
-            self._names = names[len(args) :]
-
-    def __call__(self, *offered: Any) -> Any:
-        return self._function(**dict(zip(self._names, offered, strict=False)))
+def _bound(function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> Callable[..., Any]:
+    """Return a plain function with the arguments of the pipeline file in it."""
+    return partial(function, **args) if isinstance(args, Mapping) else partial(function, *args)
 
 
 def seed_everything(seed: int) -> None:

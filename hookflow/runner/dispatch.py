@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from functools import partial
+from inspect import signature
 from operator import itemgetter
 from time import perf_counter_ns
 from typing import Any, TypeVar
@@ -250,12 +251,22 @@ def _finish(binding: Binding, generator: Generator[None]) -> None:
         raise RuntimeError(f'{binding.method} of the hook "{binding.hook}" must yield once, and has yielded again')
 
 
+def _in_front(method: Callable[..., object], takes: tuple[str, ...]) -> bool:
+    """Say whether the arguments that a method takes can be given by position: none with a default stands before."""
+    if not takes:
+        return True
+    parameters = [p for p in signature(method).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    return all(p.name == name and p.kind is not p.KEYWORD_ONLY for p, name in zip(parameters, takes, strict=False))
+
+
 def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[str, ...], run: object) -> Call:
     """Return `method` as a function of the tuple of everything that its point offers.
 
     `takes` names its arguments out of `offers`, whose first is the run.
     """
     places = [offers.index(name) for name in takes]
+    if not _in_front(method, takes):
+        return lambda offered: method(**{name: offered[place] for name, place in zip(takes, places, strict=True)})
     match places:
         case []:
             return lambda offered: method()

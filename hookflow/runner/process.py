@@ -45,7 +45,8 @@ def train(run_dir: RunDir, *, resume: bool = False) -> int:
 def _ended_by(error: BaseException, control: Control, recorder: Recorder) -> Stop:
     """Return how a run ends that raised; what has not been told yet (a failing hook has) is told."""
     if isinstance(error, UserError):
-        return Stop(str(error), "failed", 2, save=False)
+        notes = (f"    {note}" for note in getattr(error, "__notes__", ()))  # which hook, if one has raised it
+        return Stop("\n".join([str(error), *notes]), "failed", 2, save=False)
     if isinstance(error, KeyboardInterrupt):
         return Stop(str(error) or "interrupted", "interrupted", control.stop.exit if control.stop else 130, save=False)
     if recorder.told is not error:

@@ -106,7 +106,8 @@ def test_a_users_mistake_found_by_a_hook_stays_one(new_run: NewRun, train_here: 
     (error,) = records(run_dir, "error")
     assert error["hook"] == "bad"
     assert ended(run_dir) == ("failed", 2)
-    assert records(run_dir, "end")[0]["reason"] == "as told"
+    said = 'as told\n    raised by the hook "bad" at before_train\n    iteration 0, epoch 0'
+    assert records(run_dir, "end")[0]["reason"] == said
 
 
 def test_a_hook_that_fails_when_a_checkpoint_has_been_read(new_run: NewRun, train_here: Train) -> None:

@@ -1,0 +1,179 @@
+"""Firing in the middle of a hook or of a phase: every nanosecond is booked once, to who spent it.
+
+The clock stands still but for what the hooks spend, so that the books can be read to the nanosecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from hookflow.events.now import NOWHERE
+from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
+from hookflow.graph.points import Point
+from hookflow.runner import dispatch, meter
+from hookflow.runner.dispatch import Dispatcher
+from hookflow.runner.meter import Meter
+
+OWN = ("mine", "before_work", "after_work")
+Method = Callable[..., object]
+
+
+class Clock:
+    """A clock that only `spend` moves."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+
+    def __call__(self) -> int:
+        return self.ns
+
+    def spend(self, ns: int) -> None:
+        self.ns += ns
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(dispatch, "perf_counter_ns", clock)
+    monkeypatch.setattr(meter, "perf_counter_ns", clock)
+    return clock
+
+
+class Bench:
+    """A dispatcher of hooks that are functions, each at one point, and its books."""
+
+    def __init__(self, *hooks: tuple[str, str, Method], on_error: dict[str, OnError] | None = None) -> None:
+        errors = on_error or {}
+        planned = tuple(PlannedHook(n, "", {}, "normal", "", "", errors.get(n, "raise")) for n, _, _ in hooks)
+        bindings = tuple(
+            Binding(k, name, point, "", "whole", (), Trigger(), "normal")
+            for k, (name, point, method) in enumerate(hooks)
+        )
+        own = tuple(Point(name, 4, ("run",), "firing", "", "own", "after_backward") for name in OWN)
+        self.now = memoryview(bytearray(16)).cast("q")
+        self.now[0] = NOWHERE
+        self.meter = Meter(len(bindings))
+        self.reported: list[tuple[str, str]] = []
+        self.dispatcher = Dispatcher(
+            Plan("p", planned, bindings, (), own),
+            {name: method for name, _, method in hooks},
+            object(),
+            {},
+            self.meter,
+            self.now,
+            lambda binding, error, action: self.reported.append((binding.hook, action)),
+        )
+
+    @property
+    def spent(self) -> list[int]:
+        return [cell.total for cell in self.meter.cells]
+
+
+def test_a_hook_within_a_hook(clock: Clock) -> None:
+    seen = []
+
+    def outer() -> None:
+        clock.spend(10)
+        bench.dispatcher.fire_within("mine")
+        seen.append(bench.now[0])
+        clock.spend(20)
+        bench.dispatcher.fire_within("mine")
+        clock.spend(30)
+
+    def inner() -> None:
+        seen.append(bench.now[0])
+        clock.spend(500)
+
+    bench = Bench(
+        ("outer", "after_backward", outer), ("inner", "mine", inner), ("next", "after_backward", lambda: clock.spend(7))
+    )
+    clock.spend(3)
+    bench.dispatcher.fire("after_backward")
+    assert bench.spent == [60, 1000, 7]
+    assert bench.meter.phases == dict.fromkeys(bench.meter.phases, 0) | {"other": 3, "hooks": 1067}
+    assert seen == [1, 0, 1], "the outer one is named again"
+    assert bench.now[0] == NOWHERE
+
+
+def test_three_deep(clock: Clock) -> None:
+    def first() -> None:
+        clock.spend(1)
+        bench.dispatcher.fire_within("before_work")
+        clock.spend(2)
+
+    def second() -> None:
+        clock.spend(10)
+        bench.dispatcher.fire_within("mine")
+        clock.spend(20)
+
+    bench = Bench(("1", "before_run", first), ("2", "before_work", second), ("3", "mine", lambda: clock.spend(300)))
+    bench.dispatcher.fire("before_run")
+    assert bench.spent == [3, 30, 300]
+    assert bench.meter.phases["hooks"] == 333
+
+
+def test_in_the_middle_of_a_phase(clock: Clock) -> None:
+    bench = Bench(("hook", "mine", lambda: clock.spend(100)))
+    clock.spend(5)
+    bench.dispatcher.fire_within("mine")
+    clock.spend(6)
+    bench.meter.book("forward")
+    assert bench.spent == [100]
+    assert (bench.meter.phases["forward"], bench.meter.phases["hooks"], bench.meter.phases["other"]) == (11, 100, 0)
+
+
+def test_one_binding_in_the_middle_of_a_phase_returns_what_its_hook_does(clock: Clock) -> None:
+    def hook() -> str:
+        clock.spend(100)
+        bench.dispatcher.fire_within("mine")
+        return "replaced"
+
+    bench = Bench(("hook", "forward", hook), ("inner", "mine", lambda: clock.spend(40)))
+    clock.spend(5)
+    (firing,) = bench.dispatcher.firings("forward")
+    assert bench.dispatcher.call_within(firing, ()) == "replaced"
+    bench.meter.book("forward")
+    assert bench.spent == [100, 40]
+    assert (bench.meter.phases["forward"], bench.meter.phases["hooks"]) == (5, 140)
+    firing.due = lambda: False
+    assert bench.dispatcher.call_within(firing, ()) is None
+    assert bench.meter.cells[0].n == 1
+
+
+def failing(clock: Clock) -> Method:
+    def inner() -> None:
+        clock.spend(50)
+        raise ValueError("inner cannot")
+
+    return inner
+
+
+@pytest.mark.parametrize("outer_may", ["raise", "ignore", "disable"])
+def test_an_inner_hook_that_raises_ends_the_run_and_is_told_once(clock: Clock, outer_may: OnError) -> None:
+    bench = Bench(
+        ("outer", "after_backward", lambda: bench.dispatcher.fire_within("mine")),
+        ("inner", "mine", failing(clock)),
+        ("last", "after_run", lambda: clock.spend(9)),
+        on_error={"outer": outer_may},
+    )
+    with pytest.raises(ValueError, match="inner cannot") as raised:
+        bench.dispatcher.fire("after_backward")
+    assert raised.value.__notes__ == ['raised by the hook "inner" at mine']
+    assert bench.reported == [("inner", "raise")]
+    assert bench.now[0] == NOWHERE
+    bench.dispatcher.fire("after_run")
+    assert bench.spent[2] == 9, "what was booked before does not reach into this"
+
+
+def test_an_inner_hook_that_may_raise_does_the_outer_one_no_harm(clock: Clock) -> None:
+    def outer() -> None:
+        bench.dispatcher.fire_within("mine")
+        clock.spend(4)
+
+    bench = Bench(("outer", "after_backward", outer), ("inner", "mine", failing(clock)), on_error={"inner": "disable"})
+    bench.dispatcher.fire("after_backward")
+    bench.dispatcher.fire("after_backward")
+    assert bench.reported == [("inner", "disable")]
+    assert bench.spent == [8, 50]
