@@ -248,6 +248,64 @@ class Grows:
         run.say(f"densified {count} at {run.iter}")
 
 
+class Probes:
+    """Notes in a file at which modules it fires, and in which iteration."""
+
+    def __init__(self, file: str, mark: str = "") -> None:
+        self.file, self.mark = Path(file), mark
+
+    def note(self, run: Any, module: nn.Module, what: str) -> None:
+        (name,) = [name for name, other in run.model.named_modules() if other is module]
+        with self.file.open("a") as file:
+            file.write(f"{self.mark}{what} {name or 'net'} {run.iter} {run.stage}\n")
+
+    def forward_pre(self, run: Any, module: nn.Module) -> None:
+        self.note(run, module, "forward_pre")
+
+    def forward(self, run: Any, module: nn.Module) -> None:
+        self.note(run, module, "forward")
+
+    def full_backward_pre(self, run: Any, module: nn.Module) -> None:
+        self.note(run, module, "full_backward_pre")
+
+    def full_backward(self, run: Any, module: nn.Module) -> None:
+        self.note(run, module, "full_backward")
+
+
+class Scales:
+    """Replaces what it is offered inside the network by so much of it; each method does it in PyTorch's own way."""
+
+    def __init__(self, by: float, points: list[str]) -> None:
+        self.by, self.chosen = by, points
+
+    def forward_pre(self, args: tuple[torch.Tensor, ...]) -> Any:
+        return tuple(arg * self.by for arg in args) if "forward_pre" in self.chosen else None
+
+    def forward(self, output: torch.Tensor) -> Any:
+        return output * self.by if "forward" in self.chosen else None
+
+    def full_backward_pre(self, grad_output: tuple[torch.Tensor, ...]) -> Any:
+        return tuple(grad * self.by for grad in grad_output) if "full_backward_pre" in self.chosen else None
+
+    def full_backward(self, grad_input: tuple[torch.Tensor, ...], grad_output: object) -> Any:
+        return tuple(grad * self.by for grad in grad_input) if "full_backward" in self.chosen else None
+
+
+def scales_with_kwargs(module: nn.Module, args: tuple[torch.Tensor, ...], kwargs: dict[str, Any]) -> Any:
+    """Double the arguments that have names, too."""
+    return tuple(arg * 2 for arg in args), {name: value * 2 for name, value in kwargs.items()}
+
+
+def adds(output: torch.Tensor) -> Any:
+    """Add one."""
+    return output + 1
+
+
+def sees_logits(run: Any, outputs: dict[str, torch.Tensor]) -> None:
+    """Say between what the logits lie."""
+    run.say(f"logits {outputs['logits'].min().item()} to {outputs['logits'].max().item()}")
+
+
 def logs_iter(run: Any) -> None:
     """Log the iteration by a name that is no identifier."""
     run.log("train/iter", run.iter)

@@ -44,7 +44,9 @@ This is the loop that the runner walks; a test holds the two together:
 What the counters say, at every point: `run.iter` is the number of training iterations that are done and `run.epoch`
 the number of epochs that are done. Both step forward just before `after_train_iter` and `after_train_epoch` fire.
 
-Inside the network, on the modules that a binding's `modules` picks (PyTorch's own hooks, with its semantics):
+Inside the network, on the modules that a binding's `modules` picks (PyTorch's own hooks, with its semantics: what a
+hook returns replaces what it was offered). They fire in the iterations of training alone, not in validation or test,
+which judge the network as it is; a trigger is asked once an iteration, for all of a binding's modules:
 
     forward_pre           # may replace the arguments
     forward               # may replace the output
