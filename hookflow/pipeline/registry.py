@@ -2,5 +2,8 @@
 
 from __future__ import annotations
 
-DATA: dict[str, str] = {"cifar10": "hookflow.zoo.cifar10:cifar10"}
+DATA: dict[str, str] = {
+    "cifar10": "hookflow.zoo.cifar10:cifar10",
+    "circle": "hookflow.zoo.circle:Circle",
+}
 """Data sources."""

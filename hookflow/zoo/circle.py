@@ -1,0 +1,65 @@
+"""The smallest thing to learn: whether a point of the plane lies in a circle. For tutorials and smoke runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from hookflow.events.records import DataInfo
+
+SPLITS = {"train": 1024, "val": 256, "test": 256}
+"""Points of each split."""
+
+RADIUS = 0.8
+"""Of the circle around the origin; half of the square from -1 to 1 lies in it."""
+
+
+class Circle:
+    """Batches of points, float32 (batch, 2), drawn evenly from a square, with 1 for each in the circle, int64 (batch,).
+
+    The points of a split are always the same. The order of an epoch is a pure function of `seed` and the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        split: Literal["train", "val", "test"] = "train",
+        batch_size: Annotated[int, Field(ge=1, le=256)] = 64,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        examples = SPLITS[split]
+        drawn = torch.rand(examples, 2, generator=torch.Generator().manual_seed(list(SPLITS).index(split)))
+        self._points = (2 * drawn - 1).to(device)
+        self._inside = (self._points.norm(dim=1) < RADIUS).long()
+        self._seed, self._batch_size = seed, batch_size
+        self.info = DataInfo(
+            name="circle",
+            examples=examples,
+            batches=examples // batch_size,
+            batch_size=batch_size,
+            synthetic=True,
+            note="points drawn at random, in or out of a circle",
+        )
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch; what does not fill one is left out."""
+        return self.info["batches"]
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of an epoch (counted from 0), from batch `start` on."""
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
+        order = torch.randperm(len(self._points), generator=generator).to(self._points.device)
+        for chosen in torch.split(order, self._batch_size)[start : len(self)]:
+            yield self._points[chosen], self._inside[chosen]
+
+
+class Net(nn.Sequential):
+    """Two layers, from a point (batch, 2) to the logits of outside and inside (batch, 2)."""
+
+    def __init__(self, width: Annotated[int, Field(ge=1)] = 16) -> None:
+        super().__init__(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, 2))
