@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.graph.plan import Plan
-from hookflow.pipeline.load import Loaded
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
+    from hookflow.graph.plan import Plan
+    from hookflow.pipeline.load import Loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,8 @@ def _has_run(path: Path) -> bool:
 def recorded_plan(run: RunDir) -> Plan:
     """Return the plan of a run. Raises UserError when it cannot be read."""
     import json
+
+    from hookflow.graph.plan import Plan
 
     try:
         return Plan.from_json(json.loads(run.plan.read_text("utf-8")))

@@ -148,7 +148,7 @@ def test_a_mistake_found_while_building_is_told_with_its_place(tmp_path: Path) -
     done = hookflow("run", str(pipeline), cwd=tmp_path)
     assert done.returncode == 2
     line = pipeline.read_text().splitlines().index("args = { lrr = 0.1, momentum = 0.9 }") + 1
-    assert f"{pipeline}:{line}: " in done.stderr
+    assert f"{pipeline}:{line}:" in done.stderr
     assert 'did you mean "lr"?' in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 
