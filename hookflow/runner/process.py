@@ -5,6 +5,7 @@ Imports no torch before `train` listens for signals: that takes seconds, and nob
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from pathlib import Path
@@ -56,5 +57,7 @@ def _ended_by(error: BaseException, control: Control, recorder: Recorder) -> Sto
 
 def main() -> None:
     """`python -m hookflow.runner RUN_DIR [--resume]`: what `hookflow run` starts."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what a hook prints is seen at once, and not lost with the process
     arguments = [a for a in sys.argv[1:] if a != "--resume"]
     raise SystemExit(train(RunDir(Path(arguments[0])), resume="--resume" in sys.argv))
