@@ -34,8 +34,9 @@ def why(plan: Plan, a: str, b: str) -> list[Answer]:
         _answer(plan, *sorted((one, other), key=lambda binding: binding.id))
         for point in dict.fromkeys(binding.point for binding in plan.bindings)
         for one in plan.at(point)
+        if one.hook == a
         for other in plan.at(point)
-        if (one.hook, other.hook) == (a, b) and one is not other
+        if other.hook == b and one is not other
     ]
 
 
