@@ -7,7 +7,7 @@ import json
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -37,7 +37,7 @@ class Method:
 
 def about(hook: Callable[..., Any]) -> str:
     """Return the first line of the hook's docstring; what it inherits from `Hook` says nothing of it."""
-    said = inspect.getdoc(hook) or ""
+    said = inspect.getdoc(hook.func if isinstance(hook, partial) else hook) or ""
     return "" if said == inspect.getdoc(Hook) else said.partition("\n")[0]
 
 
@@ -233,6 +233,8 @@ def _wrong_value(make: Callable[..., Any], called: str, name: str, value: Any, w
 
 def argument_type(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:
     """Return what holds a value against the annotation of an argument of a class or function."""
+    while isinstance(make, partial):
+        make = make.func
     function = vars(make).get("__init__", make) if isinstance(make, type) else make
     if not isinstance(make, type) and not inspect.isroutine(make):
         function = type(make).__call__  # an object that can be called

@@ -1,0 +1,60 @@
+"""All that can be a hook: what the tests of callables put into pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+
+def tell(prefix: str, count: int, run: Any, suffix: str = "!") -> None:
+    """Say what it is given."""
+    run.say(f"{prefix} {count}{suffix}")
+
+
+def skips(prefix: str, sep: str = ":", run: Any = None) -> None:
+    """Take something that has a default, and the run behind it."""
+    run.say(f"{prefix}{sep}{run.iter}")
+
+
+def named(prefix: str, *, times: int = 1, run: Any) -> None:
+    """Take the run by name alone."""
+    run.say(f"{prefix * times} at {run.iter}")
+
+
+def metrics_first(metrics: dict[str, float], run: Any, name: str = "loss") -> None:
+    run.say(f"{name} {'is' if name in metrics else 'is not'} there")
+
+
+twice = partial(tell, "twice", 2)
+"""A partial of a function whose first arguments are given."""
+
+quietly = partial(tell, suffix=".")
+
+
+class Teller:
+    """Is called itself."""
+
+    def __call__(self, run: Any, prefix: str = "call") -> None:
+        run.say(f"{prefix} {run.iter}")
+
+
+teller = Teller()
+
+
+class Listed:
+    """Is made with a list of arguments; its methods take things in ways of their own."""
+
+    def __init__(self, prefix: str, numbers: list[int], last: bool = False) -> None:
+        self.said = f"{prefix} {numbers} {last}"
+
+    def before_train(self, loud: bool = False, run: Any = None) -> None:
+        run.say(f"{self.said} {loud}")
+
+    def after_train(self, *, run: Any) -> None:
+        run.say("after")
+
+    def around_val(self, *, run: Any) -> Iterator[None]:
+        run.say("in")
+        yield
+        run.say("out")

@@ -1,0 +1,73 @@
+"""Functions, partials, callable objects and classes as hooks, with arguments by name or in a list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from hookflow.errors import UserError
+from tests.conftest import NewRun, records
+
+Train = Callable[..., int]
+SHORT = ("run.max_epochs=1", "data.train.args={examples=8}")
+
+
+def hook(name: str, args: str = "", points: str = '"after_train"') -> str:
+    given = f", args={args}" if args else ""
+    at = f", points=[{points}]" if points else ""
+    return f'hooks.mine={{use="./callables.py:{name}"{given}{at}}}'
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (hook("tell", '["hello", 3]'), ["hello 3!"]),
+        (hook("tell", '["hello", 3]', '"before_run", "after_run"'), ["hello 3!"] * 2),
+        (hook("tell", '{prefix="by", count=1, suffix="name"}'), ["by 1name"]),
+        (hook("skips", '["x"]'), ["x:1"]),
+        (hook("skips", '{prefix="x"}'), ["x:1"]),
+        (hook("skips", '["x", "="]'), ["x=1"]),
+        (hook("named", '["ha"]'), ["ha at 1"]),
+        (hook("named", '{prefix="ha", times=2}'), ["haha at 1"]),
+        (hook("metrics_first", "", '"after_val"'), ["loss is there"]),
+        (hook("metrics_first", '{name="x"}', '"after_val"'), ["x is not there"]),
+        (hook("twice"), ["twice 2!"]),
+        (hook("quietly", '["hush", 1]'), ["hush 1."]),
+        (hook("quietly", '{prefix="hush", count=1}'), ["hush 1."]),
+        (hook("teller", "", '"before_train", "after_train"'), ["call 0", "call 1"]),
+        (hook("teller", '{prefix="now"}', '"before_train"'), ["now 0"]),
+        (hook("Listed", '["l", [1, 2]]', ""), ["l [1, 2] False False", "in", "out", "after"]),
+        (hook("Listed", '["l", [], true]', '"before_train"'), ["l [] True False"]),
+    ],
+)
+def test_whatever_can_be_called_is_a_hook(new_run: NewRun, train_here: Train, override: str, said: list[str]) -> None:
+    run_dir = new_run(override, *SHORT)
+    assert train_here(run_dir) == 0, records(run_dir, "end")
+    assert [record["text"] for record in records(run_dir, "message")] == said
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (hook("tell", '["a"]'), 'asks for "count", which after_train does not offer'),
+        (hook("tell", '["a", "b"]'), '"count" must be a whole number, not the text "b"'),
+        (hook("tell", '["a", 1, 2, "b", "c"]'), "takes 4 arguments, and is given 5"),
+        (hook("twice", '["a", 1, 2]'), "takes 2 arguments, and is given 3"),
+        (hook("quietly", '["a", "b"]'), '"count" must be a whole number, not the text "b"'),
+        (hook("teller", '{prefx="b"}'), 'takes no argument "prefx"\n    did you mean "prefix"?'),
+        (hook("teller", "{prefix=3}"), '"prefix" must be a text in quotes, not 3'),
+        (hook("Listed", '["a"]'), 'needs the argument "numbers"'),
+        (hook("Listed", '["a", ["b"]]'), "must be a whole number"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_runs(new_run: NewRun, override: str, said: str) -> None:
+    with pytest.raises(UserError) as raised:
+        new_run(override, *SHORT)
+    assert said in str(raised.value)
+
+
+def test_a_partial_is_described_by_its_function(new_run: NewRun) -> None:
+    plan = json.loads(new_run(hook("twice"), *SHORT).plan.read_text())
+    assert [h["about"] for h in plan["hooks"] if h["name"] == "mine"] == ["Say what it is given."]
