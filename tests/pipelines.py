@@ -63,6 +63,18 @@ runs = st.builds(
     lengths,
     st.integers(1, 2**40),
 )
+named = st.none() | texts | components
+loaders = st.fixed_dictionaries(
+    {"batch_size": st.integers(1)},
+    optional={
+        "shuffle": st.none() | st.just(False),
+        "drop_last": st.booleans(),
+        "on_device": st.booleans(),
+        **dict.fromkeys(("collate", "sampler", "augment"), named),
+        "batches": st.none() | st.integers(1),
+    },
+) | st.builds(dict, batch_size=st.integers(1), workers=st.integers(0), shuffle=st.just(True))
+sources = st.fixed_dictionaries({"use": texts, "args": tables}, optional={"loader": st.none() | loaders})
 groups = st.lists(st.fixed_dictionaries({"match": texts, "args": tables}), max_size=2)
 optimizers = st.fixed_dictionaries({"use": texts, "args": tables, "groups": groups})
 pipelines = st.fixed_dictionaries(
@@ -70,7 +82,7 @@ pipelines = st.fixed_dictionaries(
         "run": runs,
         "model": components,
         "optimizer": optimizers,
-        "data": st.fixed_dictionaries({"train": components}, optional={"val": components, "test": components}),
+        "data": st.fixed_dictionaries({"train": sources}, optional={"val": sources, "test": sources}),
     },
     optional={
         "task": components,

@@ -10,6 +10,7 @@ from hookflow.errors import Problem, UserError, Where
 from hookflow.pipeline.overrides import OTHER_LENGTH
 from hookflow.pipeline.places import Key, Places
 from hookflow.pipeline.read import read, tables
+from hookflow.pipeline.schema import NAMED_BY_LOADER
 
 
 class _Step(NamedTuple):
@@ -65,9 +66,17 @@ def _aim_files(tree: dict[str, Any], folder: str) -> None:
     """Write "./file.py:Name" of a base so that it means the same file from a pipeline that sees it in `folder`."""
     parts = [tree.get(name) for name in ("model", "task", "optimizer")]
     parts += [part for name in ("data", "hooks") if isinstance(tree.get(name), dict) for part in tree[name].values()]
-    for part in parts:
-        if isinstance(part, dict) and isinstance(use := part.get("use"), str) and ".py:" in use and folder:
-            part["use"] = os.path.join(folder, use.removeprefix("./"))  # noqa: PTH118
+    for part in parts if folder else ():
+        _aim(part, "use", folder)
+        if isinstance(part, dict) and isinstance(loader := part.get("loader"), dict):
+            for key in NAMED_BY_LOADER:
+                _aim(loader, key, folder)
+                _aim(loader.get(key), "use", folder)
+
+
+def _aim(table: Any, key: str, folder: str) -> None:
+    if isinstance(table, dict) and isinstance(use := table.get(key), str) and ".py:" in use:
+        table[key] = os.path.join(folder, use.removeprefix("./"))  # noqa: PTH118
 
 
 def _drop_length(base: dict[str, Any], tree: dict[str, Any]) -> None:

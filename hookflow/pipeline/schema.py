@@ -165,14 +165,78 @@ class OptimizerSection(Component):
     """Parameter groups in the order of asking; what none of them matches forms the last group."""
 
 
+def _kind_of_component(item: Any) -> str:
+    return "<table>" if isinstance(item, dict | Component) else "<name>"
+
+
+Named = Annotated[
+    Annotated[str, Tag("<name>")] | Annotated[Component, Tag("<table>")],
+    Discriminator(_kind_of_component),
+]
+"""A component of which the name alone may be written, where it takes no arguments: "./file.py:Name"."""
+
+
+NAMED_BY_LOADER = ("collate", "sampler", "augment")
+"""The keys of a `loader` that name a component."""
+
+
+class LoaderSection(Section):
+    """How a data set's examples become batches."""
+
+    batch_size: int = Field(ge=1)
+    """Examples in a batch; where several processes train together, those of all of them."""
+    shuffle: bool | None = None
+    """Whether each epoch has an order of its own; left out: in training, and where there is no sampler."""
+    drop_last: bool = False
+    """Whether an epoch's last batch is left out when it is smaller than the others."""
+    workers: int = Field(default=0, ge=0)
+    """Processes that fetch examples beside the training; 0: the training fetches them itself."""
+    collate: Named | None = None
+    """What makes a batch of a list of examples; PyTorch's own stacks them."""
+    sampler: Named | None = None
+    """What says which examples an epoch takes: called with the data set, it gives their indices, one by one."""
+    on_device: bool = False
+    """Whether the whole data set is collated once and kept on the device, where batches are taken out of it."""
+    augment: Named | None = None
+    """What changes a batch on the device before it is trained on: called with the batch and a generator there."""
+    batches: int | None = Field(default=None, ge=1)
+    """Batches of an epoch, for an iterable data set; left out, its length says so."""
+
+    def named(self) -> dict[str, Component]:
+        """Return the components that it names, by key."""
+        found = {key: getattr(self, key) for key in NAMED_BY_LOADER}
+        return {key: Component(use=n) if isinstance(n, str) else n for key, n in found.items() if n is not None}
+
+    @field_validator("sampler")
+    @classmethod
+    def _one_order(cls, sampler: Any, info: ValidationInfo) -> Any:
+        if sampler is not None and info.data.get("shuffle"):
+            raise ValueError("shuffle and a sampler both say the order; keep one of them")
+        return sampler
+
+    @field_validator("on_device")
+    @classmethod
+    def _nothing_to_fetch(cls, on_device: bool, info: ValidationInfo) -> bool:
+        if on_device and info.data.get("workers"):
+            raise ValueError("data on the device are fetched by no workers; leave workers out")
+        return on_device
+
+
+class DataSource(Component):
+    """Something to be made that gives batches, or examples to make them of."""
+
+    loader: LoaderSection | None = None
+    """How batches are made, where `use` gives a data set; not for what gives batches already."""
+
+
 class DataSection(Section):
     """Where the batches come from."""
 
-    train: Component
+    train: DataSource
     """The training data."""
-    val: Component | None = None
+    val: DataSource | None = None
     """The validation data; without it there is no validation."""
-    test: Component | None = None
+    test: DataSource | None = None
     """The test data, used by `run.test` alone."""
 
 

@@ -20,19 +20,16 @@ from hookflow.pipeline.registry import DATA
 
 
 def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
-    """Return a problem for each model, task, optimizer and data source that is seen not to be there."""
+    """Return a problem for each model, task, optimizer, data source and part of its loader that is not there."""
     pipeline = loaded.pipeline
-    parts = {
-        "model": pipeline.model,
-        "task": pipeline.task,
-        "optimizer": pipeline.optimizer,
-        "data.train": pipeline.data.train,
-        "data.val": pipeline.data.val,
-        "data.test": pipeline.data.test,
-    }
+    parts = {"model": pipeline.model, "task": pipeline.task, "optimizer": pipeline.optimizer}
+    sources = {f"data.{split}": getattr(pipeline.data, split) for split in ("train", "val", "test")}
+    for key, source in sources.items():
+        named = source.loader.named() if source and source.loader else {}
+        parts |= {f"{key}.loader.{name}": part for name, part in named.items()}
     found = (
-        _missing(part.use, base, loaded.places.of(f"{key}.use"), DATA if key.startswith("data") else {})
-        for key, part in parts.items()
+        _missing(part.use, base, loaded.places.of(f"{key}.use"), DATA if key in sources else {})
+        for key, part in (parts | sources).items()
         if part is not None
     )
     return [problem for problem in found if problem is not None]
