@@ -224,6 +224,22 @@ def logs(run: Any) -> None:
     run.log("weights", torch.ones(3))
 
 
+class Everywhere:
+    """Has a method for every point, and for a point of the pipeline's own, and does nothing in it."""
+
+    def mine(self) -> None: ...
+
+    def around_val(self) -> Iterator[None]:
+        yield
+
+    def around_train_epoch(self) -> Iterator[None]:
+        yield
+
+
+for _point in POINTS:
+    setattr(Everywhere, _point.name, lambda self: None)
+
+
 class Densifies:
     """Fires points that are none of the run's own: a pair, and one between with what it offers."""
 

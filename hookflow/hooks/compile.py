@@ -145,7 +145,7 @@ class _Declared:
             said = f'hook "{self.name}" is a plain function, which does not say where it belongs'
             self.problems.append(Problem(said, self.where, 'name its points: points = ["after_train_epoch"]'))
         wanted = getattr(self.hook, "points", None)
-        return [self._bound(m) for m in self.methods if wanted is None or {m.point, m.name} & set(wanted)]
+        return [self._bound(m) for m in self.methods if wanted is None or m.name in wanted]
 
     def _stated(self, k: int, item: str | BindingSpec) -> Iterable[Bound]:
         """Return what one entry of the file's `points` binds."""
@@ -155,7 +155,7 @@ class _Declared:
             hint = nearest(spec.at, self.points.names)
             self.problems.append(Problem(f'there is no point "{spec.at}"', where, hint))
         elif isinstance(self.hook, type):
-            chosen = [method for method in self.methods if spec.at in (method.point, method.name)]
+            chosen = [method for method in self.methods if spec.at == method.name]
             if not chosen:
                 has = dict.fromkeys(method.name for method in self.methods)
                 said = f'hook "{self.name}" ({self.said.use}) has no method for {spec.at}'

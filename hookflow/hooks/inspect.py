@@ -100,14 +100,9 @@ def wrong_attributes(hook: type, points: Points) -> Iterator[Fault]:
             yield f'{hook.__name__}.{kind} must hold names, as {kind} = ("…",)', ""
         elif kind == "points":
             for name in names or ():
-                if name not in points.names or not (hasattr(hook, name) or hasattr(hook, _around(name))):
+                if name not in points.names or not hasattr(hook, name):
                     has = [known for known in points.names if hasattr(hook, known)]
                     yield f'{hook.__name__}.points names "{name}", for which it has no method', nearest(name, has)
-
-
-def _around(point: str) -> str:
-    """Return the name of the generator that stands at a point with one of its halves."""
-    return f"around_{point.removeprefix('before_').removeprefix('after_')}"
 
 
 def function_at(

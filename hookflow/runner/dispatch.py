@@ -62,13 +62,17 @@ class Dispatcher:
         self._told: BaseException | None = None
         self.was_open: frozenset[tuple[str, str]] = frozenset()
         self._at: dict[str, tuple[Firing, ...]] = {}
+        self._closings: dict[tuple[str, str], Firing] = {}
         for binding in plan.bindings:
             hook = hooks[binding.hook]
             method = getattr(hook, binding.method) if binding.method else hook
             call = self._halved(binding, adapt(method, binding.takes, plan.points[binding.point].offers, run))
             due = partial(self._is_open, binding) if binding.half == "exit" else triggers.get(binding.id)
-            self._put(binding.point, Firing(binding, call, due, meter.cells[binding.id]))
-            if binding.half == "enter":
+            firing = Firing(binding, call, due, meter.cells[binding.id])
+            self._put(binding.point, firing)
+            if binding.half == "exit":
+                self._closings[_who(binding)] = firing
+            elif binding.half == "enter":
                 again = Firing(binding, call, partial(self._was_open, binding), meter.cells[binding.id])
                 self._put(_again(binding.point), again)
 
@@ -221,12 +225,8 @@ class Dispatcher:
         For a pass that is cut short: its closing points do not fire.
         """
         while len(self._open) > entered:
-            binding, generator = self._open.pop()
-            try:
-                _finish(binding, generator)
-            except BaseException as error:
-                closing = (b for b in self._plan.bindings if (b.hook, b.method, b.half) == (*_who(binding), "exit"))
-                self._failed(next(closing), error)
+            binding, _ = self._open[-1]
+            self._within(self._call, self._closings[_who(binding)], ())
 
     def unwind(self) -> None:
         """Leave everything: the run ends. From here on no hook that raises keeps others from their turn."""

@@ -90,7 +90,7 @@ def test_a_validation_is_cut_short_and_done_again(
 ) -> None:
     trace, marks = tmp_path / "trace", tmp_path / "around"
     around = f'hooks.around={{use="./watchers.py:AroundVal", args={{file="{marks}"}}}}'
-    alone = new_run(*overrides, swap=swap)
+    alone = new_run(*overrides, around.replace(str(marks), str(tmp_path / "marks of the other")), swap=swap)
     assert train_here(alone) == 0
     broken = new_run(*overrides, *strikes(tmp_path, signal.SIGTERM, (point, at)), around, TRACER % trace, swap=swap)
     assert train_here(broken) == 143

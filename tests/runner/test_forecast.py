@@ -1,0 +1,176 @@
+"""What `hookflow check` foretells is what a run does: every trigger at every point, in both loops."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from hookflow.events.rundir import RunDir
+from hookflow.graph.forecast import Forecast, Length, forecast
+from hookflow.graph.plan import Plan
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from tests.conftest import TOY, NewRun, records
+
+Train = Callable[..., int]
+EVERY = ("", "1", "2", "3", "4it", "7it", "1ep", "2ep", "10%", "50%", "33.3%", "99it")
+WINDOWS = (
+    {},
+    {"from": "5it"},
+    {"until": "5it"},
+    {"from": "1ep", "until": "2ep"},
+    {"from": "30%", "until": "75%"},
+    {"from": "2"},
+    {"until": "2"},
+    {"from": "90it"},
+)
+POINTS = (
+    "before_run",
+    "before_train",
+    "before_train_epoch",
+    "before_train_iter",
+    "after_forward",
+    "before_optimizer_step",
+    "after_train_iter",
+    "after_train_epoch",
+    "before_val",
+    "after_val_epoch",
+    "around_val",
+    "around_train_epoch",
+    "after_train",
+    "before_test",
+    "after_test_epoch",
+    "after_run",
+)
+
+
+def everything() -> list[str]:
+    """Return overrides for a hook each of every trigger, at every point of POINTS."""
+    hooks = []
+    for point in POINTS:
+        for e, every in enumerate(EVERY):
+            for w, window in enumerate(WINDOWS):
+                given = {**({"every": every} if every else {}), **window}
+                keys = "".join(f", {k}={v if v.isdecimal() else json.dumps(v)}" for k, v in given.items())
+                use = "./watchers.py:Everywhere"
+                hooks.append(f'hooks.{point}-{e}-{w}={{use="{use}", points=[{{at="{point}"{keys}}}]}}')
+    return hooks
+
+
+def counted(run_dir: RunDir) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for frame in records(run_dir, "frame"):
+        for id_, (n, *_) in frame["hooks"].items():  # type: ignore[attr-defined]
+            found[int(id_)] = found.get(int(id_), 0) + n
+    return found
+
+
+@pytest.mark.parametrize(
+    ("swap", "overrides", "length"),
+    [
+        (("max_epochs = 3", "max_epochs = 5"), ["run.val_every=2"], Length(5, None, 2, tests=True)),
+        (("max_epochs = 3", "max_iters = 18"), ["run.val_every=4"], Length(None, 18, 4, tests=True)),
+    ],
+    ids=["epochs", "iterations"],
+)
+def test_it_comes_as_foretold(
+    new_run: NewRun, train_here: Train, swap: tuple[str, str], overrides: list[str], length: Length
+) -> None:
+    run_dir = new_run(*everything(), *overrides, "run.test=true", swap=swap)
+    assert train_here(run_dir) == 0
+    plan = Plan.from_json(json.loads(run_dir.plan.read_text()))
+    counts = counted(run_dir)
+    known = Length(length.max_epochs, length.max_iters, length.val_every, tests=True, iters_per_epoch=5)
+    foretold = forecast(plan, known)
+    ours = [b for b in plan.bindings if "-" in b.hook]
+    assert len(ours) == len(EVERY) * len(WINDOWS) * (len(POINTS) + 2), "an around_X has two"
+    wrong = {f"{b.hook} {b.trigger}": (foretold[b.id], counts.get(b.id, 0)) for b in ours}
+    assert {key: told for key, told in wrong.items() if told[0].times != told[1]} == {}
+    assert all((told.first == "never") == (n == 0) for told, n in wrong.values())
+    without = forecast(plan, length)
+    for binding in ours:  # what can be said without knowing how many batches there are stays true
+        less, more = without[binding.id], foretold[binding.id]
+        assert less.times in (None, more.times)
+
+
+@pytest.mark.parametrize(
+    ("at", "keys", "without", "known"),
+    [
+        (
+            "after_train_iter",
+            "every=2",
+            Forecast("after iteration 2", None, "every 2 iterations, first after iteration 2"),
+            Forecast("after iteration 2", 7, "every 2 iterations, first after iteration 2: 7 times"),
+        ),
+        (
+            "after_train_iter",
+            "",
+            Forecast("after iteration 1", None, "every iteration"),
+            Forecast("after iteration 1", 15, "every iteration: 15 times"),
+        ),
+        (
+            "before_train_iter",
+            'every="50%"',
+            Forecast("before an iteration", None, "every 50% of the run"),
+            Forecast("before iteration 1", 2, "every 50% of the run, first before iteration 1: 2 times"),
+        ),
+        (
+            "after_train_epoch",
+            "every=2",
+            Forecast("after epoch 2", 1, "after epoch 2"),
+            Forecast("after epoch 2", 1, "after epoch 2"),
+        ),
+        (
+            "after_val",
+            'from="2ep"',
+            Forecast("after validation 2", 2, "every validation, first after validation 2: 2 times"),
+            Forecast("after validation 2", 2, "every validation, first after validation 2: 2 times"),
+        ),
+        (
+            "after_train_iter",
+            'every="30s"',
+            Forecast("after an iteration", None, "every 30 seconds"),
+            Forecast("after an iteration", None, "every 30 seconds"),
+        ),
+        (
+            "after_train_iter",
+            'every=5, when="loss > 10"',
+            Forecast("after iteration 5", None, "every 5 iterations, first after iteration 5, where loss > 10"),
+            Forecast(
+                "after iteration 5",
+                None,
+                "every 5 iterations, first after iteration 5: at most 3 times, where loss > 10",
+            ),
+        ),
+        (
+            "forward",
+            'every=5, modules=["*"]',
+            Forecast("in iteration 6", None, "every 5 iterations, first in iteration 6"),
+            Forecast("in iteration 6", None, "every 5 iterations, first in iteration 6: in 2 of them, at each module"),
+        ),
+        (
+            "after_save_checkpoint",
+            "",
+            Forecast("after a checkpoint is saved", None, "after a checkpoint is saved"),
+            Forecast("after a checkpoint is saved", None, "after a checkpoint is saved"),
+        ),
+        ("before_test", "", Forecast("never", 0, "never"), Forecast("never", 0, "never")),
+        (
+            "mine",
+            "every=3",
+            Forecast("when mine is fired", None, "every 3 firings"),
+            Forecast("when mine is fired", None, "every 3 firings"),
+        ),
+        ("before_run", "", *[Forecast("at the start of the run", 1, "at the start of the run")] * 2),
+    ],
+)
+def test_what_it_says(at: str, keys: str, without: Forecast, known: Forecast) -> None:
+    own = 'points={mine={follows="after_forward"}}'
+    hook = f'hooks.mine={{use="./watchers.py:Everywhere", points=[{{at="{at}"{", " * bool(keys)}{keys}}}]}}'
+    loaded = parse(TOY.read_text(), TOY, (own, hook))
+    plan = compile_pipeline(loaded)
+    (binding,) = (b for b in plan.bindings if b.hook == "mine")
+    assert forecast(plan, Length.of(loaded.pipeline))[binding.id] == without
+    assert forecast(plan, Length.of(loaded.pipeline, 5))[binding.id] == known
