@@ -52,18 +52,18 @@ def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
         alike[_place(binding)] = alike.get(_place(binding), 0) | 1 << row
     if not writers:
         return
-    after = _reach(plan, point)
-    for row, first in enumerate(bound):
+    ancestors = _ancestors(plan, point)
+    for row, then in enumerate(bound):
         clash = 0
-        for slot in first.reads:
+        for slot in then.reads:
             clash |= writers.get(slot, 0)
-        for slot in first.writes:
+        for slot in then.writes:
             clash |= writers[slot] | readers.get(slot, 0)
-        below = clash >> row + 1 << row + 1 & alike[_place(first)] & ~after[row]
-        while below:
-            lowest = below & -below
-            below ^= lowest
-            yield first, bound[lowest.bit_length() - 1]
+        above = clash & (1 << row) - 1 & alike[_place(then)] & ~ancestors[row]
+        while above:
+            lowest = above & -above
+            above ^= lowest
+            yield bound[lowest.bit_length() - 1], then
 
 
 def _place(binding: Binding) -> tuple[str, bool]:
@@ -71,13 +71,13 @@ def _place(binding: Binding) -> tuple[str, bool]:
     return binding.phase, binding.half == "exit"
 
 
-def _reach(plan: Plan, point: str) -> dict[int, int]:
-    """Return, for each row of a point, the rows that edges put after it."""
+def _ancestors(plan: Plan, point: str) -> list[int]:
+    """Return, for each row of a point, the rows that edges put before it."""
     row_of = {binding.id: row for row, binding in enumerate(plan.at(point))}
-    follow: dict[int, list[int]] = {}
+    before: list[list[int]] = [[] for _ in row_of]
     for link in stated(plan, point):
-        follow.setdefault(row_of[link.first.id], []).append(row_of[link.then.id])
-    return closure(lambda row: follow.get(row, ()), range(len(row_of)))
+        before[row_of[link.then.id]].append(row_of[link.first.id])
+    return closure(before, range(len(before)))
 
 
 def _slots(first: Binding, then: Binding) -> tuple[str, ...]:

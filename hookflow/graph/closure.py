@@ -1,20 +1,20 @@
-"""Which rows of a point come after which, by whatever way of edges."""
+"""Which rows of a point come before which, by whatever way of edges."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 
-def closure(follow: Callable[[int], Iterable[int]], order: Sequence[int]) -> dict[int, int]:
-    """Return, for each row of `order` (a topological one), all rows that it leads to; `follow` gives the next ones.
+def closure(before: Sequence[Collection[int]], order: Iterable[int]) -> list[int]:
+    """Return, for each row, all those that lead to it; `order` is a topological one.
 
     A set of rows is one whole number, a bit a row: the closure of 2,000 rows with 20,000 edges takes 0.01 s, where
     networkx's takes 1.9 s and 170 MB, and grows with the square.
     """
-    after: dict[int, int] = {}
-    for row in reversed(order):
+    ancestors = [0] * len(before)
+    for row in order:
         found = 0
-        for then in follow(row):
-            found |= after[then] | 1 << then
-        after[row] = found
-    return after
+        for first in before[row]:
+            found |= ancestors[first] | 1 << first
+        ancestors[row] = found
+    return ancestors

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
-
-import networkx as nx
 
 from hookflow.errors import Problem, Where
 from hookflow.graph.plan import Edge
-
-Rows = tuple[int, int]
-
-SHOWN = 12
-"""How many cycles of one knot are told; mending those, one has learnt enough to mend the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,30 +15,6 @@ class Knot:
 
     edges: tuple[Edge, ...]
     places: tuple[Where, ...]
-
-
-def knots_of(graph: nx.DiGraph[int], edges: Mapping[Rows, Edge], places: Mapping[Rows, Where]) -> list[Knot]:
-    """Return cycles that together hold every edge which lies on any (up to `SHOWN` of those that are entangled).
-
-    `edges` and `places` tell of each edge of the graph what it is and where it was stated.
-    """
-    tangles = [graph.subgraph(sorted(rows)) for rows in nx.strongly_connected_components(graph) if len(rows) > 1]
-    return [
-        Knot(tuple(edges[step] for step in way), tuple(places[step] for step in way))
-        for tangle in tangles
-        for way in _ways_around(tangle)
-    ]
-
-
-def _ways_around(tangle: nx.DiGraph[int]) -> list[list[Rows]]:
-    told: set[Rows] = set()
-    found: list[list[Rows]] = []
-    for first, then in sorted(tangle.edges):
-        if (first, then) not in told and len(found) < SHOWN:
-            way = list(pairwise([first, *nx.shortest_path(tangle, then, first)]))
-            told.update(way)
-            found.append(way)
-    return found
 
 
 def as_problems(knots: Iterable[Knot]) -> list[Problem]:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from graphlib import CycleError
 from hashlib import blake2b
 from itertools import pairwise, product
 
-import networkx as nx
-
 from hookflow.errors import Where
 from hookflow.graph.closure import closure
-from hookflow.graph.cycles import Knot, knots_of
+from hookflow.graph.cycles import Knot
 from hookflow.graph.node import Bound, Node, Wish
 from hookflow.graph.plan import PHASES, Binding, Edge, EdgeKind, GivenWay
+from hookflow.graph.sort import ordered
 
 NORMAL = PHASES.index("normal")
 
@@ -59,11 +59,15 @@ class PointOrder:
         self._places: dict[Rows, Where] = {}
         self._add_explicit()
         self._add_pairs(entered)
-        self._graph: nx.DiGraph[int] = nx.DiGraph()  # which, given the edges, would import numpy to look at them
-        self._graph.add_edges_from(self._edges)
-        self._graph.add_nodes_from(range(len(vertices)))
-        self.knots: list[Knot] = knots_of(self._graph, self._edges, self._places)
-        if not self.knots:
+        self._before = _before(len(vertices), self._edges)
+        try:
+            self._explicit = ordered(self._before)
+        except CycleError:
+            from hookflow.graph.tangles import knots_of
+
+            self.knots: list[Knot] = knots_of(self._edges, self._places)
+        else:
+            self.knots = []
             self._add_flow()
 
     @property
@@ -75,7 +79,7 @@ class PointOrder:
         """Return the bindings in their order, numbered from `first_id`."""
         phases = self._phases()
         places = [(phases[row], row in self._exits, self._tie(row)) for row in range(len(self.vertices))]
-        order = nx.lexicographical_topological_sort(self._graph, key=places.__getitem__)
+        order = ordered(self._before, places.__getitem__)
         return [self._binding(first_id + k, self.vertices[row].bound, row, phases[row]) for k, row in enumerate(order)]
 
     def _add_explicit(self) -> None:
@@ -116,22 +120,26 @@ class PointOrder:
         flow = {rows: self._edge(rows, "flow", "", slots) for rows, slots in self._flows() if rows not in self._edges}
         if not flow:
             return
-        after = closure(self._graph.successors, list(nx.topological_sort(self._graph)))
-        contradicted = [(first, then) for first, then in flow if after[then] >> first & 1]
-        self._give_way(flow, contradicted, self._graph, self._edges)
-        whole = self._graph.copy()
-        whole.add_edges_from(flow)
-        self._give_way(flow, [rows for rows in _in_cycles(whole) if rows in flow], whole, self._edges | flow)
-        self._edges |= flow
-        self._graph.add_edges_from(flow)
+        ancestors = closure(self._before, self._explicit)
+        contradicted = [(first, then) for first, then in flow if ancestors[first] >> then & 1]
+        self._give_way(flow, contradicted, self._edges)
+        try:
+            ordered(_before(len(self.vertices), self._edges | flow))
+        except CycleError:
+            from hookflow.graph.tangles import in_cycles
 
-    def _give_way(
-        self, flow: dict[Rows, Edge], weak: Sequence[Rows], graph: nx.DiGraph[int], edges: Mapping[Rows, Edge]
-    ) -> None:
+            whole = self._edges | flow
+            self._give_way(flow, [rows for rows in in_cycles(whole) if rows in flow], whole)
+        self._edges |= flow
+        self._before = _before(len(self.vertices), self._edges)
+
+    def _give_way(self, flow: dict[Rows, Edge], weak: Sequence[Rows], edges: Mapping[Rows, Edge]) -> None:
         """Take the `weak` edges out of `flow`; each keeps the way of edges that it would have closed to a cycle."""
-        for first, then in weak:
-            way = pairwise(nx.shortest_path(graph, then, first))
-            self.given_way.append(GivenWay(flow.pop((first, then)), tuple(edges[step] for step in way)))
+        if weak:
+            from hookflow.graph.tangles import ways
+
+            ways_back = ways([(then, first) for first, then in weak], edges)
+            self.given_way += (GivenWay(flow.pop(rows), way) for rows, way in zip(weak, ways_back, strict=True))
 
     def _flows(self) -> Iterator[tuple[Rows, tuple[str, ...]]]:
         """Yield who hands which slots on to whom; two that both read and write a slot hand on nothing."""
@@ -156,13 +164,13 @@ class PointOrder:
         A hook that must stand before an early one is early too, and one that must stand after a late one is late: the
         hook that wants nothing of the kind is the one that moves. So phases never run against the edges.
         """
-        order = list(nx.topological_sort(self._graph))
+        order = ordered(self._before)
         phases = [vertex.phase for vertex in self.vertices]
         for row in reversed(order):
-            pulled = [phases[then] for then in self._graph.successors(row) if phases[then] < NORMAL]
-            phases[row] = min([phases[row], *pulled])
+            for first in self._before[row] if phases[row] < NORMAL else ():
+                phases[first] = min(phases[first], phases[row])
         for row in order:
-            phases[row] = max([phases[row], *(phases[first] for first in self._graph.predecessors(row))])
+            phases[row] = max([phases[row], *(phases[first] for first in self._before[row])])
         return phases
 
     def _tie(self, row: int) -> tuple[bytes, int]:
@@ -196,7 +204,9 @@ def _users(touched: Iterable[Iterable[str]]) -> dict[str, set[int]]:
     return users
 
 
-def _in_cycles(graph: nx.DiGraph[int]) -> Iterator[Rows]:
-    """Yield every edge that lies on some cycle."""
-    knot_of = {row: k for k, knot in enumerate(nx.strongly_connected_components(graph)) for row in knot}
-    return ((first, then) for first, then in graph.edges if knot_of[first] == knot_of[then])
+def _before(count: int, edges: Iterable[Rows]) -> list[list[int]]:
+    """Return, for each row, those that an edge puts before it."""
+    before: list[list[int]] = [[] for _ in range(count)]
+    for first, then in edges:
+        before[then].append(first)
+    return before

@@ -1,0 +1,64 @@
+"""What has to be found out about the edges of a point when they do not lead one way: cycles, and the ways between rows.
+
+This is networkx's work. It is imported only where there is a contradiction, as importing it takes a tenth of a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+import networkx as nx
+
+from hookflow.errors import Where
+from hookflow.graph.cycles import Knot
+from hookflow.graph.plan import Edge
+
+Rows = tuple[int, int]
+
+SHOWN = 12
+"""How many cycles of one knot are told; mending those, one has learnt enough to mend the rest."""
+
+
+def knots_of(edges: Mapping[Rows, Edge], places: Mapping[Rows, Where]) -> list[Knot]:
+    """Return cycles that together hold every edge which lies on any (up to `SHOWN` of those that are entangled).
+
+    `places` tells where each edge was stated.
+    """
+    graph = _graph(edges)
+    tangles = [graph.subgraph(sorted(rows)) for rows in nx.strongly_connected_components(graph) if len(rows) > 1]
+    return [
+        Knot(tuple(edges[step] for step in way), tuple(places[step] for step in way))
+        for tangle in tangles
+        for way in _ways_around(tangle)
+    ]
+
+
+def in_cycles(edges: Iterable[Rows]) -> list[Rows]:
+    """Return every edge that lies on some cycle."""
+    graph = _graph(edges)
+    knot_of = {row: k for k, knot in enumerate(nx.strongly_connected_components(graph)) for row in knot}
+    return [(first, then) for first, then in graph.edges if knot_of[first] == knot_of[then]]
+
+
+def ways(pairs: Iterable[Rows], edges: Mapping[Rows, Edge]) -> list[tuple[Edge, ...]]:
+    """Return, for each pair of rows, the edges of a shortest way from the one to the other; there must be one."""
+    graph = _graph(edges)
+    return [tuple(edges[step] for step in pairwise(nx.shortest_path(graph, *pair))) for pair in pairs]
+
+
+def _graph(edges: Iterable[Rows]) -> nx.DiGraph[int]:
+    graph: nx.DiGraph[int] = nx.DiGraph()  # which, were it given the edges, would import numpy to look at them
+    graph.add_edges_from(edges)
+    return graph
+
+
+def _ways_around(tangle: nx.DiGraph[int]) -> list[list[Rows]]:
+    told: set[Rows] = set()
+    found: list[list[Rows]] = []
+    for first, then in sorted(tangle.edges):
+        if (first, then) not in told and len(found) < SHOWN:
+            way = list(pairwise([first, *nx.shortest_path(tangle, then, first)]))
+            told.update(way)
+            found.append(way)
+    return found
