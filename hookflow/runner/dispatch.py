@@ -60,7 +60,7 @@ class Dispatcher:
         self._ending = False
         self._inner = 0
         self._told: BaseException | None = None
-        self.was_open: frozenset[tuple[str, str]] = frozenset()
+        self.was_open: frozenset[str] = frozenset()
         self._at: dict[str, tuple[Firing, ...]] = {}
         self._closings: dict[tuple[str, str], Firing] = {}
         for binding in plan.bindings:
@@ -202,17 +202,18 @@ class Dispatcher:
         A run that is resumed in the middle of an epoch is inside of what the epoch had entered.
         """
         self.fire(_again(point))
+        self.was_open = frozenset()
 
-    @property
-    def open(self) -> list[tuple[str, str]]:
-        """Each `around_X` that has been entered and not left, by its hook and its method."""
-        return [_who(binding) for binding, _ in self._open]
+    def open_at(self, point: str) -> list[str]:
+        """Return the hooks that have been entered at `point` and not left; or will be, once a resumed run is there."""
+        entered = {binding.hook for binding, _ in self._open if binding.point == point} | self.was_open
+        return [binding.hook for binding in self._plan.at(point) if binding.hook in entered and binding.half == "enter"]
 
     def _is_open(self, binding: Binding) -> bool:
         return any(_who(entry) == _who(binding) for entry, _ in self._open)
 
     def _was_open(self, binding: Binding) -> bool:
-        return _who(binding) in self.was_open
+        return binding.hook in self.was_open
 
     @property
     def entered(self) -> int:

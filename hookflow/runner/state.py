@@ -33,7 +33,7 @@ def capture(run: Runner, *, validation_due: bool = False) -> dict[str, Any]:
             "batch_idx": run.batch_idx,
             "validation_due": validation_due,
             "asked": list(run.asked),
-            "entered": [list(who) for who in run.dispatcher.open],
+            "entered": run.dispatcher.open_at("before_train_epoch"),
         },
         "metrics": dict(run.metrics),
         "scalars": run.scalars.state_dict(),
@@ -59,7 +59,7 @@ def restore(run: Runner, state: dict[str, Any]) -> None:
     run.iter, run.epoch, run.batch_idx = position["iter"], position["epoch"], position["batch_idx"]
     run.validation_due = position["validation_due"]
     run.asked = dict.fromkeys(position["asked"])
-    run.dispatcher.was_open = frozenset((hook, method) for hook, method in position["entered"])
+    run.dispatcher.was_open = frozenset(position["entered"])
     run.metrics = dict(state["metrics"])
     run.scalars.load_state_dict(state["scalars"])
     _restore_hooks(run, state["hooks"])

@@ -154,3 +154,17 @@ def test_a_hook_without_any_state_is_not_missed(new_run: NewRun, train_here: Tra
     run_dir.checkpoints.rename(more.checkpoints)
     assert train_here(more, resume=True) == 0
     assert not [text for text in messages(more) if "plain" in text]
+
+
+def test_what_an_epoch_had_entered_is_entered_again_and_nothing_else(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    """Every other epoch is entered: whether this one was is not asked again in the middle of it."""
+    marks = tmp_path / "around"
+    around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}, every=2}}'
+    killed = new_run(EVERY_3, around, *strikes(tmp_path, 9, ("after_forward", 4), ("after_forward", 7)))
+    assert Training(killed).wait() == -9
+    assert Training(killed, resume=True).wait() == -9
+    assert marks.read_text().split() == ["entered", "entered", "left"], "the first epoch, twice; not the second"
+    assert Training(killed, resume=True).wait() == 0
+    assert marks.read_text().split()[3:] == ["entered", "left"], "the third"
