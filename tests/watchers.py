@@ -36,6 +36,14 @@ for _point in POINTS:
     setattr(Tracer, _point.name, _watch(_point.name))
 
 
+class OwnTracer(Tracer):
+    """Does so at the points that Densifies fires, too."""
+
+
+for _name in ("before_grow", "after_densify", "after_grow"):
+    setattr(OwnTracer, _name, _watch(_name))
+
+
 class Nothing:
     """Stands at every point of an iteration and does nothing."""
 

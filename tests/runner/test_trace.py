@@ -2,39 +2,87 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from hookflow.graph import points
 from hookflow.graph.points import POINTS
 from tests.conftest import NewRun
-from tests.golden_files import check_golden
+from tests.golden_files import FOLDER, check_golden
 
-TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
+Train = Callable[..., int]
+TRACER = 'hooks.tracer={use="./watchers.py:%s", phase="last", args={file="%s"}}'
 SHORT = ("data.train.args={examples=16}", "data.val.args={examples=8,split=1}", "data.test.args={examples=8,split=2}")
+EPOCHS, ITERATIONS = "max_epochs = 2", "max_iters = 5"
+OWN = (
+    'points={before_grow={follows="after_optimizer_step"}, '
+    'after_densify={follows="before_grow", offers=["count"]}, after_grow={follows="after_densify"}}'
+)
+
+
+def interrupted(tmp_path: Path, point: str, at: int) -> str:
+    args = f'{{mark="{tmp_path / "mark"}", point="{point}", at={at}}}'
+    return f'hooks.strike={{use="./watchers.py:Interrupts", args={args}}}'
 
 
 @pytest.mark.parametrize(
     ("name", "length", "overrides"),
     [
-        ("trace_epochs", "max_epochs = 2", ["run.test=true"]),
-        ("trace_iterations", "max_iters = 5", ["run.val_every=2"]),
-        ("trace_exception", "max_epochs = 2", ['hooks.raises={use="./watchers.py:Raises", args={at=3}}']),
+        ("trace_epochs", EPOCHS, ["run.test=true"]),
+        ("trace_iterations", ITERATIONS, ["run.val_every=2"]),
+        ("trace_exception", EPOCHS, ['hooks.raises={use="./watchers.py:Raises", args={at=3}}']),
+        ("trace_exception_in_module", EPOCHS, ['hooks.bad={use="./watchers.py:Fails", args={place="full_backward"}}']),
+        ("trace_own", "max_epochs = 1", [OWN, 'hooks.densify={use="./watchers.py:Densifies"}']),
     ],
 )
-def test_the_trace_is_golden(  # type: ignore[no-untyped-def]
-    new_run: NewRun, train_here, tmp_path: Path, name: str, length: str, overrides: list[str]
+def test_the_trace_is_golden(
+    new_run: NewRun, train_here: Train, tmp_path: Path, name: str, length: str, overrides: list[str]
 ) -> None:
-    run_dir = new_run(TRACER % (tmp_path / "trace"), *SHORT, *overrides, swap=("max_epochs = 3", length))
-    assert train_here(run_dir) == (1 if name == "trace_exception" else 0)
+    tracer = TRACER % ("OwnTracer" if name == "trace_own" else "Tracer", tmp_path / "trace")
+    run_dir = new_run(tracer, *SHORT, *overrides, swap=("max_epochs = 3", length))
+    assert train_here(run_dir) == (1 if "exception" in name else 0)
     check_golden(f"{name}.txt", (tmp_path / "trace").read_text())
 
 
+@pytest.mark.parametrize(
+    ("name", "length", "point", "at"),
+    [
+        ("trace_resumed_epochs", EPOCHS, "after_backward", 2),
+        ("trace_resumed_iterations", ITERATIONS, "after_val_iter", 3),
+    ],
+)
+def test_the_trace_of_a_run_that_was_interrupted_is_golden(
+    new_run: NewRun, train_here: Train, tmp_path: Path, name: str, length: str, point: str, at: int
+) -> None:
+    tracer = TRACER % ("Tracer", tmp_path / "trace")
+    more = [interrupted(tmp_path, point, at), *(["run.val_every=3"] if length is ITERATIONS else [])]
+    run_dir = new_run(tracer, *SHORT, *more, swap=("max_epochs = 3", length))
+    assert train_here(run_dir) == 143
+    with (tmp_path / "trace").open("a") as file:
+        file.write("--- resumed\n")
+    assert train_here(run_dir, resume=True) == 0
+    check_golden(f"{name}.txt", (tmp_path / "trace").read_text())
+
+
+def trace(name: str) -> list[str]:
+    """Return the points of a golden trace, in the order of firing."""
+    return [line.split()[0] for line in (FOLDER / f"trace_{name}.txt").read_text().splitlines()]
+
+
 def test_every_point_has_been_seen_to_fire() -> None:
-    golden = Path(__file__).parent.parent / "golden"
-    seen = {line.split()[0] for name in ("epochs", "exception") for line in open_lines(golden / f"trace_{name}.txt")}
-    assert {point.name for point in POINTS} - seen == {"after_load_checkpoint"}, "seen when a run is resumed"
+    seen = {point for name in ("epochs", "exception", "resumed_epochs", "own") for point in trace(name)}
+    assert seen - {"---"} == {point.name for point in POINTS} | {"before_grow", "after_densify", "after_grow"}
 
 
-def open_lines(path: Path) -> list[str]:
-    return path.read_text().splitlines()
+def test_they_first_fire_in_the_order_in_which_they_are_listed() -> None:
+    listed = [point.name for point in POINTS if point.name not in ("after_load_checkpoint", "on_exception")]
+    assert list(dict.fromkeys(trace("epochs"))) == listed
+
+
+def test_the_drawing_of_the_loop_has_every_point() -> None:
+    drawing = str(points.__doc__).partition("This is the loop")[2].partition("What the counters say")[0]
+    drawn = re.findall(r"^ +((?:before|after|on)_\w+)", drawing, re.MULTILINE)
+    assert drawn == [point.name for point in POINTS if point.kind != "module"]
