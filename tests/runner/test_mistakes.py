@@ -36,6 +36,31 @@ def test_plain_lines_tell_the_mistake_and_nothing_else(mistaken: Path, tmp_path:
     assert again.stderr == done.stderr
 
 
+def test_the_mistakes_of_all_sections_are_told_at_once(tmp_path: Path) -> None:
+    text = TOY.read_text().replace('"./', f'"{TOY.parent}/')
+    task = '[task]\nuse = "hookflow.zoo.tasks:Classification"\nargs = { label_smoothing = 2 }'
+    wrong = {
+        "lr = 0.1": 'lrr = 0.1, nesterov = "yes"',
+        "split = 1": "splitt = 1",
+        'toy.py:Net"': 'toy.py:Net"\nargs = { width = "wide" }',
+        "[optimizer]": f"{task}\n\n[optimizer]",
+    }
+    for right, instead in wrong.items():
+        text = text.replace(right, instead)
+    (tmp_path / "mine.toml").write_text(text)
+    done = hookflow("run", "mine.toml", "--ui=plain", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    told = [line for line in done.stderr.splitlines() if line.startswith("mine.toml:")]
+    assert [line.split(" ", 1)[1] for line in told] == [
+        'model: "width" must be a whole number, not the text "wide"',
+        'task: "label_smoothing" must be at most 1.0, not 2',
+        'optimizer takes no argument "lrr"',
+        'optimizer: "nesterov" must be true or false, not the text "yes"',
+        'data.val takes no argument "splitt"',
+    ]
+    assert [int(line.split(":")[1]) for line in told] == sorted(int(line.split(":")[1]) for line in told)
+
+
 def test_a_run_that_had_begun_is_summed_up(tmp_path: Path) -> None:
     monitor = "--set=hooks.early_stop.args.monitor='acuracy'"
     done = hookflow("run", str(TOY), "--ui=plain", monitor, "--set=run.threads=1", cwd=tmp_path)
