@@ -21,6 +21,7 @@ from hookflow.runner.control import Control, Stop
 from hookflow.runner.device import describe
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.runner import Runner
+from hookflow.runner.source import close
 
 
 def carry_out(run_dir: RunDir, recorder: Recorder, control: Control, *, resume: bool) -> Stop:
@@ -46,7 +47,11 @@ def carry_out(run_dir: RunDir, recorder: Recorder, control: Control, *, resume: 
             say("there is no checkpoint to resume from: starting at the beginning", "warn")
     _record_start(recorder, plan, parts, checkpoint)
     runner = Runner(parts, plan, run_dir, store, recorder, control)
-    stop = runner.run(checkpoint, test=loaded.pipeline.run.test)
+    try:
+        stop = runner.run(checkpoint, test=loaded.pipeline.run.test)
+    finally:
+        for source in parts.data.values():
+            close(source)
     return stop or Stop("every iteration is done", "finished", 0, save=False)
 
 

@@ -25,6 +25,7 @@ from hookflow.pipeline.refer import refer
 from hookflow.pipeline.registry import DATA
 from hookflow.pipeline.schema import Component, ParamGroup, RunSection
 from hookflow.runner.device import choose_device, choose_precision
+from hookflow.runner.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.modules import unmatched
 from hookflow.runner.source import as_source
 
@@ -69,6 +70,7 @@ class _Builder:
             torch.set_num_threads(section.threads)
         makes = self._makes()
         device = choose_device(section.device)
+        loaders = self._loaders(device)
         seed_everything(section.seed)
         model = self._model(makes["model"], device)
         groups = self._fitting(model, plan)
@@ -80,7 +82,7 @@ class _Builder:
             optimizer=self._optimizer(makes["optimizer"], groups),
             task=self._task(makes["task"]),
             hooks={hook.name: self._hook(hook) for hook in plan.hooks},
-            data=self._data(makes, device),  # last, since it may take long, and all else can be wrong in no time
+            data=self._data(makes, loaders, device),  # last: it may take long, and all else can be wrong in no time
         )
 
     def _makes(self) -> dict[str, Callable[..., Any]]:
@@ -118,7 +120,33 @@ class _Builder:
         filled = {"optimizer": ["params"]}.get(key, OFFERED_TO_DATA if key.startswith("data") else ())
         return wrong_arguments(make, part.args, key, place, filled)
 
-    def _data(self, makes: Mapping[str, Callable[..., Any]], device: torch.device) -> dict[str, Any]:
+    def _loaders(self, device: torch.device) -> dict[str, LoaderParts]:
+        """Return what the data sets of each split are loaded with. Raises UserError with all that is wrong in it."""
+        found: dict[str, LoaderParts] = {}
+        problems: list[Problem] = []
+        for split in ("train", "val", "test"):
+            source = getattr(self.pipeline.data, split)
+            if source is not None and source.loader is not None:
+                try:
+                    found[split] = loader_parts(
+                        source.loader,
+                        f"data.{split}.loader",
+                        self.places,
+                        self.base,
+                        seed=self.pipeline.run.seed,
+                        training=split == "train",
+                        device=device,
+                        channels_last=self.pipeline.run.channels_last,
+                    )
+                except UserError as error:
+                    problems += error.problems
+        if problems:
+            raise UserError(sorted(problems, key=by_place))
+        return found
+
+    def _data(
+        self, makes: Mapping[str, Callable[..., Any]], loaders: Mapping[str, LoaderParts], device: torch.device
+    ) -> dict[str, Any]:
         offers = dict(zip(OFFERED_TO_DATA, (self.pipeline.run.seed, device, self.say), strict=True))
         found = {}
         for split in ("train", "val", "test"):
@@ -126,7 +154,7 @@ class _Builder:
                 offered = {name: value for name, value in offers.items() if name in _parameters(make)}
                 made = self._call(make, offered | getattr(self.pipeline.data, split).args, f"data.{split}")
                 where, layout = self.places.of(f"data.{split}.use"), self.pipeline.run.channels_last
-                found[split] = as_source(made, where, device, layout, self.say)
+                found[split] = as_source(made, where, device, layout, self.say, loaders.get(split))
         return found
 
     def _model(self, make: Callable[..., Any], device: torch.device) -> nn.Module:

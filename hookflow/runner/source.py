@@ -1,21 +1,24 @@
-"""Where batches come from: the contract of a source, and an adapter that gives it to any sized iterable of batches."""
+"""Where batches come from: the contract of a source, and what is made a source of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
-from hookflow.runner.state import random_state, set_random_state
+from hookflow.runner.batches import Batches
+from hookflow.runner.loader import Loader
+from hookflow.runner.loader_parts import LoaderParts
+from hookflow.runner.on_device import OnDevice
+from hookflow.runner.stateful import Stateful, stream_of
 
 EXPECTED = (
-    "a torch.utils.data.DataLoader, another iterable of batches that has a length, or an object with "
-    "info, __len__ and epoch(epoch, start)"
+    "a data set, with a loader beside use; a torch.utils.data.DataLoader, or another iterable of batches that has a "
+    "length; or an object with info, __len__ and epoch(epoch, start)"
 )
 
 
@@ -37,12 +40,23 @@ class Source(Protocol):
 
 
 def as_source(
-    made: Any, where: Where, device: torch.device, channels_last: bool, say: Callable[[str, str], None]
+    made: Any,
+    where: Where,
+    device: torch.device,
+    channels_last: bool,
+    say: Callable[[str, str], None],
+    loader: LoaderParts | None = None,
 ) -> Source:
-    """Return what `use` at `where` has made as a source: itself if it is one, else with an adapter around it.
+    """Return what `use` at `where` has made as a source; `loader` says how to make batches, where it is a data set.
 
-    Raises UserError when it is neither a source nor an iterable of batches, or has no batches.
+    A source is taken as it is; batches with a length get an adapter. Raises UserError when it is none of these, when
+    a loader is lacking or there is nothing to load, or when there are no batches.
     """
+    if loader is not None:
+        return _loaded(made, where, loader)
+    if _has_examples(made):
+        hint = "say how batches are made of them: loader = { batch_size = 64, shuffle = true }"
+        raise _no_source(made, "which gives examples and no batches", where, hint)
     if not hasattr(made, "__len__"):
         raise _no_source(made, "which has no length", where)
     if callable(getattr(made, "epoch", None)):
@@ -55,97 +69,52 @@ def as_source(
         batches = len(made)
     except TypeError as error:  # a DataLoader has __len__ always, and finds out when it is asked
         raise _no_source(made, f"which has no length: {error}", where) from None
-    if not batches:
+    _refuse_none(batches, where)
+    return made if hasattr(made, "epoch") else _adapted(made, device, channels_last, say)
+
+
+def close(source: Source) -> None:
+    """End what a source has started, if it has: it is not asked for batches any more."""
+    if end := getattr(source, "close", None):
+        end()
+
+
+def _has_examples(made: Any) -> bool:
+    """Say whether something gives examples one by one. A list or tuple that stands for itself holds batches."""
+    if isinstance(made, Dataset):
+        return True
+    indexed = hasattr(made, "__getitem__") and hasattr(made, "__len__") and not isinstance(made, list | tuple | Mapping)
+    return indexed and not isinstance(made, str) and not hasattr(made, "epoch")
+
+
+def _loaded(made: Any, where: Where, loader: LoaderParts) -> Source:
+    """Return a data set as a source."""
+    source: Source
+    if isinstance(made, DataLoader | list | tuple | str | Mapping) or hasattr(made, "epoch"):
+        raise _no_source(made, "which is no data set: it needs no loader", loader.place(""), "leave the loader out")
+    if hasattr(made, "__getitem__") and hasattr(made, "__len__"):
+        _refuse_none(len(made), where)
+        source = OnDevice(made, loader) if loader.section.on_device else Loader(made, loader)
+    elif hasattr(made, "__iter__"):
+        source = stream_of(made, loader)
+    else:
+        hint = "a data set has __getitem__ and __len__, or __iter__"
+        raise _no_source(made, "which gives no examples", where, hint)
+    _refuse_none(len(source), where)
+    return source
+
+
+def _adapted(made: Any, device: torch.device, channels_last: bool, say: Callable[[str, str], None]) -> Source:
+    source = Batches(made, device, channels_last, say)
+    if hasattr(made, "state_dict") and hasattr(made, "load_state_dict") and hasattr(made, "dataset"):
+        return Stateful(made, source.info, device, channels_last)
+    return source
+
+
+def _refuse_none(count: int, where: Where) -> None:
+    if not count:
         raise UserError(Problem("there is not one batch in this data", where, "is there less than a batch of it?"))
-    return made if hasattr(made, "epoch") else Batches(made, device, channels_last, say)
 
 
-def _no_source(made: Any, why: str, where: Where) -> UserError:
-    return UserError(Problem(f"this makes a {type(made).__name__}, {why}", where, f"it should make {EXPECTED}"))
-
-
-class Batches:
-    """A source out of any iterable of batches with a length, such as a `torch.utils.data.DataLoader`.
-
-    The iterable is asked for its batches anew each epoch, after `set_epoch(epoch)` of its sampler if that has one.
-    What it draws comes from the global random generators (or the loader's own), whose state a checkpoint keeps; so
-    every epoch that begins after a resume is the one that it would have been. To resume in the middle of an epoch,
-    the batches before that place are loaded again and thrown away.
-    """
-
-    def __init__(
-        self, batches: Any, device: torch.device, channels_last: bool, say: Callable[[str, str], None]
-    ) -> None:
-        self._batches: Iterable[Any] = batches
-        self._device = device
-        self._channels_last = channels_last
-        self._say = say
-        self._generator: torch.Generator | None = getattr(batches, "generator", None)
-        self._began: dict[str, Any] | None = None
-        data = getattr(batches, "dataset", batches)
-        batch_size = getattr(batches, "batch_size", None) or 0
-        examples = len(data) if data is not batches and hasattr(data, "__len__") else len(batches) * batch_size
-        self.info = DataInfo(
-            name=type(data).__name__,
-            examples=examples,
-            batches=len(batches),
-            batch_size=batch_size,
-            synthetic=False,
-            note="",
-        )
-
-    def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
-        return self.info["batches"]
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
-        for name in ("sampler", "batch_sampler"):
-            set_epoch = getattr(getattr(self._batches, name, None), "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(epoch)
-        yield from map(self._moved, self._from(start))
-
-    def _from(self, start: int) -> Iterator[Any]:
-        if not start:
-            self._began = self._random()
-            return iter(self._batches)
-        self._say(f"{self.info['name']}: loading {start} batches again to find the place in the epoch", "warn")
-        now = self._random()
-        if self._began:
-            self._set_random(self._began)
-        batches = iter(self._batches)
-        for _ in islice(batches, start):
-            pass
-        self._set_random(now)
-        return batches
-
-    def _moved(self, batch: Any) -> Any:
-        """Return the batch with every tensor on the device; on CUDA nobody waits for the copy."""
-        if isinstance(batch, Tensor):
-            layout = torch.channels_last if self._channels_last and batch.ndim == 4 else torch.preserve_format
-            return batch.to(self._device, non_blocking=self._device.type == "cuda", memory_format=layout)
-        if isinstance(batch, dict):
-            return {key: self._moved(part) for key, part in batch.items()}
-        if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-            return type(batch)(*map(self._moved, batch))
-        return type(batch)(map(self._moved, batch)) if isinstance(batch, list | tuple) else batch
-
-    def _random(self) -> dict[str, Any]:
-        own = None if self._generator is None else self._generator.get_state()
-        return {"global": random_state(self._device), "own": own}
-
-    def _set_random(self, state: dict[str, Any]) -> None:
-        set_random_state(state["global"], self._device)
-        if self._generator is not None and state["own"] is not None:
-            self._generator.set_state(state["own"])
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return how the epoch at hand began, and where the loader's own generator is."""
-        return {"began": self._began, "own": self._random()["own"]}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned."""
-        self._began = state["began"]
-        if self._generator is not None and state["own"] is not None:
-            self._generator.set_state(state["own"])
+def _no_source(made: Any, why: str, where: Where, hint: str = f"it should make {EXPECTED}") -> UserError:
+    return UserError(Problem(f"this makes a {type(made).__name__}, {why}", where, hint))

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.source import Batches
+from hookflow.runner.batches import Batches
 from tests.conftest import NewRun, records
 from tests.loaders import a_list, with_sampler
 from tests.runner.same import assert_same_end
@@ -113,7 +113,7 @@ def reason(run_dir: RunDir) -> str:
     [
         ("too_short", "there is not one batch in this data"),
         ("stream", "this makes a DataLoader, which has no length"),
-        ("dataset", "this makes a TensorDataset, which yields no batches"),
+        ("dataset", "this makes a TensorDataset, which gives examples and no batches"),
         ("splits", "this makes a dict, which yields no batches"),
         ("Half", "this makes a Half, whose info lacks examples, batches, batch_size, synthetic, note"),
         ("FromDicts", "this makes a FromDicts, which has no length"),

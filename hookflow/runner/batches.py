@@ -1,0 +1,90 @@
+"""A source out of anything that has batches and a length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+import torch
+
+from hookflow.events.records import DataInfo
+from hookflow.runner.state import random_state, set_random_state
+from hookflow.runner.transfer import moved
+
+
+class Batches:
+    """A source out of any iterable of batches with a length, such as a `torch.utils.data.DataLoader`.
+
+    The iterable is asked for its batches anew each epoch, after `set_epoch(epoch)` of its sampler if that has one.
+    What it draws comes from the global random generators (or the loader's own), whose state a checkpoint keeps; so
+    every epoch that begins after a resume is the one that it would have been. To resume in the middle of an epoch,
+    the batches before that place are loaded again and thrown away.
+    """
+
+    def __init__(
+        self, batches: Any, device: torch.device, channels_last: bool, say: Callable[[str, str], None]
+    ) -> None:
+        self._batches: Iterable[Any] = batches
+        self._device = device
+        self._channels_last = channels_last
+        self._say = say
+        self._generator: torch.Generator | None = getattr(batches, "generator", None)
+        self._began: dict[str, Any] | None = None
+        data = getattr(batches, "dataset", batches)
+        batch_size = getattr(batches, "batch_size", None) or 0
+        examples = len(data) if data is not batches and hasattr(data, "__len__") else len(batches) * batch_size
+        self.info = DataInfo(
+            name=type(data).__name__,
+            examples=examples,
+            batches=len(batches),
+            batch_size=batch_size,
+            synthetic=False,
+            note="",
+        )
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch."""
+        return self.info["batches"]
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
+        for name in ("sampler", "batch_sampler"):
+            set_epoch = getattr(getattr(self._batches, name, None), "set_epoch", None)
+            if set_epoch is not None:
+                set_epoch(epoch)
+        for batch in self._from(start):
+            yield moved(batch, self._device, self._channels_last)
+
+    def _from(self, start: int) -> Iterator[Any]:
+        if not start:
+            self._began = self._random()
+            return iter(self._batches)
+        self._say(f"{self.info['name']}: loading {start} batches again to find the place in the epoch", "warn")
+        now = self._random()
+        if self._began:
+            self._set_random(self._began)
+        batches = iter(self._batches)
+        for _ in islice(batches, start):
+            pass
+        self._set_random(now)
+        return batches
+
+    def _random(self) -> dict[str, Any]:
+        own = None if self._generator is None else self._generator.get_state()
+        return {"global": random_state(self._device), "own": own}
+
+    def _set_random(self, state: dict[str, Any]) -> None:
+        set_random_state(state["global"], self._device)
+        if self._generator is not None and state["own"] is not None:
+            self._generator.set_state(state["own"])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how the epoch at hand began, and where the loader's own generator is."""
+        return {"began": self._began, "own": self._random()["own"]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self._began = state["began"]
+        if self._generator is not None and state["own"] is not None:
+            self._generator.set_state(state["own"])

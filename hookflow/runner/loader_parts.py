@@ -1,0 +1,134 @@
+"""What a loader is made with: the `loader` of a pipeline's data, with everything that it names looked up."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import default_collate
+
+from hookflow.errors import Problem, UserError, Where
+from hookflow.hooks.inspect import wrong_arguments
+from hookflow.pipeline.places import Places
+from hookflow.pipeline.refer import refer
+from hookflow.pipeline.schema import Component, LoaderSection
+from hookflow.runner.order import Order, SampledOrder
+
+CALLED_WITH = {"collate": ("a list of examples",), "sampler": ("the data set",), "augment": ("a batch", "a generator")}
+"""What each named part is called with."""
+
+
+@dataclass(frozen=True)
+class LoaderParts:
+    """How batches are made; `place` gives the place of a key of the section in the pipeline."""
+
+    section: LoaderSection
+    place: Callable[[str], Where]
+    collate: Callable[[list[Any]], Any]
+    sampler: Callable[[Any], Any] | None
+    augment: Callable[[Any, torch.Generator], Any] | None
+    shuffle: bool
+    seed: int
+    device: torch.device
+    channels_last: bool
+    rank: int = 0
+    world: int = 1
+
+    def order(self, data: Any) -> Order:
+        """Return which examples of a map-style data set each batch takes. Raises UserError when that cannot be."""
+        shared: dict[str, Any] = {
+            "batch_size": self.section.batch_size,
+            "drop_last": self.section.drop_last,
+            "seed": self.seed,
+            "rank": self.rank,
+            "world": self.world,
+        }
+        if self.sampler is None:
+            return Order(len(data), shuffle=self.shuffle, **shared)
+        return SampledOrder(self.sampler(data), len(data), self.place("sampler"), **shared)
+
+
+def loader_parts(
+    section: LoaderSection,
+    key: str,
+    places: Places,
+    base: Path,
+    *,
+    seed: int,
+    training: bool,
+    device: torch.device,
+    channels_last: bool,
+    rank: int = 0,
+    world: int = 1,
+) -> LoaderParts:
+    """Look up what the section at `key` names; files are relative to `base`.
+
+    Raises UserError with everything in it that is not there, cannot be called as it will be, or cannot be shared out
+    among `world` ranks.
+    """
+
+    def place(name: str) -> Where:
+        return places.of(f"{key}.{name}")
+
+    problems: list[Problem] = []
+    found: dict[str, Any] = {}
+    for name, part in section.named().items():
+        try:
+            found[name] = _made(name, part, refer(part.use, base, place(f"{name}.use")), place, seed)
+        except UserError as error:
+            problems += error.problems
+    if section.batch_size % world:
+        said = f"batches of {section.batch_size} cannot be shared out evenly among {world} processes"
+        near = section.batch_size // world * world or world
+        problems.append(Problem(said, place("batch_size"), f"take a multiple of {world}, e.g. {near}"))
+    if problems:
+        raise UserError(problems)
+    return LoaderParts(
+        section=section,
+        place=place,
+        collate=found.get("collate", default_collate),
+        sampler=found.get("sampler"),
+        augment=found.get("augment"),
+        shuffle=training if section.shuffle is None else section.shuffle,
+        seed=seed,
+        device=device,
+        channels_last=channels_last,
+        rank=rank,
+        world=world,
+    )
+
+
+def _made(name: str, part: Component, make: Any, place: Callable[[str], Where], seed: int) -> Callable[..., Any]:
+    """Return what the loader will call: a function with the file's arguments in it, or an object made with them."""
+    where, called_with = place(f"{name}.use"), CALLED_WITH[name]
+    if not callable(make):
+        said = f'{name} must be a function or a class, and "{part.use}" is a {type(make).__name__}'
+        raise UserError(Problem(said, where))
+    is_object = isinstance(make, type) and name != "sampler"
+    takes = [] if is_object else [p for p in _parameters(make) if p not in part.args]
+    filled = {*takes[: len(called_with)], *({"seed"} if name == "sampler" else ())}
+    wrong = wrong_arguments(make, part.args, name, lambda arg: place(f"{name}.args.{arg}" if arg else name), filled)
+    if problems := list(wrong):
+        raise UserError(problems)
+    offered = {"seed": seed} if name == "sampler" and "seed" in takes else {}
+    made: Any = make(**part.args) if is_object else partial(make, **{**offered, **part.args})
+    try:
+        inspect.signature(made).bind(*called_with)
+    except TypeError as error:
+        said = f"{name} is called with {' and '.join(called_with)}, and {part.use} cannot be: {error}"
+        raise UserError(Problem(said, where)) from None
+    except ValueError:  # written in C, without a signature to read
+        pass
+    return made  # type: ignore[no-any-return]
+
+
+def _parameters(make: Callable[..., Any]) -> list[str]:
+    try:
+        return list(inspect.signature(make).parameters)
+    except (TypeError, ValueError):
+        return []

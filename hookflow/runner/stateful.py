@@ -1,0 +1,171 @@
+"""A source out of a stream: an iterable data set, whose loader keeps its place in a state of its own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from hookflow.errors import Problem, UserError
+from hookflow.events.records import DataInfo
+from hookflow.runner.augment import Augment
+from hookflow.runner.drawn import Drawn
+from hookflow.runner.loader import leave_signals_to_the_training
+from hookflow.runner.loader_parts import LoaderParts
+from hookflow.runner.state import random_state, set_random_state
+from hookflow.runner.transfer import moved
+
+
+class Stateful:
+    """A source out of a loader with `state_dict` and `load_state_dict`, as `StatefulDataLoader` of torchdata is one.
+
+    An epoch is so many batches. The stream goes on from epoch to epoch, and begins anew when it is through; it also
+    does when an epoch is asked for that does not follow, as each validation asks for epoch 0. Then the data set's
+    `set_epoch` is told how many times it has been begun.
+    """
+
+    def __init__(
+        self, loader: Any, info: DataInfo, device: torch.device, channels_last: bool, augment: Augment | None = None
+    ) -> None:
+        self.info = info
+        self._loader = loader
+        self._augment = augment
+        self._device = device
+        self._channels_last = channels_last
+        self._generator: torch.Generator | None = getattr(loader, "generator", None)
+        self._stream: Iterator[Any] | None = None
+        self._next = [0, 0]
+        self._passes = 0
+        self._saved: dict[str, Any] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch."""
+        return self.info["batches"]
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device.
+
+        Raises UserError when `start` is not where the stream is: it cannot be taken there.
+        """
+        follows = self._next == [epoch, start]
+        if start and not follows:
+            raise UserError(Problem(f"the checkpoint does not say where the stream {self.info['name']} was"))
+        if follows and self._saved is not None:
+            self._stream = self._restored(self._saved)
+        elif not follows or self._stream is None:
+            self._passes = 0
+            self._stream = self._anew()
+        self._saved = None
+        for index in range(start, len(self)):
+            batch = moved(self._taken(), self._device, self._channels_last)
+            self._next = [epoch, index + 1] if index + 1 < len(self) else [epoch + 1, 0]
+            yield self._augment(batch, epoch, index) if self._augment else batch
+
+    def _taken(self) -> Any:
+        assert self._stream is not None
+        for batch in self._stream:
+            return batch
+        self._stream = self._anew()
+        for batch in self._stream:
+            return batch
+        raise UserError(Problem(f"the stream {self.info['name']} is empty"))
+
+    def _anew(self) -> Iterator[Any]:
+        if set_epoch := getattr(self._loader.dataset, "set_epoch", None):
+            set_epoch(self._passes)
+        self._passes += 1
+        stream: Iterator[Any] = iter(self._loader)
+        return stream
+
+    def _restored(self, saved: dict[str, Any]) -> Iterator[Any]:
+        """Return the stream where it was. What that draws from the training's generators is given back to them."""
+        before = random_state(self._device)
+        if set_epoch := getattr(self._loader.dataset, "set_epoch", None):
+            set_epoch(self._passes - 1)
+        self._loader.load_state_dict(saved["loader"])
+        stream: Iterator[Any] = iter(self._loader)
+        if self._generator is not None:
+            self._generator.set_state(saved["generator"])
+        set_random_state(before, self._device)
+        return stream
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which batch is next, and what finds it again."""
+        if self._stream is None:
+            return {"next": self._next, "passes": self._passes, "stream": self._saved}
+        own = None if self._generator is None else self._generator.get_state()
+        stream = {"loader": self._loader.state_dict(), "generator": own}
+        return {"next": list(self._next), "passes": self._passes, "stream": stream}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned; the stream is sought when the next epoch is asked for."""
+        self._next, self._passes, self._saved = list(state["next"]), state["passes"], state["stream"]
+        self._stream = None
+
+    def close(self) -> None:
+        """End the workers, wherever they are."""
+        shutdown = getattr(self._stream, "_shutdown_workers", None)
+        if shutdown is not None:
+            shutdown()
+
+
+def stream_of(data: Any, parts: LoaderParts) -> Stateful:
+    """Return an iterable data set as a source, by torchdata's loader.
+
+    Raises UserError when torchdata is not there, when the section says what does not hold for a stream, or when it
+    is not known how long an epoch is.
+    """
+    section = parts.section
+    problems = [
+        Problem(f"{key} needs a data set with __getitem__ and __len__; this one is iterable", parts.place(key))
+        for key in ("shuffle", "sampler", "on_device")
+        if getattr(section, key)
+    ]
+    if section.batches is None and not hasattr(data, "__len__"):
+        said = f"{type(data).__name__} has no length, so it is not known how many batches make an epoch"
+        problems.append(Problem(said, parts.place("batch_size"), "say it: loader = { …, batches = 1000 }"))
+    if parts.world > 1:
+        said = "an iterable data set cannot be shared out among processes: it alone knows what it has given"
+        problems.append(Problem(said, parts.place("batch_size")))
+    if problems:
+        raise UserError(problems)
+    length = section.batches or _batches(len(data), section.batch_size, section.drop_last)
+    info = DataInfo(
+        name=type(data).__name__,
+        examples=len(data) if hasattr(data, "__len__") else 0,
+        batches=length,
+        batch_size=section.batch_size,
+        synthetic=False,
+        note=f"fetched by {section.workers} workers" if section.workers else "",
+    )
+    return Stateful(_loader(data, parts), info, parts.device, parts.channels_last, Augment(parts))
+
+
+def _batches(examples: int, batch_size: int, drop_last: bool) -> int:
+    full, rest = divmod(examples, batch_size)
+    return full + bool(rest and not drop_last)
+
+
+def _loader(data: Any, parts: LoaderParts) -> Any:
+    try:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+    except ImportError:
+        hint = "pip install 'hookflow[data]'"
+        said = "an iterable data set is loaded by torchdata, which is not installed"
+        raise UserError(Problem(said, parts.place("batch_size"), hint)) from None
+    section = parts.section
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata calls what torch 2.13 deprecates
+        return StatefulDataLoader(
+            Drawn(data, parts.seed),
+            batch_size=section.batch_size,
+            drop_last=section.drop_last,
+            collate_fn=parts.collate,
+            num_workers=section.workers,
+            pin_memory=parts.device.type == "cuda",
+            worker_init_fn=leave_signals_to_the_training,
+            multiprocessing_context="fork" if section.workers else None,
+            generator=torch.Generator(),
+        )
