@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import random
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    TensorDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
 
 
 def dataset(examples: int = 24) -> TensorDataset:
@@ -110,3 +121,171 @@ class ConvNet(torch.nn.Sequential):
     def __init__(self) -> None:
         conv = torch.nn.Conv2d(3, 3, 3)
         super().__init__(conv, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+
+
+class Pictures(Dataset[Any]):
+    """Draws from every generator whenever an example is asked for, and gives dicts."""
+
+    def __init__(self, examples: int = 26) -> None:
+        self.plain = dataset(examples)
+
+    def __len__(self) -> int:
+        return len(self.plain)
+
+    def __getitem__(self, index: int) -> Any:
+        inputs, target = self.plain[index]
+        noise = torch.tensor([random.random(), np.random.rand()])
+        return {"inputs": inputs + torch.randn(4), "target": target, "noise": noise}
+
+
+class Clouds(Dataset[Any]):
+    """Examples for the toy network, each with a little of Python's, NumPy's and torch's noise."""
+
+    def __init__(self, examples: int = 40) -> None:
+        self.drawn = Pictures(examples)
+
+    def __len__(self) -> int:
+        return len(self.drawn)
+
+    def __getitem__(self, index: int) -> Any:
+        example = self.drawn[index]
+        return example["inputs"] + example["noise"].sum(), example["target"]
+
+
+WIDTH = 6
+
+
+def padded(examples: list[Any], width: int = WIDTH) -> Any:
+    inputs = torch.stack([torch.nn.functional.pad(one, (0, width - len(one))) for one, _ in examples])
+    return {"inputs": inputs, "target": torch.tensor([int(target) for _, target in examples])}
+
+
+class Padded:
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def __call__(self, examples: list[Any]) -> Any:
+        return padded(examples, self.width)
+
+
+def names(examples: list[Any]) -> Any:
+    return ["a name" for _ in examples]
+
+
+def mean(examples: list[Any]) -> Any:
+    return torch.stack([inputs for inputs, _ in examples]).mean(0)
+
+
+def noisy(batch: Any, generator: torch.Generator, scale: float = 1.0) -> Any:
+    inputs, target = batch
+    return inputs + scale * torch.randn(inputs.shape, generator=generator, device=inputs.device), target
+
+
+class Every:
+    """Every second example, from behind: the even ones in epoch 0, the odd ones in epoch 1."""
+
+    def __init__(self, data: Any, seed: int) -> None:
+        assert seed == 5
+        self.data = data
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return reversed(range(self.epoch, len(self.data), 2))
+
+
+class Fewer:
+    """Loses an example in every epoch."""
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data) - self.epoch))
+
+
+def weighted(data: Any) -> Any:
+    return WeightedRandomSampler([1.0 + k % 3 for k in range(len(data))], len(data))
+
+
+def beyond(data: Any) -> list[int]:
+    return [0, len(data)]
+
+
+def in_batches(data: Any) -> list[list[int]]:
+    return [[0, 1], [2, 3]]
+
+
+class Endless(IterableDataset[Any]):
+    """Examples for the toy network in a row, shared out among workers, with noise; it does not say how many."""
+
+    def __init__(self, examples: int = 40) -> None:
+        self.examples = examples
+        self.plain = dataset(examples)
+        self.pass_ = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.pass_ = epoch
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        of, own = (worker.num_workers, worker.id) if worker else (1, 0)
+        for index in range(own, self.examples, of):
+            inputs, target = self.plain[index]
+            yield inputs + torch.randn(4) + self.pass_ + random.random(), target
+
+
+class Numbers(Endless):
+    """The same, with a length in examples."""
+
+    def __len__(self) -> int:
+        return self.examples
+
+
+class NumbersWithPlace(Numbers):
+    """The same, with a state: nothing needs to be loaded again to find the place."""
+
+    def __init__(self, examples: int = 40) -> None:
+        super().__init__(examples)
+        self.given = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        of, own = (worker.num_workers, worker.id) if worker else (1, 0)
+        while own + self.given * of < self.examples:
+            inputs, target = self.plain[own + self.given * of]
+            self.given += 1
+            yield inputs + torch.randn(4) + self.pass_ + random.random(), target
+        self.given = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.given = state["given"]
+
+
+class Empty(Endless):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+def stateful_loader() -> Any:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return StatefulDataLoader(NumbersWithPlace(), batch_size=8)
+
+
+class Breaks(Clouds):
+    def __getitem__(self, index: int) -> Any:
+        if index == 7:
+            raise LookupError("no example 7")
+        return super().__getitem__(index)

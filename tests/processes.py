@@ -19,6 +19,7 @@ _context.set_forkserver_preload(
 def _train(path: Path, resume: bool) -> None:
     from hookflow.runner.process import train
 
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have workers
     run_dir = RunDir(path)
     output = os.open(run_dir.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(output, sys.stdout.fileno())

@@ -24,6 +24,7 @@ from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.registry import DATA
 from hookflow.pipeline.schema import Component, ParamGroup, RunSection
+from hookflow.runner.contract import FunctionTask, wrong_task
 from hookflow.runner.device import choose_device, choose_precision
 from hookflow.runner.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.modules import unmatched
@@ -117,7 +118,11 @@ class _Builder:
         def place(name: str) -> Where:
             return self.places.of(f"{key}.args.{name}" if name else f"{key}.use")
 
-        filled = {"optimizer": ["params"]}.get(key, OFFERED_TO_DATA if key.startswith("data") else ())
+        filled: Sequence[str] = OFFERED_TO_DATA if key.startswith("data") else ()
+        if key == "optimizer":
+            filled = ["params"]
+        if key == "task" and not isinstance(make, type):
+            filled = [*_parameters(make)][:2]  # the run and the batch, whatever it calls them
         return wrong_arguments(make, part.args, key, place, filled)
 
     def _loaders(self, device: torch.device) -> dict[str, LoaderParts]:
@@ -137,6 +142,7 @@ class _Builder:
                         training=split == "train",
                         device=device,
                         channels_last=self.pipeline.run.channels_last,
+                        say=self.say,
                     )
                 except UserError as error:
                     problems += error.problems
@@ -180,11 +186,12 @@ class _Builder:
         return self.places.of(f"{key}.modules.{declared.modules.index(glob)}" if declared.modules else f"{key}.use")
 
     def _task(self, make: Callable[..., Any]) -> Any:
-        task = self._call(make, self.pipeline.task.args, "task")
-        for method in ("step", "evaluate"):
-            if not callable(getattr(task, method, None)):
-                said = f"a task needs the methods step and evaluate; {type(task).__name__} has no {method}"
-                raise UserError(Problem(said, self.places.of("task.use")))
+        """Return the task: what a class makes; a plain function is the step itself."""
+        args = self.pipeline.task.args
+        task = self._call(make, args, "task") if isinstance(make, type) else FunctionTask(partial(make, **args))
+        data = self.pipeline.data
+        if fault := wrong_task(task, data.val is not None or data.test is not None):
+            raise UserError(Problem(fault[0], self.places.of("task.use"), fault[1]))
         return task
 
     def _checked(self, key: str, made: Any, kind: type[Made]) -> Made:

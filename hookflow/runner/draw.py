@@ -30,7 +30,7 @@ def drawing(seed: int) -> Iterator[None]:
     """Seed Python's, NumPy's and torch's generators of the CPU, and leave them afterwards as they were."""
     python, numpy, torch_ = random.getstate(), np.random.get_state(legacy=True), torch.get_rng_state()
     random.seed(seed)
-    np.random.seed([seed % 2**32, seed >> 32])
+    np.random.seed([seed % 2**32, seed >> 32, 1])  # with the two words alone it would give the numbers of Python's
     torch.default_generator.manual_seed(seed)  # torch.manual_seed would reach for the other devices, too
     try:
         yield

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -35,18 +38,22 @@ class Loader:
         self._augment = Augment(parts)
         self._keys = _Keys(order)
         self._batches: Any = None
-        self._loader: DataLoader[Any] = DataLoader(
-            _Fetch(data, parts),
-            batch_size=None,
-            sampler=self._keys,
-            collate_fn=_as_it_is,
-            num_workers=workers,
-            persistent_workers=workers > 0,
-            pin_memory=parts.device.type == "cuda",
-            worker_init_fn=leave_signals_to_the_training,
-            multiprocessing_context="fork" if workers else None,  # a module of "./file.py" is known in no new process
-            generator=torch.Generator(),  # for seeds of workers, which mean nothing here: not the training's generator
-        )
+        tell_if_many(workers, parts.say)
+        with quietly():
+            self._loader: DataLoader[Any] = DataLoader(
+                _Fetch(data, parts),
+                batch_size=None,
+                sampler=self._keys,
+                collate_fn=_as_it_is,
+                num_workers=workers,
+                persistent_workers=workers > 0,
+                pin_memory=parts.device.type == "cuda",
+                worker_init_fn=leave_signals_to_the_training,
+                # A new process would not know the module of a "./file.py", and a forked one does.
+                multiprocessing_context="fork" if workers else None,
+                # Seeds of workers are drawn from it. They mean nothing here; the training's generator would be missed.
+                generator=torch.Generator(),
+            )
         self.info = DataInfo(
             name=type(data).__name__,
             examples=order.examples,
@@ -63,7 +70,8 @@ class Loader:
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
         self._keys.begin(epoch, start)
-        self._batches = iter(self._loader)
+        with quietly():
+            self._batches = iter(self._loader)
         batches = ahead(self._batches, self._parts.device, self._parts.channels_last)
         for index, batch in enumerate(batches, start):
             yield self._augment(batch, epoch, index)
@@ -128,3 +136,19 @@ def leave_signals_to_the_training(worker: int) -> None:
     for number in (signal.SIGINT, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+
+def tell_if_many(workers: int, say: Callable[..., None]) -> None:
+    """Say so when there are more workers than processors for them."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if workers > processors:
+        say(f"{workers} workers share {processors} processors, and the training needs one too", "warn")
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Make a loader, or its iterator, without warnings of which the user hears otherwise, or can do nothing about."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata calls it
+        yield

@@ -36,6 +36,7 @@ class LoaderParts:
     seed: int
     device: torch.device
     channels_last: bool
+    say: Callable[..., None]
     rank: int = 0
     world: int = 1
 
@@ -63,6 +64,7 @@ def loader_parts(
     training: bool,
     device: torch.device,
     channels_last: bool,
+    say: Callable[..., None],
     rank: int = 0,
     world: int = 1,
 ) -> LoaderParts:
@@ -98,6 +100,7 @@ def loader_parts(
         seed=seed,
         device=device,
         channels_last=channels_last,
+        say=say,
         rank=rank,
         world=world,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
@@ -92,7 +92,7 @@ def _loaded(made: Any, where: Where, loader: LoaderParts) -> Source:
     source: Source
     if isinstance(made, DataLoader | list | tuple | str | Mapping) or hasattr(made, "epoch"):
         raise _no_source(made, "which is no data set: it needs no loader", loader.place(""), "leave the loader out")
-    if hasattr(made, "__getitem__") and hasattr(made, "__len__"):
+    if hasattr(made, "__getitem__") and hasattr(made, "__len__") and not isinstance(made, IterableDataset):
         _refuse_none(len(made), where)
         source = OnDevice(made, loader) if loader.section.on_device else Loader(made, loader)
     elif hasattr(made, "__iter__"):
@@ -107,7 +107,7 @@ def _loaded(made: Any, where: Where, loader: LoaderParts) -> Source:
 def _adapted(made: Any, device: torch.device, channels_last: bool, say: Callable[[str, str], None]) -> Source:
     source = Batches(made, device, channels_last, say)
     if hasattr(made, "state_dict") and hasattr(made, "load_state_dict") and hasattr(made, "dataset"):
-        return Stateful(made, source.info, device, channels_last)
+        return Stateful(made, source.info, device, channels_last, say)
     return source
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,8 +10,8 @@ import torch
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
 from hookflow.runner.augment import Augment
-from hookflow.runner.drawn import Drawn
-from hookflow.runner.loader import leave_signals_to_the_training
+from hookflow.runner.drawn import Drawn, again_of
+from hookflow.runner.loader import leave_signals_to_the_training, quietly, tell_if_many
 from hookflow.runner.loader_parts import LoaderParts
 from hookflow.runner.state import random_state, set_random_state
 from hookflow.runner.transfer import moved
@@ -27,10 +26,17 @@ class Stateful:
     """
 
     def __init__(
-        self, loader: Any, info: DataInfo, device: torch.device, channels_last: bool, augment: Augment | None = None
+        self,
+        loader: Any,
+        info: DataInfo,
+        device: torch.device,
+        channels_last: bool,
+        say: Callable[..., None],
+        augment: Augment | None = None,
     ) -> None:
         self.info = info
         self._loader = loader
+        self._say = say
         self._augment = augment
         self._device = device
         self._channels_last = channels_last
@@ -76,19 +82,25 @@ class Stateful:
         if set_epoch := getattr(self._loader.dataset, "set_epoch", None):
             set_epoch(self._passes)
         self._passes += 1
-        stream: Iterator[Any] = iter(self._loader)
-        return stream
+        return self._begun()
 
     def _restored(self, saved: dict[str, Any]) -> Iterator[Any]:
         """Return the stream where it was. What that draws from the training's generators is given back to them."""
+        if again := again_of(saved["loader"]):
+            self._say(f"{self.info['name']}: loading {again} examples again to find the place in the stream", "warn")
         before = random_state(self._device)
         if set_epoch := getattr(self._loader.dataset, "set_epoch", None):
             set_epoch(self._passes - 1)
         self._loader.load_state_dict(saved["loader"])
-        stream: Iterator[Any] = iter(self._loader)
+        stream = self._begun()
         if self._generator is not None:
             self._generator.set_state(saved["generator"])
         set_random_state(before, self._device)
+        return stream
+
+    def _begun(self) -> Iterator[Any]:
+        with quietly():
+            stream: Iterator[Any] = iter(self._loader)
         return stream
 
     def state_dict(self) -> dict[str, Any]:
@@ -140,7 +152,7 @@ def stream_of(data: Any, parts: LoaderParts) -> Stateful:
         synthetic=False,
         note=f"fetched by {section.workers} workers" if section.workers else "",
     )
-    return Stateful(_loader(data, parts), info, parts.device, parts.channels_last, Augment(parts))
+    return Stateful(_loader(data, parts), info, parts.device, parts.channels_last, parts.say, Augment(parts))
 
 
 def _batches(examples: int, batch_size: int, drop_last: bool) -> int:
@@ -156,8 +168,8 @@ def _loader(data: Any, parts: LoaderParts) -> Any:
         said = "an iterable data set is loaded by torchdata, which is not installed"
         raise UserError(Problem(said, parts.place("batch_size"), hint)) from None
     section = parts.section
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "'set_vital' is deprecated")  # torchdata calls what torch 2.13 deprecates
+    tell_if_many(section.workers, parts.say)
+    with quietly():
         return StatefulDataLoader(
             Drawn(data, parts.seed),
             batch_size=section.batch_size,

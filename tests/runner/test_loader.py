@@ -1,0 +1,288 @@
+"""Data sets that are none of ours, loaded here: the same bits, whatever the workers and wherever it begins."""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import RandomSampler
+
+from hookflow.errors import UserError, Where
+from hookflow.pipeline.places import Places
+from hookflow.pipeline.schema import LoaderSection
+from hookflow.runner.loader import Loader
+from hookflow.runner.loader_parts import loader_parts
+from hookflow.runner.on_device import OnDevice
+from hookflow.runner.order import Order, SampledOrder
+from hookflow.runner.source import Source, as_source, close
+from hookflow.runner.state import random_state
+from tests.conftest import TESTS
+from tests.loaders import Pictures, dataset
+from tests.runner.same import assert_same
+
+CPU = torch.device("cpu")
+HERE = Where("test")
+
+
+def source(made: Any, *, seed: int = 5, rank: int = 0, world: int = 1, **section: Any) -> Source:
+    parts = loader_parts(
+        LoaderSection.model_validate({"batch_size": 4, **section}),
+        "loader",
+        Places("test"),
+        TESTS,
+        seed=seed,
+        training=True,
+        device=CPU,
+        channels_last=False,
+        say=lambda text, level: None,
+        rank=rank,
+        world=world,
+    )
+    return as_source(made, HERE, CPU, False, lambda text, level: None, parts)
+
+
+def epoch(of: Source, number: int = 0, start: int = 0) -> list[Any]:
+    return list(of.epoch(number, start))
+
+
+@pytest.fixture
+def closing() -> Iterator[Callable[[Source], Source]]:
+    """Close what was opened, and see that no process is left."""
+    opened: list[Source] = []
+
+    def keep(of: Source) -> Source:
+        opened.append(of)
+        return of
+
+    yield keep
+    for of in opened:
+        close(of)
+    assert not multiprocessing.active_children()
+
+
+def test_the_number_of_workers_changes_no_bit(closing: Callable[[Source], Source]) -> None:
+    """What the data set draws from any generator is drawn anew for each batch."""
+    alone, one, more = (closing(source(Pictures(), workers=workers, drop_last=True)) for workers in (0, 1, 2))
+    for number in (0, 1):
+        expected = epoch(alone, number)
+        assert len(expected) == 6
+        assert_same(epoch(one, number), expected)
+        assert_same(epoch(more, number), expected)
+    assert not torch.equal(epoch(alone, 0)[0]["inputs"], epoch(alone, 1)[0]["inputs"])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_it_begins_anywhere_after_it_was_left_anywhere(workers: int, closing: Callable[[Source], Source]) -> None:
+    whole = epoch(source(Pictures()), 3)
+    again = closing(source(Pictures(), workers=workers))
+    left = again.epoch(0)
+    next(left)
+    assert_same(epoch(again, 3, start=5), whole[5:])
+
+
+def test_the_trainings_own_generators_are_left_alone() -> None:
+    before = random_state(CPU)
+    epoch(source(Pictures(), sampler="./loaders.py:weighted", shuffle=False))
+    source(Pictures(), on_device=True)
+    after = random_state(CPU)
+    assert torch.equal(before.pop("numpy")[1], after.pop("numpy")[1])
+    assert_same(before, after)
+
+
+def test_examples_of_a_batch_are_drawn_apart() -> None:
+    """What is drawn in one batch is not drawn again in the next, and another seed draws another."""
+    noise = torch.cat([batch["noise"] for batch in epoch(source(Pictures(), shuffle=False))])
+    assert len(noise.unique()) == noise.numel()
+    other = torch.cat([batch["noise"] for batch in epoch(source(Pictures(), shuffle=False, seed=6))])
+    assert not set(noise.flatten().tolist()) & set(other.flatten().tolist())
+
+
+sizes = st.integers(1, 40)
+orders = st.builds(
+    dict,
+    examples=sizes,
+    batch_size=st.integers(1, 12),
+    shuffle=st.booleans(),
+    drop_last=st.booleans(),
+    seed=st.integers(0, 2**63 - 1),
+)
+
+
+def batches_of(order: Order, epoch: int) -> list[list[int]]:
+    drawn = order.epoch(epoch)
+    return [order.share(drawn, index).tolist() for index in range(len(order))]
+
+
+@given(orders, st.integers(0, 5))
+def test_an_epoch_takes_every_example_once(said: dict[str, Any], number: int) -> None:
+    order = Order(**said)
+    taken = [index for batch in batches_of(order, number) for index in batch]
+    whole = said["examples"] // said["batch_size"] * said["batch_size"]
+    assert len(taken) == len(set(taken)) == (whole if said["drop_last"] else said["examples"])
+    assert all(0 <= index < said["examples"] for index in taken)
+    assert all(len(batch) == said["batch_size"] for batch in batches_of(order, number)[:-1])
+    assert batches_of(Order(**said), number) == batches_of(order, number)
+
+
+@given(orders, st.integers(1, 4), st.integers(0, 5))
+def test_ranks_share_every_batch_of_one_alone(said: dict[str, Any], world: int, number: int) -> None:
+    said["batch_size"] *= world
+    alone = Order(**said)
+    shares = [batches_of(Order(**said, rank=rank, world=world), number) for rank in range(world)]
+    first = alone.epoch(number).tolist()
+    for index, batch in enumerate(batches_of(alone, number)):
+        parts = [share[index] for share in shares]
+        assert len({len(part) for part in parts}) == 1, "no rank has more to do than another"
+        together = [part[k] for k in range(len(parts[0])) for part in parts]
+        assert together[: len(batch)] == batch
+        assert set(together[len(batch) :]) <= set(first)
+        assert len(together) - len(batch) < world
+
+
+@given(orders, st.data())
+def test_the_tail_of_an_epoch_is_what_it_would_have_been(said: dict[str, Any], data: st.DataObject) -> None:
+    examples = said.pop("examples")
+    seed = said.pop("seed")
+    made = Pictures(examples)
+    if said["drop_last"] and examples < said["batch_size"]:
+        return
+    of = source(made, seed=seed, **said)
+    start = data.draw(st.integers(0, len(of)))
+    assert_same(epoch(of, 2, start), epoch(source(made, seed=seed, **said), 2)[start:])
+
+
+def test_ranks_draw_apart_what_they_draw_at_random() -> None:
+    one, two = (torch.cat([b["noise"] for b in epoch(source(Pictures(), rank=rank, world=2))]) for rank in (0, 1))
+    assert not set(one.flatten().tolist()) & set(two.flatten().tolist())
+
+
+def test_batches_are_collated_as_the_pipeline_says() -> None:
+    (first, *_) = epoch(source(dataset(), collate={"use": "./loaders.py:padded", "args": {"width": 6}}))
+    assert first["inputs"].shape == (4, 6)
+    (first, *_) = epoch(source(dataset(), collate={"use": "./loaders.py:Padded", "args": {"width": 7}}))
+    assert first["inputs"].shape == (4, 7)
+
+
+def test_a_data_set_may_give_examples_all_at_once() -> None:
+    (first, *_) = epoch(source(AtOnce(), shuffle=False))
+    assert first.tolist() == [0, -1, -2, -3]
+
+
+class AtOnce:
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        raise AssertionError("one by one")
+
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        return [-index for index in indices]
+
+
+def test_a_sampler_says_the_order_and_is_told_seed_and_epoch() -> None:
+    of = source(dataset(), sampler="./loaders.py:Every")
+    assert of.info["examples"] == 12
+    seen = [[target.tolist() for _, target in epoch(of, number)] for number in (0, 1)]
+    assert seen == [[[1, 2, 0, 1], [2, 0, 1, 2], [0, 1, 2, 0]], [[2, 0, 1, 2], [0, 1, 2, 0], [1, 2, 0, 1]]]
+    assert len(epoch(of, 1, start=1)) == 2
+
+
+def test_a_sampler_that_draws_at_random_draws_an_epoch_again() -> None:
+    data = dataset()
+
+    def order() -> SampledOrder:
+        return SampledOrder(RandomSampler(data), len(data), HERE, batch_size=4, drop_last=False, seed=3)
+
+    first, second = order().epoch(0), order().epoch(1)
+    assert first.sort().values.tolist() == second.sort().values.tolist() == list(range(24))
+    assert not torch.equal(first, second)
+    torch.rand(3)
+    assert torch.equal(order().epoch(1), second)
+
+
+@pytest.mark.parametrize(
+    ("section", "said", "hint"),
+    [
+        ({"sampler": "./loaders.py:beyond"}, "gave the index 24, and the data set has 24 examples", "from 0 to 23"),
+        ({"sampler": "./loaders.py:in_batches"}, "gave a list where an index is needed", "one index at a time"),
+        ({"collate": "./loaders.py:WIDTH"}, 'collate must be a function or a class, and "./loaders.py:WIDTH"', ""),
+        ({"collate": "./loaders.py:paded"}, 'there is no "paded" in ./loaders.py', 'did you mean "padded"?'),
+        (
+            {"collate": {"use": "./loaders.py:padded", "args": {"widht": 3}}},
+            'collate takes no argument "widht"',
+            'did you mean "width"?',
+        ),
+        ({"augment": "./loaders.py:mean"}, "augment is called with a batch and a generator, and", ""),
+        ({"on_device": True, "collate": "./loaders.py:names"}, "on_device needs tensors with a row for each of", ""),
+        ({"on_device": True, "collate": "./loaders.py:mean"}, "collate makes a tensor of shape (4,)", ""),
+        ({"batch_size": 25, "drop_last": True}, "there is not one batch in this data", "less than a batch"),
+        ({"batch_size": 5, "world": 2}, "batches of 5 cannot be shared out evenly among 2", "a multiple of 2, e.g. 4"),
+    ],
+)
+def test_mistakes_are_told(section: dict[str, Any], said: str, hint: str) -> None:
+    with pytest.raises(UserError) as raised:
+        source(dataset(), **section)
+    (problem,) = raised.value.problems
+    assert said in problem.message
+    assert hint in problem.hint
+
+
+def test_a_sampler_that_gives_less_in_a_later_epoch_is_a_mistake() -> None:
+    of = source(dataset(), sampler="./loaders.py:Fewer")
+    assert len(epoch(of)) == 6
+    with pytest.raises(UserError, match="gave 24 indices in epoch 0, and 23 in epoch 1"):
+        epoch(of, 1)
+
+
+def test_what_gives_batches_needs_no_loader() -> None:
+    for made in ([1, 2], torch.utils.data.DataLoader(dataset(), batch_size=2)):
+        with pytest.raises(UserError, match="is no data set: it needs no loader"):
+            source(made)
+    with pytest.raises(UserError, match="gives no examples"):
+        source(object())
+
+
+def test_without_a_loader_examples_are_not_taken_for_batches() -> None:
+    for made in (dataset(), torch.eye(3), np.eye(3), Pictures(), AtOnce()):
+        with pytest.raises(UserError, match="gives examples and no batches") as raised:
+            as_source(made, HERE, CPU, False, lambda text, level: None)
+        assert "loader = { batch_size = 64, shuffle = true }" in raised.value.problems[0].hint
+
+
+def test_data_on_the_device_have_the_batches_of_data_that_are_fetched() -> None:
+    fetched, held = source(dataset()), source(dataset(), on_device=True)
+    assert isinstance(fetched, Loader)
+    assert isinstance(held, OnDevice)
+    assert held.info["note"] == "0.0 MiB on cpu"
+    for number in (0, 1):
+        assert_same(epoch(held, number), epoch(fetched, number))
+        assert_same(epoch(held, number, start=4), epoch(fetched, number)[4:])
+
+
+@pytest.mark.parametrize("on_device", [False, True])
+def test_batches_are_augmented_by_a_generator_of_their_own(on_device: bool) -> None:
+    augment = {"use": "./loaders.py:noisy", "args": {"scale": 0.5}}
+    of = source(dataset(), on_device=on_device, augment=augment)
+    whole = epoch(of, 1)
+    plain = epoch(source(dataset(), on_device=on_device), 1)
+    added = torch.cat([batch[0] - before[0] for batch, before in zip(whole, plain, strict=True)])
+    assert len(added.unique()) > 90
+    assert_same(epoch(of, 1, start=3), whole[3:])
+    assert not torch.equal(epoch(of, 2)[0][0], whole[0][0])
+
+
+def test_a_training_that_fetches_itself_draws_python_and_numpy_apart_too() -> None:
+    random.seed(1)
+    np.random.seed(1)
+    expected = random.random(), float(np.random.rand())
+    random.seed(1)
+    np.random.seed(1)
+    epoch(source(Pictures()))
+    assert (random.random(), float(np.random.rand())) == expected

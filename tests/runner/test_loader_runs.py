@@ -1,0 +1,180 @@
+"""Whole runs over data sets that are none of ours: killed and resumed to the same bits, and no process left over."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import NewRun, hookflow, records, wait_for
+from tests.processes import Training
+from tests.runner.same import assert_same_end
+from tests.runner.test_resume import messages, strikes
+
+Train = Callable[..., int]
+OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val", "after_save_checkpoint"]'
+
+
+def over(name: str, split: str = "train", **loader: object) -> str:
+    keys = ", ".join(f"{key} = {toml(value)}" for key, value in {"batch_size": 8, **loader}.items())
+    return f'data.{split}={{use="./loaders.py:{name}", loader={{{keys}}}}}'
+
+
+def toml(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+DATA = {
+    "fetched here": over("Clouds"),
+    "by workers": over("Clouds", workers=2),
+    "by a sampler": over("Clouds", sampler="./loaders.py:weighted"),
+    "augmented": over("Clouds", augment="./loaders.py:noisy"),
+    "on the device": over("Clouds", on_device=True, augment="./loaders.py:noisy"),
+    "a stream": over("Numbers"),
+    "a stream by workers": over("Numbers", workers=2, batches=7),
+    "a stream with a place": over("NumbersWithPlace"),
+    "a stream with a place by workers": over("NumbersWithPlace", workers=2, batches=7),
+    "a stream without a length": over("Endless", batches=3),
+    "a loader with a place": 'data.train={use="./loaders.py:stateful_loader"}',
+}
+
+
+@pytest.mark.parametrize("data", DATA.values(), ids=DATA)
+def test_killed_and_resumed_it_ends_with_the_same_bits(
+    new_run: NewRun, train_here: Train, tmp_path: Path, data: str
+) -> None:
+    alone = new_run(data, OFTEN)
+    assert train_here(alone) == 0
+    killed = new_run(data, OFTEN, *strikes(tmp_path, 9, ("after_backward", 4), ("after_train_iter", 8)))
+    assert Training(killed).wait() == -9
+    assert Training(killed, resume=True).wait() == -9
+    assert Training(killed, resume=True).wait() == 0
+    assert_same_end(alone, killed)
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+def test_workers_change_no_bit_of_a_run(new_run: NewRun, train_here: Train, workers: int) -> None:
+    runs = [new_run(over("Clouds", workers=count)) for count in (0, workers)]
+    assert [train_here(run) for run in runs] == [0, 0]
+    assert_same_end(*runs)
+    assert any("workers share" in text for text in messages(runs[1])) == (workers > len(os.sched_getaffinity(0)))
+
+
+def test_workers_are_gone_when_the_run_is_stopped_in_mid_epoch(
+    new_run: NewRun, train_here: Train, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    data = [over("Clouds", workers=2), over("Clouds", "val", workers=1)]
+    run_dir = new_run(*data, *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)))
+    assert train_here(run_dir) == 143
+    assert not multiprocessing.active_children()
+    assert capfd.readouterr().err == ""
+    assert train_here(run_dir, resume=True) == 0
+    alone = new_run(*data)
+    assert train_here(alone) == 0
+    assert_same_end(alone, run_dir)
+
+
+def test_workers_are_gone_when_a_hook_raises(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(over("Clouds", workers=2), 'hooks.bad={use="./watchers.py:Raises"}')
+    assert train_here(run_dir) == 1
+    assert not multiprocessing.active_children()
+
+
+def test_a_signal_to_the_whole_job_ends_it_as_one_to_the_training(new_run: NewRun) -> None:
+    slow = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
+    run_dir = new_run(over("Clouds", workers=2), slow, swap=("max_epochs = 3", "max_epochs = 400"))
+    training = Training(run_dir)
+    wait_for(lambda: bool(records(run_dir, "checkpoint")) or training.over)
+    assert training.process.pid is not None
+    whole = psutil.Process(training.process.pid)
+    workers = whole.children()
+    assert len(workers) == 2
+    for process in (*workers, whole):
+        os.kill(process.pid, signal.SIGTERM)
+    assert training.wait() == 143
+    assert not [worker for worker in workers if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE]
+    assert run_dir.output.read_text() == ""
+
+
+def test_no_worker_outlives_a_training_that_was_killed(new_run: NewRun) -> None:
+    slow = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
+    run_dir = new_run(over("Clouds", workers=2), slow, swap=("max_epochs = 3", "max_epochs = 400"))
+    training = Training(run_dir)
+    wait_for(lambda: bool(records(run_dir, "checkpoint")) or training.over)
+    assert training.process.pid is not None
+    workers = psutil.Process(training.process.pid).children()
+    training.signal(signal.SIGKILL)
+    assert training.wait() == -9
+    wait_for(lambda: not any(worker.is_running() for worker in workers))
+
+
+def test_an_error_in_a_data_set_is_shown_whole(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(over("Breaks", workers=1))
+    assert train_here(run_dir) == 1
+    (error,) = records(run_dir, "error")
+    assert 'raise LookupError("no example 7")' in str(error["traceback"])
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (over("Clouds", batch_size=0), "data.train.loader.batch_size must be at least 1, not 0"),
+        (over("Clouds", shuffle=True, sampler="./loaders.py:Every"), "shuffle and a sampler both say the order"),
+        (over("Clouds", on_device=True, workers=2), "data on the device are fetched by no workers"),
+        (over("Clouds", bach_size=2), "did you mean"),
+        ('data.train={use="./loaders.py:Clouds", loader={shuffle=true}}', 'lacks the key "batch_size"'),
+    ],
+)
+def test_mistakes_of_the_file_are_told_before_anything_is_made(tmp_path: Path, data: str, said: str) -> None:
+    toy = Path(__file__).parents[1] / "toy.toml"
+    done = hookflow("check", str(toy), "--set", data, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ('data.train={use="./loaders.py:Clouds"}', "loader = { batch_size = 64, shuffle = true }"),
+        ('data.train={use="./loaders.py:Numbers"}', "which gives examples and no batches"),
+        (over("Clouds", collate="./loaders.py:WIDTH"), "collate must be a function or a class"),
+        (over("Clouds", sampler="./loaders.py:beyond"), "gave the index 40, and the data set has 40 examples"),
+        (over("Endless"), "Endless has no length, so it is not known how many batches make an epoch"),
+        (over("Numbers", shuffle=True), "shuffle needs a data set with __getitem__ and __len__"),
+        (over("Numbers", on_device=True), "on_device needs a data set with __getitem__ and __len__"),
+        (over("Empty", batches=3), "the stream Empty is empty"),
+        (over("a_list"), "this makes a list, which is no data set: it needs no loader"),
+    ],
+)
+def test_mistakes_that_only_the_data_show_are_told_with_their_place(
+    new_run: NewRun, train_here: Train, data: str, said: str
+) -> None:
+    run_dir = new_run(data)
+    assert train_here(run_dir) == 2
+    assert said in str(records(run_dir, "end")[-1]["reason"])
+    assert not records(run_dir, "error")
+
+
+def test_mistakes_in_the_loaders_of_all_splits_are_told_at_once(new_run: NewRun, train_here: Train) -> None:
+    wrong = [over("Clouds", split, collate="./loaders.py:WIDTH") for split in ("train", "val")]
+    run_dir = new_run(*wrong)
+    assert train_here(run_dir) == 2
+    assert str(records(run_dir, "end")[-1]["reason"]).count("collate must be a function or a class") == 2
+
+
+def test_a_stream_that_keeps_no_place_says_that_it_loads_again(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    for name, says in (("Numbers", True), ("NumbersWithPlace", False)):
+        mark = tmp_path / name
+        mark.mkdir()
+        run_dir = new_run(over(name), *strikes(mark, signal.SIGTERM, ("after_backward", 3)))
+        assert train_here(run_dir) == 143
+        assert train_here(run_dir, resume=True) == 0
+        assert any("examples again to find the place in the stream" in text for text in messages(run_dir)) == says
