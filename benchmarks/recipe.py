@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,13 @@ def main() -> None:
     print(f", of the average {accuracy(model, task, validation):.2%}")
 
 
+@dataclass
+class Trained:
+    """What the task needs of a run."""
+
+    model: nn.Module
+
+
 class Average:
     """The exponential moving average of the weights and of the norms' averages."""
 
@@ -90,7 +98,7 @@ def train(
         for batch in source.epoch(epoch):
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * schedule.factor(done / total)
-            loss = task.step(model, batch)["loss"]
+            loss = task.step(Trained(model), batch)["loss"]
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), max_norm)
@@ -119,7 +127,7 @@ def make_optimizer(section: OptimizerSection, model: nn.Module) -> torch.optim.O
 def accuracy(model: nn.Module, task: Classification, source: Pictures) -> float:
     model.eval()
     with torch.no_grad():
-        outputs = [task.evaluate(model, batch) for batch in source.epoch(0)]
+        outputs = [task.evaluate(Trained(model), batch) for batch in source.epoch(0)]
     right = sum(int((out["logits"].argmax(1) == out["target"]).sum()) for out in outputs)
     return right / source.info["examples"]
 

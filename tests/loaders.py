@@ -107,8 +107,8 @@ def splits() -> dict[str, Any]:
 class FromDicts:
     """A task for batches that are dicts."""
 
-    def step(self, model: Any, batch: dict[str, Any]) -> dict[str, Any]:
-        return {"loss": torch.nn.functional.cross_entropy(model(batch["inputs"]), batch["target"])}
+    def step(self, run: Any, batch: dict[str, Any]) -> dict[str, Any]:
+        return {"loss": torch.nn.functional.cross_entropy(run.model(batch["inputs"]), batch["target"])}
 
     evaluate = step
 

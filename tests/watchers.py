@@ -162,11 +162,11 @@ class BadTask:
     def __init__(self, kind: str, method: str = "step") -> None:
         self.kind, self.method, self.task = kind, method, Classification()
 
-    def step(self, model: nn.Module, batch: Any) -> Any:
-        return self.worse(self.task.step(model, batch), "step")
+    def step(self, run: Any, batch: Any) -> Any:
+        return self.worse(self.task.step(run, batch), "step")
 
-    def evaluate(self, model: nn.Module, batch: Any) -> Any:
-        return self.worse(self.task.evaluate(model, batch), "evaluate")
+    def evaluate(self, run: Any, batch: Any) -> Any:
+        return self.worse(self.task.evaluate(run, batch), "evaluate")
 
     def worse(self, outputs: dict[str, torch.Tensor], method: str) -> Any:
         if method != self.method:

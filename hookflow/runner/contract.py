@@ -2,45 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sized
+from collections.abc import Callable, Mapping, Sized
+from inspect import signature
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, nearest
+
+Fault = tuple[str, str]
+"""What is wrong, and a hint at the mend."""
 
 
 class Task(Protocol):
     """What is learned: how a batch becomes a loss.
 
-    Both methods return a dict that holds at least "loss", a tensor of no dimensions (averaged over the batch, so that
-    the mean over a pass can be weighted by the sizes of its batches); hooks find the rest of it as `outputs`.
+    `step` and `evaluate` are given the run (`run.model`, or `run.models["generator"]`) and the batch. They return a
+    dict: "loss", a tensor of no dimensions, averaged over the batch; other single numbers, of which an evaluation
+    gives the mean over all examples; and whatever else hooks may find of use as `outputs`. A class without `evaluate`
+    is evaluated by its `step`, and so is a task that is a plain function.
+
+    A task that steps its optimizers itself says `steps_itself = True`; its `step` calls `run.backward` and
+    `run.step`, and need return no loss.
     """
 
-    def step(self, model: nn.Module, batch: Any) -> dict[str, Any]:
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
         """Return the outputs of a training batch; the loss requires a gradient."""
 
-    def evaluate(self, model: nn.Module, batch: Any) -> dict[str, Any]:
+    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
         """Return those of a validation or test batch, with the model in evaluation and gradients off."""
 
 
-def check_outputs(outputs: Any, method: str) -> None:
-    """Hold what the task's `method` ("step" or "evaluate") returned against its contract; raises UserError."""
+class Measuring(Protocol):
+    """A task that makes more of an evaluation than means."""
+
+    def metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
+        """Return further metrics, from the means over the whole pass."""
+
+
+class FunctionTask:
+    """A task that is a plain function: what it returns for a batch, in training and in evaluation alike."""
+
+    def __init__(self, function: Callable[[Any, Any], dict[str, Any]]) -> None:
+        self.step = function
+
+
+def steps_itself(task: Any) -> bool:
+    """Say whether a task calls `run.backward` and `run.step` itself."""
+    return bool(getattr(task, "steps_itself", False))
+
+
+def evaluation_of(task: Any) -> Callable[[Any, Any], Any]:
+    """Return how a task evaluates: its `evaluate`, or its `step` where it has none."""
+    evaluate: Callable[[Any, Any], Any] = getattr(task, "evaluate", None) or task.step
+    return evaluate
+
+
+def wrong_task(task: Any, evaluated: bool) -> Fault | None:
+    """Return what keeps an object from being a task, and a hint; None when nothing does.
+
+    `evaluated` says whether there are data to evaluate it on.
+    """
+    kind = type(task).__name__
+    if not callable(getattr(task, "step", None)):
+        return f"a task needs a method step(run, batch); {kind} has none", ""
+    public = [name for name in dir(task) if not name.startswith("_") and callable(getattr(task, name))]
+    if not hasattr(task, "evaluate"):
+        for name in public:
+            if near := nearest(name, ["evaluate"]):
+                return f"the task {kind} has a method {name}", near
+        if evaluated and steps_itself(task):
+            return f"the task {kind} steps its optimizers itself, and does not say how it is evaluated", EVALUATE
+    for method in ("step", "evaluate"):
+        if not _takes_two(getattr(task, method, None)):
+            return f"the task's {method} must take the run and the batch: {method}(run, batch)", ""
+    return None
+
+
+EVALUATE = "give it a method evaluate(run, batch)"
+
+
+def _takes_two(method: Any) -> bool:
+    try:
+        signature(method).bind(None, None)
+    except TypeError:
+        return method is None
+    except ValueError:
+        pass  # written in C, without a signature to read
+    return True
+
+
+def check_outputs(outputs: Any, method: str, own_steps: bool = False) -> None:
+    """Hold what the task's `method` ("step" or "evaluate") returned against its contract; raises UserError.
+
+    A task with `own_steps` need return no loss.
+    """
     wrong = ""
     if not isinstance(outputs, Mapping):
         wrong = f"a {type(outputs).__name__}"
     elif "loss" not in outputs:
-        wrong = f'a dict without "loss" (it has {", ".join(map(str, outputs)) or "nothing"})'
+        if not own_steps:
+            wrong = f'a dict without "loss" (it has {", ".join(map(str, outputs)) or "nothing"})'
     elif not isinstance(loss := outputs["loss"], Tensor):
         wrong = f"a loss that is no tensor, but a {type(loss).__name__}"
     elif loss.ndim:
         wrong = f"a loss of shape {tuple(loss.shape)}"
-    elif method == "step" and not loss.requires_grad:
+    elif method == "step" and not own_steps and not loss.requires_grad:
         wrong = "a loss that does not depend on any parameter that trains (it does not require a gradient)"
     if wrong:
         hint = 'return {"loss": loss, …} with the mean over the batch, a tensor of no dimensions'
         raise UserError(Problem(f"the task's {method} has returned {wrong}", hint=hint))
+
+
+def single_numbers(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers among a task's outputs, and the tensors of no dimensions, which stay on their device."""
+    found = {n: v.detach() if isinstance(v, Tensor) else v for n, v in outputs.items()}
+    return {n: v for n, v in found.items() if isinstance(v, int | float) or (isinstance(v, Tensor) and not v.ndim)}
 
 
 def batch_size_of(batch: Any) -> int:

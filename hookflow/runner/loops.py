@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from hookflow.errors import Problem, UserError
-from hookflow.runner.contract import as_number, batch_size_of, check_outputs
+from hookflow.runner.contract import (
+    as_number,
+    batch_size_of,
+    check_outputs,
+    evaluation_of,
+    single_numbers,
+    steps_itself,
+)
 from hookflow.runner.device import autocast
 from hookflow.runner.state import capture
 
@@ -76,7 +84,7 @@ def _iteration(run: Runner, batch: Any) -> None:
     run.batch_size = batch_size_of(batch)
     run.reach("before_train_iter", batch, index)
     with autocast(run.device, run.precision):
-        outputs = run.task.step(run.model, batch)
+        outputs = run.task.step(run, batch)
     check_outputs(outputs, "step")
     meter.book("forward")
     run.scalars.take(outputs)
@@ -133,11 +141,11 @@ def evaluate(run: Runner, split: Literal["val", "test"]) -> bool:
         run.reach(f"before_{split}")
         run.model.eval()
         run.reach(f"before_{split}_epoch")
-        loss = _mean_loss(run, split)
-        if loss is None:
+        means = _means(run, split)
+        if means is None:
             run.dispatcher.leave(entered)
         else:
-            metrics: dict[str, Any] = {"loss": loss}
+            metrics: dict[str, Any] = {**means, **_further(run.task, means)}
             run.metrics = metrics
             run.reach(f"after_{split}_epoch", metrics)
             metrics.update({name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()})
@@ -146,26 +154,35 @@ def evaluate(run: Runner, split: Literal["val", "test"]) -> bool:
             run.record("metrics", split=split, v=metrics, seconds=time.perf_counter() - began)
         run.model.train()
     run.stage, run.batch_idx, run.batches = before
-    return loss is not None
+    return means is not None
 
 
-def _mean_loss(run: Runner, split: str) -> float | None:
-    """Evaluate every batch and return the mean loss over the examples; it stays on the device until the end.
+def _further(task: Any, means: Mapping[str, float]) -> Mapping[str, float]:
+    """Return the metrics that the task makes of the means, if it makes any."""
+    made: Mapping[str, float] = task.metrics(means) if hasattr(task, "metrics") else {}
+    return made
 
-    Return None when a signal has come: the batch at hand was the last.
+
+def _means(run: Runner, split: str) -> dict[str, float] | None:
+    """Evaluate every batch; return the mean over the examples of each single number that the task gives, "loss" first.
+
+    The sums stay on the device until the end. Return None when a signal has come: the batch at hand was the last.
     """
-    total: Any = 0.0
-    seen = 0
+    sums: dict[str, Any] = {}
+    seen: dict[str, int] = {}
+    own_steps = steps_itself(run.task)
+    evaluate = evaluation_of(run.task)
     run.batches = len(run.data[split])
     for index, batch in enumerate(run.data[split].epoch(0)):
         run.batch_idx, run.batch_size = index, batch_size_of(batch)
         run.reach(f"before_{split}_iter", batch, index)
         with torch.no_grad(), autocast(run.device, run.precision):
-            outputs = run.task.evaluate(run.model, batch)
-        check_outputs(outputs, "evaluate")
-        total = total + outputs["loss"].detach() * run.batch_size
-        seen += run.batch_size
+            outputs = evaluate(run, batch)
+        check_outputs(outputs, "evaluate", own_steps)
+        for name, value in single_numbers(outputs).items():
+            sums[name] = sums.get(name, 0.0) + value * run.batch_size
+            seen[name] = seen.get(name, 0) + run.batch_size
         run.reach(f"after_{split}_iter", batch, index, outputs)
         if run.control.stop is not None:
             return None
-    return float(total) / max(seen, 1)
+    return {name: float(total) / max(seen[name], 1) for name, total in sums.items()}

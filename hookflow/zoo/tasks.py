@@ -1,12 +1,20 @@
-"""What a step computes: from a model and a batch to a loss."""
+"""What a step computes: from a batch to a loss. Each task trains `run.model`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
+
+
+class HasModel(Protocol):
+    """What these tasks need of the run."""
+
+    model: nn.Module
 
 
 class Classification:
@@ -20,19 +28,78 @@ class Classification:
         self.label_smoothing = label_smoothing
         self.flip_at_test = flip_at_test
 
-    def step(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    def step(self, run: HasModel, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` (a scalar, float32), the `logits` (batch, classes) and the `target` (batch,)."""
         pictures, target = batch
-        return self._outputs(model(pictures), target)
+        return self._outputs(run.model(pictures), target)
 
-    def evaluate(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+    def evaluate(self, run: HasModel, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the same as `step`; the caller has switched the model to evaluation and gradients off."""
         pictures, target = batch
-        logits: Tensor = model(pictures)
+        logits: Tensor = run.model(pictures)
         if self.flip_at_test:
-            logits = (logits + model(pictures.flip(3))) / 2
+            logits = (logits + run.model(pictures.flip(3))) / 2
         return self._outputs(logits, target)
 
     def _outputs(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
         loss = functional.cross_entropy(logits.float(), target, label_smoothing=self.label_smoothing)
         return {"loss": loss, "logits": logits, "target": target}
+
+
+class Regression:
+    """The distance between a model's outputs and a target of their shape, averaged over the batch.
+
+    The loss is the mean squared error (`mse`), the mean absolute error (`mae`), or Huber's (`huber`), which is the
+    first near the target and the second far from it. Evaluation also gives `mae` and, over the whole pass, `rmse`.
+    """
+
+    def __init__(self, loss: Literal["mse", "mae", "huber"] = "mse") -> None:
+        kinds: dict[str, Callable[[Tensor, Tensor], Tensor]]
+        kinds = {"mse": functional.mse_loss, "mae": functional.l1_loss, "huber": functional.huber_loss}
+        self.distance = kinds[loss]
+
+    def step(self, run: HasModel, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        """Return the `loss` (a scalar, float32), the `predicted` and the `target`, both (batch, …).
+
+        Raises ValueError when their shapes differ: broadcast against each other they would be a loss of something.
+        """
+        inputs, target = batch
+        predicted: Tensor = run.model(inputs).float()
+        if predicted.shape == (*target.shape, 1):
+            predicted = predicted.squeeze(-1)
+        if predicted.shape != target.shape:
+            said = f"the model predicts {tuple(predicted.shape)}, and the target has {tuple(target.shape)}"
+            raise ValueError(f"{said}: regression needs the same shape")
+        return {"loss": self.distance(predicted, target.float()), "predicted": predicted, "target": target}
+
+    def evaluate(self, run: HasModel, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        """Return the same as `step`, with `mse` and `mae`."""
+        outputs = self.step(run, batch)
+        predicted, target = outputs["predicted"], outputs["target"].float()
+        errors = {"mse": functional.mse_loss(predicted, target), "mae": functional.l1_loss(predicted, target)}
+        return {**outputs, **errors}
+
+    def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return `rmse`, the root of the mean over all examples, not the mean of each batch's root."""
+        return {"rmse": math.sqrt(means["mse"])}
+
+
+class LanguageModelling:
+    """Cross-entropy between a model's logits at each token and the token that comes next.
+
+    A batch is tokens, int64 (batch, length), of which the first `length - 1` are what the model is given; or a pair of
+    tokens and targets, both (batch, length), where a target of -100 counts for nothing. The model returns logits
+    (batch, length, vocabulary).
+    """
+
+    def step(self, run: HasModel, batch: Tensor | tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        """Return the `loss` (a scalar, float32: nats a token), the `logits` and the `target` (batch, length)."""
+        tokens, target = (batch[:, :-1], batch[:, 1:]) if isinstance(batch, Tensor) else batch
+        logits: Tensor = run.model(tokens)
+        loss = functional.cross_entropy(logits.float().flatten(0, 1), target.flatten())
+        return {"loss": loss, "logits": logits, "target": target}
+
+    def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return the `perplexity`, e to the mean loss: over all tokens, if every example has as many of them."""
+        loss = means["loss"]
+        return {"perplexity": math.exp(loss) if loss < 700 else math.inf}

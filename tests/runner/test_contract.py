@@ -91,7 +91,7 @@ def test_an_evaluation_needs_no_gradient(new_run: NewRun, train_here: Train) -> 
     [
         ('model={use="builtins:dict"}', "model must be a torch.nn.modules.module.Module, and this makes a dict"),
         ('optimizer={use="builtins:dict"}', "optimizer must be a torch.optim.optimizer.Optimizer"),
-        ('task={use="builtins:dict"}', "a task needs the methods step and evaluate; dict has no step"),
+        ('task={use="builtins:dict"}', "a task needs a method step(run, batch); dict has none"),
     ],
 )
 def test_what_is_made_must_be_what_it_is_for(new_run: NewRun, train_here: Train, override: str, said: str) -> None:

@@ -1,5 +1,7 @@
 """The tutorial's data and net: always the same points, and learnt in a second."""
 
+from types import SimpleNamespace
+
 import torch
 
 from hookflow.zoo.circle import RADIUS, SPLITS, Circle, Net
@@ -46,7 +48,7 @@ def test_the_net_learns_it():
     for epoch in range(4):
         for batch in source.epoch(epoch):
             optimizer.zero_grad()
-            task.step(net, batch)["loss"].backward()
+            task.step(SimpleNamespace(model=net), batch)["loss"].backward()
             optimizer.step()
     points, inside = whole(circle("val"))
     assert (net(points).argmax(1) == inside).float().mean() > 0.9

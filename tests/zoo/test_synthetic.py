@@ -1,5 +1,7 @@
 """The drawn pictures: what they say of themselves, that they are always the same, and how hard they are."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -54,7 +56,7 @@ def _train(model, source, epochs, groups, lr):
     for epoch in range(epochs):
         for batch in source.epoch(epoch):
             optimizer.zero_grad()
-            Classification().step(model, batch)["loss"].backward()
+            Classification().step(SimpleNamespace(model=model), batch)["loss"].backward()
             optimizer.step()
             schedule.step()
 

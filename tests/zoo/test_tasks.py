@@ -1,12 +1,13 @@
-"""What the classification task computes."""
+"""What the tasks that come with hookflow compute."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from hookflow.zoo.tasks import Classification
+from hookflow.zoo.tasks import Classification, LanguageModelling, Regression
 
 
 class LeftColumn(nn.Module):
@@ -16,13 +17,17 @@ class LeftColumn(nn.Module):
         return pictures[:, :, :, 0].mean(2)
 
 
+def trained(model):
+    return SimpleNamespace(model=model)
+
+
 @pytest.fixture
 def batch():
     return torch.randn(5, 4, 6, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 3, 0])
 
 
 def test_a_step_gives_loss_logits_and_target(batch):
-    outputs = Classification().step(LeftColumn(), batch)
+    outputs = Classification().step(trained(LeftColumn()), batch)
     logits = batch[0][:, :, :, 0].mean(2)
     assert torch.equal(outputs["logits"], logits)
     assert torch.equal(outputs["target"], batch[1])
@@ -32,20 +37,66 @@ def test_a_step_gives_loss_logits_and_target(batch):
 
 def test_label_smoothing_spreads_its_share_over_all_classes():
     sure = torch.tensor([[100.0, 0.0, 0.0, 0.0]])
-    outputs = Classification(label_smoothing=0.2).step(nn.Identity(), (sure, torch.tensor([0])))
+    outputs = Classification(label_smoothing=0.2).step(trained(nn.Identity()), (sure, torch.tensor([0])))
     assert outputs["loss"].item() == pytest.approx(0.2 * 3 / 4 * 100, rel=1e-5)
 
 
 def test_flip_at_test_averages_a_picture_with_its_mirror_and_leaves_training_alone(batch):
     task, model = Classification(flip_at_test=True), LeftColumn()
     mirror = (batch[0].flip(3), batch[1])
-    there, back = task.evaluate(model, batch), task.evaluate(model, mirror)
+    there, back = task.evaluate(trained(model), batch), task.evaluate(trained(model), mirror)
     assert torch.allclose(there["logits"], back["logits"])
-    assert not torch.allclose(task.step(model, batch)["logits"], task.step(model, mirror)["logits"])
+    assert not torch.allclose(task.step(trained(model), batch)["logits"], task.step(trained(model), mirror)["logits"])
 
 
 def test_the_loss_is_float32_whatever_the_logits_are():
     logits = torch.zeros(2, 10, dtype=torch.bfloat16)
-    loss = Classification().step(nn.Identity(), (logits, torch.tensor([1, 2])))["loss"]
+    loss = Classification().step(trained(nn.Identity()), (logits, torch.tensor([1, 2])))["loss"]
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(math.log(10), rel=1e-6)
+
+
+@pytest.mark.parametrize(("loss", "wanted"), [("mse", (1 + 9) / 2), ("mae", (1 + 3) / 2), ("huber", (0.5 + 2.5) / 2)])
+def test_regression_is_the_distance_to_the_target(loss, wanted):
+    task, batch = Regression(loss), (torch.tensor([1.0, 3.0]), torch.zeros(2))
+    assert task.step(trained(nn.Identity()), batch)["loss"].item() == pytest.approx(wanted)
+    found = task.evaluate(trained(nn.Identity()), batch)
+    assert (found["mse"].item(), found["mae"].item()) == (5.0, 2.0)
+    assert task.metrics({"mse": 9.0}) == {"rmse": 3.0}
+
+
+def test_a_column_of_predictions_is_held_against_a_row_of_targets():
+    batch = torch.tensor([[1.0], [2.0]]), torch.tensor([1.0, 2.0])
+    assert Regression().step(trained(nn.Identity()), batch)["loss"].item() == 0
+
+
+def test_predictions_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match=r"predicts \(2, 3\), and the target has \(2,\)"):
+        Regression().step(trained(nn.Identity()), (torch.zeros(2, 3), torch.zeros(2)))
+
+
+class Bigram(nn.Module):
+    """Is sure that each token is followed by the next higher one, of five."""
+
+    def forward(self, tokens):
+        return 50 * nn.functional.one_hot((tokens + 1) % 5, 5)
+
+
+def test_a_language_model_is_asked_for_the_next_token():
+    tokens = torch.tensor([[0, 1, 2, 3], [2, 3, 4, 0]])
+    outputs = LanguageModelling().step(trained(Bigram()), tokens)
+    assert torch.equal(outputs["target"], tokens[:, 1:])
+    assert outputs["logits"].shape == (2, 3, 5)
+    assert outputs["loss"].item() == pytest.approx(0, abs=1e-6)
+    assert LanguageModelling().step(trained(Bigram()), tokens.flip(1))["loss"].item() == pytest.approx(50, rel=1e-4)
+
+
+def test_targets_of_their_own_may_leave_tokens_out():
+    tokens, target = torch.tensor([[0, 1, 2]]), torch.tensor([[1, 0, -100]])
+    outputs = LanguageModelling().step(trained(Bigram()), (tokens, target))
+    assert outputs["loss"].item() == pytest.approx(25, rel=1e-4), "the mean of a right and a wrong one"
+
+
+def test_perplexity():
+    assert LanguageModelling().metrics({"loss": math.log(10)})["perplexity"] == pytest.approx(10)
+    assert LanguageModelling().metrics({"loss": 1e6})["perplexity"] == math.inf

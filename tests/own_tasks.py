@@ -1,0 +1,50 @@
+"""Tasks that the tests put into pipelines as "./own_tasks.py:…"."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+
+def step(run: Any, batch: Any, weight: float = 1.0) -> dict[str, Any]:
+    """Classify; the whole task is this function."""
+    inputs, target = batch
+    logits = run.model(inputs)
+    loss = weight * functional.cross_entropy(logits, target)
+    return {"loss": loss, "logits": logits, "target": target, "confidence": logits.softmax(1).amax(1).mean()}
+
+
+class StepOnly:
+    """Says nothing of evaluation."""
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        assert torch.is_grad_enabled() == run.model.training
+        return step(run, batch)
+
+    def metrics(self, means: Any) -> dict[str, float]:
+        return {"double": 2 * means["loss"]}
+
+
+class Misspelt(StepOnly):
+    """Has nearly an evaluation."""
+
+    def evalute(self, run: Any, batch: Any) -> dict[str, Any]:
+        raise AssertionError("nobody calls this")
+
+
+class OneArgument:
+    """Wants the batch alone."""
+
+    def step(self, batch: Any) -> dict[str, Any]:
+        raise AssertionError("nobody calls this")
+
+
+class Densifies:
+    """Fires a point of the pipeline's own in the middle of a step."""
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        if run.model.training:
+            run.fire("after_densify", run.iter)
+        return step(run, batch)
