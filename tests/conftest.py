@@ -52,10 +52,10 @@ def train_here() -> Iterator[Callable[..., int]]:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
 
-    def run(run_dir: RunDir, *, resume: bool = False) -> int:
+    def run(run_dir: RunDir, *, resume: bool = False, allow_changed_hooks: bool = False) -> int:
         from hookflow.runner.process import train
 
-        return train(run_dir, resume=resume)
+        return train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)
 
     yield run
     for number, handler in zip(numbers, before, strict=True):

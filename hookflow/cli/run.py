@@ -63,6 +63,10 @@ def run(
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with the newest run of the pipeline (or the run named).")
     ] = False,
+    allow_changed_hooks: Annotated[
+        bool,
+        typer.Option("--allow-changed-hooks", help="With --resume: go on though the checkpoint knows other hooks."),
+    ] = False,
     without: Without = None,
     only: Only = None,
     shuffle: Shuffle = None,
@@ -92,11 +96,12 @@ def run(
         from hookflow.runner.process import train
 
         claim(run_dir)
-        raise typer.Exit(train(run_dir, resume=resume))
+        raise typer.Exit(train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks))
     from hookflow.runner.launch import start
 
     began = time.time()
-    child = start(run_dir, resume=resume)
+    options = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}
+    child = start(run_dir, *(option for option, given in options.items() if given))
     if detach:
         print(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
         return

@@ -1,9 +1,9 @@
-"""Checkpoint: asks for the state of the run to be saved, regularly and whenever it is the best so far."""
+"""Checkpoint: asks for the state of the run to be saved, regularly and whenever it is among the best so far."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -13,51 +13,73 @@ from hookflow.hooks.base import Hook, Slots
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
+Mode = Literal["max", "min"]
+
 
 class Checkpoint(Hook):
-    """Saves `last` after each epoch (or iteration, where it is bound to those) and `best` by a validation metric.
+    """Saves `last` after each epoch (or iteration, where it is bound to that), and the best by validation metrics.
 
+    The best go by `best`, `best-2`, …; where several metrics are watched, by `best-accuracy`, `best-accuracy-2`, …
     Saving is asked for here and done by the runner at the next boundary, when every hook has had its turn: so no
     hook's state is saved half a step late, and no average is ever caught swapped in.
     """
 
-    points = ("after_train_epoch", "after_val", "after_save_checkpoint")
+    points = ("after_train_epoch", "after_val", "on_exception")
     phase = "last"
     reads: ClassVar[Slots] = {"after_val": ("metrics",)}
 
     def __init__(
         self,
-        monitor: Annotated[str | None, Field(description="the metric that says which checkpoint is best")] = None,
+        monitor: Annotated[
+            str | dict[str, Mode] | None,
+            Field(description='the metric that says which are best, or several: { accuracy = "max", loss = "min" }'),
+        ] = None,
         mode: Annotated[
-            Literal["max", "min"], Field(description="whether more or less of the metric is better")
+            Mode, Field(description="whether more or less of the metric is better, where it is one")
         ] = "max",
-        keep: Annotated[int, Field(ge=1, description="how many of the newest checkpoints stay, beside the best")] = 1,
+        top: Annotated[int, Field(ge=1, description="how many of the best by each metric stay")] = 1,
+        keep: Annotated[int, Field(ge=1, description="how many of the newest stay, beside the best")] = 1,
+        on_exception: Annotated[
+            bool, Field(description="whether to save what stands when something raises; no run goes on from that")
+        ] = False,
     ) -> None:
-        self.monitor = monitor
-        self.mode = mode
+        several = monitor if isinstance(monitor, dict) else {monitor: mode} if monitor is not None else {}
+        self.modes: dict[str, Mode] = several
+        self.top = top
         self.keep = keep
-        self.best: float | None = None
+        self.after_errors = on_exception
+        self.best: dict[str, list[tuple[float, int]]] = {metric: [] for metric in several}
+        """For each metric the best values with the iterations that had them, the best first."""
 
     def after_train_epoch(self, run: Run) -> None:
-        run.save_checkpoint("last")
+        run.save_checkpoint("last", keep=self.keep)
 
     after_train_iter = after_train_epoch
 
-    def after_val(self, run: Run, metrics: Mapping[str, float]) -> None:
-        if self.monitor is None:
-            return
-        value = run.metric(self.monitor)
-        if math.isnan(value):
-            return  # nothing would ever be better than that
-        if self.best is None or (value > self.best if self.mode == "max" else value < self.best):
-            self.best = value
-            run.save_checkpoint("best")
+    def after_val(self, run: Run) -> None:
+        for metric, mode in self.modes.items():
+            value, sign = run.metric(metric), -1 if mode == "max" else 1
+            best = self.best[metric]
+            rank = bisect([sign * other for other, _ in best], sign * value)
+            if rank == self.top or math.isnan(value):
+                continue
+            best.insert(rank, (value, run.iter))
+            del best[self.top :]
+            names = self.names(metric)
+            down = {names[k]: best[k][1] for k in range(rank + 1, len(best))}
+            run.save_checkpoint(names[rank], moved=down, keep=self.keep)
 
-    def after_save_checkpoint(self, run: Run) -> None:
-        run.prune_checkpoints(self.keep)
+    def on_exception(self, run: Run) -> None:
+        if self.after_errors:
+            run.save_checkpoint("exception")
+
+    def names(self, metric: str) -> list[str]:
+        """Return what the best by a metric go by, the best first."""
+        first = "best" if len(self.modes) == 1 else f"best-{metric.replace('/', '_')}"
+        return [first, *(f"{first}-{k}" for k in range(2, self.top + 1))]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best}
+        return {"best": {metric: list(best) for metric, best in self.best.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best = state["best"]
+        self.best |= {metric: best[: self.top] for metric, best in state["best"].items() if metric in self.best}

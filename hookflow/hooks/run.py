@@ -66,14 +66,14 @@ class Run(Protocol):
     def stop(self, reason: str) -> None:
         """End the training at the next boundary: after this iteration, or after this epoch's validation."""
 
-    def save_checkpoint(self, *names: str) -> None:
+    def save_checkpoint(self, *names: str, moved: Mapping[str, int] = ..., keep: int | None = None) -> None:
         """Save the state at the next boundary, to go by `names` ("last" if there are none).
 
-        That is after this iteration, this epoch's validation, the end of training, or the test.
+        That is after this iteration, this epoch's validation, the end of training, or the test; asked for at
+        `on_exception`, it is what stands then, and no run goes on from it. With that, `moved` gives names to
+        checkpoints that stand, by their iteration. `keep` is how many of the newest whole ones stay, beside those that
+        bear a name; all of them if nobody says. It does not wait for the disk.
         """
-
-    def prune_checkpoints(self, keep: int) -> None:
-        """Remove all but the `keep` newest checkpoints that are whole; those that bear a name stay."""
 
     def metric(self, name: str) -> float:
         """Return a metric of the latest validation. Raises UserError with the nearest name when there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
@@ -38,8 +39,10 @@ class Throughput(Hook):
     def after_val(self) -> None:
         self.began += time.perf_counter() - self.paused
 
-    before_save_checkpoint = before_val
-    after_save_checkpoint = after_val
+    def around_save_checkpoint(self) -> Iterator[None]:
+        self.before_val()
+        yield
+        self.after_val()
 
     def after_train_iter(self, run: Run) -> None:
         self.samples += run.batch_size

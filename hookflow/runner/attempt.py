@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.build import Parts, build
+from hookflow.runner.changes import changed_hooks
 from hookflow.runner.checkpoint import CheckpointStore
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.device import describe
@@ -24,27 +26,32 @@ from hookflow.runner.runner import Runner
 from hookflow.runner.source import close
 
 
-def carry_out(run_dir: RunDir, recorder: Recorder, control: Control, *, resume: bool) -> Stop:
+def carry_out(
+    run_dir: RunDir, recorder: Recorder, control: Control, *, resume: bool, allow_changed_hooks: bool
+) -> Stop:
     """Build and run what stands in `run_dir`, from its newest checkpoint if `resume`; return why it ended.
 
-    Whatever raises goes through; `recorder` has been told of a hook that did.
+    Whatever raises goes through; `recorder` has been told of a hook that did. Raises UserError when the hooks are not
+    those of the checkpoint, unless that is allowed.
     """
 
     def say(text: str, level: str = "info") -> None:
         recorder.put("message", level=level, source="hookflow", text=text)
 
-    plan = Plan.from_json(json.loads(run_dir.plan.read_text("utf-8")))
+    texts = {path.name: path.read_text("utf-8") for path in (run_dir.pipeline, run_dir.plan)}
+    plan = Plan.from_json(json.loads(texts[run_dir.plan.name]))
     loaded = _load(run_dir)
-    parts = build(loaded, plan, Path(run_dir.describe()["base"]), say)
-    store = CheckpointStore(run_dir.checkpoints)
+    store = CheckpointStore(run_dir.checkpoints, texts)
     store.clear_leftovers()
-    checkpoint = None
-    if resume:
-        checkpoint, passed_over = store.newest_good()
-        for line in passed_over:
-            say(line, "warn")
-        if checkpoint is None:
-            say("there is no checkpoint to resume from: starting at the beginning", "warn")
+    checkpoint = _to_resume(store, say) if resume else None
+    if checkpoint is not None:
+        changes = changed_hooks(checkpoint, loaded.pipeline, plan)
+        if changes and not allow_changed_hooks:
+            raise UserError(changes)
+        for change in changes:
+            say(change.message, "warn")
+        store.rewind(checkpoint)
+    parts = build(loaded, plan, Path(run_dir.describe()["base"]), say)
     _record_start(recorder, plan, parts, checkpoint)
     runner = Runner(parts, plan, run_dir, store, recorder, control)
     try:
@@ -53,6 +60,15 @@ def carry_out(run_dir: RunDir, recorder: Recorder, control: Control, *, resume: 
         for source in parts.data.values():
             close(source)
     return stop or Stop("every iteration is done", "finished", 0, save=False)
+
+
+def _to_resume(store: CheckpointStore, say: Callable[..., None]) -> Path | None:
+    checkpoint, passed_over = store.newest_good()
+    for line in passed_over:
+        say(line, "warn")
+    if checkpoint is None:
+        say("there is no checkpoint to resume from: starting at the beginning", "warn")
+    return checkpoint
 
 
 def _load(run_dir: RunDir) -> Loaded:

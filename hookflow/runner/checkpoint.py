@@ -5,14 +5,18 @@
             model.pt          the model's state_dict, readable by plain PyTorch:
                               model.load_state_dict(torch.load("model.pt", weights_only=True))
             model_<hook>.pt   other weights that a hook has added, such as an average
-            training.pt       all else: optimizer, hooks, triggers, random generators, place in the data
+            optimizer.pt      the optimizer's state_dict
+            training.pt       all else: hooks, triggers, random generators, place in the data
+            pipeline.toml     what was run, and in which order hooks fired
+            plan.json
             manifest.json     format version, place in the run, and every file's size and SHA-256
         last -> it00000469
         best -> it00000469
 
 A checkpoint is written aside, flushed to disk and renamed; an old one goes only after the new one reads back. Names
-that begin with a dot are not whole: what a killed process leaves of them is cleared away by the next one. Reading
-never executes code: `torch.load` is held to `weights_only=True`.
+that begin with a dot are not whole: what a killed process leaves of them is cleared away by the next one. Checksums
+are taken of what is written, not of what the disk has made of it. Reading never executes code: `torch.load` is held to
+`weights_only=True`.
 """
 
 from __future__ import annotations
@@ -20,22 +24,23 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import shutil
-from collections.abc import Iterable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import IO, Any
+from pickle import UnpicklingError
+from typing import Any
 
 import torch
 
+from hookflow import __version__
 from hookflow.errors import Problem, UserError
+from hookflow.runner.manifest import EXCEPTION, MANIFEST, TRAINING, VERSION, damage, links, read_manifest, standing
 
-VERSION = 2
-MANIFEST = "manifest.json"
-REST = "training.pt"
-_NAME = re.compile(r"it(\d+)(?:\.(\d+))?")
+NOTHING: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,82 +51,95 @@ class Saved:
     bytes: int
 
 
-class CheckpointStore:
-    """The `checkpoints/` directory of a run."""
+class AbandonedError(Exception):
+    """Raised in the middle of a write that nobody waits for any more."""
 
-    def __init__(self, folder: Path) -> None:
+
+class CheckpointStore:
+    """The `checkpoints/` directory of a run. `texts` are files that go into every checkpoint, by name."""
+
+    def __init__(self, folder: Path, texts: Mapping[str, str] = NOTHING) -> None:
         self.folder = folder
+        self._texts = texts
         self._latest: Path | None = None
         self._whole: set[Path] = set()
+        self._abandoned = threading.Event()
 
     def clear_leftovers(self) -> None:
         """Remove what a process that was killed had begun to write, or to remove."""
-        for path in self.folder.glob(".it*"):
+        for path in [*self.folder.glob(".it*"), *self.folder.glob(f".{EXCEPTION}*")]:
             shutil.rmtree(path)
 
-    def save(self, state: Mapping[str, Any], names: Iterable[str], facts: Mapping[str, Any]) -> Saved:
+    def save(
+        self,
+        state: Mapping[str, Any],
+        names: Iterable[str],
+        facts: Mapping[str, Any],
+        moved: Mapping[str, int] = NOTHING,
+    ) -> Saved:
         """Write a checkpoint and let it go by `names`; `facts["it"]` names its directory.
 
-        Entries of `state` called "model" or "model_…" become files of their own. Raises OSError when it cannot be
-        written; the checkpoints that stand are none the worse for it.
+        `moved` gives other names to checkpoints that stand, by their iteration. Entries of `state` called "model…" or
+        "optimizer…" become files of their own. Raises OSError when it cannot be written; the checkpoints that stand
+        are none the worse for it.
         """
-        self.folder.mkdir(exist_ok=True)
         final = self._free(f"it{facts['it']:08d}")
-        aside = self.folder / f".{final.name}.{os.getpid()}"
-        aside.mkdir()
-        try:
-            size = _write_all(aside, state, facts)
-            aside.rename(final)
-        except BaseException:
-            shutil.rmtree(aside, ignore_errors=True)
-            raise
-        _flush_directory(self.folder)
+        there = {name: path.name for name, path in self.names().items() if path.exists()}
+        of = {self._iteration(path): path.name for path in reversed(self.all())}
+        named = there | {name: of[it] for name, it in moved.items() if it in of} | dict.fromkeys(names, final.name)
+        size = self._write(final, state, {**facts, "names": named})
         self._latest = final
-        for name in names:
-            self._name(name, final)
+        for name, target in named.items():
+            if there.get(name) != target:
+                self._link(name, target)
         return Saved(final, size)
 
-    def _free(self, name: str) -> Path:
-        """Return a directory that is not there yet: nothing is ever replaced, since it could be lost on the way."""
-        beside = (f"{name}.{n}" for n in count(1))
-        return next(path for each in chain([name], beside) if not (path := self.folder / each).exists())
+    def save_after_error(self, state: Mapping[str, Any], facts: Mapping[str, Any]) -> Saved:
+        """Write what stands after an error, apart from what a run goes on from; an older such one goes then."""
+        older = standing(self.folder, EXCEPTION)
+        final = self._free(f"{EXCEPTION}it{facts['it']:08d}")
+        size = self._write(final, state, facts)
+        for path in older:
+            self._remove(path)
+        return Saved(final, size)
 
-    def _name(self, name: str, target: Path) -> None:
-        link = self.folder / f".{name}.link"
-        link.unlink(missing_ok=True)
-        link.symlink_to(target.name)
-        link.replace(self.folder / name)
-        _flush_directory(self.folder)
+    def abandon(self) -> None:
+        """Let a write that is under way in another thread end soon, with AbandonedError; none begins any more."""
+        self._abandoned.set()
 
     def all(self) -> list[Path]:
         """Return the directories of all checkpoints, the one that is furthest in the run first."""
-        found = {path: match for path in self.folder.glob("it*") if (match := _NAME.fullmatch(path.name))}
-        return sorted(found, key=lambda path: [int(part or 0) for part in found[path].groups()], reverse=True)
+        return standing(self.folder)
 
     def names(self) -> dict[str, Path]:
         """Return what each name ("last", "best") stands for."""
-        links = (path for path in self.folder.glob("[!.]*") if path.is_symlink())
-        return {link.name: self.folder / link.readlink().name for link in links}
+        return links(self.folder)
+
+    def rewind(self, path: Path) -> None:
+        """Let every name stand for what it stood for when the checkpoint at `path` had been saved."""
+        then = {
+            name: target for name, target in read_manifest(path)["names"].items() if (self.folder / target).exists()
+        }
+        for name, target in self.names().items():
+            if name not in then:
+                (self.folder / name).unlink()
+            elif target.name == then[name]:
+                del then[name]
+        for name, there in then.items():
+            self._link(name, there)
 
     def prune(self, keep: int) -> None:
         """Remove all but the `keep` newest that are whole, once the latest reads back; those that bear a name stay."""
-        standing = self.all()
-        latest = self._latest or next(iter(standing), None)
+        every = self.all()
+        latest = self._latest or next(iter(every), None)
         if latest is None or damage(latest):
             return
         self._whole.add(latest)
-        whole = (path for path in standing if path in self._whole or self._found_whole(path))
+        whole = (path for path in every if path in self._whole or self._found_whole(path))
         spared = {latest, *islice(whole, keep), *self.names().values()}
-        for path in standing:
+        for path in every:
             if path not in spared:
-                gone = path.with_name(f".{path.name}.gone")
-                path.rename(gone)  # first, for then it is no checkpoint any more, not even half of one
-                shutil.rmtree(gone)
-
-    def _found_whole(self, path: Path) -> bool:
-        if not damage(path):
-            self._whole.add(path)
-        return path in self._whole
+                self._remove(path)
 
     def newest_good(self) -> tuple[Path | None, list[str]]:
         """Return the newest checkpoint that is whole, and a line on each damaged one that was passed over.
@@ -139,59 +157,123 @@ class CheckpointStore:
             raise UserError([Problem(line.partition(";")[0], hint=hint) for line in passed_over])
         return None, passed_over
 
+    def _write(self, final: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> int:
+        """Write all files aside, then let them stand as `final`; return how many bytes they have."""
+        self.folder.mkdir(exist_ok=True)
+        aside = self.folder / f".{final.name}.{os.getpid()}"
+        aside.mkdir()
+        try:
+            files = {name: _write(aside / name, write, self._abandoned) for name, write in self._contents(state)}
+            versions = {"hookflow": __version__, "torch": torch.__version__}
+            manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}
+            _write(aside / MANIFEST, _text(json.dumps(manifest, indent=1)), self._abandoned)
+            _flush_directory(aside)
+            aside.rename(final)
+        except BaseException:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise
+        _flush_directory(self.folder)
+        return sum(entry["bytes"] for entry in files.values())
 
-def damage(path: Path) -> str:
-    """Say what is wrong with a checkpoint's files; an empty string when they are what was written."""
-    try:
-        manifest = json.loads((path / MANIFEST).read_text())
-        if manifest["version"] != VERSION:
-            return f"format version {manifest['version']}, this hookflow reads {VERSION}"
-        for name, entry in manifest["files"].items():
-            if _digest(path / name) != entry["sha256"]:
-                return f"{name} is not what was written"
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return f"{MANIFEST}: {error}" if not isinstance(error, FileNotFoundError) else f"{error.filename} is missing"
-    return ""
+    def _contents(self, state: Mapping[str, Any]) -> Iterable[tuple[str, Callable[[Any], object]]]:
+        """Yield the name of each file, and what writes it."""
+        apart = [key for key in state if key.startswith(("model", "optimizer"))]
+        for key in apart:
+            yield f"{key}.pt", _tensors(state[key])
+        yield TRAINING, _tensors({key: value for key, value in state.items() if key not in apart})
+        for name, text in self._texts.items():
+            yield name, _text(text)
+
+    def _free(self, name: str) -> Path:
+        """Return a directory that is not there yet: nothing is ever replaced, since it could be lost on the way."""
+        beside = (f"{name}.{n}" for n in count(1))
+        return next(path for each in chain([name], beside) if not (path := self.folder / each).exists())
+
+    def _iteration(self, path: Path) -> int:
+        return int(path.name.removeprefix("it").partition(".")[0])
+
+    def _link(self, name: str, target: str) -> None:
+        link = self.folder / f".{name}.link"
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        link.replace(self.folder / name)
+        _flush_directory(self.folder)
+
+    def _found_whole(self, path: Path) -> bool:
+        if not damage(path):
+            self._whole.add(path)
+        return path in self._whole
+
+    def _remove(self, path: Path) -> None:
+        gone = path.with_name(f".{path.name}.gone")
+        path.rename(gone)  # first, for then it is no checkpoint any more, not even half of one
+        shutil.rmtree(gone)
 
 
 def read(path: Path, device: torch.device) -> dict[str, Any]:
     """Return the state that `save` was given, with tensors of the weights on `device`.
 
-    Raises UserError when the checkpoint is damaged.
+    Raises UserError when the checkpoint is damaged, or holds what would run code.
     """
     if wrong := damage(path):
         raise UserError(Problem(f"checkpoint {path} is damaged: {wrong}"))
-    state = dict(torch.load(path / REST, map_location="cpu", weights_only=True))
-    for name in json.loads((path / MANIFEST).read_text())["files"]:
-        if name != REST:
-            state[Path(name).stem] = torch.load(path / name, map_location=device, weights_only=True)
+    state = dict(read_tensors(path / TRAINING, torch.device("cpu")))
+    for name in read_manifest(path)["files"]:
+        if name.endswith(".pt") and name != TRAINING:
+            state[Path(name).stem] = read_tensors(path / name, device if name.startswith("model") else CPU)
     return state
 
 
-def _write_all(folder: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> int:
-    """Write the files of a checkpoint and the manifest; return how many bytes the files have."""
-    weights = {key: value for key, value in state.items() if key == "model" or key.startswith("model_")}
-    for key, value in weights.items():
-        _write(folder / f"{key}.pt", value)
-    _write(folder / REST, {key: value for key, value in state.items() if key not in weights})
-    sizes = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
-    files = {name: {"bytes": size, "sha256": _digest(folder / name)} for name, size in sizes.items()}
-    with (folder / MANIFEST).open("w") as file:
-        json.dump({"version": VERSION, **facts, "files": files}, file, indent=1)
-        _to_disk(file)
-    _flush_directory(folder)
-    return sum(sizes.values())
+CPU = torch.device("cpu")
 
 
-def _write(path: Path, value: Any) -> None:
+def read_tensors(path: Path, device: torch.device) -> Any:
+    """Return what `torch.save` has written, without running code. Raises UserError when it is something else."""
+    try:
+        return torch.load(path, map_location=device, weights_only=True)
+    except UnpicklingError as error:
+        said = str(error).partition("WeightsUnpickler error: ")[2].partition("\n")[0] or "it cannot be unpickled"
+        hint = "only tensors, numbers, strings, lists and dicts are read; it may be an attack, and is left alone"
+        raise UserError(Problem(f"{path} holds more than data: {said}", hint=hint)) from None
+    except (RuntimeError, EOFError, ValueError) as error:
+        said = f"{path} is no file that torch.save has written: {str(error).partition(chr(10))[0]}"
+        raise UserError(Problem(said)) from None
+
+
+class _Digesting:
+    """A file that is written from the beginning to the end, and its checksum on the way."""
+
+    def __init__(self, file: Any, abandoned: threading.Event) -> None:
+        self._file = file
+        self._abandoned = abandoned
+        self.digest = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        if self._abandoned.is_set():
+            raise AbandonedError
+        self.digest.update(data)
+        return int(self._file.write(data))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _write(path: Path, write: Callable[[Any], object], abandoned: threading.Event) -> dict[str, Any]:
+    """Let `write` fill the file, bring it to the disk, and return its size and checksum."""
     with path.open("wb") as file:
-        torch.save(value, file)
-        _to_disk(file)
+        digesting = _Digesting(file, abandoned)
+        write(digesting)
+        file.flush()
+        os.fsync(file.fileno())
+        return {"bytes": file.tell(), "sha256": digesting.digest.hexdigest()}
 
 
-def _to_disk(file: IO[Any]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
+def _tensors(value: Any) -> Callable[[Any], object]:
+    return lambda file: torch.save(value, file)
+
+
+def _text(text: str) -> Callable[[Any], object]:
+    return lambda file: file.write(text.encode())
 
 
 def _flush_directory(path: Path) -> None:
@@ -200,8 +282,3 @@ def _flush_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -38,14 +38,15 @@ def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
     )
 
 
-def start(run_dir: RunDir, *, resume: bool = False) -> subprocess.Popen[bytes]:
+def start(run_dir: RunDir, *options: str) -> subprocess.Popen[bytes]:
     """Start the training process in a session of its own, so that losing this terminal does it no harm.
 
+    `options` are those of `hookflow.runner.process.main`.
     What it prints goes to the run's `output.log`. A signal that reaches it before it listens waits until it does.
     Raises UserError when the run is being carried out already.
     """
     lock = claim(run_dir)
-    command = [sys.executable, "-m", "hookflow.runner", str(run_dir.path), *(["--resume"] if resume else [])]
+    command = [sys.executable, "-m", "hookflow.runner", str(run_dir.path), *options]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which a child process inherits
     try:
         with run_dir.output.open("ab") as output:

@@ -16,7 +16,7 @@ from hookflow.runner.control import Control, Stop
 from hookflow.runner.recorder import Recorder
 
 
-def train(run_dir: RunDir, *, resume: bool = False) -> int:
+def train(run_dir: RunDir, *, resume: bool = False, allow_changed_hooks: bool = False) -> int:
     """Carry out the run whose pipeline and plan stand in `run_dir`; return the exit code.
 
     0: finished or stopped as asked; 1: something raised; 2: the user's mistake; 130 (SIGINT) and 143 (SIGTERM,
@@ -31,7 +31,7 @@ def train(run_dir: RunDir, *, resume: bool = False) -> int:
         control.listen()
         from hookflow.runner.attempt import carry_out
 
-        stop = carry_out(run_dir, recorder, control, resume=resume)
+        stop = carry_out(run_dir, recorder, control, resume=resume, allow_changed_hooks=allow_changed_hooks)
     except BaseException as error:
         control.cover_ears()
         stop = _ended_by(error, control, recorder)
@@ -56,8 +56,10 @@ def _ended_by(error: BaseException, control: Control, recorder: Recorder) -> Sto
 
 
 def main() -> None:
-    """`python -m hookflow.runner RUN_DIR [--resume]`: what `hookflow run` starts."""
+    """`python -m hookflow.runner RUN_DIR [--resume] [--allow-changed-hooks]`: what `hookflow run` starts."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a hook prints is seen at once, and not lost with the process
-    arguments = [a for a in sys.argv[1:] if a != "--resume"]
-    raise SystemExit(train(RunDir(Path(arguments[0])), resume="--resume" in sys.argv))
+    path, *options = sys.argv[1:]
+    raise SystemExit(
+        train(RunDir(Path(path)), resume="--resume" in options, allow_changed_hooks="--allow-changed-hooks" in options)
+    )

@@ -24,7 +24,7 @@ class Judged:
     def metric(self, name: str) -> float:
         return self.metrics[name]
 
-    def save_checkpoint(self, *names: str) -> None:
+    def save_checkpoint(self, *names: str, **options: object) -> None:
         self.saved += names
 
     def stop(self, reason: str) -> None:

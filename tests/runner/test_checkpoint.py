@@ -18,7 +18,8 @@ import torch
 from hookflow.errors import UserError
 from hookflow.graph.points import POINTS
 from hookflow.runner import checkpoint
-from hookflow.runner.checkpoint import CheckpointStore, damage, read
+from hookflow.runner.checkpoint import CheckpointStore, read
+from hookflow.runner.manifest import TRAINING, damage
 from hookflow.runner.state import check_storable
 from tests.conftest import NewRun, records
 
@@ -93,10 +94,10 @@ def test_a_full_disk_leaves_nothing_half_done(store: CheckpointStore, monkeypatc
     first = save(store, 1, "last")
     written = checkpoint._write
 
-    def fail_late(path: Path, value: Any) -> None:
-        if path.name == checkpoint.REST:
+    def fail_late(path: Path, *arguments: Any) -> Any:
+        if path.name == TRAINING:
             raise OSError(errno.ENOSPC, "No space left on device")
-        written(path, value)
+        return written(path, *arguments)
 
     monkeypatch.setattr(checkpoint, "_write", fail_late)
     with pytest.raises(OSError, match="No space left"):

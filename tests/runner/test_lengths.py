@@ -58,7 +58,7 @@ def test_a_run_resumed_within_an_epoch_is_inside_of_what_the_epoch_had_entered(
 ) -> None:
     trace, marks = tmp_path / "trace", tmp_path / "marks"
     around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
-    each = 'hooks.checkpoint.points=["after_train_iter", "after_save_checkpoint"]'
+    each = 'hooks.checkpoint.points=["after_train_iter"]'
     run_dir = new_run(around, each, TRACER % trace, swap=("max_epochs = 3", "max_iters = 7"))
     assert train_here(run_dir) == 0
     run_dir.pipeline.write_text(run_dir.pipeline.read_text().replace("max_iters = 7", "max_iters = 10"))
