@@ -42,6 +42,17 @@ class Teller:
 teller = Teller()
 
 
+class Counter:
+    """Makes objects that are called, each with a state of its own."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.count = start
+
+    def __call__(self, run: Any) -> None:
+        self.count += 1
+        run.say(f"call {self.count}")
+
+
 class Listed:
     """Is made with a list of arguments; its methods take things in ways of their own."""
 

@@ -11,7 +11,18 @@ from hookflow.graph.compile import compile_plan
 from hookflow.graph.node import Bound, Node, Wish
 from hookflow.graph.plan import PHASES, EdgeKind, Plan, PlannedHook, Trigger
 from hookflow.graph.points import Points
-from hookflow.hooks.inspect import Fault, Method, about, function_at, methods, slots, wrong_arguments, wrong_attributes
+from hookflow.hooks.inspect import (
+    Fault,
+    Method,
+    about,
+    function_at,
+    makes_callables,
+    methods,
+    object_at,
+    slots,
+    wrong_arguments,
+    wrong_attributes,
+)
 from hookflow.hooks.own_points import own_points
 from hookflow.hooks.registry import rivals, short_names
 from hookflow.pipeline.load import Loaded
@@ -141,7 +152,7 @@ class _Declared:
             found = [bound for k, item in enumerate(self.said.points) for bound in self._stated(k, item)]
             self._refuse_twice(found)
             return found
-        if not isinstance(self.hook, type):
+        if not self.methods and (not isinstance(self.hook, type) or makes_callables(self.hook)):
             said = f'hook "{self.name}" is a plain function, which does not say where it belongs'
             self.problems.append(Problem(said, self.where, 'name its points: points = ["after_train_epoch"]'))
         wanted = getattr(self.hook, "points", None)
@@ -154,7 +165,7 @@ class _Declared:
         if spec.at not in self.points.names:
             hint = nearest(spec.at, self.points.names)
             self.problems.append(Problem(f'there is no point "{spec.at}"', where, hint))
-        elif isinstance(self.hook, type):
+        elif isinstance(self.hook, type) and (self.methods or not makes_callables(self.hook)):
             chosen = [method for method in self.methods if spec.at == method.name]
             if not chosen:
                 has = dict.fromkeys(method.name for method in self.methods)
@@ -164,7 +175,10 @@ class _Declared:
         elif spec.at.startswith("around_"):
             self.problems.append(Problem(f"a plain function cannot stand {spec.at}; a class can", where))
         else:
-            method, faults = function_at(self.hook, spec.at, self.said.args, self.points)
+            if isinstance(self.hook, type):
+                method, faults = object_at(self.hook, spec.at, self.points)
+            else:
+                method, faults = function_at(self.hook, spec.at, self.said.args, self.points)
             self._told(faults, where)
             return [self._bound(method, spec, f"points.{k}")]
         return []

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any, Literal
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -63,7 +64,7 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Fault]]:
         takes = _takes(function, offers)[1:]
         faults += _not_offered(called, takes, places[0][0], offers)
         found += (Method(point, name, half, takes) for point, half in places)
-    if not found and not faults:
+    if not found and not faults and not makes_callables(hook):
         faults.append((f"{hook.__name__} has no method named like a point, so it would never fire", ""))
     return found, faults
 
@@ -103,6 +104,18 @@ def wrong_attributes(hook: type, points: Points) -> Iterator[Fault]:
                 if name not in points.names or not hasattr(hook, name):
                     has = [known for known in points.names if hasattr(hook, known)]
                     yield f'{hook.__name__}.points names "{name}", for which it has no method', nearest(name, has)
+
+
+def makes_callables(hook: type) -> bool:
+    """Say whether the objects of a class can be called, as plain functions are."""
+    return any("__call__" in vars(base) for base in hook.__mro__)
+
+
+def object_at(hook: type, point: str, points: Points) -> tuple[Method, list[Fault]]:
+    """Return a call of the class's object as the method of a hook at `point`."""
+    offers = points[point].offers
+    takes = _takes(hook.__call__, offers)[1:]
+    return Method(point, "", "whole", takes), _not_offered(hook.__name__, takes, point, offers)
 
 
 def function_at(
@@ -238,5 +251,9 @@ def argument_type(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:
 
 @cache
 def _type_of(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:
-    annotation = typing.get_type_hints(function, include_extras=True).get(name, Any)
+    only = SimpleNamespace(__annotations__={name: getattr(function, "__annotations__", {}).get(name, Any)})
+    try:
+        annotation = typing.get_type_hints(only, getattr(function, "__globals__", {}), include_extras=True)[name]
+    except NameError:
+        annotation = Any  # its module imports the type for type checkers alone
     return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
