@@ -29,7 +29,7 @@ This is the loop that the runner walks; a test holds the two together:
                     after_val
                 when asked for:
                     before_save_checkpoint        # complete, not yet written
-                    after_save_checkpoint         # safe on disk
+                    after_save_checkpoint         # safe on disk: at a later boundary
         after_train
         before_test
             before_test_epoch
@@ -43,6 +43,11 @@ This is the loop that the runner walks; a test holds the two together:
 
 What the counters say, at every point: `run.iter` is the number of training iterations that are done and `run.epoch`
 the number of epochs that are done. Both step forward just before `after_train_iter` and `after_train_epoch` fire.
+
+A checkpoint is written beside the training. `after_save_checkpoint` says that it is safe on disk, and fires at the
+first boundary (between two iterations, say) after that; at the latest before the next `before_save_checkpoint`, and
+before `after_run`. What it offers is the copy that was written; `run.iter` may have gone on. The second half of
+`around_save_checkpoint` does not wait for that: it runs as soon as the state has been copied.
 
 Inside the network, on the modules that a binding's `modules` picks (PyTorch's own hooks, with its semantics: what a
 hook returns replaces what it was offered). They fire in the iterations of training alone, not in validation or test,

@@ -13,15 +13,15 @@ def final_state(run_dir: RunDir) -> dict[str, object]:
     return read(CheckpointStore(run_dir.checkpoints).names()["last"], torch.device("cpu"))
 
 
-def curve(run_dir: RunDir) -> dict[tuple[object, str], float]:
-    """Return what was logged and measured, by iteration and name; what was logged again after a resume counts."""
+def curve(run_dir: RunDir) -> dict[tuple[object, object, str], float]:
+    """Return what was logged and measured, by place and name; what was logged again after a resume counts."""
     logged = {
-        (record["it"], name): value
+        (record["it"], record.get("split"), name): value
         for record in records(run_dir)
         if record["k"] in ("scalars", "metrics")
         for name, value in record["v"].items()  # type: ignore[attr-defined]
     }
-    return {key: value for key, value in logged.items() if key[1] != "samples_per_s"}
+    return {key: value for key, value in logged.items() if key[2] != "samples_per_s"}
 
 
 def assert_same(one: object, other: object, at: str = "state") -> None:
