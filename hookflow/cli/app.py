@@ -44,7 +44,7 @@ def main() -> None:
     """Run the command line. A user's mistake is printed as such and exits with 2, without a traceback."""
     gc.set_threshold(50_000)  # importing makes objects that stay: to search them for garbage is a tenth of the start
     try:
-        app()
+        app(prog_name="hookflow")  # by which completion asks, too, whatever started it
     except UserError as error:
         colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         print(error.show(colour), file=sys.stderr)
