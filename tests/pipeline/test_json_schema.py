@@ -63,8 +63,8 @@ def test_whatever_the_loader_takes_is_valid(pipeline: Pipeline) -> None:
 
 
 BEYOND = {
-    "ambiguous_with", "broken_hook_file", "class_attributes", "components", "condition", "cycle", "cycle_of_class", "cycles",
-    "edge_to_unknown", "extends_circle", "extends_itself", "extends_missing", "extends_mistaken_hooks",
+    "ambiguous_with", "broken_hook_file", "class_attributes", "components", "condition", "cycle", "cycle_of_class",
+    "cycles", "edge_to_unknown", "extends_circle", "extends_itself", "extends_missing", "extends_mistaken_hooks",
     "extends_unparsable", "hook_methods", "own_point_of_nobody", "own_points", "requires",
     "requires_optional", "slots_of_class", "unknown_hook", "unknown_point", "unresolved",
 }  # fmt: skip
