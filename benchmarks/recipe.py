@@ -42,7 +42,7 @@ def main() -> None:
     assert pipeline.data.val is not None and pipeline.run.max_epochs is not None
     training = cifar10(**sources, **pipeline.data.train.args)
     validation = cifar10(**sources, **pipeline.data.val.args)
-    model = AirNet(**pipeline.model.args)
+    model = AirNet(**pipeline.models["model"].args)
     task = Classification(**pipeline.task.args)
     with torch.no_grad():
         model.whiten.weight.copy_(whitening(training.sample(PICTURES), model.whiten.weight.shape))
@@ -87,7 +87,7 @@ def train(
     pipeline: Pipeline, model: nn.Module, task: Classification, source: Pictures, average: Average
 ) -> Iterator[float]:
     """Train; yield for each epoch its number of iterations times the fastest of them, in seconds."""
-    optimizer = make_optimizer(pipeline.optimizer, model)
+    optimizer = make_optimizer(pipeline.optimizers["optimizer"], model)
     schedule = LRSchedule(**pipeline.hooks["lr_schedule"].args)
     max_norm = pipeline.hooks["grad_clip"].args["max_norm"]
     epochs = pipeline.run.max_epochs or 0

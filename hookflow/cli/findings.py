@@ -17,7 +17,7 @@ from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.links import Reason, bound_points, neighbours
 from hookflow.graph.plan import Binding, GivenWay, Plan
 from hookflow.pipeline.load import Loaded
-from hookflow.pipeline.schema import Pipeline
+from hookflow.pipeline.schema import Component, Pipeline
 
 COUNTED = 1000
 """How many ambiguous pairs are looked for; where thousands of hooks write one slot, so are the pairs."""
@@ -131,9 +131,9 @@ class Findings:
 
 def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     yield pipeline.run.name, _length(pipeline)
-    yield "model", pipeline.model.use
+    yield "model", _each(pipeline.models)
     yield "task", pipeline.task.use
-    yield "optimizer", pipeline.optimizer.use
+    yield "optimizer", _each(pipeline.optimizers)
     data = {"train": pipeline.data.train, "val": pipeline.data.val, "test": pipeline.data.test}
     yield "data", ", ".join(f"{split} {part.use}" if part else f"no {split}" for split, part in data.items())
     off = [name for name, hook in pipeline.hooks.items() if not hook.enabled]
@@ -144,10 +144,16 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
         yield "order", _order(reasons, plan.shuffle)
 
 
+def _each(parts: Mapping[str, Component]) -> str:
+    """Return what is used, each with its name where there are several."""
+    return ", ".join(f"{name} {part.use}" if len(parts) > 1 else part.use for name, part in parts.items())
+
+
 def _length(pipeline: Pipeline) -> str:
     run = pipeline.run
     unit, length = ("epoch", run.max_epochs) if run.max_epochs else ("iteration", run.max_iters or 0)
-    every = f"each {unit}" if run.val_every == 1 else f"every {run.val_every} {unit}s"
+    often, what = run.validates.value, {"ep": "epoch", "it": "iteration"}[run.validates.unit]
+    every = f"each {what}" if often == 1 else f"every {often:,} {what}s"
     validation = f", validation after {every}" if pipeline.data.val else ""
     return f"{_count(length, unit)}{validation}{', then the test' if run.test else ''}"
 

@@ -13,20 +13,23 @@ from math import ceil, inf
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.plan import Trigger as Written
 from hookflow.graph.points import Point
-from hookflow.pipeline.schema import Pipeline
+from hookflow.pipeline.schema import Interval, Pipeline
 from hookflow.pipeline.units import Amount, parse_amount
+
+
+EACH_EPOCH = Interval(1, "ep")
 
 
 @dataclass(frozen=True, slots=True)
 class Length:
     """How long a run is: in epochs or in iterations, as the pipeline says; the other where it can be known.
 
-    `val_every` counts epochs where the length is given in them, else iterations.
+    Validation comes every `val_every`, and at the end.
     """
 
     max_epochs: int | None
     max_iters: int | None
-    val_every: int = 1
+    val_every: Interval = EACH_EPOCH
     validates: bool = True
     tests: bool = False
     iters_per_epoch: int | None = None
@@ -35,7 +38,7 @@ class Length:
     def of(cls, pipeline: Pipeline, iters_per_epoch: int | None = None) -> Length:
         """Return that of a pipeline; how many batches an epoch has, only its data knows."""
         run, data = pipeline.run, pipeline.data
-        return cls(run.max_epochs, run.max_iters, run.val_every, data.val is not None, run.test, iters_per_epoch)
+        return cls(run.max_epochs, run.max_iters, run.validates, data.val is not None, run.test, iters_per_epoch)
 
     @property
     def totals(self) -> Mapping[str, Fraction]:
@@ -114,7 +117,12 @@ def _visits(point: Point, length: Length) -> _Visits:
         start = 0 if point.name in ("before_run", "before_train") else int(end)
         return _Visits(int("test" not in point.name or length.tests), unit, start)
     if point.name in _VALIDATIONS:
-        return _Visits(ceil(end / length.val_every) * length.validates, unit, length.val_every, length.val_every, end)
+        every, unit = length.val_every
+        if not length.validates:
+            return _Visits(0)
+        if unit not in totals:
+            return _Visits(None, "")
+        return _Visits(ceil(totals[unit] / every), unit, every, every, totals[unit])
     absent = ("val" in point.name and not length.validates) or ("test" in point.name and not length.tests)
     return _Visits(0 if absent and point.kind != "own" else None, "")
 

@@ -19,6 +19,7 @@ SLOTS: dict[str, str] = {
     "lr": "the learning rates of the parameter groups",
     "metrics": "what a validation or test has found",
     "checkpoint": "the state that is about to be saved, or has been read",
+    "course": "whether and how the training goes on: a skipped batch or step, the end of an epoch or of the run",
     "rng": "the random generators",
 }
 

@@ -18,6 +18,7 @@ class EarlyStop(Hook):
 
     phase = "late"
     reads = ("metrics",)
+    writes = ("course",)
 
     def __init__(
         self,

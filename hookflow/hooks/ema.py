@@ -18,6 +18,8 @@ class EMA(Hook):
 
     The average starts as a copy of the weights and, so that it soon forgets them, at step n moves by no less than
     1 / (n + 1). A checkpoint keeps it as `model_<hook's name>`, a plain state_dict beside the trained weights.
+
+    Where there are several models it averages all of them, or `model` alone; at each step of an optimizer of theirs.
     """
 
     reads: ClassVar[Slots] = {
@@ -35,21 +37,23 @@ class EMA(Hook):
         self,
         decay: Annotated[float, Field(gt=0, lt=1, description="share of the average that a step keeps")] = 0.999,
         every: Annotated[int, Field(ge=1, description="iterations between two updates")] = 1,
+        model: Annotated[str | None, Field(description="which of several models; all of them if left out")] = None,
     ) -> None:
         self.decay = decay
         self.every = every
+        self.model = model
         self.updates = 0
         self.average: dict[str, Any] = {}
         self.weights: list[Any] = []
 
     def before_train(self, run: Run) -> None:
-        weights = _floating(run.model)
+        weights = _floating(self._model(run))
         if not self.average:
             self.average = {name: tensor.clone() for name, tensor in weights.items()}
         self.weights = [weights[name] for name in self.average]
 
     def after_optimizer_step(self, run: Run) -> None:
-        if (run.iter + 1) % self.every:
+        if (run.iter + 1) % self.every or run.stepped(self.model) is None:
             return
         import torch
 
@@ -58,15 +62,15 @@ class EMA(Hook):
         with torch.no_grad():
             torch._foreach_lerp_(list(self.average.values()), self.weights, weight)
 
-    def around_val(self) -> Iterator[None]:
-        self._swap()
+    def around_val(self, run: Run) -> Iterator[None]:
+        self._swap(run)
         yield
-        self._swap()
+        self._swap(run)
 
     around_test = around_val
 
     def before_save_checkpoint(self, run: Run, checkpoint: dict[str, Any]) -> None:
-        checkpoint[f"model_{self.name}"] = dict(run.model.state_dict()) | self.average
+        checkpoint[f"model_{self.name}"] = dict(self._model(run).state_dict()) | self.average
 
     def after_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         saved = checkpoint.get(f"model_{self.name}")
@@ -79,9 +83,14 @@ class EMA(Hook):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.updates = state["updates"]
 
-    def _swap(self) -> None:
+    def _model(self, run: Run) -> Any:
+        return run.model if self.model is None else run.models[self.model]
+
+    def _swap(self, run: Run) -> None:
         """Exchange the weights with their average, in place: whoever holds the tensors sees the other ones."""
-        for weight, average in zip(self.weights, self.average.values(), strict=True):
+        weights = _floating(self._model(run))
+        for name, average in self.average.items():
+            weight = weights[name]
             kept = weight.clone()
             weight.copy_(average)
             average.copy_(kept)

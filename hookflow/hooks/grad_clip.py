@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class GradClip(Hook):
-    """Scales all gradients down together when their norm exceeds `max_norm`, and logs the norm before that."""
+    """Scales all gradients down together when their norm exceeds `max_norm`, and logs the norm before that.
+
+    Where several optimizers step one after the other, each step is bounded by itself; or that of `model` alone.
+    """
 
     reads = ("grads",)
     writes = ("grads",)
@@ -21,10 +24,14 @@ class GradClip(Hook):
     def __init__(
         self,
         max_norm: Annotated[float, Field(gt=0, description="the largest Euclidean norm of all gradients together")],
+        model: Annotated[str | None, Field(description="which of several models; each if left out")] = None,
     ) -> None:
         self.max_norm = max_norm
+        self.model = model
 
     def before_optimizer_step(self, run: Run) -> None:
         from torch.nn.utils import clip_grad_norm_
 
-        run.log("grad_norm", clip_grad_norm_(run.model.parameters(), self.max_norm))
+        model = run.stepped(self.model)
+        if model is not None:
+            run.log("grad_norm", clip_grad_norm_(model.parameters(), self.max_norm))

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class Log(Hook):
     """Logs the loss, every other single number among the task's outputs, and the learning rate.
 
-    The rate is that of the last parameter group, which holds what the pipeline gives no group of its own.
+    The rate is that of the last parameter group, which holds what the pipeline gives no group of its own; several
+    optimizers have one each, `lr/<name>`.
 
     Numbers that live on the device are copied over later by somebody who may wait; the training does not.
     """
@@ -36,7 +37,8 @@ class Log(Hook):
             wanted = name in self.only if self.only is not None else _is_number(value)
             if wanted:
                 run.log(name, value)
-        run.log("lr", run.optimizer.param_groups[-1]["lr"])
+        for name, optimizer in run.optimizers.items():
+            run.log("lr" if len(run.optimizers) == 1 else f"lr/{name}", optimizer.param_groups[-1]["lr"])
 
 
 def _is_number(value: Any) -> bool:

@@ -39,8 +39,9 @@ class LRSchedule(Hook):
 
     def before_train_iter(self, run: Run) -> None:
         factor = self.factor(run.iter / run.max_iters)
-        for group in run.optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * factor
+        for optimizer in run.optimizers.values():
+            for group in optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * factor
 
     def factor(self, done: float) -> float:
         """Return the factor when `done` (0 to 1) of the run is over."""

@@ -26,12 +26,16 @@ class Run(Protocol):
     max_epochs: int | None
     """Epochs of the whole run; None in the iteration-based loop."""
     iters_per_epoch: int
-    """Batches in one pass over the training data."""
+    """Iterations in one pass over the training data: its batches, or groups of `accumulate` of them."""
     batch_size: int
-    """Examples in the batch at hand."""
+    """Examples in the batch at hand; from `before_optimizer_step` on, in all batches of the iteration."""
     device: torch.device
     model: nn.Module
-    optimizer: torch.optim.Optimizer
+    """The network; where the pipeline has several, all of them in an `nn.ModuleDict`."""
+    models: Mapping[str, nn.Module]
+    """Every network by name; one that has none is "model"."""
+    optimizers: Mapping[str, torch.optim.Optimizer]
+    """Every optimizer by name; one that has none is "optimizer"."""
     task: Any
     data: Mapping[str, Any]
     """The data sources by split: "train", and "val" and "test" where the pipeline has them.
@@ -46,6 +50,16 @@ class Run(Protocol):
     """Every hook by name."""
     dir: Path
     """The run directory."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer. Raises UserError where there are several: they stand in `optimizers`, by name."""
+
+    def stepped(self, model: str | None = None) -> nn.Module | None:
+        """Return the network that the optimizer step at hand changes; of `model`, None when that is not it.
+
+        For `before_` and `after_optimizer_step`. Raises UserError when there is no such model.
+        """
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
         """Record a number (or a tensor of one element, which stays on the device until somebody else fetches it).
@@ -63,8 +77,26 @@ class Run(Protocol):
         with the nearest name when there is no such point, or when it offers more or less.
         """
 
+    # What changes the course of the training: for hooks that say so. Elsewhere, and at points where it would mean
+    # nothing, each raises UserError. `docs/loops.md` says what becomes of the points that follow.
+
+    def replace_batch(self, batch: Any) -> None:
+        """Let the task, and the hooks that fire after this one, have another batch; who calls it writes `batch`."""
+
+    def skip_batch(self) -> None:
+        """Compute nothing of the batch at hand, and go on with the next; who calls it writes `course`."""
+
+    def skip_step(self) -> None:
+        """Leave the weights as they are in this iteration; who calls it writes `course`."""
+
+    def stop_epoch(self, reason: str) -> None:
+        """End the epoch after this iteration, as if the data were at their end; who calls it writes `course`."""
+
     def stop(self, reason: str) -> None:
-        """End the training at the next boundary: after this iteration, or after this epoch's validation."""
+        """End the training at the next boundary: after this iteration, or after this epoch's validation.
+
+        Who calls it writes `course`.
+        """
 
     def save_checkpoint(self, *names: str, moved: Mapping[str, int] = ..., keep: int | None = None) -> None:
         """Save the state at the next boundary, to go by `names` ("last" if there are none).

@@ -63,9 +63,18 @@ def _table(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 def _united(options: list[Schema]) -> Schema:
-    """Return one schema for several, which are of different types, so that their keywords do not meet."""
+    """Return one schema for several, which are of different types, so that their keywords do not meet.
+
+    Of two tables, one is to be written alone and the other holds such ones by name: any key that the first does not
+    know is a name. Which keys must be there then depends on which of them it is, and is not told.
+    """
     united = {key: value for option in options for key, value in option.items()}
-    return united | {"type": [option["type"] for option in options]}
+    types = [option["type"] for option in options]
+    if types == ["object", "object"]:
+        (named,) = united.pop("patternProperties").values()
+        del united["required"], named["required"]
+        return united | {"additionalProperties": named}
+    return united | {"type": types}
 
 
 def _value(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:

@@ -27,6 +27,7 @@ _BOUNDS = {
     "less_than_equal": ("at most", "le"),
     "less_than": ("below", "lt"),
 }
+_TAGS = ("<name>", "<table>", "<list>", "<one>", "<several>", "[key]")
 _EXAMPLES = {
     "run": '[run] with name = "…" and max_epochs = …',
     "model": '[model] with use = "package.module:Name"',
@@ -40,7 +41,7 @@ def explain(error: ValidationError, tree: Mapping[str, Any], places: Places) -> 
     """Return a problem for each error, by the key that is at fault. `tree` is what was validated."""
     found = []
     for details in error.errors(include_url=False):
-        key = tuple(str(part) for part in details["loc"] if part not in ("<name>", "<table>", "<list>", "[key]"))
+        key = tuple(str(part) for part in details["loc"] if part not in _TAGS)
         match details["type"]:
             case "extra_forbidden":
                 message, hint = _unknown(key, details["input"])

@@ -65,7 +65,8 @@ def _refuse_circle(base: Path, way: tuple[_Step, ...]) -> None:
 def _aim_files(tree: dict[str, Any], folder: str) -> None:
     """Write "./file.py:Name" of a base so that it means the same file from a pipeline that sees it in `folder`."""
     parts = [tree.get(name) for name in ("model", "task", "optimizer")]
-    parts += [part for name in ("data", "hooks") if isinstance(tree.get(name), dict) for part in tree[name].values()]
+    several = ("model", "optimizer", "data", "hooks")
+    parts += [part for name in several if isinstance(tree.get(name), dict) for part in tree[name].values()]
     for part in parts if folder else ():
         _aim(part, "use", folder)
         if isinstance(part, dict) and isinstance(loader := part.get("loader"), dict):

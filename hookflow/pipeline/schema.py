@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from datetime import date, time
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -31,10 +31,17 @@ from hookflow.pipeline.units import PATTERN, parse_amount
 _DEVICE = r"^(auto|cpu|mps|cuda(:\d+)?)$"
 _FOLDER = r"^\w[\w.-]*$"
 _HOOK = r"^[A-Za-z0-9_-]+$"
+_PART = r"^[A-Za-z]\w*$"
 
 
 def _amount(written: Any) -> int | str:
     parse_amount(written)
+    return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
+
+
+def _interval(written: Any) -> int | str:
+    if parse_amount(written).unit not in ("", "it", "ep"):
+        raise ValueError(f'"{written}" is neither iterations nor epochs; write 1, "1ep" or "500it"')
     return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
 
 
@@ -58,6 +65,12 @@ def _folder_name(written: str) -> str:
 def _hook_name(written: str) -> str:
     if not re.fullmatch(_HOOK, written):
         raise ValueError('a hook\'s name is made of letters, digits, "_" and "-"')
+    return written
+
+
+def _part_name(written: str) -> str:
+    if not re.fullmatch(_PART, written):
+        raise ValueError(f'"{written}" would be a poor name; use letters, digits and "_", a letter first')
     return written
 
 
@@ -88,10 +101,23 @@ Amount = Annotated[
 ]
 """An amount of training as written: 100, "100it", "2ep", "30s", "10%"."""
 
+ValEvery = Annotated[
+    int | str,
+    PlainValidator(_interval),
+    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\d+(\.0+)?\s*(it|ep)\s*$"}),
+]
 Args = Annotated[dict[str, Any], AfterValidator(_without_dates)]
+PartName = Annotated[str, AfterValidator(_part_name), _text(_PART)]
 HookName = Annotated[str, AfterValidator(_hook_name), _text(_HOOK)]
 Condition = Annotated[str, AfterValidator(_condition)]
 ArgList = Annotated[list[Any], AfterValidator(_without_dates)]
+
+
+class Interval(NamedTuple):
+    """A number of iterations or epochs."""
+
+    value: int
+    unit: Literal["it", "ep"]
 
 
 class Section(BaseModel):
@@ -111,8 +137,10 @@ class RunSection(Section):
     """The length of the training in passes over the training data. Either this or `max_iters`."""
     max_iters: int | None = Field(default=None, ge=1)
     """The length of the training in iterations: the iteration-based loop. Either this or `max_epochs`."""
-    val_every: int = Field(default=1, ge=1)
-    """Epochs between two validations; iterations in the iteration-based loop."""
+    val_every: ValEvery = 1
+    """How often to validate: "500it", "1ep", or a bare number of epochs (iterations in the iteration-based loop)."""
+    accumulate: int = Field(default=1, ge=1)
+    """How many batches an iteration adds up the gradients of, before the optimizer steps."""
     test: bool = False
     """Whether to run the test after training; it needs `[data.test]`."""
     device: Annotated[str, AfterValidator(_device), _text(_DEVICE)] = "auto"
@@ -125,6 +153,17 @@ class RunSection(Section):
     """How many threads an operation on the CPU may use; PyTorch decides if left out."""
     dir: str = "runs"
     """The folder of all runs, relative to the current directory."""
+
+    @property
+    def validates(self) -> Interval:
+        """How often to validate, in whichever unit."""
+        every = parse_amount(self.val_every)
+        return Interval(int(every.value), "ep" if (every.unit or self.unit) == "ep" else "it")
+
+    @property
+    def unit(self) -> str:
+        """What the loop counts: "ep" or "it"."""
+        return "it" if self.max_epochs is None else "ep"
 
     @field_validator("max_iters")
     @classmethod
@@ -159,10 +198,30 @@ class ParamGroup(Section):
 
 
 class OptimizerSection(Component):
-    """The optimizer, and which parameters it treats differently."""
+    """The optimizer, what it trains, and which parameters it treats differently."""
 
+    model: str | None = None
+    """Which of several models it trains; left out, the one of its own name, or all of them."""
     groups: list[ParamGroup] = []
     """Parameter groups in the order of asking; what none of them matches forms the last group."""
+
+
+def _one_or_several(table: Any) -> str:
+    """Say whether a table is one component, or holds several by name: then all that stands in it are tables."""
+    if not isinstance(table, dict) or not table or table.keys() & {"use", "args", "groups"}:
+        return "<one>"
+    return "<several>" if all(isinstance(inner, dict | Component) for inner in table.values()) else "<one>"
+
+
+Models = Annotated[
+    Annotated[Component, Tag("<one>")] | Annotated[dict[PartName, Component], Tag("<several>")],
+    Discriminator(_one_or_several),
+]
+Optimizers = Annotated[
+    Annotated[OptimizerSection, Tag("<one>")] | Annotated[dict[PartName, OptimizerSection], Tag("<several>")],
+    Discriminator(_one_or_several),
+]
+"""One, as `[optimizer]`, or several by name: `[optimizer.generator]`, `[optimizer.discriminator]`."""
 
 
 def _kind_of_component(item: Any) -> str:
@@ -334,12 +393,12 @@ class Pipeline(Section):
     """Another pipeline file that this one is built on, relative to this one; what is said here goes over it."""
     run: RunSection
     """How long, where and how."""
-    model: Component
-    """The network: called with `args`, it returns a `torch.nn.Module`."""
-    optimizer: OptimizerSection
-    """The optimizer: called with the parameters and `args`."""
+    model: Models
+    """The network: called with `args`, it returns a `torch.nn.Module`. Several have names: `[model.generator]`."""
+    optimizer: Optimizers
+    """The optimizer: called with the parameters and `args`. Several have names: `[optimizer.generator]`."""
     task: Component = Component(use="hookflow.zoo.tasks:Classification")
-    """What is learned: how a batch becomes a loss."""
+    """What is learned, how a batch becomes a loss: a class, or a function of the run and the batch."""
     data: DataSection
     """Where the batches come from."""
     points: dict[str, OwnPoint] = {}
@@ -353,3 +412,13 @@ class Pipeline(Section):
         if "run" in info.data and info.data["run"].test and data.test is None:
             raise ValueError("run.test is on, but there is no [data.test]")
         return data
+
+    @property
+    def models(self) -> dict[str, Component]:
+        """Every model by its name; one that has none is called "model"."""
+        return self.model if isinstance(self.model, dict) else {"model": self.model}
+
+    @property
+    def optimizers(self) -> dict[str, OptimizerSection]:
+        """Every optimizer by its name; one that has none is called "optimizer"."""
+        return self.optimizer if isinstance(self.optimizer, dict) else {"optimizer": self.optimizer}

@@ -15,14 +15,18 @@ from pathlib import Path
 
 from hookflow.errors import Problem, Where, nearest
 from hookflow.pipeline.load import Loaded
+from hookflow.pipeline.parts import named_parts, wrong_parts
 from hookflow.pipeline.refer import FORMS
 from hookflow.pipeline.registry import DATA
 
 
 def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
-    """Return a problem for each model, task, optimizer, data source and part of its loader that is not there."""
+    """Return a problem for each model, task, optimizer, data source and part of its loader that is not there.
+
+    Also for models and optimizers that do not go together.
+    """
     pipeline = loaded.pipeline
-    parts = {"model": pipeline.model, "task": pipeline.task, "optimizer": pipeline.optimizer}
+    parts = {**named_parts(pipeline), "task": pipeline.task}
     sources = {f"data.{split}": getattr(pipeline.data, split) for split in ("train", "val", "test")}
     for key, source in sources.items():
         named = source.loader.named() if source and source.loader else {}
@@ -32,7 +36,7 @@ def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
         for key, part in (parts | sources).items()
         if part is not None
     )
-    return [problem for problem in found if problem is not None]
+    return [*(problem for problem in found if problem is not None), *wrong_parts(loaded)]
 
 
 def _missing(use: str, base: Path, where: Where, short: Mapping[str, str]) -> Problem | None:

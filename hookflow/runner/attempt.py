@@ -83,7 +83,7 @@ def _load(run_dir: RunDir) -> Loaded:
 
 
 def _record_start(recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path | None) -> None:
-    iters_per_epoch = len(parts.data["train"])
+    iters_per_epoch = parts.iters_per_epoch
     recorder.put(
         "run",
         version=VERSION,
@@ -94,7 +94,7 @@ def _record_start(recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path
         torch=torch.__version__,
         device=describe(parts.device),
         precision=parts.precision,
-        model=type(parts.model).__name__,
+        model=" + ".join(type(model).__name__ for model in parts.models.values()),
         params=sum(p.numel() for p in parts.model.parameters()),
         seed=parts.section.seed,
         data={split: source.info for split, source in parts.data.items()},

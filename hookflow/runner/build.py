@@ -6,9 +6,10 @@ import inspect
 import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,10 +22,11 @@ from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.hooks.compile import find_hook
 from hookflow.hooks.inspect import wrong_arguments
 from hookflow.pipeline.load import Loaded
+from hookflow.pipeline.parts import key_of, named_parts, trained_by, wrong_parts
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.registry import DATA
-from hookflow.pipeline.schema import Component, ParamGroup, RunSection
-from hookflow.runner.contract import FunctionTask, wrong_task
+from hookflow.pipeline.schema import Component, RunSection
+from hookflow.runner.contract import FunctionTask, steps_itself, wrong_task
 from hookflow.runner.device import choose_device, choose_precision
 from hookflow.runner.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.modules import unmatched
@@ -43,11 +45,20 @@ class Parts:
     section: RunSection
     device: torch.device
     precision: str
+    models: Mapping[str, nn.Module]
+    optimizers: Mapping[str, torch.optim.Optimizer]
+    trains: Mapping[str, nn.Module]
+    """What each optimizer trains: one of the models, or the whole network."""
     model: nn.Module
-    optimizer: torch.optim.Optimizer
+    """The one model, or all of them in an `nn.ModuleDict`."""
     task: Any
     data: Mapping[str, Any]
     hooks: Mapping[str, Any]
+
+    @property
+    def iters_per_epoch(self) -> int:
+        """The iterations of an epoch, of which the last one may have fewer batches than `accumulate`."""
+        return ceil(len(self.data["train"]) / self.section.accumulate)
 
 
 def build(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> Parts:
@@ -60,6 +71,7 @@ def build(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> P
 
 class _Builder:
     def __init__(self, loaded: Loaded, base: Path, say: Callable[..., None]) -> None:
+        self.loaded = loaded
         self.pipeline = loaded.pipeline
         self.places = loaded.places
         self.base = base
@@ -73,14 +85,18 @@ class _Builder:
         device = choose_device(section.device)
         loaders = self._loaders(device)
         seed_everything(section.seed)
-        model = self._model(makes["model"], device)
-        groups = self._fitting(model, plan)
+        models = {name: self._model(makes, name, device) for name in self.pipeline.models}
+        network = nn.ModuleDict(models) if isinstance(self.pipeline.model, dict) else models["model"]
+        trains = {name: self._trained(name, models, network) for name in self.pipeline.optimizers}
+        groups = self._fitting(network, trains, plan)
         return Parts(
             section=section,
             device=device,
             precision=choose_precision(section.precision, device),
-            model=model,
-            optimizer=self._optimizer(makes["optimizer"], groups),
+            models=models,
+            optimizers={name: self._optimizer(makes, name, groups[name]) for name in trains},
+            trains=trains,
+            model=network,
             task=self._task(makes["task"]),
             hooks={hook.name: self._hook(hook) for hook in plan.hooks},
             data=self._data(makes, loaders, device),  # last: it may take long, and all else can be wrong in no time
@@ -91,15 +107,14 @@ class _Builder:
         pipeline, declared = self.pipeline, self.pipeline.data
         tests = declared.test if pipeline.run.test else None
         parts: dict[str, Component | None] = {
-            "model": pipeline.model,
+            **named_parts(pipeline),
             "task": pipeline.task,
-            "optimizer": pipeline.optimizer,
             "data.train": declared.train,
             "data.val": declared.val,
             "data.test": tests,
         }
         makes: dict[str, Callable[..., Any]] = {}
-        problems: list[Problem] = []
+        problems: list[Problem] = list(wrong_parts(self.loaded))
         for key, part in parts.items():
             if part is not None:
                 try:
@@ -119,7 +134,7 @@ class _Builder:
             return self.places.of(f"{key}.args.{name}" if name else f"{key}.use")
 
         filled: Sequence[str] = OFFERED_TO_DATA if key.startswith("data") else ()
-        if key == "optimizer":
+        if key.startswith("optimizer"):
             filled = ["params"]
         if key == "task" and not isinstance(make, type):
             filled = [*_parameters(make)][:2]  # the run and the batch, whatever it calls them
@@ -163,16 +178,30 @@ class _Builder:
                 found[split] = as_source(made, where, device, layout, self.say, loaders.get(split))
         return found
 
-    def _model(self, make: Callable[..., Any], device: torch.device) -> nn.Module:
-        made = self._checked("model", self._call(make, self.pipeline.model.args, "model"), nn.Module)
+    def _model(self, makes: Mapping[str, Callable[..., Any]], name: str, device: torch.device) -> nn.Module:
+        key = key_of("model", name)
+        if key != "model" and hasattr(nn.ModuleDict, name):
+            said = f'no model can be called "{name}": PyTorch calls something of its own like that'
+            raise UserError(Problem(said, self.places.of(key)))
+        made = self._checked(key, self._call(makes[key], self.pipeline.models[name].args, key), nn.Module)
         layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
         model: nn.Module = made.to(device=device, memory_format=layout)  # type: ignore[call-overload]
         return model
 
-    def _fitting(self, model: nn.Module, plan: Plan) -> list[dict[str, Any]]:
-        """Return the parameter groups. Raises UserError with every glob that matches nothing of the model."""
-        groups, problems = self._param_groups(model, self.pipeline.optimizer.groups)
-        problems += unmatched(plan, model, self._place_of_glob)
+    def _trained(self, optimizer: str, models: Mapping[str, nn.Module], network: nn.Module) -> nn.Module:
+        name = trained_by(self.pipeline, optimizer)
+        return network if name is None else models[name]
+
+    def _fitting(
+        self, network: nn.Module, trains: Mapping[str, nn.Module], plan: Plan
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Return each optimizer's parameter groups. Raises UserError with every glob that matches nothing."""
+        groups: dict[str, list[dict[str, Any]]] = {}
+        problems: list[Problem] = []
+        for name, model in trains.items():
+            groups[name], wrong = self._param_groups(name, model)
+            problems += wrong
+        problems += unmatched(plan, network, self._place_of_glob)
         if problems:
             raise UserError(sorted(problems, key=by_place))
         return groups
@@ -190,6 +219,9 @@ class _Builder:
         args = self.pipeline.task.args
         task = self._call(make, args, "task") if isinstance(make, type) else FunctionTask(partial(make, **args))
         data = self.pipeline.data
+        if steps_itself(task) and self.pipeline.run.accumulate > 1:
+            said = "run.accumulate says when the optimizers step, and this task steps them itself"
+            raise UserError(Problem(said, self.places.of("run.accumulate")))
         if fault := wrong_task(task, data.val is not None or data.test is not None):
             raise UserError(Problem(fault[0], self.places.of("task.use"), fault[1]))
         return task
@@ -200,28 +232,29 @@ class _Builder:
             raise UserError(Problem(said, self.places.of(f"{key}.use")))
         return made
 
-    def _optimizer(self, make: Callable[..., Any], groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        made = self._call(make, {"params": groups} | self.pipeline.optimizer.args, "optimizer")
-        optimizer = self._checked("optimizer", made, torch.optim.Optimizer)
+    def _optimizer(
+        self, makes: Mapping[str, Callable[..., Any]], name: str, groups: list[dict[str, Any]]
+    ) -> torch.optim.Optimizer:
+        key = key_of("optimizer", name)
+        made = self._call(makes[key], {"params": groups} | self.pipeline.optimizers[name].args, key)
+        optimizer = self._checked(key, made, torch.optim.Optimizer)
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
         return optimizer
 
-    def _param_groups(
-        self, model: nn.Module, groups: Sequence[ParamGroup]
-    ) -> tuple[list[dict[str, Any]], list[Problem]]:
-        """Return the file's groups, each with what no earlier one has taken, and one with all that is left.
+    def _param_groups(self, name: str, model: nn.Module) -> tuple[list[dict[str, Any]], list[Problem]]:
+        """Return the file's groups of an optimizer, each with what no earlier one took, and one with all that is left.
 
         Also what is wrong: groups that are left with nothing.
         """
         left = {name: p for name, p in model.named_parameters() if p.requires_grad}
         found, problems = [], []
-        for k, group in enumerate(groups):
+        for k, group in enumerate(self.pipeline.optimizers[name].groups):
             taken = [name for name in left if fnmatchcase(name, group.match)]
             if not taken:
                 said = f'"{group.match}" matches no parameter that trains and that no earlier group has taken'
                 there = f"there are {', '.join(list(left)[:8])}{', …' if len(left) > 8 else ''}"
-                problems.append(Problem(said, self.places.of(f"optimizer.groups.{k}.match"), there))
+                problems.append(Problem(said, self.places.of(f"{key_of('optimizer', name)}.groups.{k}.match"), there))
             found.append({"params": [left.pop(name) for name in taken], **group.args})
         return [*found, {"params": list(left.values())}] if left else found, problems
 
@@ -230,7 +263,11 @@ class _Builder:
         found = find_hook(planned.use, self.base, self.places.of(f"hooks.{planned.name}.use"))
         if not isinstance(found, type):
             return _bound(found, planned.args) if planned.args else found
-        hook = self._call(found, planned.args, f"hooks.{planned.name}")
+        try:
+            hook = self._call(found, planned.args, f"hooks.{planned.name}")
+        except UserError as error:
+            where = self.places.of(f"hooks.{planned.name}.args")
+            raise UserError(replace(problem, where=problem.where or where) for problem in error.problems) from error
         hook.name = planned.name
         return hook
 

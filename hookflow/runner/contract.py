@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sized
 from inspect import signature
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from hookflow.errors import Problem, UserError, nearest
+
+Part = TypeVar("Part")
 
 Fault = tuple[str, str]
 """What is wrong, and a hint at the mend."""
@@ -46,6 +48,18 @@ class FunctionTask:
 
     def __init__(self, function: Callable[[Any, Any], dict[str, Any]]) -> None:
         self.step = function
+
+
+class Named(dict[str, Part]):
+    """Things by name: a wrong one is answered with the nearest."""
+
+    def __init__(self, kind: str, parts: Mapping[str, Part]) -> None:
+        super().__init__(parts)
+        self._kind = kind
+
+    def __missing__(self, name: str) -> Part:
+        hint = nearest(name, self) or f"there are {', '.join(self)}"
+        raise UserError(Problem(f'there is no {self._kind} "{name}"', hint=hint))
 
 
 def steps_itself(task: Any) -> bool:

@@ -6,7 +6,7 @@ asks each trigger and calls; the rest of this file prepares it, or deals with a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import partial
 from inspect import signature
 from operator import itemgetter
@@ -17,7 +17,7 @@ from hookflow.events.now import NOWHERE
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.runner.meter import Cell, Meter
 
-Call = Callable[[tuple[Any, ...]], object]
+Call = Callable[[Sequence[Any]], object]
 Due = Callable[[], bool]
 Report = Callable[[Binding, BaseException, str], None]
 """Told of a hook that raised: its binding, the exception, and what becomes of it (raise, disable or ignore)."""
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 
 class Firing:
-    """A binding made ready to be called: `call` takes the tuple of everything that the point offers."""
+    """A binding made ready to be called: `call` takes everything that the point offers."""
 
     __slots__ = ("binding", "call", "cell", "due")
 
@@ -82,10 +82,12 @@ class Dispatcher:
         An exception of a hook goes through, with the hook and the point noted on it, unless its `on_error` says
         otherwise; one that is no Exception (SystemExit, say) always does.
         """
-        firings = self._at.get(point)
-        if firings is None:
-            return
-        now, everything = self._now, (self._run, *offered)
+        if point in self._at:
+            self.offer(point, (self._run, *offered))
+
+    def offer(self, point: str, everything: Sequence[Any]) -> None:
+        """Do what `fire` does; `everything` is what the point offers, the run first, and hooks may change it."""
+        now, firings = self._now, self.firings(point)
         began = entered = perf_counter_ns()
         for firing in firings:
             if firing.due is not None and not firing.due():
@@ -109,7 +111,7 @@ class Dispatcher:
         if point in self._at:
             self._within(self.fire, point, *offered)
 
-    def call_within(self, firing: Firing, everything: tuple[Any, ...]) -> Any:
+    def call_within(self, firing: Firing, everything: Sequence[Any]) -> Any:
         """Call one binding in the middle of something else, if it is due, and return what it returns."""
         if firing.due is None or firing.due():
             return self._within(self._call, firing, everything)
@@ -137,7 +139,7 @@ class Dispatcher:
                 self._inner = outer + ended - began
             self._now[1], self._now[0] = since, binding
 
-    def _call(self, firing: Firing, everything: tuple[Any, ...]) -> Any:
+    def _call(self, firing: Firing, everything: Sequence[Any]) -> Any:
         result = None
         self._now[1] = entered = perf_counter_ns()
         self._now[0] = firing.binding.id

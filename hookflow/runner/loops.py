@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +16,6 @@ from hookflow.runner.contract import (
     check_outputs,
     evaluation_of,
     single_numbers,
-    steps_itself,
 )
 from hookflow.runner.device import autocast
 from hookflow.runner.state import capture
@@ -26,14 +25,14 @@ if TYPE_CHECKING:
 
 
 def train(run: Runner) -> None:
-    """Train until `max_iters`, or until somebody stops the run."""
+    """Train until `max_epochs` or `max_iters`, or until somebody stops the run."""
     run.stage = "train"
     run.reach("before_train")
     run.control.begin()
     if run.validation_due:
         _validate(run)
         run.boundary()
-    while run.iter < run.max_iters and not run.stopping:
+    while not run.stopping and (run.epoch_is_over or not run.finished):
         _epoch(run)
     run.reach("after_train")
     run.boundary()
@@ -48,71 +47,145 @@ def _epoch(run: Runner) -> None:
         run.reach("before_train_epoch")
     else:
         run.dispatcher.enter("before_train_epoch")
-    run.batches = run.iters_per_epoch
-    _batches(run)
-    if run.batch_idx < run.iters_per_epoch or run.before_cut is not None:
+    run.batches = run.batches_per_epoch
+    if not run.epoch_is_over:
+        _iterations(run)
+    if not run.epoch_is_over or run.before_cut is not None:
         run.dispatcher.leave(entered)
         return
     run.epoch += 1
     run.batch_idx = 0
+    run.course.epoch_ends = False
     run.record("epoch", seconds=(time.perf_counter_ns() - run.meter.apart - began) / 1e9)
     run.reach("after_train_epoch")
-    if _validates(run, run.max_epochs is not None):
+    if _validates_after_epoch(run):
         _validate(run)
     run.boundary()
 
 
-def _batches(run: Runner) -> None:
+def _iterations(run: Runner) -> None:
     """Train on what is left of the epoch; cut it short when the run is at its end, or is stopped."""
+    batches = iter(run.data["train"].epoch(run.epoch, start=run.batch_idx))
     run.meter.restart()
-    for batch in run.data["train"].epoch(run.epoch, start=run.batch_idx):
-        run.meter.book("data")
-        _iteration(run, batch)
-        if _validates(run, run.max_epochs is None):
+    while True:
+        _iteration(run, batches)
+        if _validates_after_iteration(run):
             _validate(run)
         run.boundary()
-        if run.stopping or run.iter >= run.max_iters or run.batch_idx == run.iters_per_epoch:
+        if run.stopping or run.finished or run.epoch_is_over:
             return
-    if run.batch_idx < run.iters_per_epoch:
-        said = f"the training data said that it has {run.iters_per_epoch} batches, and gave {run.batch_idx}"
-        raise UserError(Problem(said, hint="its __len__ must be the number of batches that it yields in an epoch"))
 
 
-def _iteration(run: Runner, batch: Any) -> None:
-    """One training iteration, from the batch to the new weights."""
-    meter, index = run.meter, run.batch_idx
-    run.batch_size = batch_size_of(batch)
-    run.reach("before_train_iter", batch, index)
-    with autocast(run.device, run.precision):
-        outputs = run.task.step(run, batch)
-    check_outputs(outputs, "step")
-    meter.book("forward")
-    run.scalars.take(outputs)
-    run.reach("after_forward", batch, index, outputs)
-    run.reach("before_backward", batch, index, outputs)
-    run.optimizer.zero_grad(set_to_none=True)
-    outputs["loss"].backward()
-    meter.book("backward")
-    run.reach("after_backward", batch, index, outputs)
-    run.reach("before_optimizer_step", batch, index, outputs)
-    run.optimizer.step()
-    meter.book("optimizer")
-    run.reach("after_optimizer_step", batch, index, outputs)
+def _next(run: Runner, batches: Iterator[Any]) -> Any:
+    """Return the next training batch. Raises UserError when there is none, though the data promised more."""
+    for batch in batches:
+        run.meter.book("data")
+        run.batch_size = batch_size_of(batch)
+        return batch
+    said = f"the training data said that it has {run.batches_per_epoch} batches, and gave {run.batch_idx}"
+    raise UserError(Problem(said, hint="its __len__ must be the number of batches that it yields in an epoch"))
+
+
+def _iteration(run: Runner, batches: Iterator[Any]) -> None:
+    """One training iteration, from the batch to the new weights; from several where gradients are accumulated."""
+    entered, first = run.dispatcher.entered, run.batch_idx
+    last = min(first + run.accumulate, run.batches_per_epoch)
+    group = Group(last - first) if run.accumulate > 1 else None
+    offered: tuple[Any, ...] | None = None
+    while run.batch_idx < last:
+        batch = _offered(run, "train", _next(run, batches), run.batch_idx, again=run.batch_idx > first)
+        if not run.course.taken():
+            offered = batch, run.batch_idx, _step(run, batch)
+            if not run.steps_itself:
+                run.update.backward(offered, run.update.every, group.share(run, offered[2]) if group else 1.0)
+        run.batch_idx += 1
+    if offered is not None and not run.steps_itself:
+        if group:
+            offered = *offered[:2], group.close(run, offered[2])
+        run.update.step(offered, run.update.every)
     run.iter += 1
-    run.batch_idx += 1
-    run.reach("after_train_iter", batch, index, outputs)
-    meter.iteration(run.batch_size)
+    if offered is None:
+        run.dispatcher.leave(entered)
+        run.batch_size = 0
+    else:
+        run.reach("after_train_iter", *offered)
+    run.meter.iteration(run.batch_size)
 
 
-def _validates(run: Runner, now_is_the_unit: bool) -> bool:
-    """Say whether validation is due: every `val_every` of the loop's unit, and at the end of training.
+def _offered(run: Runner, split: Literal["train", "val", "test"], batch: Any, index: int, again: bool = False) -> Any:
+    """Fire `before_X_iter` with a batch, and return the batch that hooks have made of it.
 
-    `now_is_the_unit` says whether what has just ended (an iteration or an epoch) is what `val_every` counts.
+    `again` is for the later batches of one iteration: then those hooks alone are called that write the batch.
     """
-    if not now_is_the_unit or "val" not in run.data:
+    run.course.offered = offered = [run, batch, index]
+    if not again:
+        run.dispatcher.offer(f"before_{split}_iter", offered)
+    else:
+        for firing in run.batch_writers:
+            run.dispatcher.call_within(firing, offered)
+    if offered[1] is not batch:
+        run.batch_size = batch_size_of(offered[1])
+    return offered[1]
+
+
+def _step(run: Runner, batch: Any) -> dict[str, Any]:
+    """Return what the task makes of a training batch."""
+    run.at_hand = batch if run.steps_itself else None
+    with autocast(run.device, run.precision):
+        outputs: dict[str, Any] = run.task.step(run, batch)
+    run.at_hand = None
+    check_outputs(outputs, "step", run.steps_itself)
+    run.meter.book("forward")
+    run.scalars.take(outputs)
+    return outputs
+
+
+class Group:
+    """The batches of an iteration that accumulates gradients: together they are worth one big batch.
+
+    Each counts by its examples. How many there will be is guessed from the first batch, and put right at the end.
+    """
+
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
+        self.expected = self.examples = 0
+        self.sums: dict[str, Any] = {}
+
+    def share(self, run: Runner, outputs: Mapping[str, Any]) -> float:
+        """Take in what the task has made of the batch at hand, and return what its loss is to be multiplied with."""
+        examples = run.batch_size
+        self.expected = self.expected or max(self.batches * examples, 1)
+        self.examples += examples
+        for name, value in single_numbers(outputs).items():
+            self.sums[name] = self.sums.get(name, 0.0) + value * examples
+        return examples / self.expected
+
+    def close(self, run: Runner, outputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Put the gradients right, and return the last batch's outputs with the mean of each number over all."""
+        if self.examples != self.expected:
+            run.update.scale(self.expected / max(self.examples, 1))
+        run.batch_size = self.examples
+        means = {name: total / max(self.examples, 1) for name, total in self.sums.items()}
+        run.scalars.take(means)
+        return {**outputs, **means}
+
+
+def _validates_after_iteration(run: Runner) -> bool:
+    """Say whether validation is due: every `val_every` iterations and after the last, or in an epoch that is cut."""
+    if "val" not in run.data:
         return False
-    done = run.iter if run.max_epochs is None else run.epoch
-    return done % run.val_every == 0 or run.iter >= run.max_iters
+    if run.val_every.unit == "it":
+        return run.iter % run.val_every.value == 0 or run.finished
+    return run.finished and not run.epoch_is_over
+
+
+def _validates_after_epoch(run: Runner) -> bool:
+    """Say whether validation is due: every `val_every` epochs and after the last, unless it has just been."""
+    if "val" not in run.data:
+        return False
+    if run.val_every.unit == "ep":
+        return run.epoch % run.val_every.value == 0 or run.finished
+    return run.finished and run.validated_at != run.iter
 
 
 def _validate(run: Runner) -> None:
@@ -123,6 +196,7 @@ def _validate(run: Runner) -> None:
     """
     run.validation_due = False
     state = capture(run, validation_due=True)
+    run.validated_at = run.iter
     if not evaluate(run, "val"):
         run.before_cut = state
 
@@ -163,22 +237,25 @@ def _further(task: Any, means: Mapping[str, float]) -> Mapping[str, float]:
     return made
 
 
-def _means(run: Runner, split: str) -> dict[str, float] | None:
+def _means(run: Runner, split: Literal["val", "test"]) -> dict[str, float] | None:
     """Evaluate every batch; return the mean over the examples of each single number that the task gives, "loss" first.
 
     The sums stay on the device until the end. Return None when a signal has come: the batch at hand was the last.
     """
     sums: dict[str, Any] = {}
     seen: dict[str, int] = {}
-    own_steps = steps_itself(run.task)
     evaluate = evaluation_of(run.task)
     run.batches = len(run.data[split])
-    for index, batch in enumerate(run.data[split].epoch(0)):
-        run.batch_idx, run.batch_size = index, batch_size_of(batch)
-        run.reach(f"before_{split}_iter", batch, index)
+    for index, given in enumerate(run.data[split].epoch(0)):
+        run.batch_idx, run.batch_size = index, batch_size_of(given)
+        entered = run.dispatcher.entered
+        batch = _offered(run, split, given, index)
+        if run.course.taken():
+            run.dispatcher.leave(entered)
+            continue
         with torch.no_grad(), autocast(run.device, run.precision):
             outputs = evaluate(run, batch)
-        check_outputs(outputs, "evaluate", own_steps)
+        check_outputs(outputs, "evaluate", run.steps_itself)
         for name, value in single_numbers(outputs).items():
             sums[name] = sums.get(name, 0.0) + value * run.batch_size
             seen[name] = seen.get(name, 0) + run.batch_size

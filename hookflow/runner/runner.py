@@ -13,23 +13,25 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, nearest
-from hookflow.events.now import share
+from hookflow.events.now import NOWHERE, share
 from hookflow.events.records import Stage
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Plan
 from hookflow.runner import loops
 from hookflow.runner.build import Parts
 from hookflow.runner.checkpoint import NOTHING, CheckpointStore, Saved, read
-from hookflow.runner.contract import scalar
+from hookflow.runner.contract import Named, scalar, steps_itself
 from hookflow.runner.control import Control, Stop
-from hookflow.runner.dispatch import Dispatcher
+from hookflow.runner.course import Course
+from hookflow.runner.dispatch import Dispatcher, Firing
 from hookflow.runner.meter import Meter
-from hookflow.runner.modules import attach
+from hookflow.runner.modules import attach, once_an_iteration
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.saving import GRACE, Saving, begin, on_host
 from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import capture, check_storable, restore
 from hookflow.runner.triggers import make_triggers
+from hookflow.runner.update import Update
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -43,17 +45,23 @@ class Runner:
     ) -> None:
         self.plan = plan
         self.model: nn.Module = parts.model
-        self.optimizer: torch.optim.Optimizer = parts.optimizer
+        self.models: Mapping[str, nn.Module] = Named("model", parts.models)
+        self.optimizers: Mapping[str, torch.optim.Optimizer] = Named("optimizer", parts.optimizers)
+        self._trains = parts.trains
         self.task: Any = parts.task
+        self.steps_itself = steps_itself(parts.task)
         self.data: Mapping[str, Any] = parts.data
         self.hooks: Mapping[str, Any] = parts.hooks
         self.device = parts.device
         self.precision = parts.precision
-        self.iters_per_epoch: int = len(parts.data["train"])
         section = parts.section
+        self.accumulate = section.accumulate
+        self.batches_per_epoch: int = len(parts.data["train"])
+        self.iters_per_epoch = parts.iters_per_epoch
         self.max_epochs = section.max_epochs
         self.max_iters = section.max_iters or (section.max_epochs or 0) * self.iters_per_epoch
-        self.val_every = section.val_every
+        self.val_every = section.validates
+        self.validated_at = 0
         self.rank = int(os.environ.get("RANK", "0"))
         self.iter = self.epoch = self.batch_idx = self.batches = self.batch_size = 0
         self.metrics: Mapping[str, float] = {}
@@ -72,10 +80,13 @@ class Runner:
         self._own = {point.name: point.offers[1:] for point in plan.own}
         self._recorder = recorder
         self._stop: Stop | None = None
-        self.dispatcher = Dispatcher(
-            plan, self.hooks, self, self.triggers, self.meter, share(run_dir.now), self._hook_failed
-        )
+        self._now = share(run_dir.now)
+        self.at_hand: Any = None
+        self.update = Update(self, self.optimizers)
+        self.course = Course(self)
+        self.dispatcher = Dispatcher(plan, self.hooks, self, self.triggers, self.meter, self._now, self._hook_failed)
         self.reach = self.dispatcher.fire
+        self.batch_writers = self._each_batch() if self.accumulate > 1 else ()
         recorder.watch(self.meter, self)
 
     def run(self, resume: Path | None = None, *, test: bool = False) -> Stop | None:
@@ -153,7 +164,101 @@ class Runner:
 
     def stop(self, reason: str) -> None:
         """End the training at the next boundary: after this iteration, or after this epoch's validation."""
+        self.course.may_stop()
         self._stop = self._stop or Stop(reason, "finished", 0, save=False)
+
+    def stop_epoch(self, reason: str) -> None:
+        """End the epoch after this iteration, as if the data were at their end."""
+        self.course.stop_epoch(reason)
+
+    def skip_step(self) -> None:
+        """Leave the weights as they are: the optimizer takes no step in this iteration, or not the one at hand."""
+        self.course.skip_step()
+
+    def skip_batch(self) -> None:
+        """Compute nothing of the batch at hand, and go on with the next one."""
+        self.course.skip_batch()
+
+    def replace_batch(self, batch: Any) -> None:
+        """Let the task, and the hooks that fire after this one, have another batch."""
+        self.course.replace_batch(batch)
+
+    # What a task may do that steps its optimizers itself.
+
+    def backward(self, loss: torch.Tensor, *optimizers: str) -> None:
+        """Add the gradients of `loss` to the parameters of these optimizers (of all if none is named), no others.
+
+        Gradients that a step has used are gone before. Fires `after_forward`, `before_backward` and `after_backward`,
+        with `{"loss": loss}` as the outputs.
+        """
+        self.meter.book("forward")
+        offered = self._in_own_step("backward"), self.batch_idx, {"loss": loss}
+        with torch.autocast(self.device.type, enabled=False):
+            self.update.backward(offered, self._named(optimizers))
+        torch.clear_autocast_cache()  # what it holds belongs to the graph that is gone now
+
+    def step(self, *optimizers: str) -> None:
+        """Let these optimizers (all if none is named) step, between `before_` and `after_optimizer_step`."""
+        self.meter.book("forward")
+        offered: tuple[Any, ...] = self._in_own_step("step"), self.batch_idx, {}
+        with torch.autocast(self.device.type, enabled=False):
+            self.update.step(offered, self._named(optimizers))
+        torch.clear_autocast_cache()  # it holds the old weights in half precision
+
+    def stepped(self, model: str | None = None) -> nn.Module | None:
+        """Return the network that the optimizer step at hand changes; of `model`, None when that is not it.
+
+        For the step points around the optimizer. Raises UserError when there is no such model.
+        """
+        whole = {name: self._trains[name] for name in self.update.stepping}
+        if model is None:
+            return self.model if len(whole) != 1 else next(iter(whole.values()))
+        wanted = self.models[model]
+        return wanted if any(trained in (wanted, self.model) for trained in whole.values()) else None
+
+    def _in_own_step(self, call: str) -> Any:
+        """Return the batch at hand. Raises UserError unless a task is in its step that it takes care of itself."""
+        if self.at_hand is None or self.inside is not None:
+            said = f"run.{call} is for the step of a task that steps its optimizers itself"
+            raise UserError(Problem(said, hint="such a task says so in its class: steps_itself = True"))
+        return self.at_hand
+
+    def _named(self, optimizers: tuple[str, ...]) -> tuple[str, ...]:
+        for name in optimizers:
+            self.optimizers[name]  # raises where there is none
+        return optimizers or self.update.every
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer. Raises UserError where there are several: they stand in `optimizers`, by name."""
+        if len(self.optimizers) > 1:
+            first, *_ = self.optimizers
+            hint = f'run.optimizers["{first}"]'
+            raise UserError(Problem("this run has several optimizers, and run.optimizer means one", hint=hint))
+        return next(iter(self.optimizers.values()))
+
+    @property
+    def inside(self) -> Binding | None:
+        """The binding that is being called; None outside of all hooks."""
+        return None if self._now[0] == NOWHERE else self.plan.bindings[self._now[0]]
+
+    def _each_batch(self) -> tuple[Firing, ...]:
+        """Return what fires before each batch, where an iteration has several: hooks that write it."""
+        fired = self.dispatcher.firings("before_train_iter")
+        writers = tuple(f for f in fired if "batch" in f.binding.writes and f.binding.half == "whole")
+        for firing in writers:
+            firing.due = firing.due and once_an_iteration(firing.due, self)
+        return writers
+
+    @property
+    def finished(self) -> bool:
+        """Whether all training is done."""
+        return self.iter >= self.max_iters if self.max_epochs is None else self.epoch >= self.max_epochs
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether the epoch has no iteration left, though it may not be closed yet."""
+        return self.batch_idx >= self.batches_per_epoch or self.course.epoch_ends
 
     @property
     def stopping(self) -> bool:
@@ -328,7 +433,7 @@ class Runner:
         self.reach("after_load_checkpoint", state)
         restore(self, state)
         self.say(f"resumed from {path.name}: iteration {self.iter}, epoch {self.epoch}")
-        if self.iter >= self.max_iters and not self.validation_due:
+        if self.finished and not self.validation_due:
             self.say("nothing is left to do: every iteration of the training is done")
 
     def _hook_failed(self, binding: Binding, error: BaseException, action: str) -> None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from hookflow.runner.runner import Runner
 
 
+OTHER = "a run goes on with the model and the optimizer that it began with; start a new one for others"
+
 PLAIN = (type(None), bool, int, float, str, bytes)
 
 
@@ -25,12 +27,16 @@ def capture(run: Runner, *, validation_due: bool = False) -> dict[str, Any]:
     `validation_due` says that a run which goes on from here begins with a validation.
     """
     return {
-        "model": run.model.state_dict(),
-        "optimizer": run.optimizer.state_dict(),
+        **{_key_of("model", name): model.state_dict() for name, model in run.models.items()},
+        **{_key_of("optimizer", name): optimizer.state_dict() for name, optimizer in run.optimizers.items()},
+        "gradients": run.update.state_dict(),
         "position": {
             "iter": run.iter,
             "epoch": run.epoch,
             "batch_idx": run.batch_idx,
+            "epoch_ends": run.course.epoch_ends,
+            "iters_per_epoch": run.iters_per_epoch,
+            "validated_at": run.validated_at,
             "validation_due": validation_due,
             "asked": list(run.asked),
             "entered": run.dispatcher.open_at("before_train_epoch"),
@@ -50,14 +56,20 @@ def restore(run: Runner, state: dict[str, Any]) -> None:
     Raises UserError when the checkpoint is that of another model or optimizer.
     """
     try:
-        run.model.load_state_dict(state["model"])
-        run.optimizer.load_state_dict(state["optimizer"])
+        for name, model in run.models.items():
+            model.load_state_dict(state[_key_of("model", name)])
+        for name, optimizer in run.optimizers.items():
+            optimizer.load_state_dict(state[_key_of("optimizer", name)])
+    except KeyError as error:
+        said = f"the checkpoint does not fit this pipeline: it has no {error.args[0]}"
+        raise UserError(Problem(said, hint=OTHER)) from None
     except (RuntimeError, ValueError) as error:
-        hint = "a run goes on with the model and the optimizer that it began with; start a new one for others"
-        raise UserError(Problem(f"the checkpoint does not fit this pipeline: {error}", hint=hint)) from error
+        raise UserError(Problem(f"the checkpoint does not fit this pipeline: {error}", hint=OTHER)) from error
+    run.update.load_state_dict(state["gradients"])
     position = state["position"]
     run.iter, run.epoch, run.batch_idx = position["iter"], position["epoch"], position["batch_idx"]
-    run.validation_due = position["validation_due"]
+    run.validation_due, run.validated_at = position["validation_due"], position["validated_at"]
+    run.course.epoch_ends = position["epoch_ends"]
     run.asked = dict.fromkeys(position["asked"])
     run.dispatcher.was_open = frozenset(position["entered"])
     run.metrics = dict(state["metrics"])
@@ -93,7 +105,7 @@ def check_storable(state: dict[str, Any]) -> None:
     Raises TypeError with the place of it. The state of the model and of the optimizer is torch's own affair.
     """
     for key, value in state.items():
-        if not key.startswith("model") and key != "optimizer" and (found := _foreign(value, f'["{key}"]')):
+        if not key.startswith(("model", "optimizer")) and (found := _foreign(value, f'["{key}"]')):
             raise TypeError(f"checkpoint{found}; a checkpoint holds numbers, strings, tensors, lists and dicts only")
 
 
@@ -110,6 +122,11 @@ def _foreign(value: Any, place: str) -> str:
         return f"{place} is a {type(value).__module__}.{type(value).__qualname__}"
     wrong = (_foreign(key, f"{place} (a key)") or _foreign(item, f"{place}[{key!r}]") for key, item in inner)
     return next(filter(None, wrong), "")
+
+
+def _key_of(section: str, name: str) -> str:
+    """Return what a model's or an optimizer's state goes by; that without a name by what it is."""
+    return section if name == section else f"{section}_{name}"
 
 
 def _key(run: Runner, binding_id: int) -> str:

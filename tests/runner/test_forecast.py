@@ -12,6 +12,7 @@ from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
+from hookflow.pipeline.schema import Interval
 from tests.conftest import TOY, NewRun, records
 
 Train = Callable[..., int]
@@ -70,10 +71,12 @@ def counted(run_dir: RunDir) -> dict[int, int]:
 @pytest.mark.parametrize(
     ("swap", "overrides", "length"),
     [
-        (("max_epochs = 3", "max_epochs = 5"), ["run.val_every=2"], Length(5, None, 2, tests=True)),
-        (("max_epochs = 3", "max_iters = 18"), ["run.val_every=4"], Length(None, 18, 4, tests=True)),
+        (("max_epochs = 3", "max_epochs = 5"), ["run.val_every=2"], Length(5, None, Interval(2, "ep"), tests=True)),
+        (("max_epochs = 3", "max_iters = 18"), ["run.val_every=4"], Length(None, 18, Interval(4, "it"), tests=True)),
+        (("max_epochs = 3", "max_epochs = 3"), ["run.val_every='4it'"], Length(3, None, Interval(4, "it"), tests=True)),
+        (("max_epochs = 3", "max_iters = 18"), ["run.val_every='2ep'"], Length(None, 18, Interval(2, "ep"), tests=True)),
     ],
-    ids=["epochs", "iterations"],
+    ids=["epochs", "iterations", "epochs, validated by iterations", "iterations, validated by epochs"],
 )
 def test_it_comes_as_foretold(
     new_run: NewRun, train_here: Train, swap: tuple[str, str], overrides: list[str], length: Length

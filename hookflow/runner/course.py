@@ -1,0 +1,80 @@
+"""What hooks may change of a training's course, each by a named call on the run, and who may call it where."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+
+from hookflow.errors import Problem, UserError
+from hookflow.graph.plan import Binding
+
+if TYPE_CHECKING:
+    from hookflow.runner.runner import Runner
+
+WITH_A_BATCH = ("before_train_iter", "before_val_iter", "before_test_iter")
+BEFORE_THE_STEP = ("after_forward", "before_backward", "after_backward", "before_optimizer_step")
+TOO_LATE_TO_STOP = ("on_exception", "after_run")
+
+
+class Course:
+    """The requests of hooks that the loops have not yet met.
+
+    `offered` is what the point at hand offers, where the batch may be replaced: the run, the batch, its index.
+    """
+
+    def __init__(self, run: Runner) -> None:
+        self._run = run
+        self.offered: list[Any] = []
+        self.skips_batch = False
+        self.epoch_ends = False
+
+    def replace_batch(self, batch: Any) -> None:
+        self._may("replace_batch", "batch", WITH_A_BATCH)
+        self.offered[1] = batch
+
+    def skip_batch(self) -> None:
+        self._may("skip_batch", "course", WITH_A_BATCH)
+        self.skips_batch = True
+
+    def skip_step(self) -> None:
+        self._may("skip_step", "course", BEFORE_THE_STEP)
+        self._run.update.asked_to_skip = True
+
+    def stop_epoch(self, reason: str) -> None:
+        points = self._run.plan.points
+        self._may("stop_epoch", "course", [point.name for point in points if points.in_iteration(point.name)])
+        if not self.epoch_ends:
+            self.epoch_ends = True
+            self._run.say(f"epoch {self._run.epoch + 1} ends early: {reason}")
+
+    def may_stop(self) -> None:
+        """Raise UserError where `run.stop` is called by who may not, or too late."""
+        self._may("stop", "course", [p.name for p in self._run.plan.points if p.name not in TOO_LATE_TO_STOP])
+
+    def taken(self) -> bool:
+        """Return whether the batch at hand is to be skipped, and forget it."""
+        skips, self.skips_batch = self.skips_batch, False
+        return skips
+
+    def _may(self, call: str, slot: str, points: Collection[str]) -> None:
+        """Raise UserError unless the hook that is being called has declared the slot, and its point is one of these.
+
+        The task, and the runner itself, need declare nothing; but a batch is the task's own to change.
+        """
+        here = self._run.inside
+        if here is None:
+            if points is WITH_A_BATCH:
+                raise UserError(Problem(f"run.{call} is for hooks: a task need not ask to change its batch"))
+        elif here.point not in points:
+            raise UserError(Problem(f"run.{call} means nothing at {here.point}", hint=_where(points)))
+        elif slot not in here.writes:
+            raise UserError(_undeclared(call, slot, here))
+
+
+def _where(points: Collection[str]) -> str:
+    return f"it may be called at {', '.join(points)}" if len(points) < 8 else "it may be called in an iteration"
+
+
+def _undeclared(call: str, slot: str, here: Binding) -> Problem:
+    said = f'the hook "{here.hook}" calls run.{call} at {here.point}, and does not say that it writes the slot "{slot}"'
+    return Problem(said, hint=f'declare it: writes = ["{slot}"] in [hooks.{here.hook}], or in its class')
