@@ -40,6 +40,7 @@ class Examples:
         self._data = data
         self._seed = seed
         self._drawn = 0
+        self._over = False
         with drawing(seed_of(seed, Draw.STREAM, *self._key)):
             self._examples = iter(data)
 
@@ -47,8 +48,12 @@ class Examples:
         return self
 
     def __next__(self) -> Any:
-        with drawing(seed_of(self._seed, Draw.EXAMPLES, *self._key, self._drawn)):
-            example = next(self._examples)
+        try:
+            with drawing(seed_of(self._seed, Draw.EXAMPLES, *self._key, self._drawn)):
+                example = next(self._examples)
+        except StopIteration:
+            self._over = True
+            raise
         self._drawn += 1
         return example
 
@@ -56,20 +61,21 @@ class Examples:
         """Return how many examples were given, and the states of the data set and its iterator, if they have one."""
         parts = {"data": self._data, "examples": self._examples}
         states = {key: part.state_dict() for key, part in parts.items() if hasattr(part, "state_dict")}
-        return {"drawn": self._drawn, **states}
+        return {"drawn": self._drawn, "over": self._over, **states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to where `state_dict` was asked for."""
-        if "data" not in state and "examples" not in state:
-            for _ in range(state["drawn"]):
-                next(self)
-            return
         if "data" in state:
             self._data.load_state_dict(state["data"])
             self._examples = iter(self._data)
-        if "examples" in state:
+        if state["over"]:
+            self._examples = iter(())  # a data set that is through may stand at its beginning again
+        elif "examples" in state:
             self._examples.load_state_dict(state["examples"])
-        self._drawn = state["drawn"]
+        elif "data" not in state:
+            for _ in range(state["drawn"]):
+                next(self)
+        self._drawn, self._over = state["drawn"], state["over"]
 
 
 def again_of(state: Any) -> int:
@@ -77,5 +83,5 @@ def again_of(state: Any) -> int:
     if not isinstance(state, dict):
         return 0
     if "drawn" in state:
-        return state["drawn"] if len(state) == 1 else 0
+        return 0 if state["over"] or {"data", "examples"} & state.keys() else state["drawn"]
     return sum(again_of(inner) for inner in state.values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -55,6 +56,8 @@ class Stateful:
 
         Raises UserError when `start` is not where the stream is: it cannot be taken there.
         """
+        if start == len(self):
+            return  # a run may be resumed at the very end of an epoch
         follows = self._next == [epoch, start]
         if start and not follows:
             raise UserError(Problem(f"the checkpoint does not say where the stream {self.info['name']} was"))
@@ -106,9 +109,10 @@ class Stateful:
     def state_dict(self) -> dict[str, Any]:
         """Return which batch is next, and what finds it again."""
         if self._stream is None:
-            return {"next": self._next, "passes": self._passes, "stream": self._saved}
+            return {"next": list(self._next), "passes": self._passes, "stream": self._saved}
         own = None if self._generator is None else self._generator.get_state()
-        stream = {"loader": self._loader.state_dict(), "generator": own}
+        # A copy: the loader goes on changing what it gives out, and a checkpoint may be written beside the training.
+        stream = {"loader": deepcopy(self._loader.state_dict()), "generator": own}
         return {"next": list(self._next), "passes": self._passes, "stream": stream}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

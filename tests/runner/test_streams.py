@@ -1,0 +1,145 @@
+"""Iterable data sets: wherever they were left, they go on with the examples and the chance that they had before them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+
+from hookflow.errors import UserError
+from hookflow.runner.source import close
+from hookflow.runner.stateful import Stateful
+from tests.loaders import Endless, Numbers, NumbersWithPlace
+from tests.runner.same import assert_same
+from tests.runner.test_loader import source
+
+
+class FromIterator(Numbers):
+    """Its iterator has the state."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return Walk(super().__iter__())
+
+
+class Walk:
+    def __init__(self, examples: Iterator[Any]) -> None:
+        self.examples = examples
+        self.given = 0
+
+    def __iter__(self) -> Walk:
+        return self
+
+    def __next__(self) -> Any:
+        self.given += 1
+        return next(self.examples)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"given": self.given}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for _ in islice(self, state["given"]):
+            pass
+
+
+def stream(data: Any, **section: Any) -> Stateful:
+    made = source(data, batch_size=8, **section)
+    assert isinstance(made, Stateful)
+    return made
+
+
+def all_batches(of: Stateful, epochs: int, position: tuple[int, int] = (0, 0)) -> list[Any]:
+    return [batch for k in range(position[0], epochs) for batch in of.epoch(k, position[1] if k == position[0] else 0)]
+
+
+@pytest.mark.parametrize("kind", [Numbers, NumbersWithPlace, FromIterator])
+@pytest.mark.parametrize("section", [{}, {"batches": 3}, {"workers": 2, "batches": 7}, {"drop_last": True}], ids=str)
+def test_it_goes_on_from_wherever_it_was_left(kind: type[Endless], section: dict[str, Any]) -> None:
+    """Streams of 43 examples, in batches of 8, cut into epochs that need not fit them."""
+    whole = stream(kind(43), **section)
+    expected = all_batches(whole, 3)
+    close(whole)
+    for cut in range(1, len(expected), 4 if section.get("workers") else 1):
+        first, again = stream(kind(43), **section), stream(kind(43), **section)
+        epoch, index = divmod(cut, len(first))
+        walk = (batch for k in range(3) for batch in first.epoch(k))
+        assert_same(list(islice(walk, cut)), expected[:cut])
+        again.load_state_dict(first.state_dict())
+        close(first)
+        torch.rand(cut)  # the training has drawn what it likes
+        assert_same(all_batches(again, 3, (epoch, index)), expected[cut:])
+        close(again)
+
+
+def test_its_state_is_a_copy() -> None:
+    of = stream(NumbersWithPlace(43), workers=2)
+    batches = of.epoch(0)
+    next(batches)
+    kept = of.state_dict()
+    text = str(kept)
+    list(batches)
+    assert str(kept) == text
+    close(of)
+
+
+def test_every_validation_begins_at_the_beginning() -> None:
+    of = stream(Numbers(20))
+    first = list(of.epoch(0))
+    assert_same(list(of.epoch(0)), first)
+    next(of.epoch(0))
+    assert_same(list(of.epoch(0)), first)
+
+
+def test_epochs_are_as_long_as_is_said_and_the_stream_goes_on_between_them() -> None:
+    targets = [
+        torch.cat([target for _, target in stream_epoch]) for stream_epoch in epochs(stream(Endless(40), batches=3))
+    ]
+    expected = (torch.arange(40) % 3).repeat(2)
+    assert torch.cat(targets).tolist() == expected[: len(torch.cat(targets))].tolist()
+
+
+def epochs(of: Stateful) -> Iterator[list[Any]]:
+    return (list(of.epoch(k)) for k in range(3))
+
+
+def test_each_time_through_is_drawn_anew() -> None:
+    seen = [
+        float(inputs[0, 3])
+        for seed in (5, 6)
+        for ((inputs, _), *_) in epochs(stream(Numbers(40), seed=seed, drop_last=True))
+    ]
+    assert len(set(seen)) == 6
+
+
+def test_at_the_very_end_of_an_epoch_it_goes_on_with_the_next() -> None:
+    first, again = stream(Numbers(40)), stream(Numbers(40))
+    list(first.epoch(0))
+    again.load_state_dict(first.state_dict())
+    assert list(again.epoch(0, start=5)) == []
+    assert_same(list(again.epoch(1)), list(first.epoch(1)))
+
+
+def test_it_cannot_be_taken_where_no_state_leads() -> None:
+    with pytest.raises(UserError, match="does not say where the stream Numbers was"):
+        next(stream(Numbers(40)).epoch(1, start=2))
+
+
+def test_without_torchdata_the_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torchdata.stateful_dataloader", None)
+    with pytest.raises(UserError, match="torchdata, which is not installed") as raised:
+        stream(Numbers(40))
+    assert "hookflow[data]" in raised.value.problems[0].hint
+
+
+def test_it_is_not_shared_out_among_processes() -> None:
+    with pytest.raises(UserError, match="cannot be shared out among processes"):
+        source(Numbers(40), batch_size=8, world=2)
+
+
+def test_it_is_augmented_on_the_device() -> None:
+    plain, noisy = stream(Numbers(40)), stream(Numbers(40), augment="./loaders.py:noisy")
+    added = torch.cat([b[0] - a[0] for a, b in zip(plain.epoch(0), noisy.epoch(0), strict=True)])
+    assert added.std() > 0.5
+    assert_same(list(noisy.epoch(0)), list(stream(Numbers(40), augment="./loaders.py:noisy").epoch(0)))
