@@ -9,6 +9,7 @@ import sys
 import typer
 
 from hookflow.cli.check import check
+from hookflow.cli.checkpoints import checkpoints
 from hookflow.cli.diff import diff
 from hookflow.cli.graph import graph
 from hookflow.cli.hooks import hooks
@@ -33,7 +34,7 @@ COMMANDS = {
     "Train": (run,),
     "The graph of a pipeline": (check, graph, why, diff),
     "What there is": (points, hooks, schema),
-    "Runs": (watch, replay, runs),
+    "Runs": (watch, replay, runs, checkpoints),
 }
 for panel, commands in COMMANDS.items():
     for command in commands:

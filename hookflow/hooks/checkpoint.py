@@ -20,11 +20,13 @@ class Checkpoint(Hook):
     """Saves `last` after each epoch (or iteration, where it is bound to that), and the best by validation metrics.
 
     The best go by `best`, `best-2`, …; where several metrics are watched, by `best-accuracy`, `best-accuracy-2`, …
+    Bound to `on_exception`, it saves what stands when something raises, apart from what a run goes on from.
+
     Saving is asked for here and done by the runner at the next boundary, when every hook has had its turn: so no
     hook's state is saved half a step late, and no average is ever caught swapped in.
     """
 
-    points = ("after_train_epoch", "after_val", "on_exception")
+    points = ("after_train_epoch", "after_val")
     phase = "last"
     reads: ClassVar[Slots] = {"after_val": ("metrics",)}
 
@@ -39,15 +41,11 @@ class Checkpoint(Hook):
         ] = "max",
         top: Annotated[int, Field(ge=1, description="how many of the best by each metric stay")] = 1,
         keep: Annotated[int, Field(ge=1, description="how many of the newest stay, beside the best")] = 1,
-        on_exception: Annotated[
-            bool, Field(description="whether to save what stands when something raises; no run goes on from that")
-        ] = False,
     ) -> None:
         several = monitor if isinstance(monitor, dict) else {monitor: mode} if monitor is not None else {}
         self.modes: dict[str, Mode] = several
         self.top = top
         self.keep = keep
-        self.after_errors = on_exception
         self.best: dict[str, list[tuple[float, int]]] = {metric: [] for metric in several}
         """For each metric the best values with the iterations that had them, the best first."""
 
@@ -70,8 +68,7 @@ class Checkpoint(Hook):
             run.save_checkpoint(names[rank], moved=down, keep=self.keep)
 
     def on_exception(self, run: Run) -> None:
-        if self.after_errors:
-            run.save_checkpoint("exception")
+        run.save_checkpoint("exception")
 
     def names(self, metric: str) -> list[str]:
         """Return what the best by a metric go by, the best first."""

@@ -54,6 +54,7 @@ WRONG = {
     "schema": ["--out", "no/such/folder"],
     "watch": ["wrong"],
     "replay": ["wrong"],
+    "checkpoints": ["wrong"],
 }
 """What a command is asked of a file or a run that is not there."""
 

@@ -19,13 +19,16 @@ class Judged:
     def __init__(self) -> None:
         self.metrics: Mapping[str, float] = {}
         self.saved: list[str] = []
+        self.moved: dict[str, int] = {}
+        self.iter = 0
         self.stopped = ""
 
     def metric(self, name: str) -> float:
         return self.metrics[name]
 
-    def save_checkpoint(self, *names: str, **options: object) -> None:
+    def save_checkpoint(self, *names: str, moved: Mapping[str, int] | None = None, keep: int | None = None) -> None:
         self.saved += names
+        self.moved |= moved or {}
 
     def stop(self, reason: str) -> None:
         self.stopped = reason
@@ -44,11 +47,30 @@ def test_the_best_checkpoint(mode: str, values: list[float], best_at: list[int])
     run, hook, found = Judged(), Checkpoint("score", mode), []  # type: ignore[arg-type]
     for k, value in enumerate(values):
         run.metrics = {"score": value}
-        hook.after_val(run, run.metrics)  # type: ignore[arg-type]
+        hook.after_val(run)  # type: ignore[arg-type]
         if run.saved:
             found.append(k)
         run.saved.clear()
     assert found == best_at
+
+
+def test_the_best_by_several_metrics_have_ranks() -> None:
+    run, hook = Judged(), Checkpoint({"score": "max", "val/loss": "min"}, top=2)
+    asked = []
+    for k, (score, loss) in enumerate([(1, 1), (3, 2), (2, 0.5), (0, 3), (3, 0.7)], 1):
+        run.iter, run.saved, run.moved, run.metrics = k, [], {}, {"score": score, "val/loss": loss}
+        hook.after_val(run)  # type: ignore[arg-type]
+        asked.append((run.saved, run.moved))
+    assert asked == [
+        (["best-score", "best-val_loss"], {}),
+        (["best-score", "best-val_loss-2"], {"best-score-2": 1}),
+        (["best-score-2", "best-val_loss"], {"best-val_loss-2": 1}),
+        ([], {}),
+        (["best-score-2", "best-val_loss-2"], {}),
+    ]
+    again = Checkpoint({"score": "max", "val/loss": "min"}, top=2)
+    again.load_state_dict(hook.state_dict())
+    assert again.best == hook.best == {"score": [(3, 2), (3, 5)], "val/loss": [(0.5, 3), (0.7, 5)]}
 
 
 @pytest.mark.parametrize(

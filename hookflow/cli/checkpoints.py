@@ -1,0 +1,95 @@
+"""`hookflow checkpoints`: what a run has saved, and whether it is whole."""
+
+from __future__ import annotations
+
+import json
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hookflow.cli.options import RunArgument, RunsFolder
+
+HEADS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state")
+
+
+class Format(StrEnum):
+    """How checkpoints are shown."""
+
+    text = "text"
+    json = "json"
+
+
+def checkpoints(
+    run: RunArgument = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every file and hold it against its checksum.")] = False,
+    format_: Annotated[Format, typer.Option("--format", "-f", help="How to show them.")] = Format.text,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """List a run's checkpoints, the newest first, and whether they are whole.
+
+    Without `--verify` that is whether every file is there and has its size. One that was saved after an error is listed
+    last: no run goes on from it.
+
+    Exits with 0 if all are whole, with 1 if one is damaged.
+
+    Example: `hookflow checkpoints cifar --verify`
+    """
+    from hookflow.cli.find import find_run
+    from hookflow.runner.manifest import EXCEPTION, links, standing
+
+    folder = find_run(run, dir).checkpoints
+    names: dict[str, list[str]] = {}
+    for name, target in sorted(links(folder).items()):
+        names.setdefault(target.name, []).append(name)
+    found = [
+        _seen(path, names.get(path.name, []), verify) for path in (*standing(folder), *standing(folder, EXCEPTION))
+    ]
+    if format_ is Format.json:
+        print(json.dumps(found, indent=1))
+    elif found:
+        _print(found, verify)
+    else:
+        print(f"no checkpoints in {folder}")
+    raise typer.Exit(1 if any(one["damage"] for one in found) else 0)
+
+
+def _seen(path: Path, names: list[str], verify: bool) -> dict[str, Any]:
+    """Return what there is to say of a checkpoint; what a damaged one does not tell is None."""
+    from hookflow.runner.manifest import DamagedError, damage, read_manifest
+
+    try:
+        manifest = read_manifest(path)
+    except DamagedError:
+        manifest = {}
+    told = {key: manifest.get(key) for key in ("it", "ep", "metrics", "saved", "hookflow", "torch", "exception")}
+    files = {name: entry["bytes"] for name, entry in manifest.get("files", {}).items()}
+    whole = {"bytes": sum(files.values()) if files else None, "files": files}
+    return {"path": str(path), "names": names, **told, **whole, "damage": damage(path, thorough=verify)}
+
+
+def _print(found: list[dict[str, Any]], verified: bool) -> None:
+    clock = time.time()
+    rows = [HEADS, *(_row(one, clock, "verified" if verified else "whole") for one in found)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(HEADS))]
+    for row in rows:
+        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _row(one: dict[str, Any], clock: float, whole: str) -> tuple[str, ...]:
+    """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
+    from hookflow.monitor.words import age, number, size
+
+    metrics = " ".join(f"{name}={number(float(value))}" for name, value in (one["metrics"] or {}).items())
+    return (
+        Path(one["path"]).name,
+        ",".join(one["names"]) or "-",
+        "-" if one["it"] is None else str(one["it"]),
+        "-" if one["ep"] is None else str(one["ep"]),
+        metrics or "-",
+        "-" if one["bytes"] is None else size(one["bytes"]),
+        "-" if one["saved"] is None else age(clock - one["saved"]),
+        f"damaged: {one['damage']}" if one["damage"] else f"after {one['exception']}" if one["exception"] else whole,
+    )
