@@ -16,6 +16,7 @@ BUILT_IN: dict[str, str] = {
     "grad_clip": "hookflow.hooks.grad_clip:GradClip",
     "log": "hookflow.hooks.log:Log",
     "lr_schedule": "hookflow.hooks.lr_schedule:LRSchedule",
+    "scheduler": "hookflow.hooks.scheduler:Scheduler",
     "throughput": "hookflow.hooks.throughput:Throughput",
     "whiten": "hookflow.zoo.whiten:Whiten",
 }

@@ -30,11 +30,19 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "grad_clip": {"max_norm": 1.0},
     "log": {},
     "lr_schedule": {"warmup": 0.1},
+    "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
     "throughput": {},
 }
 """Arguments with which each built-in hook can be made; `whiten` belongs to one network and is tested with it."""
 
 HERE = Where("test")
+
+
+def inline(value: Any) -> str:
+    """Return a value as TOML in one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {inline(inner)}" for key, inner in value.items()) + "}"
+    return f"[{', '.join(map(inline, value))}]" if isinstance(value, list) else json.dumps(value)
 
 
 def hook_class(name: str) -> type[Hook]:
@@ -93,8 +101,7 @@ class TestEverySample:
     def test_a_run_with_it_alone_finishes(self, name: str, new_run: NewRun, train_here) -> None:  # type: ignore[no-untyped-def]
         others = {"accuracy", "clip", "schedule", "ema", "throughput", "log", "early_stop", "checkpoint"}
         off = [f"hooks.{other}.enabled=false" for other in others - {"accuracy"}]
-        args = ",".join(f"{key}={json.dumps(value)}" for key, value in SAMPLES[name].items())
-        run_dir = new_run(*off, f'hooks.sample={{use="{name}", args={{{args}}}}}', "run.max_epochs=2")
+        run_dir = new_run(*off, f'hooks.sample={{use="{name}", args={inline(SAMPLES[name])}}}', "run.max_epochs=2")
         assert train_here(run_dir) == 0, records(run_dir, "error")
         assert not [record for record in records(run_dir) if record["k"] == "error"]
 

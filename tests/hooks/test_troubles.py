@@ -20,7 +20,10 @@ model.use = "torch.nn:Identity"
 optimizer.use = "torch.optim:SGD"
 data.train.use = "cifar10"
 """
-ARGUMENTS = {"grad_clip": "args = { max_norm = 1.0 }"}
+ARGUMENTS = {
+    "grad_clip": "args = { max_norm = 1.0 }",
+    "scheduler": 'args = { chain = [{ use = "ConstantLR" }] }',
+}
 
 
 def plan(*uses: str, more: str = "") -> Plan:
@@ -50,9 +53,14 @@ class TestWhateverTheFilesOrder:
 
 def test_no_two_built_in_hooks_are_ambiguous_in_any_order_of_the_file() -> None:
     lots = random.Random(0)
-    for _ in range(20):
-        uses = lots.sample(list(BUILT_IN), len(BUILT_IN))
-        assert not list(ambiguities(plan(*uses)))
+    for other in ("lr_schedule", "scheduler") * 10:
+        uses = [use for use in BUILT_IN if use != other]
+        assert not list(ambiguities(plan(*lots.sample(uses, len(uses)))))
+
+
+def test_two_schedules_of_one_rate_are_ambiguous() -> None:
+    (found,) = ambiguities(plan("scheduler", "lr_schedule"))
+    assert (found.point, found.slots) == ("before_train_iter", ("lr",))
 
 
 def test_two_averages_are_ambiguous_until_they_are_ordered_or_allowed() -> None:

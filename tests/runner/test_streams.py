@@ -1,4 +1,4 @@
-"""Iterable data sets: wherever they were left, they go on with the examples and the chance that they had before them."""
+"""Iterable data sets: wherever they were left, they go on with the examples and the chance that lay ahead of them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,129 @@
+"""Learning-rate schedules by PyTorch's own schedulers, one after another."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from itertools import accumulate
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from hookflow.errors import Problem, UserError
+from hookflow.hooks.base import Hook
+from hookflow.hooks.scheduler_chain import Link, Per, check_chain, derived, found_schedulers, lengths
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
+
+class Scheduler(Hook):
+    """Sets the learning rates by PyTorch's schedulers, each for its length, one after another.
+
+    The rates of an iteration are those of the usual loop, which calls `scheduler.step()` after `optimizer.step()`, or
+    after each epoch. The step is taken at the beginning of the next iteration, so that in the whole of an iteration
+    the rate is the one that it is trained with. `total_iters`, `T_max` and `total_steps` are the scheduler's length
+    where they are not given. After the end of the chain the rates stay as they are. `ReduceLROnPlateau` may be the
+    last of the chain: it looks at `metric` after each validation, once those before it are through.
+    """
+
+    reads = {"before_train_iter": ("optimizer",), "after_val": ("optimizer", "metrics")}  # noqa: RUF012
+    writes = {"before_run": ("lr",), "before_train_iter": ("lr",), "after_val": ("lr",)}  # noqa: RUF012
+
+    def __init__(
+        self,
+        chain: Annotated[
+            list[Link],
+            BeforeValidator(check_chain),
+            Field(
+                min_length=1, description="the schedulers, each as { use, args, length }, in the order of their turns"
+            ),
+        ],
+        per: Annotated[Per, Field(description="what counts as a step: an iteration or an epoch")] = "iter",
+        metric: Annotated[str | None, Field(description="the validation metric for ReduceLROnPlateau")] = None,
+    ) -> None:
+        from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+        self.chain = [Link.model_validate(link) for link in chain]
+        self.per = per
+        self.metric = metric
+        self.kinds = found_schedulers(self.chain, per)
+        *early, last = [issubclass(kind, ReduceLROnPlateau) for kind in self.kinds]
+        self.has_plateau = last
+        if any(early):
+            raise UserError(Problem("ReduceLROnPlateau has no end, so it must be the last of the chain"))
+        if last and metric is None:
+            raise UserError(Problem("ReduceLROnPlateau needs a metric", hint='e.g. metric = "loss"'))
+        if metric is not None and not last:
+            raise UserError(Problem(f'there is a metric, "{metric}", and no ReduceLROnPlateau that looks at it'))
+        self.steps = 0
+        self.end = 0
+        self.made: dict[str, Any] = {}
+        self.began: dict[str, Any] = {}
+
+    def before_run(self, run: Run) -> None:
+        from torch.optim.lr_scheduler import SequentialLR
+
+        steps = lengths(self.chain, self.per, run)
+        schedulers = [self._make(k, run, steps[k]) for k in range(len(self.chain))]
+        plateau = [schedulers.pop()] if self.has_plateau else []
+        *turns, self.end = accumulate(steps[: len(schedulers)], initial=0)
+        if len(schedulers) > 1:
+            self.made["turns"] = SequentialLR(run.optimizer, schedulers, turns[1:])
+        elif schedulers:
+            self.made["turns"] = schedulers[0]
+        if plateau:
+            self.made["plateau"] = plateau[0]
+        elif hasattr(schedulers[-1], "total_steps"):
+            self.end -= 1  # which counts the rates, where the others count the steps between them
+        # A resumed run steps its schedule before this process has stepped the optimizer, and PyTorch would warn of that.
+        run.optimizer._opt_called = True  # type: ignore[attr-defined]
+        self.began = {name: deepcopy(scheduler.state_dict()) for name, scheduler in self.made.items()}
+
+    def _make(self, k: int, run: Run, steps: int) -> Any:
+        kind, args = self.kinds[k], self.chain[k].args
+        try:
+            return kind(run.optimizer, **{**derived(kind, args, steps), **args})
+        except (TypeError, ValueError) as error:
+            raise UserError(Problem(f"{kind.__name__}: {error}")) from error
+
+    def before_train_iter(self, run: Run) -> None:
+        while self.steps < min(self._done(run), self.end):
+            self.made["turns"].step()
+            self.steps += 1
+
+    def after_val(self, run: Run) -> None:
+        if self.metric is not None and self._done(run) >= self.end:
+            self.before_train_iter(run)  # the last step of those before it, if it is still to be taken
+            self.made["plateau"].step(run.metric(self.metric))
+
+    def _done(self, run: Run) -> int:
+        return run.iter if self.per == "iter" else run.epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        states = {name: _changes(scheduler.state_dict(), self.began[name]) for name, scheduler in self.made.items()}
+        return {"steps": self.steps, **states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.steps = state["steps"]
+        for name, scheduler in self.made.items():
+            scheduler.load_state_dict(_whole(state[name], self.began[name]))
+
+
+# A scheduler is made anew by a resumed run; what has not changed since, like a table of milestones, need not be saved.
+
+
+def _changes(state: dict[str, Any], began: dict[str, Any]) -> dict[str, Any]:
+    inner = "_schedulers"
+    changed = {key: value for key, value in state.items() if key != inner and value != began[key]}
+    if inner in state:
+        changed[inner] = [_changes(*pair) for pair in zip(state[inner], began[inner], strict=True)]
+    return changed
+
+
+def _whole(changed: dict[str, Any], began: dict[str, Any]) -> dict[str, Any]:
+    whole = {**deepcopy(began), **changed}
+    if "_schedulers" in changed:
+        whole["_schedulers"] = [
+            _whole(*pair) for pair in zip(changed["_schedulers"], began["_schedulers"], strict=True)
+        ]
+    return whole

@@ -1,0 +1,311 @@
+"""The rates of an iteration are those of the usual loop around PyTorch's schedulers, to the bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.optim import SGD, AdamW, Optimizer
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LinearLR,
+    LRScheduler,
+    MultiStepLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+    SequentialLR,
+    StepLR,
+)
+
+from hookflow.errors import UserError, Where
+from hookflow.hooks.inspect import wrong_arguments
+from hookflow.hooks.scheduler import Scheduler
+from tests.conftest import NewRun, hookflow, records
+from tests.processes import Training
+from tests.runner.same import assert_same_end
+from tests.runner.test_resume import EVERY_3, strikes
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+Rates = list[list[float]]
+ITERS, PER_EPOCH = 40, 8
+
+
+def sgd() -> Optimizer:
+    one, two = (torch.nn.Parameter(torch.ones(2)) for _ in "ab")
+    return SGD([{"params": [one], "lr": 0.5}, {"params": [two]}], lr=0.1, momentum=0.9)
+
+
+def adamw() -> Optimizer:
+    return AdamW([torch.nn.Parameter(torch.ones(2))], lr=3e-3)
+
+
+def by_hand(
+    optimizer: Optimizer, made: Callable[[Optimizer], LRScheduler], per: str = "iter", until: int = ITERS
+) -> Rates:
+    """Return the rates of each iteration in the loop of PyTorch's documentation; after `until` steps they stay."""
+    scheduler = made(optimizer)
+    rates, steps = [], 0
+    for k in range(ITERS):
+        rates.append([group["lr"] for group in optimizer.param_groups])
+        optimizer.step()
+        if (per == "iter" or (k + 1) % PER_EPOCH == 0) and steps < until:
+            scheduler.step()
+            steps += 1
+    return rates
+
+
+def run_of(optimizer: Optimizer) -> Any:
+    metrics: dict[str, float] = {}
+    return SimpleNamespace(
+        iter=0, epoch=0, max_iters=ITERS, iters_per_epoch=PER_EPOCH, optimizer=optimizer, metric=metrics.__getitem__
+    )
+
+
+def by_hook(optimizer: Optimizer, cut: int | None = None, **args: Any) -> Rates:
+    """Return the rates that the hook gives; at `cut`, all goes on from what a checkpoint would hold."""
+    hook, run, rates = Scheduler(**args), run_of(optimizer), []
+    hook.before_run(run)
+    for k in range(ITERS):
+        if k == cut:
+            saved = [optimizer.state_dict(), hook.state_dict()]
+            optimizer, hook = sgd() if isinstance(optimizer, SGD) else adamw(), Scheduler(**args)
+            run.optimizer = optimizer
+            hook.before_run(run)
+            optimizer.load_state_dict(saved[0])
+            hook.load_state_dict(saved[1])
+        run.iter, run.epoch = k, k // PER_EPOCH
+        hook.before_train_iter(run)
+        rates.append([group["lr"] for group in optimizer.param_groups])
+        optimizer.step()
+    return rates
+
+
+def warm_up_then_cosine(steps: int, then: int) -> Callable[[Optimizer], LRScheduler]:
+    def made(optimizer: Optimizer) -> LRScheduler:
+        warm_up = LinearLR(optimizer, start_factor=0.1, total_iters=steps)
+        return SequentialLR(optimizer, [warm_up, CosineAnnealingLR(optimizer, T_max=then)], [steps])
+
+    return made
+
+
+def three(optimizer: Optimizer) -> LRScheduler:
+    parts = [
+        LinearLR(optimizer, total_iters=8),
+        MultiStepLR(optimizer, milestones=[3, 9]),
+        CosineAnnealingLR(optimizer, T_max=16, eta_min=1e-4),
+    ]
+    return SequentialLR(optimizer, parts, [8, 24])
+
+
+CHAIN = [{"use": "LinearLR", "args": {"start_factor": 0.1}, "length": "10%"}, {"use": "CosineAnnealingLR"}]
+THREE = [
+    {"use": "torch.optim.lr_scheduler:LinearLR", "length": "1ep"},
+    {"use": "MultiStepLR", "args": {"milestones": [3, 9]}, "length": 16},
+    {"use": "CosineAnnealingLR", "args": {"eta_min": 1e-4}},
+]
+STEP = [{"use": "StepLR", "args": {"step_size": 2, "gamma": 0.5}}]
+ONE = [{"use": "OneCycleLR", "args": {"max_lr": 0.3}}]
+CASES: dict[str, tuple[dict[str, Any], Callable[[Optimizer], LRScheduler], int]] = {
+    "warm-up then cosine": ({"chain": CHAIN}, warm_up_then_cosine(4, 36), ITERS),
+    "three in a row": ({"chain": THREE}, three, ITERS),
+    "one alone": ({"chain": STEP}, lambda optimizer: StepLR(optimizer, 2, 0.5), ITERS),
+    "one cycle": ({"chain": ONE}, lambda optimizer: OneCycleLR(optimizer, 0.3, total_steps=ITERS), ITERS),
+    "told its own length": (
+        {"chain": [{"use": "CosineAnnealingLR", "args": {"T_max": 10}}]},
+        lambda optimizer: CosineAnnealingLR(optimizer, T_max=10),
+        ITERS,
+    ),
+    "shorter than the run": (
+        {"chain": [{"use": "CosineAnnealingLR", "length": "25it"}]},
+        lambda optimizer: CosineAnnealingLR(optimizer, T_max=25),
+        25,
+    ),
+    "one cycle, shorter than the run": (
+        {"chain": [{**ONE[0], "length": "50%"}]},
+        lambda optimizer: OneCycleLR(optimizer, 0.3, total_steps=20),
+        19,
+    ),
+}
+EPOCHS: dict[str, tuple[dict[str, Any], Callable[[Optimizer], LRScheduler], int]] = {
+    "by epochs": ({"chain": STEP, "per": "epoch"}, lambda optimizer: StepLR(optimizer, 2, 0.5), ITERS),
+    "chained by epochs": ({"chain": [{**CHAIN[0], "length": "2ep"}, CHAIN[1]], "per": "epoch"},
+                          warm_up_then_cosine(2, 3), ITERS),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", [sgd, adamw])
+@pytest.mark.parametrize("name", [*CASES, *EPOCHS])
+def test_the_rates_are_those_of_the_loop_by_hand(make: Callable[[], Optimizer], name: str) -> None:
+    args, made, until = {**CASES, **EPOCHS}[name]
+    expected = by_hand(make(), made, args.get("per", "iter"), until)
+    assert len({rate for (rate, *_) in expected}) > 2
+    assert by_hook(make(), **args) == expected
+
+
+@pytest.mark.parametrize("cut", [1, 4, 17, 30])
+@pytest.mark.parametrize("name", [*CASES, *EPOCHS])
+def test_they_go_on_from_a_checkpoint(name: str, cut: int) -> None:
+    args, _, _ = {**CASES, **EPOCHS}[name]
+    for make in (sgd, adamw):
+        assert by_hook(make(), cut=cut, **args) == by_hook(make(), **args)
+
+
+def test_a_hook_that_the_checkpoint_does_not_know_catches_up() -> None:
+    optimizer, expected = sgd(), by_hook(sgd(), chain=CHAIN)
+    hook, run = Scheduler(CHAIN), run_of(optimizer)  # type: ignore[arg-type]
+    hook.before_run(run)
+    run.iter = 20
+    hook.before_train_iter(run)
+    assert [group["lr"] for group in optimizer.param_groups] == expected[20]
+
+
+def test_a_plateau_looks_at_its_metric_after_each_validation_once_the_warm_up_is_through() -> None:
+    losses = [5.0, 4.0, 4.0, 4.0, 4.0, 4.0, 3.0, 3.0, 3.0]
+    chain = [{"use": "LinearLR", "length": "2ep"}, {"use": "ReduceLROnPlateau", "args": {"patience": 1}}]
+    expected, seen = sgd(), sgd()
+    warm_up, plateau = LinearLR(expected, total_iters=2), ReduceLROnPlateau(expected, patience=1)
+    hook, run = Scheduler(chain, per="epoch", metric="loss"), run_of(seen)  # type: ignore[arg-type]
+    hook.before_run(run)
+    for k, loss in enumerate(losses):
+        run.epoch = k
+        hook.before_train_iter(run)
+        assert [group["lr"] for group in seen.param_groups] == [group["lr"] for group in expected.param_groups]
+        for optimizer in (seen, expected):
+            optimizer.step()
+        if k < 2:
+            warm_up.step()
+        if k + 1 >= 2:
+            plateau.step(loss)
+        run.epoch, run.metric = k + 1, {"loss": loss}.__getitem__
+        hook.after_val(run)
+        if k == 4:
+            state, optimizer_state = json.loads(json.dumps(hook.state_dict())), seen.state_dict()
+            hook, run.optimizer = Scheduler(chain, per="epoch", metric="loss"), seen  # type: ignore[arg-type]
+            hook.before_run(run)
+            seen.load_state_dict(optimizer_state)
+            hook.load_state_dict(state)
+    assert seen.param_groups[0]["lr"] == expected.param_groups[0]["lr"] == pytest.approx(0.5 * 0.1**3)
+
+
+SCHEDULE = (
+    'hooks.schedule={use="scheduler", args={chain=['
+    '{use="LinearLR", args={start_factor=0.1}, length="20%"}, {use="OneCycleLR", args={max_lr=0.2}}]}}'
+)
+PLATEAU = (
+    'hooks.schedule={use="scheduler", args={metric="loss", chain=['
+    '{use="LinearLR", length="2it"}, {use="ReduceLROnPlateau", args={patience=0, threshold=0.9}}]}}'
+)
+
+
+@pytest.mark.parametrize("schedule", [SCHEDULE, PLATEAU])
+@pytest.mark.parametrize("groups", ["[]", '[{match="*.bias", args={lr=0.3}}]'])
+def test_a_run_is_killed_and_ends_with_the_same_bits(
+    new_run: NewRun, train_here: Callable[..., int], tmp_path: Path, schedule: str, groups: str
+) -> None:
+    every = 'hooks.log={use="log"}'
+    said = [schedule, EVERY_3, every, f"optimizer.groups={groups}"]
+    alone = new_run(*said)
+    assert train_here(alone) == 0
+    killed = new_run(*said, *strikes(tmp_path, 9, ("after_backward", 4), ("after_train_iter", 11)))
+    assert Training(killed).wait() == -9
+    assert Training(killed, resume=True).wait() == -9
+    assert Training(killed, resume=True).wait() == 0
+    assert_same_end(alone, killed)
+    rates = {record["v"]["lr"] for record in records(alone, "scalars") if "lr" in record["v"]}  # type: ignore
+    assert len(rates) > 2
+
+
+@pytest.mark.parametrize(
+    ("args", "said", "hint"),
+    [
+        ({"chain": ["LinearLR"]}, "scheduler 1 of 1 must be a table", 'write { use = "LinearLR" }'),
+        ({"chain": []}, '"chain" must not be empty', ""),
+        ({"chain": [{"use": "LinearLR", "lenght": 3}]}, 'has no key "lenght"', 'did you mean "length"?'),
+        ({"chain": [{"use": "LinearLR", "gamma": 3}]}, 'has no key "gamma"', "args: { gamma = … }"),
+        ({"chain": [{}]}, 'lacks the key "use"', "CosineAnnealingLR"),
+        ({"chain": [{"use": "LinearLR", "args": 3}]}, "args must be a table", ""),
+        ({"chain": [{"use": "./a.py:B"}]}, "a scheduler is not looked for in a file", "package.module:Name"),
+        ({"chain": [{"use": "LinearLR"}, {"use": "StepLR"}]}, "1 of 2 needs a length", 'length = "10%"'),
+        ({"chain": [{"use": "LinearLR", "length": "9s"}]}, "counts no seconds", "2ep"),
+        ({"chain": [{"use": "LinearLR", "length": "9 lots"}]}, '"9 lots" is no amount', ""),
+        ({"chain": "LinearLR"}, "must be a list", ""),
+        ({"chain": CHAIN, "per": "batch"}, '"per" must be one of "iter", "epoch"', ""),
+    ],
+)
+def test_what_is_wrong_with_a_chain_is_told_without_torch(args: dict[str, Any], said: str, hint: str) -> None:
+    (problem,) = wrong_arguments(Scheduler, args, "schedule", lambda key: Where("test"))
+    assert said in problem.message
+    assert hint in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("args", "said", "hint"),
+    [
+        ({"chain": [{"use": "LinerLR"}]}, 'there is nothing called "LinerLR"', 'did you mean "LinearLR"?'),
+        ({"chain": [{"use": "torch.optim.lr_scheduler:StpLR"}]}, 'there is no "StpLR"', 'did you mean "StepLR"?'),
+        ({"chain": [{"use": "torch.nn:Linear"}]}, "is no scheduler", ""),
+        (
+            {"chain": [{"use": "StepLR", "args": {"stepsize": 3, "step_size": 3}}]},
+            'no argument "stepsize"',
+            "step_size",
+        ),
+        ({"chain": [{"use": "StepLR"}]}, 'StepLR needs the argument "step_size"', ""),
+        ({"chain": [{"use": "LinearLR", "args": {"start_factor": "x"}}]}, '"start_factor" must be a number', ""),
+        ({"chain": [{"use": "ReduceLROnPlateau"}]}, "ReduceLROnPlateau needs a metric", 'metric = "loss"'),
+        ({"chain": CHAIN, "metric": "loss"}, "no ReduceLROnPlateau that looks at it", ""),
+        ({"chain": [{"use": "LinearLR", "length": "3it"}], "per": "epoch"}, "goes by epochs", 'per = "iter"'),
+        (
+            {"chain": [{"use": "ReduceLROnPlateau", "length": 3}, *CHAIN], "metric": "loss"},
+            "must be the last of the chain",
+            "",
+        ),
+    ],
+)
+def test_what_only_torch_knows_is_told_when_the_hook_is_made(args: dict[str, Any], said: str, hint: str) -> None:
+    with pytest.raises(UserError) as raised:
+        Scheduler(**args)
+    (problem,) = raised.value.problems
+    assert said in problem.message
+    assert hint in problem.hint
+
+
+@pytest.mark.parametrize(
+    ("chain", "said"),
+    [
+        (
+            [{**CHAIN[0], "length": ITERS}, CHAIN[1]],
+            "nothing is left of the run for CosineAnnealingLR: those before it",
+        ),
+        ([{"use": "LinearLR", "args": {"start_factor": -1.0}}], "LinearLR: Starting multiplicative factor"),
+    ],
+)
+def test_what_only_the_run_knows_is_told_before_it_begins(chain: list[Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Scheduler(chain).before_run(run_of(sgd()))
+
+
+def test_the_command_line_tells_the_place(tmp_path: Path) -> None:
+    toy = Path(__file__).parents[1] / "toy.toml"
+    wrong = 'hooks.schedule={use="scheduler", args={chain=[{use="LinerLR"}]}}'
+    done = hookflow("run", str(toy), "--ui=plain", "--set", wrong, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "hooks.schedule" in done.stderr
+    assert 'did you mean "LinearLR"?' in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class Typed:
+    def __init__(self, exact: Decimal, plain: int) -> None: ...
+
+
+def test_a_type_that_is_imported_for_type_checkers_alone_is_no_obstacle() -> None:
+    assert not list(wrong_arguments(Typed, {"exact": 1, "plain": 2}, "it", lambda key: Where("test")))
+    (problem,) = wrong_arguments(Typed, {"exact": 1, "plain": "x"}, "it", lambda key: Where("test"))
+    assert '"plain" must be a whole number' in problem.message
