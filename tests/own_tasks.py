@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 
 
@@ -48,3 +49,15 @@ class Densifies:
         if run.model.training:
             run.fire("after_densify", run.iter)
         return step(run, batch)
+
+
+class Plain(nn.Module):
+    """A net in which no example sees another one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(torch.tanh(self.body(inputs)))  # type: ignore[no-any-return]

@@ -24,10 +24,21 @@ class Net(nn.Module):
 
 
 class Points:
-    """Points of three clouds. The batches of an epoch depend on nothing but the seed, the epoch and the index."""
+    """Points of three clouds. The batches of an epoch depend on nothing but the seed, the epoch and the index.
+
+    `whole` keeps what does not fill a batch; `begin` leaves so many examples of each epoch's order out.
+    """
 
     def __init__(
-        self, seed: int, device: torch.device, examples: int = 40, batch_size: int = 8, split: int = 0
+        self,
+        seed: int,
+        device: torch.device,
+        examples: int = 40,
+        batch_size: int = 8,
+        split: int = 0,
+        *,
+        whole: bool = False,
+        begin: int = 0,
     ) -> None:
         generator = torch.Generator().manual_seed(7 + split)
         self.target = torch.randint(3, (examples,), generator=generator).to(device)
@@ -35,6 +46,7 @@ class Points:
         self.inputs = (centres[self.target.cpu()] + torch.randn(examples, 4, generator=generator)).to(device)
         self.seed = seed
         self.batch_size = batch_size
+        self.whole, self.begin = whole, begin
         self.info: dict[str, Any] = {
             "name": "points",
             "examples": examples,
@@ -45,10 +57,12 @@ class Points:
         }
 
     def __len__(self) -> int:
-        return len(self.target) // self.batch_size
+        left = len(self.target) - self.begin
+        return -(-left // self.batch_size) if self.whole else left // self.batch_size
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         order = torch.randperm(len(self.target), generator=torch.Generator().manual_seed(1000 * self.seed + epoch))
+        order = order[self.begin :]
         for k in range(start, len(self)):
             chosen = order[k * self.batch_size : (k + 1) * self.batch_size]
             yield self.inputs[chosen], self.target[chosen]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Binding
+from hookflow.runner.contract import batch_size_of
 
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner
@@ -31,6 +32,7 @@ class Course:
     def replace_batch(self, batch: Any) -> None:
         self._may("replace_batch", "batch", WITH_A_BATCH)
         self.offered[1] = batch
+        self._run.batch_size = batch_size_of(batch)
 
     def skip_batch(self) -> None:
         self._may("skip_batch", "course", WITH_A_BATCH)

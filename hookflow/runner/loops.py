@@ -123,8 +123,6 @@ def _offered(run: Runner, split: Literal["train", "val", "test"], batch: Any, in
     else:
         for firing in run.batch_writers:
             run.dispatcher.call_within(firing, offered)
-    if offered[1] is not batch:
-        run.batch_size = batch_size_of(offered[1])
     return offered[1]
 
 

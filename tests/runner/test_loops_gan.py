@@ -1,0 +1,123 @@
+"""Several models and optimizers, and a task that steps them itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from hookflow.runner.launch import prepare
+from tests.conftest import TESTS, records
+from tests.gan import Discriminator, Generator
+from tests.golden_files import check_golden
+from tests.processes import Training
+from tests.runner.same import assert_same_end, curve
+
+Train = Callable[..., int]
+NewGan = Callable[..., RunDir]
+
+
+@pytest.fixture
+def new_gan(tmp_path: Path) -> NewGan:
+    def make(*overrides: str) -> RunDir:
+        source = TESTS / "gan.toml"
+        loaded = parse(source.read_text(), source, ("run.threads=1", *overrides))
+        run_dir = RunDir.create(tmp_path / "runs", "gan")
+        prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
+        return run_dir
+
+    return make
+
+
+def reason(run_dir: RunDir) -> str:
+    return str(records(run_dir, "end")[-1]["reason"])
+
+
+def weights(run_dir: RunDir, name: str) -> dict[str, torch.Tensor]:
+    return torch.load(run_dir.checkpoints / "last" / f"{name}.pt", weights_only=True)  # type: ignore[no-any-return]
+
+
+def test_it_trains_and_each_model_has_a_file_of_its_own(new_gan: NewGan, train_here: Train) -> None:
+    run_dir = new_gan()
+    assert train_here(run_dir) == 0, reason(run_dir)
+    logged = {name for *_, name in curve(run_dir)}
+    assert logged == {
+        "discriminator_loss", "generator_loss", "grad_norm", "lr/generator", "lr/discriminator", "told_apart",
+    }  # fmt: skip
+    Generator().load_state_dict(weights(run_dir, "model_generator"))
+    Discriminator().load_state_dict(weights(run_dir, "model_discriminator"))
+    Generator().load_state_dict(average := weights(run_dir, "model_ema"))
+    assert not torch.equal(average["0.weight"], weights(run_dir, "model_generator")["0.weight"])
+
+
+def test_it_resumes_to_the_bit(new_gan: NewGan, train_here: Train, tmp_path: Path) -> None:
+    often = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}]'
+    strike = f'hooks.strike={{use="./watchers.py:Interrupts", args={{mark="{tmp_path / "mark"}", '
+    strike += 'point="after_train_iter", at=8, number=9}, modules=["generator.1"]}'
+    alone, killed = new_gan(often), new_gan(often, strike)
+    assert train_here(alone) == 0
+    assert Training(killed).wait() == -9
+    assert Training(killed, resume=True).wait() == 0
+    assert_same_end(alone, killed)
+
+
+def test_a_loss_reaches_the_parameters_of_its_optimizer_alone(new_gan: NewGan, train_here: Train) -> None:
+    run_dir = new_gan('hooks.norms={use="./gan.py:Norms"}', "run.max_epochs=1", "hooks.clip.enabled=false")
+    assert train_here(run_dir) == 0
+    said = [str(record["text"]) for record in records(run_dir, "message")]
+    assert said[:4] == [
+        "0 discriminator discriminator",
+        "1 discriminator discriminator",
+        "1 generator generator discriminator",  # whose gradients are those that its own step has used
+        "2 discriminator generator discriminator",
+    ]
+
+
+def test_the_trace(new_gan: NewGan, train_here: Train, tmp_path: Path) -> None:
+    tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{tmp_path / "trace"}"}}, '
+    run_dir = new_gan(tracer + 'modules=["generator.1"]}', "data.train.args={examples=16}", "run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    check_golden("trace_steps_itself.txt", (tmp_path / "trace").read_text())
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ('task={use="./gan.py:Clumsy", args={mistake="name"}}', 'no optimizer "genrator"; did you mean "generator"?'),
+        ('task={use="./gan.py:Clumsy", args={mistake="one"}}', "several optimizers, and run.optimizer means one"),
+        ('task={use="./gan.py:NoEvaluation"}', "does not say how it is evaluated"),
+        ('hooks.steps={use="./gan.py:Steps"}', "run.step is for the step of a task that steps its optimizers itself"),
+        ("run.accumulate=2", "run.accumulate says when the optimizers step, and this task steps them itself"),
+        ('hooks.clip.args.model="genrator"', 'there is no model "genrator"; did you mean "generator"?'),
+        ('optimizer.generator.groups=[{match="*.weigth"}]', '"*.weigth" matches no parameter'),
+    ],
+)
+def test_mistakes(new_gan: NewGan, train_here: Train, override: str, said: str) -> None:
+    run_dir = new_gan(override)
+    assert train_here(run_dir) == 2
+    assert said in reason(run_dir).replace("\n    ", "; ")
+
+
+def test_a_model_called_like_something_of_pytorch(new_gan: NewGan, train_here: Train) -> None:
+    run_dir = new_gan('model.train={use="./gan.py:Generator"}')
+    assert train_here(run_dir) == 2
+    assert 'no model can be called "train"' in reason(run_dir)
+
+
+def test_one_optimizer_of_several_models_steps_them_together(new_gan: NewGan, train_here: Train) -> None:
+    source = TESTS / "gan.toml"
+    text = source.read_text()
+    models, rest = text.split("[optimizer.generator]")
+    data = rest[rest.index("[data.train]") : rest.index("[hooks.clip]")]
+    one = '[optimizer]\nuse = "torch.optim:SGD"\nargs = { lr = 0.01 }\n[task]\nuse = "./gan.py:both"\n'
+    clip = '[hooks.clip]\nuse = "grad_clip"\nargs = { max_norm = 0.5 }\n'
+    loaded = parse(models + one + data + clip, source)
+    run_dir = new_gan()
+    prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
+    assert train_here(run_dir) == 0, reason(run_dir)
+    assert "grad_norm" in {name for *_, name in curve(run_dir)}

@@ -1,0 +1,94 @@
+"""Hooks that the tests put into pipelines to change the course of a training, some without having said so."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Steers:
+    """Makes one call on the run, at one point and one iteration; `writes` in the file says what it may."""
+
+    modules = ("head",)
+
+    def __init__(self, call: str, point: str, at: int = 1) -> None:
+        self.call, self.point, self.at = call, point, at
+
+    def steer(self, point: str, run: Any) -> None:
+        if point == self.point and run.iter == self.at:
+            getattr(run, self.call)(*["as told"] * self.call.startswith("stop"))
+
+
+class Replaces:
+    """Makes zeros of every batch."""
+
+    writes = ("batch",)
+
+    def before_train_iter(self, run: Any, batch: Any) -> None:
+        run.replace_batch((0 * batch[0], batch[1]))
+
+    before_val_iter = before_train_iter
+
+
+class SeesBatch:
+    """Says how much there is in the batch, wherever it is offered one."""
+
+    reads = ("batch",)
+
+    def before_train_iter(self, run: Any, batch: Any) -> None:
+        run.say(f"{run.iter} {run.batch_size} {float(batch[0].abs().sum()) > 0}")
+
+    after_forward = before_train_iter
+    after_train_iter = before_train_iter
+    before_val_iter = before_train_iter
+
+
+class Smaller:
+    """Leaves out one example of each batch."""
+
+    writes = ("batch",)
+
+    def before_train_iter(self, run: Any, batch: Any) -> None:
+        run.replace_batch((batch[0][1:], batch[1][1:]))
+
+
+class ReplacesUndeclared(Replaces):
+    writes = ()
+
+
+def _steers(point: str) -> Any:
+    return lambda self, run: self.steer(point, run)
+
+
+def _all_points() -> list[str]:
+    from hookflow.graph.points import POINTS
+
+    return [point.name for point in POINTS]
+
+
+for _point in _all_points():
+    setattr(Steers, _point, _steers(_point))
+
+
+class Skips:
+    """Wants no step at all."""
+
+    writes = ("course",)
+
+    def after_backward(self, run: Any) -> None:
+        run.skip_step()
+
+
+class SkipsAll:
+    """Wants no batch at all."""
+
+    writes = ("course",)
+
+    def before_train_iter(self, run: Any) -> None:
+        run.skip_batch()
+
+
+class Weights:
+    """Says what the weights come to."""
+
+    def after_train_iter(self, run: Any) -> None:
+        run.say(str(sum(float(p.detach().double().sum()) for p in run.model.parameters())))
