@@ -188,6 +188,13 @@ class Component(Section):
     """The arguments, by name."""
 
 
+class ModelSection(Component):
+    """A network, and the weights that it begins with."""
+
+    weights: str | None = None
+    """A file of weights to begin with: a `state_dict` that `torch.save` has written; random ones if left out."""
+
+
 class ParamGroup(Section):
     """Some of the parameters, with settings of their own."""
 
@@ -208,13 +215,13 @@ class OptimizerSection(Component):
 
 def _one_or_several(table: Any) -> str:
     """Say whether a table is one component, or holds several by name: then all that stands in it are tables."""
-    if not isinstance(table, dict) or not table or table.keys() & {"use", "args", "groups"}:
+    if not isinstance(table, dict) or not table or table.keys() & {"use", "args", "groups", "weights"}:
         return "<one>"
     return "<several>" if all(isinstance(inner, dict | Component) for inner in table.values()) else "<one>"
 
 
 Models = Annotated[
-    Annotated[Component, Tag("<one>")] | Annotated[dict[PartName, Component], Tag("<several>")],
+    Annotated[ModelSection, Tag("<one>")] | Annotated[dict[PartName, ModelSection], Tag("<several>")],
     Discriminator(_one_or_several),
 ]
 Optimizers = Annotated[
@@ -414,7 +421,7 @@ class Pipeline(Section):
         return data
 
     @property
-    def models(self) -> dict[str, Component]:
+    def models(self) -> dict[str, ModelSection]:
         """Every model by its name; one that has none is called "model"."""
         return self.model if isinstance(self.model, dict) else {"model": self.model}
 

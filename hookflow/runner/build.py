@@ -31,6 +31,7 @@ from hookflow.runner.device import choose_device, choose_precision
 from hookflow.runner.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.modules import unmatched
 from hookflow.runner.source import as_source
+from hookflow.runner.weights import load_weights
 
 Made = TypeVar("Made")
 
@@ -184,6 +185,8 @@ class _Builder:
             said = f'no model can be called "{name}": PyTorch calls something of its own like that'
             raise UserError(Problem(said, self.places.of(key)))
         made = self._checked(key, self._call(makes[key], self.pipeline.models[name].args, key), nn.Module)
+        if (weights := self.pipeline.models[name].weights) is not None:
+            load_weights(made, Path(weights), self.places.of(f"{key}.weights"))
         layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
         model: nn.Module = made.to(device=device, memory_format=layout)  # type: ignore[call-overload]
         return model
