@@ -13,6 +13,8 @@ from hookflow.hooks.base import Hook
 from hookflow.hooks.scheduler_chain import Link, Per, check_chain, derived, found_schedulers, lengths
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from hookflow.hooks.run import Run
 
 
@@ -40,12 +42,14 @@ class Scheduler(Hook):
         ],
         per: Annotated[Per, Field(description="what counts as a step: an iteration or an epoch")] = "iter",
         metric: Annotated[str | None, Field(description="the validation metric for ReduceLROnPlateau")] = None,
+        optimizer: Annotated[str | None, Field(description="which optimizer's rates, where there are several")] = None,
     ) -> None:
         from torch.optim.lr_scheduler import ReduceLROnPlateau
 
         self.chain = [Link.model_validate(link) for link in chain]
         self.per = per
         self.metric = metric
+        self.optimizer = optimizer
         self.kinds = found_schedulers(self.chain, per)
         *early, last = [issubclass(kind, ReduceLROnPlateau) for kind in self.kinds]
         self.has_plateau = last
@@ -63,26 +67,27 @@ class Scheduler(Hook):
     def before_run(self, run: Run) -> None:
         from torch.optim.lr_scheduler import SequentialLR
 
+        optimizer = run.optimizer if self.optimizer is None else run.optimizers[self.optimizer]
         steps = lengths(self.chain, self.per, run)
-        schedulers = [self._make(k, run, steps[k]) for k in range(len(self.chain))]
+        schedulers = [self._make(k, optimizer, steps[k]) for k in range(len(self.chain))]
         plateau = [schedulers.pop()] if self.has_plateau else []
         *turns, self.end = accumulate(steps[: len(schedulers)], initial=0)
         if len(schedulers) > 1:
-            self.made["turns"] = SequentialLR(run.optimizer, schedulers, turns[1:])
+            self.made["turns"] = SequentialLR(optimizer, schedulers, turns[1:])
         elif schedulers:
             self.made["turns"] = schedulers[0]
         if plateau:
             self.made["plateau"] = plateau[0]
         elif hasattr(schedulers[-1], "total_steps"):
             self.end -= 1  # which counts the rates, where the others count the steps between them
-        # A resumed run steps its schedule before this process has stepped the optimizer, and PyTorch would warn of that.
-        run.optimizer._opt_called = True  # type: ignore[attr-defined]
+        # A resumed run's schedule steps before this process has stepped the optimizer, and PyTorch would warn of that.
+        optimizer._opt_called = True  # type: ignore[attr-defined]
         self.began = {name: deepcopy(scheduler.state_dict()) for name, scheduler in self.made.items()}
 
-    def _make(self, k: int, run: Run, steps: int) -> Any:
+    def _make(self, k: int, optimizer: Optimizer, steps: int) -> Any:
         kind, args = self.kinds[k], self.chain[k].args
         try:
-            return kind(run.optimizer, **{**derived(kind, args, steps), **args})
+            return kind(optimizer, **{**derived(kind, args, steps), **args})
         except (TypeError, ValueError) as error:
             raise UserError(Problem(f"{kind.__name__}: {error}")) from error
 

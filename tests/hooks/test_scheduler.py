@@ -291,6 +291,15 @@ def test_what_only_the_run_knows_is_told_before_it_begins(chain: list[Any], said
         Scheduler(chain).before_run(run_of(sgd()))
 
 
+def test_where_there_are_several_optimizers_one_is_named() -> None:
+    run, other = run_of(sgd()), adamw()
+    run.optimizers = {"one": run.optimizer, "other": other}
+    hook = Scheduler(CHAIN, optimizer="other")  # type: ignore[arg-type]
+    hook.before_run(run)
+    assert other.param_groups[0]["lr"] == pytest.approx(3e-4)
+    assert run.optimizer.param_groups[0]["lr"] == 0.5
+
+
 def test_the_command_line_tells_the_place(tmp_path: Path) -> None:
     toy = Path(__file__).parents[1] / "toy.toml"
     wrong = 'hooks.schedule={use="scheduler", args={chain=[{use="LinerLR"}]}}'
