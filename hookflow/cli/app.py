@@ -18,6 +18,8 @@ from hookflow.cli.replay import replay
 from hookflow.cli.run import run
 from hookflow.cli.runs import runs
 from hookflow.cli.schema import schema
+from hookflow.cli.test import test
+from hookflow.cli.val import val
 from hookflow.cli.watch import watch
 from hookflow.cli.why import why
 from hookflow.errors import UserError
@@ -31,7 +33,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = {
-    "Train": (run,),
+    "Train": (run, val, test),
     "The graph of a pipeline": (check, graph, why, diff),
     "What there is": (points, hooks, schema),
     "Runs": (watch, replay, runs, checkpoints),

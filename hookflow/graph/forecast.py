@@ -16,7 +16,6 @@ from hookflow.graph.points import Point
 from hookflow.pipeline.schema import Interval, Pipeline
 from hookflow.pipeline.units import Amount, parse_amount
 
-
 EACH_EPOCH = Interval(1, "ep")
 
 

@@ -59,24 +59,35 @@ class Parts:
     @property
     def iters_per_epoch(self) -> int:
         """The iterations of an epoch, of which the last one may have fewer batches than `accumulate`."""
-        return ceil(len(self.data["train"]) / self.section.accumulate)
+        return ceil(self.batches_per_epoch / self.section.accumulate)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """The batches of an epoch; 0 where the data for training have not been asked for."""
+        return len(self.data["train"]) if "train" in self.data else 0
 
 
-def build(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> Parts:
+def build(
+    loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None], splits: Sequence[str] | None = None
+) -> Parts:
     """Build everything. Paths of the pipeline's own files are relative to `base`; `say` takes lines for people.
 
+    `splits` names the data that are needed; left out, those of a training.
     Raises UserError with the place in the pipeline when something cannot be built from what is written there.
     """
-    return _Builder(loaded, base, say).parts(plan)
+    if splits is None:
+        splits = ("train", "val", "test") if loaded.pipeline.run.test else ("train", "val")
+    return _Builder(loaded, base, say, splits).parts(plan)
 
 
 class _Builder:
-    def __init__(self, loaded: Loaded, base: Path, say: Callable[..., None]) -> None:
+    def __init__(self, loaded: Loaded, base: Path, say: Callable[..., None], splits: Sequence[str]) -> None:
         self.loaded = loaded
         self.pipeline = loaded.pipeline
         self.places = loaded.places
         self.base = base
         self.say = say
+        self.splits = splits
 
     def parts(self, plan: Plan) -> Parts:
         section = self.pipeline.run
@@ -105,14 +116,11 @@ class _Builder:
 
     def _makes(self) -> dict[str, Callable[..., Any]]:
         """Return what each section names. Raises UserError with all unknown names and arguments, of all sections."""
-        pipeline, declared = self.pipeline, self.pipeline.data
-        tests = declared.test if pipeline.run.test else None
+        pipeline = self.pipeline
         parts: dict[str, Component | None] = {
             **named_parts(pipeline),
             "task": pipeline.task,
-            "data.train": declared.train,
-            "data.val": declared.val,
-            "data.test": tests,
+            **{f"data.{split}": getattr(pipeline.data, split) for split in self.splits},
         }
         makes: dict[str, Callable[..., Any]] = {}
         problems: list[Problem] = list(wrong_parts(self.loaded))

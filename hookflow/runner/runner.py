@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import nn
@@ -56,7 +57,7 @@ class Runner:
         self.precision = parts.precision
         section = parts.section
         self.accumulate = section.accumulate
-        self.batches_per_epoch: int = len(parts.data["train"])
+        self.batches_per_epoch = parts.batches_per_epoch
         self.iters_per_epoch = parts.iters_per_epoch
         self.max_epochs = section.max_epochs
         self.max_iters = section.max_iters or (section.max_epochs or 0) * self.iters_per_epoch
@@ -95,9 +96,7 @@ class Runner:
         `resume` is the checkpoint to go on from; `test` runs the test after training. Whatever raises goes through,
         after `on_exception`, the second half of what hooks had entered, and `after_run`.
         """
-        inside = attach(self)
-        try:
-            self.reach("before_run")
+        with self._running():
             if resume is not None:
                 self._load(resume)
             loops.train(self)
@@ -105,6 +104,29 @@ class Runner:
                 loops.evaluate(self, "test")
                 self.boundary()
             self._save_the_rest()
+        for line in self.scalars.complaints():
+            self.say(line, "warn")
+        if self.asked:
+            self.say(f"a checkpoint ({', '.join(self.asked)}) was asked for when it was too late to save one", "warn")
+        return self._stop
+
+    def judge(self, checkpoint: Path, split: Literal["val", "test"]) -> Mapping[str, float]:
+        """Validate or test what a checkpoint holds, and return the metrics; nothing is trained, and nothing saved.
+
+        Fires the points of a run that is resumed, without those of training. Whatever raises goes through as in `run`.
+        """
+        with self._running():
+            self._load(checkpoint)
+            loops.evaluate(self, split)
+        return self.metrics
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Fire `before_run` and `after_run` around what a run does, and `on_exception` when it raises."""
+        inside = attach(self)
+        try:
+            self.reach("before_run")
+            yield
         except BaseException as error:
             self._ended_by(error)
             raise
@@ -120,11 +142,6 @@ class Runner:
             self.stage = "end"
             for handle in inside:
                 handle.remove()
-        for line in self.scalars.complaints():
-            self.say(line, "warn")
-        if self.asked:
-            self.say(f"a checkpoint ({', '.join(self.asked)}) was asked for when it was too late to save one", "warn")
-        return self._stop
 
     # What hooks may ask for.
 

@@ -68,6 +68,9 @@ def restore(run: Runner, state: dict[str, Any]) -> None:
     run.update.load_state_dict(state["gradients"])
     position = state["position"]
     run.iter, run.epoch, run.batch_idx = position["iter"], position["epoch"], position["batch_idx"]
+    if "train" not in run.data:
+        run.iters_per_epoch = position["iters_per_epoch"]
+        run.max_iters = run.max_iters or (run.max_epochs or 0) * run.iters_per_epoch
     run.validation_due, run.validated_at = position["validation_due"], position["validated_at"]
     run.course.epoch_ends = position["epoch_ends"]
     run.asked = dict.fromkeys(position["asked"])

@@ -55,6 +55,8 @@ WRONG = {
     "watch": ["wrong"],
     "replay": ["wrong"],
     "checkpoints": ["wrong"],
+    "val": ["wrong"],
+    "test": ["wrong:best"],
 }
 """What a command is asked of a file or a run that is not there."""
 

@@ -74,7 +74,11 @@ def counted(run_dir: RunDir) -> dict[int, int]:
         (("max_epochs = 3", "max_epochs = 5"), ["run.val_every=2"], Length(5, None, Interval(2, "ep"), tests=True)),
         (("max_epochs = 3", "max_iters = 18"), ["run.val_every=4"], Length(None, 18, Interval(4, "it"), tests=True)),
         (("max_epochs = 3", "max_epochs = 3"), ["run.val_every='4it'"], Length(3, None, Interval(4, "it"), tests=True)),
-        (("max_epochs = 3", "max_iters = 18"), ["run.val_every='2ep'"], Length(None, 18, Interval(2, "ep"), tests=True)),
+        (
+            ("max_epochs = 3", "max_iters = 18"),
+            ["run.val_every='2ep'"],
+            Length(None, 18, Interval(2, "ep"), tests=True),
+        ),
     ],
     ids=["epochs", "iterations", "epochs, validated by iterations", "iterations, validated by epochs"],
 )

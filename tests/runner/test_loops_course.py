@@ -78,7 +78,7 @@ def test_each_batch_of_an_accumulated_iteration_may_be_replaced(new_run: NewRun,
     assert train_here(run_dir) == 0, reason(run_dir)
     sizes = [line.split()[1] for line in messages(run_dir) if line.startswith("0 ")]
     assert sizes == ["7", "7", "7"]
-    assert [line for line in messages(run_dir) if line.startswith("1 ")][0] == "1 14 True", "after_train_iter: of both"
+    assert next(line for line in messages(run_dir) if line.startswith("1 ")) == "1 14 True", "after_train_iter: of both"
 
 
 @pytest.mark.parametrize(
@@ -95,18 +95,16 @@ def test_where_it_is_asked_for_matters_not(new_run: NewRun, train_here: Train, c
 @pytest.mark.parametrize(
     ("call", "point", "writes", "said"),
     [
-        ("stop", "after_backward", "[]", 'does not say that it writes the slot "course"; declare it: writes = ["course"] in [hooks.steers], or'),
+        ("stop", "after_backward", "[]", 'the slot "course"; declare it: writes = ["course"] in [hooks.steers], or'),
         ("skip_step", "after_backward", '["grads"]', 'does not say that it writes the slot "course"'),
-        ("skip_step", "after_optimizer_step", '["course"]', "skip_step means nothing at after_optimizer_step; it may be called at after_f"),
-        ("skip_batch", "after_forward", '["course"]', "skip_batch means nothing at after_forward; it may be called at before_train_it"),
+        ("skip_step", "after_optimizer_step", '["course"]', "at after_optimizer_step; it may be called at after_forward,"),
+        ("skip_batch", "after_forward", '["course"]', "at after_forward; it may be called at before_train_iter,"),
         ("stop_epoch", "before_train_epoch", '["course"]', "run.stop_epoch means nothing at before_train_epoch"),
         ("stop_epoch", "after_val", '["course"]', "run.stop_epoch means nothing at after_val"),
         ("stop", "after_run", '["course"]', "run.stop means nothing at after_run"),
     ],
 )  # fmt: skip
-def test_who_may_not(
-    new_run: NewRun, train_here: Train, call: str, point: str, writes: str, said: str
-) -> None:
+def test_who_may_not(new_run: NewRun, train_here: Train, call: str, point: str, writes: str, said: str) -> None:
     at = {"before_train_epoch": 0, "after_val": 5, "after_run": 15}.get(point, 1)
     run_dir = new_run(steers(call, point, at, writes))
     assert train_here(run_dir) == 2

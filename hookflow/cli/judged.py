@@ -1,0 +1,110 @@
+"""What `hookflow val` and `hookflow test` share: finding a checkpoint, and printing what was found of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from contextlib import redirect_stdout
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from hookflow.cli import complete
+from hookflow.errors import Problem, UserError, Where, nearest
+
+if TYPE_CHECKING:
+    from hookflow.events.rundir import RunDir
+    from hookflow.runner.judging import Judged
+
+
+class Format(StrEnum):
+    """How the metrics are shown."""
+
+    text = "text"
+    json = "json"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Text for people, or JSON.")]
+CheckpointArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="CHECKPOINT",
+        help="A checkpoint's folder, a run (its newest good one), or RUN:NAME such as cifar:best.",
+        show_default=False,
+        autocompletion=complete.runs,
+    ),
+]
+
+
+def judged(
+    split: Literal["val", "test"], named: str | None, shown: Format, overrides: Sequence[str], root: Path
+) -> None:
+    """Judge a checkpoint and print the metrics; exit with 1 when something raised, with 130 after Ctrl-C."""
+    from hookflow.runner.judging import judge
+
+    run_dir, checkpoint = find_checkpoint(named, root)
+    try:
+        with redirect_stdout(sys.stderr):  # hooks may print, and what we print may be read by a program
+            found = judge(run_dir, checkpoint, split, overrides, _say)
+    except UserError:
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except Exception:  # which has been printed with its traceback
+        raise typer.Exit(1) from None
+    if shown is Format.json:
+        whole = {"run": run_dir.id, "checkpoint": str(found.checkpoint), "split": split, "it": found.it, "ep": found.ep}
+        print(json.dumps({**whole, "data": found.data, "metrics": found.metrics}, indent=1))
+    else:
+        print("\n".join(_lines(run_dir, found, split)))
+
+
+def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
+    """Return a run and one of its checkpoints: the folder that is named, that of a RUN:NAME, or a run's newest good.
+
+    Raises UserError when there is no such checkpoint.
+    """
+    from hookflow.cli.find import find_run
+    from hookflow.events.rundir import RunDir
+    from hookflow.runner.checkpoint import CheckpointStore
+
+    if named and (Path(named) / "manifest.json").is_file():
+        folder = Path(named).resolve()
+        run_dir = RunDir(folder.parent.parent)
+        if not run_dir.pipeline.is_file():
+            hint = "a checkpoint is judged by the pipeline of its run, which lies two folders above it"
+            raise UserError(Problem(f"{named} is a checkpoint without its run", Where("CHECKPOINT"), hint))
+        return run_dir, folder
+    run, colon, name = (named or "").partition(":")
+    run_dir = find_run(run or None, root)
+    store = CheckpointStore(run_dir.checkpoints)
+    if colon:
+        there = {**{path.name: path for path in store.all()}, **store.names()}
+        if name not in there:
+            hint = nearest(name, there) or f"there are {', '.join(there) or 'none'}"
+            raise UserError(Problem(f'the run {run_dir.id} has no checkpoint "{name}"', Where("CHECKPOINT"), hint))
+        return run_dir, there[name]
+    newest, passed_over = store.newest_good()
+    for line in passed_over:
+        _say(line, "warn")
+    if newest is None:
+        raise UserError(Problem(f"the run {run_dir.id} has no checkpoint", Where("CHECKPOINT")))
+    return run_dir, newest
+
+
+def _say(text: str, level: str) -> None:
+    if level != "info":
+        print(text, file=sys.stderr)
+
+
+def _lines(run_dir: RunDir, found: Judged, split: str) -> list[str]:
+    data = found.data
+    synthetic = "SYNTHETIC " * data["synthetic"]
+    where = f"{run_dir.path.parent.name} {run_dir.id}, {found.checkpoint.name}"
+    head = f"{split} of {where} (iteration {found.it:,}, epoch {found.ep:,})"
+    on = f"on {data['examples']:,} examples of {synthetic}{data['name']}"
+    width = max(map(len, found.metrics), default=0)
+    return [head, on, *(f"  {name:<{width}}  {value:.6g}" for name, value in found.metrics.items())]

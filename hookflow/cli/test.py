@@ -1,0 +1,24 @@
+"""`hookflow test`: test a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hookflow.cli.judged import CheckpointArgument, Format, FormatOption, judged
+from hookflow.cli.options import Overrides, RunsFolder
+
+
+def test(
+    checkpoint: CheckpointArgument = None,
+    format_: FormatOption = Format.text,
+    set_: Overrides = None,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Test a checkpoint on the pipeline's test data, and print the metrics.
+
+    The pipeline is the one recorded with the run, and its hooks fire as in the test of a training: where there
+    is an average of the weights, that is what is judged. The run itself is left as it is.
+
+    Example: `hookflow test cifar:best`
+    """
+    judged("test", checkpoint, format_, set_ or [], dir)

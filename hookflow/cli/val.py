@@ -1,0 +1,24 @@
+"""`hookflow val`: validate a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hookflow.cli.judged import CheckpointArgument, Format, FormatOption, judged
+from hookflow.cli.options import Overrides, RunsFolder
+
+
+def val(
+    checkpoint: CheckpointArgument = None,
+    format_: FormatOption = Format.text,
+    set_: Overrides = None,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Validate a checkpoint on the pipeline's validation data, and print the metrics.
+
+    The pipeline is the one recorded with the run, and its hooks fire as in a validation of the training: where there
+    is an average of the weights, that is what is judged. The run itself is left as it is.
+
+    Example: `hookflow val cifar:best`
+    """
+    judged("val", checkpoint, format_, set_ or [], dir)

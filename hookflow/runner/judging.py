@@ -1,0 +1,70 @@
+"""Validating and testing what a checkpoint holds: by the pipeline that was recorded with it, in this process."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from hookflow.errors import Problem, UserError, Where
+from hookflow.events.log import Tail
+from hookflow.events.records import DataInfo
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import load
+from hookflow.runner.build import build
+from hookflow.runner.checkpoint import CheckpointStore
+from hookflow.runner.control import Control
+from hookflow.runner.recorder import Recorder
+from hookflow.runner.runner import Runner
+from hookflow.runner.source import close
+
+Say = Callable[[str, str], None]
+"""Takes a line for people, and how grave it is: "info", "warn" or "error"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was found: the metrics, how far the training was (iterations and epochs done), and on which data."""
+
+    checkpoint: Path
+    it: int
+    ep: int
+    data: DataInfo
+    metrics: Mapping[str, float]
+
+
+def judge(
+    run_dir: RunDir, checkpoint: Path, split: Literal["val", "test"], overrides: Sequence[str], say: Say
+) -> Judged:
+    """Validate or test a checkpoint of the run, by its recorded pipeline with `overrides` laid over it.
+
+    The run's directory is only read: what hooks log goes to a folder that is gone afterwards. Whatever raises goes
+    through, printed with its traceback where a hook has raised it. Raises UserError when there are no such data.
+    """
+    loaded = load(run_dir.pipeline, overrides)
+    if getattr(loaded.pipeline.data, split) is None:
+        raise UserError(Problem(f"the pipeline has no [data.{split}]", Where(str(run_dir.pipeline))))
+    base = Path(run_dir.describe()["base"])
+    plan = compile_pipeline(loaded, base)
+    parts = build(loaded, plan, base, lambda text, level="info": say(text, level), [split])
+    with tempfile.TemporaryDirectory(prefix="hookflow-") as folder:
+        aside = RunDir(Path(folder))
+        recorder = Recorder(aside, lambda command: None)
+        recorder.start()
+        try:
+            runner = Runner(parts, plan, aside, CheckpointStore(aside.checkpoints), recorder, Control())
+            metrics = dict(runner.judge(checkpoint, split))
+        except Exception as error:
+            if recorder.told is not error and not isinstance(error, UserError):
+                recorder.failure(error)
+            raise
+        finally:
+            recorder.close()
+            close(parts.data[split])
+        for record in Tail(aside.events).read_all():
+            if record["k"] == "message":
+                say(record["text"], record["level"])
+    return Judged(checkpoint, runner.iter, runner.epoch, parts.data[split].info, metrics)
