@@ -4,13 +4,16 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/installed
 
-.PHONY: run test lint clean
+.PHONY: run test test-long lint clean
 
 run: $(STAMP)
 	@$(BIN)/hookflow run pipelines/cifar.toml $(ARGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(ARGS)
+
+test-long: $(STAMP)
+	$(BIN)/python -m pytest -m long $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

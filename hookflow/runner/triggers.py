@@ -15,7 +15,7 @@ from typing import Protocol
 
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
-from hookflow.pipeline.units import parse_amount
+from hookflow.pipeline.units import Amount, parse_amount
 
 Holds = Callable[[], bool]
 
@@ -48,6 +48,7 @@ class Trigger:
         self._every = self._side(written.every)
         self._since = self._side(written.since)
         self._until = self._side(written.until)
+        self._timed = written.every is not None and self._amount(written.every).unit == "s"
 
     def __call__(self) -> bool:
         self._visits += 1
@@ -74,8 +75,11 @@ class Trigger:
         """Return an amount and the function that tells the position in its unit."""
         if written is None:
             return None
-        amount = parse_amount(int(written) if written.isdigit() else written)
+        amount = self._amount(written)
         return amount.value, self._position(amount.unit or self._unit)
+
+    def _amount(self, written: str) -> Amount:
+        return parse_amount(int(written) if written.isdigit() else written)
 
     def _position(self, unit: str) -> Callable[[], float]:
         run = self._run
@@ -97,7 +101,10 @@ class Trigger:
         return {"last": self.last, "visits": self._visits}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        self.last, self._visits = state["last"], state["visits"]
+        """Take back what `state_dict` returned. Seconds are counted anew, from the start of this process."""
+        self._visits = state["visits"]
+        if not self._timed:
+            self.last = state["last"]
 
 
 def make_triggers(plan: Plan, run: Progress, condition: Callable[[Binding], Holds]) -> dict[int, Trigger]:

@@ -79,3 +79,17 @@ def test_what_it_remembers_is_all_it_needs() -> None:
 def test_seconds_are_counted_from_the_start() -> None:
     binding = plan.Binding(0, "h", "after_train_iter", "", "whole", (), plan.Trigger(every="1000s"), "normal")
     assert not Trigger(binding, POINTS[binding.point], Place())()
+
+
+def test_seconds_are_counted_anew_after_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("hookflow.runner.triggers.time.monotonic", lambda: clock[0])
+    binding = plan.Binding(0, "h", "after_train_iter", "", "whole", (), plan.Trigger(every="1m"), "normal")
+    first = Trigger(binding, POINTS[binding.point], Place())
+    clock[0] += 61
+    assert first()
+    again = Trigger(binding, POINTS[binding.point], Place())
+    again.load_state_dict(first.state_dict())
+    assert not again(), "a minute has not gone by since the process began"
+    clock[0] += 61
+    assert again()

@@ -1,0 +1,69 @@
+"""A hook that kills its own process: named by tests' pipelines as "./killers.py:Killer"."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from random import Random
+from types import FrameType
+from typing import Any
+
+from hookflow.graph.points import POINTS
+from hookflow.runner import checkpoint, manifest, saving
+
+FILES = {str(module.__file__) for module in (checkpoint, manifest, saving)}
+
+
+def kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Killer:
+    """Kills the process once in each of the first `kills` attempts, wherever the lot falls.
+
+    That is at some firing of some point, at some line of what writes a checkpoint, or at some moment. `folder` is where
+    it counts the attempts.
+    """
+
+    def __init__(self, folder: str, seed: int, kills: int) -> None:
+        self.folder, self.seed, self.kills = Path(folder), seed, kills
+        self.firings = self.lines = 0
+
+    def before_run(self) -> None:
+        attempt = len(list(self.folder.iterdir()))
+        if attempt == self.kills:
+            return
+        lot = Random(f"{self.seed} {attempt}")
+        match kind := lot.choice(["firing", "line", "line", "moment"]):
+            case "firing":
+                self.firings = lot.randrange(1, 300)
+            case "line":
+                self.lines = lot.randrange(1, 800)
+                threading.settrace(self.trace)
+            case "moment":
+                moment = threading.Timer(lot.uniform(0.05, 0.4), kill)
+                moment.daemon = True
+                moment.start()
+        (self.folder / f"{attempt} {kind}").touch()
+
+    def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        """Count the lines that other threads run of what writes a checkpoint."""
+        if frame.f_code.co_filename not in FILES:
+            return None
+        if event == "line":
+            self.lines -= 1
+            if self.lines == 0:
+                kill()
+        return self.trace
+
+    def fired(self) -> None:
+        self.firings -= 1
+        if self.firings == 0:
+            kill()
+
+
+for _point in POINTS:
+    if _point.kind in ("standard", "step") and _point.name != "before_run":
+        setattr(Killer, _point.name, Killer.fired)

@@ -1,0 +1,134 @@
+"""What a checkpoint may suffer: each damage is named, passed over, and runs no code. And what its names stand for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hookflow.errors import UserError
+from hookflow.runner.checkpoint import CheckpointStore, read
+from hookflow.runner.manifest import MANIFEST, TRAINING, VERSION, damage, read_manifest
+from tests.conftest import NewRun, records
+
+Train = Callable[..., int]
+CPU = torch.device("cpu")
+
+
+def save(store: CheckpointStore, it: int, *names: str, **moved: int) -> Path:
+    return store.save({"model": {"w": torch.ones(2) * it}, "more": [it]}, names, {"it": it}, moved).path
+
+
+def names(store: CheckpointStore) -> dict[str, str]:
+    return {name: path.name for name, path in store.names().items()}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path / "checkpoints")
+
+
+def changed(path: Path, **change: Any) -> None:
+    manifest = path / MANIFEST
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | change))
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda path: (path / "model.pt").write_bytes((path / "model.pt").read_bytes()[:-9]), "bytes instead of"),
+        (lambda path: flip(path / "model.pt"), "model.pt is not what was written"),
+        (lambda path: flip(path / TRAINING), "training.pt is not what was written"),
+        (lambda path: (path / TRAINING).unlink(), "training.pt is missing"),
+        (lambda path: (path / MANIFEST).unlink(), "manifest.json is missing"),
+        (lambda path: (path / MANIFEST).write_text(""), "manifest.json is no manifest"),
+        (lambda path: (path / MANIFEST).write_text("{}"), "manifest.json is no manifest"),
+        (lambda path: (path / MANIFEST).write_text("[1, 2]"), "manifest.json is no manifest"),
+        (lambda path: (path / MANIFEST).write_bytes(b"\xff\xfe"), "manifest.json is no manifest"),
+        (lambda path: changed(path, files={}), "manifest.json is no manifest"),
+        (lambda path: changed(path, files={TRAINING: {"bytes": 1}}), "manifest.json is no manifest"),
+        (lambda path: changed(path, files={TRAINING: {}, "../x": {}}), "manifest.json is no manifest"),
+        (lambda path: changed(path, version=99), f"format version 99, this hookflow reads {VERSION}"),
+    ],
+)
+def test_it_is_named_and_passed_over(store: CheckpointStore, harm: Callable[[Path], object], said: str) -> None:
+    older, newest = save(store, 1), save(store, 2)
+    harm(newest)
+    assert said in damage(newest)
+    good, passed_over = store.newest_good()
+    assert good == older
+    assert len(passed_over) == 1
+    assert said in passed_over[0]
+    with pytest.raises(UserError, match="is damaged"):
+        read(newest, CPU)
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("pwned"),)
+
+
+@pytest.mark.parametrize("file", [TRAINING, "model.pt"])
+def test_a_file_that_would_run_code_is_refused_though_its_checksum_is_right(
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    path = CheckpointStore(run_dir.checkpoints).all()[0]
+    torch.save({"evil": Evil()}, path / file)
+    files = read_manifest(path)["files"]
+    data = (path / file).read_bytes()
+    changed(path, files=files | {file: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}})
+    assert damage(path) == ""
+    assert train_here(run_dir, resume=True) == 2
+    assert "holds more than data" in str(records(run_dir, "end")[-1]["reason"])
+    assert not Path("pwned").exists()
+
+
+def test_a_rank_that_moves_down_takes_its_name_along(store: CheckpointStore) -> None:
+    save(store, 1, "best")
+    save(store, 2, "last", "best", **{"best-2": 1})
+    save(store, 3, "best-2")
+    assert names(store) == {"last": "it00000002", "best": "it00000002", "best-2": "it00000003"}
+    store.prune(keep=1)
+    assert [path.name for path in store.all()] == ["it00000003", "it00000002"]
+
+
+def test_names_go_back_to_what_they_stood_for(store: CheckpointStore) -> None:
+    save(store, 1, "last", "best")
+    save(store, 2, "last")
+    then = names(store)
+    save(store, 3, "last", "best", "other", **{"best-2": 1})
+    (store.folder / "it00000003" / "model.pt").unlink()
+    good, _ = store.newest_good()
+    assert good is not None
+    store.rewind(good)
+    assert names(store) == then == {"last": "it00000002", "best": "it00000001"}
+
+
+def test_the_manifest_says_what_it_is_of(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=2")
+    assert train_here(run_dir) == 0
+    manifest = read_manifest(run_dir.checkpoints / "last")
+    assert (manifest["it"], manifest["ep"], manifest["pipeline"]) == (10, 2, "toy")
+    assert manifest["metrics"].keys() == {"loss", "accuracy"}
+    assert manifest["names"]["last"] == "it00000010"
+    assert manifest["torch"] == torch.__version__
+    assert manifest["files"].keys() == {
+        "model.pt", "model_ema.pt", "optimizer.pt", "training.pt", "pipeline.toml", "plan.json",
+    }  # fmt: skip
+    for name, key in (("plan.json", "plan"), ("pipeline.toml", "pipeline.toml")):
+        recorded = (run_dir.path / name).read_bytes()
+        assert manifest["files"][name]["sha256"] == hashlib.sha256(recorded).hexdigest(), key

@@ -1,0 +1,192 @@
+"""Saving beside the training: who waits for whom, and what a disk that is slow, full or broken does to a run."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookflow.events.commands import send
+from hookflow.events.rundir import RunDir
+from hookflow.runner import checkpoint
+from hookflow.runner.checkpoint import CheckpointStore, read
+from hookflow.runner.manifest import EXCEPTION, MANIFEST, damage, read_manifest, standing
+from hookflow.runner.saving import on_host
+from tests.conftest import NewRun, records, wait_for
+from tests.processes import Training
+from tests.runner.same import assert_same_end
+from tests.runner.test_resume import EVERY_3, messages, strikes
+
+Train = Callable[..., int]
+TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
+
+
+def end(run_dir: RunDir) -> tuple[object, object]:
+    record = records(run_dir, "end")[-1]
+    return record["exit"], record["reason"]
+
+
+def at_manifest(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[], None]) -> None:
+    """Do something just before the last file of the checkpoint with this number is written."""
+    written, seen = checkpoint._write, [0]
+
+    def act_first(path: Path, *arguments: Any) -> Any:
+        seen[0] += path.name == MANIFEST
+        if path.name == MANIFEST and seen[0] == number:
+            act()
+        return written(path, *arguments)
+
+    monkeypatch.setattr(checkpoint, "_write", act_first)
+
+
+def test_the_training_does_not_wait_for_the_disk(
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "trace"
+    at_manifest(monkeypatch, 1, lambda: wait_for(lambda: "after_train_iter iter=8 " in trace.read_text()))
+    assert train_here(new_run(TRACER % trace)) == 0
+    told = [line for line in trace.read_text().splitlines() if line.startswith("after_save_checkpoint")]
+    assert 8 <= int(told[0].split("iter=")[1].split()[0]) <= 10, "behind the write, and before the next one begins"
+    assert told[-1].startswith("after_save_checkpoint iter=15"), "it has ended before the run does"
+
+
+def test_a_full_disk_ends_the_run_in_words_and_leaves_the_last_one_good(
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    at_manifest(monkeypatch, 2, full)
+    run_dir, trace = new_run(TRACER % (tmp_path / "trace")), tmp_path / "trace"
+    assert train_here(run_dir) == 1
+    code, reason = end(run_dir)
+    assert code == 1
+    assert "the checkpoint of iteration 10 could not be saved: [Errno 28] No space left on device" in str(reason)
+    (left,) = CheckpointStore(run_dir.checkpoints).all()
+    assert (left.name, damage(left)) == ("it00000005", "")
+    assert not list(run_dir.checkpoints.glob(".*"))
+    assert trace.read_text().count("after_save_checkpoint") == 1
+    assert "on_exception" in trace.read_text()
+
+
+def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path / "checkpoints")
+    state = {"model": {"w": torch.zeros(100_000)}, "more": 1}
+    first = store.save(state, ["last"], {"it": 1}).path
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+    try:
+        with pytest.raises(Exception, match=r"File too large|unexpected pos|failed"):
+            store.save(state, ["last"], {"it": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert sorted(path.name for path in store.folder.iterdir()) == ["it00000001", "last"]
+    assert store.newest_good()[0] == first
+    assert store.save(state, ["last"], {"it": 2}).path == store.names()["last"], "with room again, it goes on"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_while_one_is_written(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    alone = new_run()
+    assert train_here(alone) == 0
+    broken = new_run()
+    at_manifest(monkeypatch, 1, lambda: os.kill(os.getpid(), number))
+    assert train_here(broken) == (130 if number == signal.SIGINT else 143)
+    newest = CheckpointStore(broken.checkpoints).all()[0]
+    assert read_manifest(newest)["it"] == records(broken, "end")[0]["it"], "what was done is kept"
+    assert train_here(broken, resume=True) == 0
+    assert_same_end(alone, broken)
+
+
+def test_a_second_signal_calls_the_write_off(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = new_run()
+    assert train_here(alone) == 0
+    broken = new_run()
+
+    def twice() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.2)
+
+    at_manifest(monkeypatch, 2, twice)
+    assert train_here(broken) == 143
+    assert "twice" in str(end(broken)[1])
+    assert [path.name for path in CheckpointStore(broken.checkpoints).all()] == ["it00000005"]
+    assert not list(broken.checkpoints.glob(".*"))
+    monkeypatch.undo()
+    assert train_here(broken, resume=True) == 0
+    assert_same_end(alone, broken)
+
+
+def test_a_signal_ends_a_pause(new_run: NewRun) -> None:
+    run_dir = new_run("run.max_epochs=2000")
+    child = Training(run_dir)
+    wait_for(lambda: bool(records(run_dir, "checkpoint")))
+    send(run_dir, "pause")
+    wait_for(lambda: any(frame["stage"] == "paused" for frame in records(run_dir, "frame")))
+    saved = len(records(run_dir, "checkpoint"))
+    send(run_dir, "checkpoint")
+    wait_for(lambda: len(records(run_dir, "checkpoint")) > saved)
+    child.signal(signal.SIGTERM)
+    assert child.wait() == 143
+    newest = CheckpointStore(run_dir.checkpoints).all()[0]
+    assert read_manifest(newest)["it"] == records(run_dir, "end")[0]["it"]
+
+
+def test_losing_the_terminal_harms_nothing(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    alone = new_run()
+    assert train_here(alone) == 0
+    other = new_run(*strikes(tmp_path, signal.SIGHUP, ("after_backward", 6), ("before_save_checkpoint", 10)))
+    assert train_here(other) == 0
+    assert_same_end(alone, other)
+
+
+def test_what_stands_after_an_error_is_saved_apart(new_run: NewRun, train_here: Train) -> None:
+    points = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val", "on_exception"]'
+    run_dir = new_run(points, 'hooks.raises={use="./watchers.py:Raises", args={at=7}}')
+    for attempt in range(2):
+        assert train_here(run_dir, resume=attempt > 0) == 1
+        (apart,) = standing(run_dir.checkpoints, EXCEPTION)
+        assert damage(apart) == ""
+        assert read_manifest(apart)["exception"].startswith("RuntimeError: ")
+        assert "model" in read(apart, torch.device("cpu"))
+        assert any(apart.name in text for text in messages(run_dir))
+    assert any("resumed from it00000006" in text for text in messages(run_dir))
+
+
+def test_what_is_swapped_for_a_save_is_back_before_the_next_iteration(new_run: NewRun, train_here: Train) -> None:
+    alone, swapped = new_run(EVERY_3), new_run(EVERY_3, 'hooks.swaps={use="./savers.py:Swaps"}')
+    assert train_here(alone) == train_here(swapped) == 0
+    states = [read(CheckpointStore(run.checkpoints).names()["last"], torch.device("cpu")) for run in (alone, swapped)]
+    assert states[0]["model"]["head.weight"].any()
+    assert not states[1]["model"]["head.weight"].any()
+    assert torch.equal(states[0]["model"]["head.bias"], states[1]["model"]["head.bias"]), "it was trained as ever"
+
+
+def test_a_copy_shares_nothing_with_the_run_and_inside_what_is_shared_there() -> None:
+    net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    picture = torch.randn(1, 3, 2, 2).contiguous(memory_format=torch.channels_last)
+    state = {"model": net.state_dict(), "again": dict(net.state_dict()), "picture": picture, "list": [(1, [2])]}
+    copied = on_host(state)
+    with torch.no_grad():
+        net[0].weight.zero_()
+    state["list"][0][1].append(3)
+    assert copied["model"]["0.weight"].any()
+    assert copied["model"]["0.weight"].data_ptr() == copied["again"]["0.weight"].data_ptr()
+    assert copied["model"]._metadata == net.state_dict()._metadata  # type: ignore[attr-defined]
+    assert copied["picture"].stride() == picture.stride()
+    assert copied["list"] == [(1, [2])]
