@@ -97,8 +97,8 @@ def test_where_it_is_asked_for_matters_not(new_run: NewRun, train_here: Train, c
     [
         ("stop", "after_backward", "[]", 'the slot "course"; declare it: writes = ["course"] in [hooks.steers], or'),
         ("skip_step", "after_backward", '["grads"]', 'does not say that it writes the slot "course"'),
-        ("skip_step", "after_optimizer_step", '["course"]', "at after_optimizer_step; it may be called at after_forward,"),
-        ("skip_batch", "after_forward", '["course"]', "at after_forward; it may be called at before_train_iter,"),
+        ("skip_step", "after_optimizer_step", '["course"]', "after_optimizer_step; it may be called at after_forward,"),
+        ("skip_batch", "after_forward", '["course"]', "after_forward; it may be called at before_train_iter,"),
         ("stop_epoch", "before_train_epoch", '["course"]', "run.stop_epoch means nothing at before_train_epoch"),
         ("stop_epoch", "after_val", '["course"]', "run.stop_epoch means nothing at after_val"),
         ("stop", "after_run", '["course"]', "run.stop means nothing at after_run"),
