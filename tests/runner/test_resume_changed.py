@@ -1,0 +1,66 @@
+"""A run that goes on with other hooks than those of its checkpoint is told of each; allowed, it does go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.conftest import NewRun, hookflow, records
+from tests.runner.test_resume import messages
+
+Train = Callable[..., int]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("hooks.clip.enabled=false", 'the hook "clip" is gone, and what it knew with it'),
+        ('hooks.more={use="./watchers.py:slow", points=["after_train"]}', 'the hook "more" is new: it starts anew'),
+        ("hooks.ema.args.decay=0.5", "hooks.ema.args.decay was 0.9, and is 0.5"),
+        ("hooks.accuracy.points=['after_val_epoch', 'after_val_iter']", 'the hook "accuracy" fires no more at'),
+        ("hooks.clip.phase='last'", 'hooks.clip.phase was not set, and is "last"'),
+    ],
+)
+def test_each_change_is_told_and_may_be_allowed(new_run: NewRun, train_here: Train, change: str, said: str) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    other = new_run("run.max_epochs=2", change)
+    run_dir.checkpoints.rename(other.checkpoints)
+    assert train_here(other, resume=True) == 2
+    reason = str(records(other, "end")[-1]["reason"])
+    assert f"since the checkpoint it00000005: {said}" in reason
+    assert reason.endswith("--allow-changed-hooks")
+    assert train_here(other, resume=True, allow_changed_hooks=True) == 0
+    assert any(said in text for text in messages(other))
+    assert records(other, "end")[-1]["it"] == 10
+
+
+def test_another_order_is_told(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    other = new_run("run.max_epochs=2", "hooks.throughput.before=['ema']")
+    run_dir.checkpoints.rename(other.checkpoints)
+    assert train_here(other, resume=True) == 2
+    said = "at before_train the order was ema → throughput, and is throughput → ema"
+    assert said in str(records(other, "end")[-1]["reason"])
+
+
+def test_what_is_no_hook_may_change(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    other = new_run("run.max_epochs=2", "run.val_every=2")
+    run_dir.checkpoints.rename(other.checkpoints)
+    assert train_here(other, resume=True) == 0
+
+
+def test_the_command_line_says_it_and_takes_the_word(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    folder = run_dir.path.parents[2]
+    change = ["--set", "run.max_epochs=2", "--set", "hooks.ema.args.decay=0.5", "--ui", "none"]
+    refused = hookflow("run", "--resume", "toy", *change, cwd=folder)
+    assert refused.returncode == 2
+    assert "hooks.ema.args.decay was 0.9, and is 0.5" in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert hookflow("run", "--resume", "toy", "--allow-changed-hooks", "--ui", "none", cwd=folder).returncode == 0
