@@ -55,6 +55,15 @@ def test_it_trains_and_each_model_has_a_file_of_its_own(new_gan: NewGan, train_h
     assert not torch.equal(average["0.weight"], weights(run_dir, "model_generator")["0.weight"])
 
 
+def test_in_half_precision_each_loss_sees_the_weights_of_the_step_before(new_gan: NewGan, train_here: Train) -> None:
+    """What autocast keeps of the weights in half precision must not outlive a step."""
+    half, full = new_gan("run.precision='bf16'", "run.device='cpu'"), new_gan("run.precision='fp32'")
+    assert train_here(half) == train_here(full) == 0
+    near, wanted = weights(half, "model_discriminator"), weights(full, "model_discriminator")
+    assert not torch.equal(near["3.weight"], wanted["3.weight"])
+    assert torch.allclose(near["3.weight"], wanted["3.weight"], atol=0.02)
+
+
 def test_it_resumes_to_the_bit(new_gan: NewGan, train_here: Train, tmp_path: Path) -> None:
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}]'
     strike = f'hooks.strike={{use="./watchers.py:Interrupts", args={{mark="{tmp_path / "mark"}", '
