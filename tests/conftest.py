@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -60,6 +61,20 @@ def train_here() -> Iterator[Callable[..., int]]:
     yield run
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)
+
+
+@pytest.fixture
+def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nothing depend on how long a disk takes: what is saved at a boundary is on the disk by the next one."""
+    from hookflow.runner import runner
+    from hookflow.runner.saving import Saving, begin
+
+    def begin_and_wait(*args: Any) -> Saving:
+        saving = begin(*args)
+        saving.thread.join()
+        return saving
+
+    monkeypatch.setattr(runner, "begin", begin_and_wait)
 
 
 def hookflow(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -114,6 +114,7 @@ def test_a_test_is_cut_short_and_done_again(new_run: NewRun, train_here: Train, 
     assert records(run_dir, "metrics")[-1]["split"] == "test"
 
 
+@pytest.mark.usefixtures("written_at_once")
 @pytest.mark.parametrize("point", ["before_train_iter", "after_val_iter", "before_save_checkpoint"])
 def test_a_second_signal_ends_it_at_once(new_run: NewRun, train_here: Train, tmp_path: Path, point: str) -> None:
     alone = new_run()

@@ -5,35 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hookflow.graph import points
 from hookflow.graph.points import POINTS
-from hookflow.runner import runner
-from hookflow.runner.saving import Saving, begin
 from tests.conftest import NewRun
 from tests.golden_files import FOLDER, check_golden
 
+pytestmark = pytest.mark.usefixtures("written_at_once")
 Train = Callable[..., int]
 TRACER = 'hooks.tracer={use="./watchers.py:%s", phase="last", args={file="%s"}}'
 SHORT = ("data.train.args={examples=16}", "data.val.args={examples=8,split=1}", "data.test.args={examples=8,split=2}")
 EPOCHS, ITERATIONS = "max_epochs = 2", "max_iters = 5"
-
-
-@pytest.fixture(autouse=True)
-def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no trace depend on how long a disk takes: what is saved at a boundary is on the disk by the next one."""
-
-    def begin_and_wait(*args: Any) -> Saving:
-        saving = begin(*args)
-        saving.thread.join()
-        return saving
-
-    monkeypatch.setattr(runner, "begin", begin_and_wait)
-
-
 OWN = (
     'points={before_grow={follows="after_optimizer_step"}, '
     'after_densify={follows="before_grow", offers=["count"]}, after_grow={follows="after_densify"}}'
