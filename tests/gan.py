@@ -19,6 +19,11 @@ class Discriminator(nn.Sequential):
         super().__init__(nn.Linear(4, 8), nn.LeakyReLU(0.2), nn.Dropout(0.1), nn.Linear(8, 1))
 
 
+class Plain(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(4, 1)
+
+
 class Adversarial:
     """Steps the discriminator at each batch and the generator at every second one."""
 
@@ -94,3 +99,15 @@ class Norms:
 
 def _norm(model: nn.Module) -> float:
     return sum(float(p.grad.norm()) for p in model.parameters() if p.grad is not None)
+
+
+class Looks(Adversarial):
+    """Looks whether a step is seen by the very next forward pass."""
+
+    def step(self, run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
+        before = self.judged(run, batch[0], 1.0)
+        run.backward(before, "discriminator")
+        run.step("discriminator")
+        after = self.judged(run, batch[0], 1.0)
+        assert run.iter or not torch.equal(before, after), "the old weights"  # later the steps are too small for bf16
+        return {}
