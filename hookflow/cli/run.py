@@ -20,6 +20,7 @@ from hookflow.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
+    from hookflow.graph.plan import Plan
     from hookflow.pipeline.load import Loaded
 
 
@@ -90,7 +91,7 @@ def run(
         only=tuple(only or ()),
         shuffle=shuffle,
     )
-    run_dir = _resumed(target, changes) if resume else _new(target, changes)
+    run_dir = _resumed(target, changes, allow_changed_hooks) if resume else _new(target, changes)
     if in_process:
         from hookflow.runner.launch import claim
         from hookflow.runner.process import train
@@ -140,7 +141,7 @@ def _new(target: str | None, changes: Changes) -> RunDir:
     return run_dir
 
 
-def _resumed(target: str | None, changes: Changes) -> RunDir:
+def _resumed(target: str | None, changes: Changes, allow_changed_hooks: bool) -> RunDir:
     """Return the run to go on with; changes are laid over what it was run with, and a shuffle stays unless changed."""
     from hookflow.cli.find import find_run
     from hookflow.cli.sound import sound_plan
@@ -157,8 +158,22 @@ def _resumed(target: str | None, changes: Changes) -> RunDir:
         base = Path(run_dir.describe()["base"])
         loaded = changes.load(run_dir.pipeline)
         shuffle = recorded_plan(run_dir).shuffle if changes.shuffle is None else changes.shuffle
-        prepare(loaded, sound_plan(loaded, base, shuffle), run_dir, base)
+        plan = sound_plan(loaded, base, shuffle)
+        if not allow_changed_hooks:
+            _refuse_changed_hooks(run_dir, loaded, plan)
+        prepare(loaded, plan, run_dir, base)
     return run_dir
+
+
+def _refuse_changed_hooks(run_dir: RunDir, loaded: Loaded, plan: Plan) -> None:
+    """Raise UserError when the newest checkpoint knows other hooks, before the run is written down as changed."""
+    from hookflow.runner.changes import changed_hooks
+    from hookflow.runner.manifest import damage, standing
+
+    whole = (path for path in standing(run_dir.checkpoints) if not damage(path, thorough=False))
+    newest = next(whole, None)
+    if newest is not None and (problems := changed_hooks(newest, loaded.pipeline, plan)):
+        raise UserError(problems)
 
 
 def _chosen(ui: UI) -> UI:
