@@ -141,7 +141,7 @@ def _new(target: str | None, changes: Changes) -> RunDir:
     return run_dir
 
 
-def _resumed(target: str | None, changes: Changes, allow_changed_hooks: bool) -> RunDir:
+def _resumed(target: str | None, changes: Changes, allow_changed_hooks: bool = False) -> RunDir:
     """Return the run to go on with; changes are laid over what it was run with, and a shuffle stays unless changed."""
     from hookflow.cli.find import find_run
     from hookflow.cli.sound import sound_plan
