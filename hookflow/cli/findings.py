@@ -11,12 +11,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import tomli
+
 from hookflow.errors import Problem
+from hookflow.events.rundir import RunDir
 from hookflow.graph.ambiguity import Ambiguity, ambiguities
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.links import Reason, bound_points, neighbours
 from hookflow.graph.plan import Binding, GivenWay, Plan
-from hookflow.pipeline.load import Loaded
+from hookflow.pipeline.load import Loaded, dump
 from hookflow.pipeline.schema import Component, Pipeline
 
 COUNTED = 1000
@@ -34,14 +37,39 @@ class Epoch:
     run: str
 
     @classmethod
-    def of_newest(cls, root: Path, name: str) -> Epoch | None:
-        """Ask the newest run of a name; None where there is none, or it did not get as far as to its data."""
-        for events in sorted((root / name).glob("*/events.jsonl"), key=lambda path: path.parent.name, reverse=True):
-            with events.open(encoding="utf-8", errors="replace") as lines:
-                for line in islice(lines, 5):
-                    if '"iters_per_epoch"' in line and line.endswith("\n"):
-                        return cls(json.loads(line)["iters_per_epoch"], events.parent.name)
+    def of_newest(cls, pipeline: Pipeline) -> Epoch | None:
+        """Ask the newest run of the pipeline's name that made its batches as the pipeline does; None without one.
+
+        A run that cannot be read, or did not get as far as to its data, is passed over.
+        """
+        runs = (Path(pipeline.run.dir) / pipeline.run.name).glob("*/events.jsonl")
+        wanted = _batches(dump(pipeline))
+        for run in sorted((RunDir(events.parent) for events in runs), key=lambda run: run.id, reverse=True):
+            try:
+                iters = _iters_per_epoch(run.events) if _batches(run.pipeline.read_text("utf-8")) == wanted else 0
+            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                continue
+            if iters > 0:
+                return cls(iters, run.id)
         return None
+
+    def __str__(self) -> str:
+        return f"with {_count(self.iters, 'iteration')} an epoch, as in the run {self.run}"
+
+
+def _batches(pipeline: str) -> tuple[Any, int]:
+    """Return what a pipeline file says of an epoch's batches: the training data, and how many an iteration takes."""
+    tables = tomli.loads(pipeline)
+    return tables["data"]["train"], tables["run"].get("accumulate", 1)
+
+
+def _iters_per_epoch(events: Path) -> int:
+    """Return what a run has recorded; 0 where it has not."""
+    with events.open(encoding="utf-8", errors="replace") as lines:
+        for line in islice(lines, 5):
+            if '"iters_per_epoch"' in line:
+                return int(json.loads(line)["iters_per_epoch"])
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +86,15 @@ class Findings:
     @classmethod
     def of(cls, loaded: Loaded, plan: Plan) -> Findings:
         """Look for everything."""
-        run = loaded.pipeline.run
-        epoch = Epoch.of_newest(Path(run.dir), run.name)
-        forecasts = forecast(plan, Length.of(loaded.pipeline, epoch.iters if epoch else None))
+        epoch = Epoch.of_newest(loaded.pipeline)
+        certain = forecast(plan, Length.of(loaded.pipeline))
+        forecasts = forecast(plan, Length.of(loaded.pipeline, epoch.iters)) if epoch else certain
         return cls(
             loaded,
             plan,
             list(islice(ambiguities(plan), COUNTED)),
-            [*plan.warnings, *_never(loaded, plan, forecasts)],
+            # nobody is warned on the strength of another run: its data may have grown since
+            [*plan.warnings, *_never(loaded, plan, certain)],
             forecasts,
             epoch,
         )
@@ -92,6 +121,7 @@ class Findings:
             "problems": [],
             "warnings": [problem.to_json() for problem in self.warnings],
             "ambiguities": [self._ambiguity(one) for one in self.ambiguous],
+            "epoch": {"iters": self.epoch.iters, "run": self.epoch.run} if self.epoch else None,
             "given_way": [_gave_way(given) for given in self.plan.given_way],
             "firings": [
                 {"hook": binding.hook, "point": binding.point, "trigger": str(binding.trigger)}
@@ -118,15 +148,15 @@ class Findings:
     def _details(self) -> Iterator[tuple[str, str]]:
         yield from _some("ambiguous", _folded(self.ambiguous), more=len(self.ambiguous) == COUNTED)
         yield from _some("gave way", dict.fromkeys(map(_gave_way, self.plan.given_way)))
-        yield from _some("fires", self._firings())
+        firings = self._firings()
+        yield from _some("fires", firings)
+        if firings and self.epoch:
+            yield "", f"({self.epoch})"
 
     def _firings(self) -> list[str]:
         """Return when those bindings fire that do not always."""
         limited = [binding for binding in self.plan.bindings if str(binding.trigger) and binding.half != "exit"]
-        told = [f"{binding.hook} at {binding.point}: {self.forecasts[binding.id].text}" for binding in limited]
-        if told and self.epoch and self.loaded.pipeline.run.max_epochs:
-            told.append(f"(with {self.epoch.iters:,} iterations an epoch, as in the run {self.epoch.run})")
-        return told
+        return [f"{binding.hook} at {binding.point}: {self.forecasts[binding.id].text}" for binding in limited]
 
 
 def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:

@@ -108,16 +108,6 @@ def test_it_says_when_what_does_not_always_fire_does(pipeline: Path) -> None:
     assert "  fires      print at after_train_iter: every 500 iterations, first after iteration 500: 6 times\n" in told
 
 
-def test_the_newest_run_knows_how_long_an_epoch_is(pipeline: Path) -> None:
-    for id_, iters in (("20260101-000000-aaaa", 5), ("20260102-000000-bbbb", 250)):
-        run = Path("runs/small") / id_
-        run.mkdir(parents=True)
-        (run / "events.jsonl").write_text(json.dumps({"k": "run", "iters_per_epoch": iters}) + "\n")
-    told = check("--set", "hooks.print.every=500", "--set", "run.max_epochs=4", "--set", "run.val_every=1")
-    assert "first after iteration 500: 2 times\n" in " ".join(told.split("\n               "))
-    assert "             (with 250 iterations an epoch, as in the run 20260102-000000-bbbb)\n" in told
-
-
 def test_hooks_can_be_left_out_and_shuffled(pipeline: Path) -> None:
     assert "  hooks      2 hooks at 2 points; switched off: log, ema\n" in check("--without", "log")
     assert "  hooks      1 hook at 1 point; switched off: clip, print, ema\n" in check("--only", "log")
