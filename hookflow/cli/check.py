@@ -59,8 +59,7 @@ def check(
 
 def _look(pipeline: Path, overrides: list[str], without: list[str], only: list[str], shuffle: int | None) -> Findings:
     from hookflow.cli.findings import Findings
-    from hookflow.cli.sound import sound_plan
-    from hookflow.pipeline.load import load
+    from hookflow.cli.sound import read_pipeline, sound_plan
 
-    loaded = load(pipeline, overrides, without=without, only=only)
+    loaded = read_pipeline(pipeline, overrides, without=without, only=only)
     return Findings.of(loaded, sound_plan(loaded, shuffle=shuffle))

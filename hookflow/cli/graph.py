@@ -68,11 +68,12 @@ def graph(
     shuffle: Shuffle = None,
 ) -> None:
     """Draw which hooks fire at which points, in what order, and why."""
+    from hookflow.cli.sound import read_pipeline
     from hookflow.hooks.compile import compile_pipeline
-    from hookflow.pipeline.load import load
 
     chosen = format_ or _by_suffix(out)
-    plan = compile_pipeline(load(pipeline, set_ or (), without=without or (), only=only or ()), shuffle=shuffle)
+    loaded = read_pipeline(pipeline, set_ or (), without=without or (), only=only or ())
+    plan = compile_pipeline(loaded, shuffle=shuffle)
     drawing = _drawn(*_narrowed(plan, point, hook), chosen, terminal=out is None and sys.stdout.isatty())
     if out is None:
         print(drawing)

@@ -35,9 +35,9 @@ class Changes:
 
     def load(self, path: Path) -> Loaded:
         """Load a pipeline file with the changes made. Raises UserError with everything that is wrong."""
-        from hookflow.pipeline.load import load
+        from hookflow.cli.sound import read_pipeline
 
-        return load(path, self.overrides, without=self.without, only=self.only)
+        return read_pipeline(path, self.overrides, without=self.without, only=self.only)
 
 
 class UI(StrEnum):

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from hookflow.errors import Problem, UserError, by_place
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import Loaded
+from hookflow.pipeline.load import Loaded, UnsoundError, load
 from hookflow.pipeline.spot import missing_components
+
+
+def read_pipeline(
+    path: Path, overrides: Sequence[str] = (), *, without: Sequence[str] = (), only: Sequence[str] = ()
+) -> Loaded:
+    """Load a file. Raises UserError with all that is wrong with it, and with what is understood of its hooks."""
+    try:
+        return load(path, overrides, without=without, only=only)
+    except UnsoundError as error:
+        raise UserError(sorted([*error.problems, *_of_hooks(error.rest)], key=by_place)) from None
+
+
+def _of_hooks(rest: Loaded | None) -> list[Problem]:
+    """Return what is wrong with the hooks of a file that is not valid otherwise."""
+    try:
+        if rest is not None:
+            compile_pipeline(rest)
+    except UserError as error:
+        return error.problems
+    return []
 
 
 def sound_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = None) -> Plan:

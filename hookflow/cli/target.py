@@ -29,12 +29,12 @@ def open_target(named: str | None) -> Target:
 
     Raises UserError when there is no such thing, or it is not sound.
     """
+    from hookflow.cli.sound import read_pipeline
     from hookflow.hooks.compile import compile_pipeline
-    from hookflow.pipeline.load import load
 
     if named is None or named.endswith(".toml") or Path(named).is_file():
         path = Path(named or only_pipeline())
-        loaded = load(path)
+        loaded = read_pipeline(path)
         return Target(str(path), loaded, compile_pipeline(loaded), path.parent)
     return _recorded(named)
 

@@ -22,10 +22,9 @@ def compile_plan(
 ) -> Plan:
     """Order the hooks at every point; where nothing else decides, by the file, or as the seed `shuffle` has it.
 
-    An edge to a hook in `disabled` is dropped. Raises UserError with every unknown name, or every cycle, at once.
+    An edge to a hook in `disabled` is dropped. Raises UserError with every unknown name and every cycle at once.
     """
-    if problems := [*_unknown(nodes, disabled)]:
-        raise UserError(problems)
+    problems = [*_unknown(nodes, disabled)]
     bindings: list[Binding] = []
     edges: list[Edge] = []
     given_way: list[GivenWay] = []
@@ -44,8 +43,9 @@ def compile_plan(
         given_way += there.given_way
         if closing := points.pairs.get(point.removeprefix("before_")):
             entered[closing] = [binding.hook for binding in ordered if binding.half == "enter"]
-    if knots:
-        raise UserError(as_problems(knots))
+    problems += as_problems(knots)
+    if problems:
+        raise UserError(problems)
     return Plan(
         pipeline=pipeline,
         hooks=tuple(node.hook for node in nodes.values()),

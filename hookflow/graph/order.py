@@ -96,8 +96,8 @@ class PointOrder:
                     self._state((row, other), wish)
 
     def _state(self, rows: Rows, wish: Wish) -> None:
-        if self._exits.issuperset(rows):
-            return  # how they were entered decides
+        if self._names[rows[0]] == self._names[rows[1]] or self._exits.issuperset(rows):
+            return  # an edge to itself is told of elsewhere; and how they were entered decides how they are left
         self.met.add(id(wish))
         if rows not in self._edges:
             self._edges[rows] = self._edge(rows, wish.kind, wish.where.at_line)

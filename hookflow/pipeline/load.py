@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from hookflow.pipeline.interpolate import escape, interpolate
 from hookflow.pipeline.overrides import Override, apply
 from hookflow.pipeline.places import Places
 from hookflow.pipeline.read import read
+from hookflow.pipeline.salvage import salvage
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.switch import hooks_of, switched_off, unknown_hooks
 
@@ -30,6 +31,14 @@ class Loaded:
     source: Path
     places: Places
     overrides: tuple[str, ...] = ()
+
+
+class UnsoundError(UserError):
+    """What is wrong with a file; `rest` is what can be understood of it all the same: its hooks, the others made up."""
+
+    def __init__(self, problems: Iterable[Problem], rest: Loaded | None) -> None:
+        super().__init__(sorted(problems, key=by_place))
+        self.rest = rest
 
 
 def load(path: Path, overrides: Sequence[str] = (), *, without: Sequence[str] = (), only: Sequence[str] = ()) -> Loaded:
@@ -61,15 +70,22 @@ def parse(
         raise UserError(Problem("its lists and tables are nested too deeply", Where(str(source)))) from None
     problems += dict.fromkeys(unresolved.values())
     if "extends" in resolved:
-        said = "extends cannot be set from the command line: what a file is built on stands in the file"
-        problems.append(Problem(said, places.of("extends")))
+        wrong = "extends cannot be set from the command line: what a file is built on stands in the file"
+        problems.append(Problem(wrong, places.of("extends")))
+    pipeline: Pipeline | None = None
+    faulty = set(unresolved)
     try:
         pipeline = Pipeline.model_validate(resolved)
     except ValidationError as error:
-        problems += (problem for key, problem in explain(error, resolved, places) if key not in unresolved)
-    if problems:
-        raise UserError(sorted(problems, key=by_place))
-    return Loaded(pipeline, source, places, (*overrides, *(switch.text for switch in switches)))
+        found = explain(error, resolved, places)
+        problems += (problem for key, problem in found if key not in unresolved)
+        faulty.update(key for key, _ in found)
+    understood = pipeline if pipeline and not faulty else salvage(resolved, faulty)
+    said = (*overrides, *(switch.text for switch in switches))
+    loaded = Loaded(understood, source, places, said) if understood else None
+    if problems or loaded is None:
+        raise UnsoundError(problems, loaded)
+    return loaded
 
 
 def dump(pipeline: Pipeline) -> str:
