@@ -9,6 +9,7 @@ A condition is made of
     comparisons           < <= > >= == !=, in chains too: 0.1 < loss < 10
     and, or, not, isnan(x)
 
+What depends on a name without a value does not hold. "epoch == 0 or loss > 3" does not depend on the loss in epoch 0.
 All numbers are floats: what has no value (1 / 0) is not a number, and what is too large is infinite.
 """
 
@@ -38,7 +39,8 @@ Look = Callable[[str], float | None]
 """Tells the number that a name has at this moment; None when it has none yet."""
 
 Number = Callable[[Look], float]
-Truth = Callable[[Look], bool]
+Truth = Callable[[Look], bool | None]
+"""Says whether something holds; None where that depends on a name without a value."""
 
 
 class ConditionError(ValueError):
@@ -63,10 +65,7 @@ class Condition:
 
     def __call__(self, look: Look) -> bool:
         """Say whether it holds. It does not where it depends on a name without a value."""
-        try:
-            return self._truth(look)
-        except NoValueError:
-            return False
+        return self._truth(look) is True
 
 
 def parse_condition(text: str) -> Condition:
@@ -167,10 +166,10 @@ class _Reader:
                     if type(op) not in _COMPARISONS:
                         raise self._refused("numbers are compared with < <= > >= == !=", other)
                 numbers = [self.number(other, inner) for other in (left, *others)]
-                return partial(_chain, numbers, [_COMPARISONS[type(op)] for op in ops])
+                links = zip(ops, numbers, numbers[1:], strict=False)
+                return partial(_all, [partial(_asked, _COMPARISONS[type(op)], [a, b]) for op, a, b in links])
             case ast.Call(func=ast.Name(id="isnan")):
-                (number,) = self._arguments(node, "isnan", inner)
-                return lambda look: math.isnan(number(look))
+                return partial(_asked, math.isnan, self._arguments(node, "isnan", inner))
         self.number(node, depth)  # which refuses what is no number either
         raise self._refused("this is a number, and neither holds nor does not", node, "compare it, as in loss > 10")
 
@@ -259,23 +258,32 @@ def _apply(operation: Callable[..., Any], numbers: list[Number], look: Look) -> 
     return float(operation(*(number(look) for number in numbers)))
 
 
-def _chain(numbers: list[Number], comparisons: list[Callable[[float, float], bool]], look: Look) -> bool:
-    left = numbers[0](look)
-    for compare, number in zip(comparisons, numbers[1:], strict=True):
-        right = number(look)
-        if not compare(left, right):
-            return False
-        left = right
-    return True
+def _asked(question: Callable[..., bool], numbers: list[Number], look: Look) -> bool | None:
+    try:
+        return question(*(number(look) for number in numbers))
+    except NoValueError:
+        return None
 
 
-def _all(truths: list[Truth], look: Look) -> bool:
-    return all(truth(look) for truth in truths)
+def _all(truths: list[Truth], look: Look) -> bool | None:
+    return _decided(truths, look, by=False)
 
 
-def _any(truths: list[Truth], look: Look) -> bool:
-    return any(truth(look) for truth in truths)
+def _any(truths: list[Truth], look: Look) -> bool | None:
+    return _decided(truths, look, by=True)
 
 
-def _not(truth: Truth, look: Look) -> bool:
-    return not truth(look)
+def _decided(truths: list[Truth], look: Look, by: bool) -> bool | None:
+    """Return `by` as soon as one says so; else the opposite, unless one is unknown: Kleene's logic."""
+    unknown = False
+    for truth in truths:
+        found = truth(look)
+        if found is by:
+            return by
+        unknown = unknown or found is None
+    return None if unknown else not by
+
+
+def _not(truth: Truth, look: Look) -> bool | None:
+    found = truth(look)
+    return None if found is None else not found
