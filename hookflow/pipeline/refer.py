@@ -9,6 +9,7 @@ import sys
 import traceback
 import zlib
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -51,14 +52,17 @@ def _called(found: Any, module_name: str) -> str:
 
 def _from_package(module_name: str, name: str, base: Path, where: Where | None) -> ModuleType:
     try:
-        return importlib.import_module(module_name)
+        with redirect_stdout(sys.stderr):  # the output is the command's own: a drawing, or JSON
+            return importlib.import_module(module_name)
+    except KeyboardInterrupt:
+        raise
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             _fail_import(module_name, error, where)
         file = Path(*module_name.split(".")).with_suffix(".py")
         hint = f'for the file write "./{file}:{name}"' if (base / file).is_file() else _nearest_module(error.name)
         _fail(f'there is no module "{error.name}"', where, hint)
-    except (Exception, SystemExit) as error:  # whatever the user's module may raise
+    except BaseException as error:  # whatever the user's module may raise
         _fail_import(module_name, error, where)
 
 
@@ -84,8 +88,11 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before its code runs: dataclasses, for one, look their module up
     try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:  # whatever the user's file may raise
+        with redirect_stdout(sys.stderr):
+            spec.loader.exec_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever the user's file may raise
         del sys.modules[name]
         _fail_import(shown, error, where)
     return module

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hookflow.cli.app import app
+from hookflow.errors import UserError
 from hookflow.pipeline.load import dump, load
 
 PIPELINE = """\
@@ -91,3 +92,17 @@ def test_a_run_that_cannot_be_read_is_passed_over() -> None:
     folder.unlink()
     folder.mkdir()
     assert "(with 4 iterations an epoch, as in the run 20260101-000000-aaaa)\n" in check(FROM_EPOCH_3)
+
+
+def test_what_a_hook_file_prints_is_no_part_of_the_output(here: Path) -> None:
+    (here / "loud.py").write_text("print('hello')\ndef hook(run): ...\n")
+    with_hook = ("p.toml", "--set", "hooks.loud={use='./loud.py:hook', points=['before_run']}", "-f", "json")
+    told = invoke("check", *with_hook)
+    assert json.loads(told.stdout)["sound"]
+    assert told.stderr == "hello\n"
+
+
+def test_a_hook_file_may_raise_whatever_it_likes(here: Path) -> None:
+    (here / "odd.py").write_text("class Odd(BaseException): ...\nraise Odd('no')\n")
+    with pytest.raises(UserError, match=r'"\./odd\.py" cannot be imported: odd_.*Odd: no'):
+        check("hooks.odd={use='./odd.py:hook'}")
