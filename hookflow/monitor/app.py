@@ -133,7 +133,7 @@ class MonitorApp(App[Outcome]):
             self._player.tick()
         elif self._live.poll():
             self.set_timer(0.01, self._tick)  # a long log comes in pieces, so that keys get their turn
-        elif self.state.stillborn and self.state.now >= self._since:
+        elif self.state.stillborn and self.state.end and self.state.end["t"] >= self._since:
             self.exit(Outcome.ENDED)
         self._paint()
 
