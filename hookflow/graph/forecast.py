@@ -164,7 +164,7 @@ class _Side:
         self.start, self.step, self.end = Fraction(0), Fraction(1), None
         self.known = True
         if self.unit == "firing":
-            self.start = Fraction(not point.name.startswith("before_"))
+            self.start = Fraction(not point.ahead)
             return
         same = self.unit == visits.unit
         self.known = same or (self.unit in totals and visits.unit in totals)
@@ -201,8 +201,7 @@ def _forecast(trigger: Written, point: Point, asked: Point, length: Length) -> F
         written = f" from {trigger.since}" * bool(trigger.since) + f" until {trigger.until}" * bool(trigger.until)
         return Forecast(_place(point, None), None, _conditional(f"{cadence}{written}", trigger))
     low, high = _window(asked, visits, sides["since"], sides["until"])
-    before = asked.name.startswith("before_")
-    if every and not before:
+    if every and not asked.ahead:
         low = max(low, every.reaches(every.at))
     if low > high:
         return Forecast("never", 0, "never")
@@ -223,7 +222,7 @@ def _window(point: Point, visits: _Visits, since: _Side | None, until: _Side | N
     high = inf if visits.count is None else visits.count - 1
     if until:
         behind = until.reaches(until.at)
-        if behind < inf and until.position(int(behind)) == until.at and not point.name.startswith("before_"):
+        if behind < inf and until.position(int(behind)) == until.at and not point.ahead:
             behind += 1
         high = min(high, behind - 1)
     return low, high

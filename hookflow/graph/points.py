@@ -88,6 +88,11 @@ class Point:
     kind: Kind = "standard"
     follows: str = ""
 
+    @property
+    def ahead(self) -> bool:
+        """Whether what a bare number counts is still to be done there: at a `before_X`, and inside an iteration."""
+        return self.name.startswith("before_") or self.kind in ("step", "module")
+
 
 def _point(name: str, depth: int, offers: str, unit: str, about: str, kind: Kind = "standard") -> Point:
     return Point(name, depth, tuple(offers.split()), unit, about, kind)

@@ -32,14 +32,15 @@ class Progress(Protocol):
 class Trigger:
     """One binding's trigger; call it at each visit of the point to learn whether the binding fires.
 
-    At a `before_X` the position is what has been done, so the first visit is at 0 and fires; at every other point it
+    At a `before_X` the position is what has been done, so the first visit is at 0 and fires. It is the same at all the
+    points inside an iteration, module points among them: that iteration is not done yet. At every other point it
     includes what has just been done, so `every = 50` at `after_train_iter` fires after 50 iterations.
     """
 
     def __init__(self, binding: Binding, point: Point, run: Progress, holds: Holds | None = None) -> None:
         self._run = run
         self._holds = holds
-        self._before = binding.point.startswith("before_")
+        self._before = point.ahead
         self._unit = point.unit
         self._began = time.monotonic()
         self._visits = 0

@@ -34,6 +34,7 @@ POINTS = (
     "before_train_iter",
     "after_forward",
     "before_optimizer_step",
+    "after_optimizer_step",
     "after_train_iter",
     "after_train_epoch",
     "before_val",
@@ -154,8 +155,8 @@ def test_it_comes_as_foretold(
         (
             "forward",
             'every=5, modules=["*"]',
-            Forecast("in iteration 6", None, "every 5 iterations, first in iteration 6"),
-            Forecast("in iteration 6", None, "every 5 iterations, first in iteration 6: in 2 of them, at each module"),
+            Forecast("in iteration 1", None, "every 5 iterations, first in iteration 1"),
+            Forecast("in iteration 1", None, "every 5 iterations, first in iteration 1: in 3 of them, at each module"),
         ),
         (
             "after_save_checkpoint",

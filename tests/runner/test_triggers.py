@@ -31,6 +31,8 @@ def visits(point: str, trigger: plan.Trigger) -> list[int]:
         for _ in range(10):
             if point == "before_train_iter" and asked():
                 fired.append(place.iter)
+            if (POINTS[point].kind in ("step", "module")) and asked():
+                fired.append(place.iter)
             place.iter += 1
             if point == "after_train_iter" and asked():
                 fired.append(place.iter)
@@ -51,6 +53,16 @@ def visits(point: str, trigger: plan.Trigger) -> list[int]:
         ("after_train_iter", plan.Trigger(every="10", until="2ep"), [10, 20]),
         ("before_train_iter", plan.Trigger(every="15"), [0, 15, 30]),
         ("before_train_iter", plan.Trigger(every="10", until="2ep"), [0, 10]),
+        *(
+            (point, trigger, expected)
+            for point in ("before_optimizer_step", "after_optimizer_step", "after_forward", "forward", "full_backward")
+            for trigger, expected in (
+                (plan.Trigger(every="15"), [0, 15, 30]),
+                (plan.Trigger(every="10", until="2ep"), [0, 10]),
+                (plan.Trigger(since="38"), [38, 39]),
+                (plan.Trigger(until="2"), [0, 1]),
+            )
+        ),
         ("before_train_epoch", plan.Trigger(every="2"), [0, 2]),
         ("before_train_epoch", plan.Trigger(since="3"), [3]),
         ("after_train_epoch", plan.Trigger(every="2"), [2, 4]),
