@@ -7,7 +7,8 @@ import json
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from difflib import SequenceMatcher
+from functools import cache, partial, partialmethod
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -18,6 +19,9 @@ from hookflow.graph.plan import PHASES, Half
 from hookflow.graph.points import Points
 from hookflow.hooks.base import Hook
 from hookflow.pipeline.explain import wrong_value
+
+LIKENESS = 0.78
+"""From here on a method's name is a point's, misspelt, to difflib; "forward_post" is, and "save_model" is not."""
 
 POINT_LIKE = ("before_", "after_", "on_", "around_")
 """A method that begins like this is meant for a point: a misspelt one is a mistake, never ignored."""
@@ -46,8 +50,8 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Fault]]:
     """Return the methods of a hook's class that belong to points, and what is wrong with them."""
     found: list[Method] = []
     faults: list[Fault] = []
-    for name, function in inspect.getmembers(hook, inspect.isfunction):
-        if not name.startswith(POINT_LIKE) and name not in points:
+    for name, attribute in inspect.getmembers_static(hook):
+        if not _meant(name, attribute, points):
             continue
         called = f"{hook.__name__}.{name}"
         places = _places(name, points)
@@ -56,12 +60,10 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Fault]]:
             faults.append((said, nearest(name, points.names)))
             continue
         offers = points[places[0][0]].offers
-        if name.startswith("around_") and not inspect.isgeneratorfunction(function):
-            faults.append((f"{called} must be a generator that yields once", ""))
-        if wrong := _no_method(inspect.getattr_static(hook, name), offers):
-            faults.append((f"{called} {wrong}", ""))
+        if wrong := _no_method(name, attribute, points):
+            faults.append((f"{called} {wrong[0]}", wrong[1]))
             continue
-        takes = _takes(function, offers)[1:]
+        takes = _takes(attribute, offers)[1:]
         faults += _not_offered(called, takes, places[0][0], offers)
         found += (Method(point, name, half, takes) for point, half in places)
     if not found and not faults and not makes_callables(hook):
@@ -115,7 +117,8 @@ def object_at(hook: type, point: str, points: Points) -> tuple[Method, list[Faul
     """Return a call of the class's object as the method of a hook at `point`."""
     offers = points[point].offers
     takes = _takes(hook.__call__, offers)[1:]
-    return Method(point, "", "whole", takes), _not_offered(hook.__name__, takes, point, offers)
+    faults = _no_call(hook.__call__, hook.__name__, point, points)
+    return Method(point, "", "whole", takes), [*faults, *_not_offered(hook.__name__, takes, point, offers)]
 
 
 def function_at(
@@ -126,17 +129,57 @@ def function_at(
     given = args if isinstance(args, Mapping) else _first_names(function, len(args))
     takes = tuple(name for name in _takes(function, offers) if name not in given)
     called = getattr(function, "__name__", repr(function))
-    return Method(point, "", "whole", takes), _not_offered(called, takes, point, offers)
+    faults = _no_call(function, called, point, points)
+    return Method(point, "", "whole", takes), [*faults, *_not_offered(called, takes, point, offers)]
 
 
-def _no_method(attribute: Any, offers: Sequence[str]) -> str:
-    """Say what keeps a class's attribute from being called as a method; an empty string when nothing does."""
+def _no_call(function: Callable[..., Any], called: str, point: str, points: Points) -> Iterator[Fault]:
+    if dead := _never_runs(function, point, points):
+        yield f"{called} {dead[0]}", dead[1]
+
+
+def _meant(name: str, attribute: Any, points: Points) -> bool:
+    """Say whether an attribute of a class is meant to be called at a point, be it misspelt or no method at all."""
+    if name in points.names:
+        return attribute is not None  # which is how a class does away with a method that it inherits
+    if name.startswith("_") or name in vars(Hook):
+        return False
+    able = callable(attribute) or isinstance(attribute, staticmethod | classmethod | partialmethod)
+    return able and (name.startswith(POINT_LIKE) or _misspelt(name, points))
+
+
+def _misspelt(name: str, points: Points) -> bool:
+    """Say whether a name is nearly that of a point; one that ends a point's (`save_checkpoint`) is a good name."""
+    if any(point.endswith(f"_{name}") for point in points.names):
+        return False
+    return any(SequenceMatcher(None, name.lower(), point).ratio() > LIKENESS for point in points.names)
+
+
+def _no_method(name: str, attribute: Any, points: Points) -> Fault | None:
+    """Say what keeps a class's attribute from being called as a method at the point that it is named like."""
     if isinstance(attribute, staticmethod | classmethod):
-        return "must be a plain method, which takes self"
-    if inspect.iscoroutinefunction(attribute) or inspect.isasyncgenfunction(attribute):
-        return "is async, and the training loop awaits nothing: make it a plain method"
+        return "must be a plain method, which takes self", ""
+    if not inspect.isfunction(attribute):
+        return f"must be a plain method, not a {type(attribute).__name__}", "def it, and call what it holds from there"
+    if name.startswith("around_"):
+        return None if inspect.isgeneratorfunction(attribute) else ("must be a generator that yields once", "")
+    if dead := _never_runs(attribute, name, points):
+        return dead
     first = next(iter(inspect.signature(attribute).parameters), "")
-    return "" if first and first not in offers else "must take self first"
+    return None if first and first not in points[name].offers else ("must take self first", "")
+
+
+def _never_runs(function: Callable[..., Any], point: str, points: Points) -> Fault | None:
+    """Say of what is async, or a generator, that a call of it does nothing."""
+    if not inspect.isroutine(function) and not isinstance(function, partial):
+        function = type(function).__call__
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        return "is async, and the training loop awaits nothing: take the async away", ""
+    if inspect.isgeneratorfunction(function):
+        around = f"around_{point.partition('_')[2]}"
+        hint = f'a method that yields may stand "{around}"' if around in points.names else ""
+        return "has a yield, so that calling it would do nothing", hint
+    return None
 
 
 def _takes(function: Callable[..., Any], offers: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,101 @@
+"""What can be wrong with a hook's class or function without Python saying so: each is told before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hookflow.errors import UserError
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+
+HEAD = """
+run = { name = "troubles", max_epochs = 1 }
+model.use = "torch.nn:Identity"
+optimizer.use = "torch.optim:SGD"
+data.train.use = "cifar10"
+"""
+IMPORTS = "from enum import Enum\nfrom functools import *\nfrom pathlib import Path\nfrom torch import nn\n"
+
+
+def faults(folder: Path, code: str, table: str = "", name: str = "It") -> list[str]:
+    """Return what is said of the hook `It` of a file of this code."""
+    (folder / "h.py").write_text(IMPORTS + code)
+    text = f'{HEAD}[hooks.it]\nuse = "./h.py:{name}"\n{table}\n'
+    try:
+        compile_pipeline(parse(text, folder / "p.toml"))
+    except UserError as error:
+        return [f"{problem.where.line if problem.where else ''}: {problem.message}" for problem in error.problems]
+    return []
+
+
+def of_class(folder: Path, *lines: str, bases: str = "", table: str = "") -> list[str]:
+    """Return what is said of a class with these lines beside a sound method."""
+    body = "".join(f"    {line}\n" for line in (*lines, "def after_run(self): pass"))
+    return faults(folder, f"class It({bases}):\n{body}", table)
+
+
+USE = 7
+"""The line of `use`."""
+
+
+class TestWhatWouldDoNothing:
+    def test_a_generator_that_is_no_around(self, tmp_path: Path) -> None:
+        (said,) = of_class(tmp_path, "def after_val(self, run): yield")
+        assert said == f"{USE}: It.after_val has a yield, so that calling it would do nothing"
+
+    @pytest.mark.parametrize("code", ["def It(run): yield", "It = partial((lambda x, run: (yield)), 1)"])
+    def test_a_function_that_yields(self, tmp_path: Path, code: str) -> None:
+        (said,) = faults(tmp_path, code, 'points = ["after_val"]')
+        assert "has a yield" in said
+
+    @pytest.mark.parametrize("code", ["async def It(run): pass", "async def It(run): yield"])
+    def test_a_function_that_is_async(self, tmp_path: Path, code: str) -> None:
+        (said,) = faults(tmp_path, code, 'points = ["after_val"]')
+        assert "It is async" in said
+
+    @pytest.mark.parametrize("end", ["", "\nIt = It()"])
+    def test_an_object_whose_call_yields(self, tmp_path: Path, end: str) -> None:
+        (said,) = faults(tmp_path, f"class It:\n    def __call__(self, run): yield{end}", 'points = ["after_val"]')
+        assert "has a yield" in said
+
+
+class TestWhatIsNoMethod:
+    @pytest.mark.parametrize(
+        ("line", "kind"),
+        [
+            ("before_val = lru_cache(lambda self: 1)", "_lru_cache_wrapper"),
+            ("before_val = partial(print, 1)", "partial"),
+            ("before_val = partialmethod(print, 1)", "partialmethod"),
+            ("before_val = property(lambda self: 1)", "property"),
+            ("before_val = 3", "int"),
+        ],
+    )
+    def test_at_a_point_it_is_refused(self, tmp_path: Path, line: str, kind: str) -> None:
+        assert of_class(tmp_path, line) == [f"{USE}: It.before_val must be a plain method, not a {kind}"]
+
+    def test_a_class_method_is_refused(self, tmp_path: Path) -> None:
+        (said,) = of_class(tmp_path, "@classmethod", "def before_val(cls, run): pass")
+        assert "must be a plain method, which takes self" in said
+
+    def test_a_misspelt_one_is_no_less_misspelt(self, tmp_path: Path) -> None:
+        (said,) = of_class(tmp_path, "before_vall = partialmethod(print, 1)")
+        assert "is named like a point" in said
+
+    def test_values_that_begin_like_a_point_are_none(self, tmp_path: Path) -> None:
+        assert not of_class(tmp_path, "on_cpu = True", "after_steps: int = 3", "before_val = None")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["befor_val", "afer_val", "aftertrain_epoch", "After_val", "arround_val", "forward_post", "full_backward_hook"],
+)
+def test_a_point_may_be_misspelt_anywhere_in_its_name(tmp_path: Path, name: str) -> None:
+    (said,) = of_class(tmp_path, f"def {name}(self, run): pass")
+    assert said == f"{USE}: It.{name} is named like a point, but there is no such point"
+
+
+@pytest.mark.parametrize("name", ["save_checkpoint", "_befor_val", "train_epoch", "save_model", "reset", "state_dict"])
+def test_other_names_are_left_alone(tmp_path: Path, name: str) -> None:
+    assert not of_class(tmp_path, f"def {name}(self): pass")
