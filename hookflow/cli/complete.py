@@ -102,5 +102,10 @@ def _pipeline(ctx: typer.Context) -> dict[str, Any]:
 
     from hookflow.cli.target import only_pipeline
 
-    named = ctx.params.get("pipeline") or ctx.params.get("target")
+    # where an option is completed, click has left the arguments before it unread
+    named = ctx.params.get("pipeline") or ctx.params.get("target") or next(_files_among(ctx.args), None)
     return tomli.loads(Path(named or only_pipeline()).read_text("utf-8-sig"))
+
+
+def _files_among(words: Iterable[str]) -> Iterator[str]:
+    return (word for word in words if word.endswith(".toml") and Path(word).is_file())

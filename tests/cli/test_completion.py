@@ -31,6 +31,8 @@ Tab = Callable[[str], list[str]]
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a pipeline and two runs, which is the current one."""
     (tmp_path / "p.toml").write_text(PIPELINE)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/q.toml").write_text('[run]\n[hooks.only_here]\nuse = "ema"\n')
     for id_ in ("20260101-000000-aaaa", "20260102-000000-bbbb"):
         run = tmp_path / "runs" / "cifar" / id_
         run.mkdir(parents=True)
@@ -68,6 +70,10 @@ def tab(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         ("hookflow graph p.toml --without ea", ["early"]),
         ("hookflow run p.toml --only em", ["ema"]),
         ("hookflow run p.toml --set hooks.ema.args.", ["hooks.ema.args.decay="]),
+        ("hookflow graph other/q.toml --hook ", ["only_here"]),
+        ("hookflow graph --hook only", []),
+        ("hookflow check other/q.toml --without o", ["only_here"]),
+        ("hookflow run other/q.toml --set hooks.", ["hooks.only_here.use="]),
         ("hookflow hooks grad", ["grad_clip"]),
         ("hookflow hooks -p p.toml ear", ["early", "early_stop"]),
         ("hookflow watch 2026", ["20260102-000000-bbbb", "20260101-000000-aaaa"]),
