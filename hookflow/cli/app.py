@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import io
 import os
 import sys
 
@@ -46,9 +48,24 @@ for panel, commands in COMMANDS.items():
 def main() -> None:
     """Run the command line. A user's mistake is printed as such and exits with 2, without a traceback."""
     gc.set_threshold(50_000)  # importing makes objects that stay: to search them for garbage is a tenth of the start
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # where it takes nothing but ASCII, an arrow is a question mark
     try:
-        app(prog_name="hookflow")  # by which completion asks, too, whatever started it
+        _run()
     except UserError as error:
         colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
         print(error.show(colour), file=sys.stderr)
         raise SystemExit(2) from None
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would fail once more, at the exit
+        print(f"cannot be written: {error.strerror}", file=sys.stderr)
+        raise SystemExit(2) from None
+
+
+def _run() -> None:
+    try:
+        app(prog_name="hookflow")  # by which completion asks, too, whatever started it
+    finally:
+        sys.stdout.flush()  # while it can still be said that this fails

@@ -125,15 +125,17 @@ def _drawn(plan: Plan, title: str, chosen: Format, terminal: bool) -> str:
 
 def _narrowed(plan: Plan, point: str | None, hook: str | None) -> tuple[Plan, str]:
     """Return the part of the plan that is asked for, and the drawing's title. Raises UserError when it is empty."""
+    from hookflow.cli.target import no_point
     from hookflow.errors import Problem, UserError, nearest
     from hookflow.graph.render.narrow import only_hook, only_point
     from hookflow.graph.render.words import title_of
 
     names = [planned.name for planned in plan.hooks]
     if hook is not None and hook not in names:
-        raise UserError(Problem(f'there is no hook "{hook}" in this pipeline', hint=nearest(hook, names)))
+        hint = nearest(hook, names) or f"it has {', '.join(names)}"
+        raise UserError(Problem(f'there is no hook "{hook}" in this pipeline', hint=hint))
     if point is not None and point not in plan.points:
-        raise UserError(Problem(f'there is no point "{point}"', hint=nearest(point, plan.points.names)))
+        raise UserError(no_point(plan.points, point))
     bound = list(dict.fromkeys(binding.point for binding in plan.bindings if hook in (None, binding.hook)))
     if point is not None and point not in bound:
         hint = f"{'hooks fire' if hook is None else 'it fires'} at {', '.join(bound)}"

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hookflow.errors import Problem, UserError, Where
+from hookflow.errors import Problem, UserError, Where, nearest
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
     from hookflow.graph.plan import Plan
+    from hookflow.graph.points import Points
     from hookflow.pipeline.load import Loaded
 
 
@@ -53,6 +54,14 @@ def only_pipeline() -> Path:
 def _has_run(path: Path) -> bool:
     """Say whether a TOML file is a pipeline: other programs keep theirs in such files too."""
     return any(line.startswith("[run]") for line in path.read_text("utf-8", "replace").splitlines())
+
+
+def no_point(points: Points, name: str) -> Problem:
+    """Return what is wrong with asking for a point of that name, which is none."""
+    pair = name.removeprefix("around_")
+    if name != pair and pair in points.pairs:
+        return Problem(f"{name} is two points", hint=f"name one of them: before_{pair} or {points.pairs[pair]}")
+    return Problem(f'there is no point "{name}"', hint=nearest(name, [point.name for point in points]))
 
 
 def recorded_plan(run: RunDir) -> Plan:

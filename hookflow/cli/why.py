@@ -50,6 +50,7 @@ def why(
 
 def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> None:
     """Raise UserError for every name that the pipeline does not know."""
+    from hookflow.cli.target import no_point
     from hookflow.errors import Problem, UserError, nearest
 
     known = target.loaded.pipeline.hooks
@@ -59,7 +60,7 @@ def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> 
         if name not in known
     ]
     if point is not None and point not in target.plan.points:
-        problems.append(Problem(f'there is no point "{point}"', hint=nearest(point, target.plan.points.names)))
+        problems.append(no_point(target.plan.points, point))
     if hooks[0] == hooks[1]:
         problems.append(Problem("a hook fires neither before nor after itself", hint="name two hooks"))
     if problems:

@@ -28,6 +28,8 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
     short = registered or {}
     module_name, colon, name = short.get(use, use).rpartition(":")
     if not colon or not module_name or not name:
+        if use in short:
+            _fail(f'"{use}" is registered as "{short[use]}", which names nothing', where, f"it should be {FORMS}")
         _fail(f'there is nothing called "{use}"', where, nearest(use, short) or _forms(short))
     if module_name.endswith(".py"):
         module = import_file(base / module_name, module_name, where)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -106,3 +110,39 @@ def test_a_hook_file_may_raise_whatever_it_likes(here: Path) -> None:
     (here / "odd.py").write_text("class Odd(BaseException): ...\nraise Odd('no')\n")
     with pytest.raises(UserError, match=r'"\./odd\.py" cannot be imported: odd_.*Odd: no'):
         check("hooks.odd={use='./odd.py:hook'}")
+
+
+@pytest.mark.parametrize("command", [("graph", "p.toml"), ("why", "print", "other", "-p", "q.toml")])
+def test_around_a_point_is_two_points(here: Path, command: tuple[str, ...]) -> None:
+    (here / "q.toml").write_text(PIPELINE + '[hooks.other]\nuse = "ema"\n')
+    with pytest.raises(UserError) as raised:
+        invoke(*command, "--point", "around_val")
+    (problem,) = raised.value.problems
+    assert (problem.message, problem.hint) == ("around_val is two points", "name one of them: before_val or after_val")
+    with pytest.raises(UserError, match='there is no point "around_vale"'):
+        invoke(*command, "--point", "around_vale")
+
+
+def test_a_hook_that_is_not_there_is_told_with_those_that_are() -> None:
+    with pytest.raises(UserError, match="it has print"):
+        invoke("graph", "p.toml", "--hook", "zzz")
+
+
+def hookflow(*arguments: str, stdout: int | IO[str] = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    """Run the command as a process of its own, whose output takes nothing but ASCII."""
+    command = [sys.executable, "-m", "hookflow", *arguments]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+
+
+def test_where_nothing_but_ascii_is_taken_the_rest_is_question_marks() -> None:
+    done = hookflow("graph", "p.toml", "-f", "boxes")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "?" in done.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux alone has such a device")
+def test_a_full_disk_is_told_without_a_traceback() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = hookflow("graph", "p.toml", stdout=full)
+    assert (done.returncode, done.stderr) == (2, "cannot be written: No space left on device\n")
