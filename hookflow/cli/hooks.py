@@ -108,12 +108,16 @@ def _own(target: Target) -> dict[str, list[Row]]:
 
 
 def _can_be_hook(thing: Any, points: Points) -> bool:
-    """Say whether a class has a method for a point, or some point offers all that a function takes."""
+    """Say whether a class has a method for a point, or some point offers all that a function takes.
+
+    A network has methods for the points of modules: it is none unless it says at which modules.
+    """
     from hookflow.hooks.describe import fitting_point
-    from hookflow.hooks.inspect import methods
+    from hookflow.hooks.inspect import methods, names_of
 
     if isinstance(thing, type):
-        return bool(methods(thing, points)[0])
+        found = methods(thing, points)[0]
+        return any(names_of(thing, "modules") or points[method.point].kind != "module" for method in found)
     return isfunction(thing) and not thing.__name__.startswith("_") and fitting_point(thing, points) is not None
 
 

@@ -18,6 +18,7 @@ from hookflow.hooks.inspect import (
     function_at,
     makes_callables,
     methods,
+    names_of,
     object_at,
     slots,
     wrong_arguments,
@@ -130,9 +131,9 @@ class _Declared:
 
     def _methods(self) -> list[Method]:
         """Return the methods of a class that are named like points; a plain function has none."""
-        if not isinstance(self.hook, type) or self.hook is _Missing:
+        if self.hook is _Missing:
             return []
-        there, faults = methods(self.hook, self.points)
+        there, faults = methods(self.hook, self.points) if isinstance(self.hook, type) else ([], [])
         self._told((*faults, *wrong_attributes(self.hook, self.points)), self.where)
         return there
 
@@ -155,8 +156,8 @@ class _Declared:
         if not self.methods and (not isinstance(self.hook, type) or makes_callables(self.hook)):
             said = f'hook "{self.name}" is a plain function, which does not say where it belongs'
             self.problems.append(Problem(said, self.where, 'name its points: points = ["after_train_epoch"]'))
-        wanted = getattr(self.hook, "points", None)
-        return [self._bound(m) for m in self.methods if wanted is None or m.name in wanted]
+        anywhere = getattr(self.hook, "points", None) is None
+        return [self._bound(m) for m in self.methods if anywhere or m.name in names_of(self.hook, "points")]
 
     def _stated(self, k: int, item: str | BindingSpec) -> Iterable[Bound]:
         """Return what one entry of the file's `points` binds."""
@@ -216,7 +217,7 @@ class _Declared:
                 said = f"{method.point} is no point of a module, so it takes no modules"
                 self.problems.append(Problem(said, self._place(f"{key}.modules")))
             return ()
-        found = tuple(stated or getattr(self.hook, "modules", None) or ())
+        found = tuple(stated or names_of(self.hook, "modules"))
         if not found:
             said = f'hook "{self.name}" does not say at which modules {method.point} fires'
             hint = 'name them as a glob: modules = ["layer*.conv?"]; ["*"] is every one'
@@ -227,8 +228,7 @@ class _Declared:
         """Return the hook-wide wishes: the file's if it states any, or none; else those of the class."""
         if key in self.said.model_fields_set:
             return self._wishes(getattr(self.said, key), key, "file")
-        stated = getattr(self.hook, key, ())
-        return () if isinstance(stated, str) else self._wishes(stated, "", "class")  # a lone text has been told of
+        return self._wishes(names_of(self.hook, key), "", "class")
 
     def _wishes(self, names: Iterable[str], key: str, kind: EdgeKind) -> tuple[Wish, ...]:
         def where(k: int) -> Where:

@@ -13,7 +13,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.points import Points
-from hookflow.hooks.inspect import Fault, Method, about, argument_type, methods, slots
+from hookflow.hooks.inspect import Fault, Method, about, argument_type, methods, names_of, slots, wrong_attributes
 
 EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
 """Values for an argument that must be given; the first that is allowed is as good as any."""
@@ -72,9 +72,9 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
         raise UserError(Problem(said, hint=hint) for said, hint in faults)
     order = {point.name: k for k, point in enumerate(points)}
     once = sorted((method for method in found if method.half != "exit"), key=lambda method: order[method.point])
-    wanted = getattr(hook, "points", None)
-    bound = [method for method in once if wanted is None or {method.point, method.name} & set(wanted)]
-    modules = _stated(hook, "modules") if any(points[m.point].kind == "module" for m in bound) else None
+    anywhere, wanted = getattr(hook, "points", None) is None, names_of(hook, "points")
+    bound = [method for method in once if anywhere or {method.point, method.name} & set(wanted)]
+    modules = names_of(hook, "modules") if any(points[m.point].kind == "module" for m in bound) else None
     names = dict.fromkeys([method.name for method in found] or [""])
     reads, wrong_reads = slots(hook, "reads", names)
     writes, wrong_writes = slots(hook, "writes", names)
@@ -86,14 +86,14 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
         reads=reads,
         writes=writes,
         phase=str(getattr(hook, "phase", "normal")),
-        after=_stated(hook, "after"),
-        before=_stated(hook, "before"),
-        requires=_stated(hook, "requires"),
+        after=names_of(hook, "after"),
+        before=names_of(hook, "before"),
+        requires=names_of(hook, "requires"),
         modules=modules or (),
         arguments=tuple(_arguments(hook, offered)),
         fits="" if isinstance(hook, type) else fitting_point(hook, points) or "",
         needs_modules=modules == (),
-        faults=(*faults, *wrong_reads, *wrong_writes),
+        faults=(*faults, *wrong_attributes(hook, points), *wrong_reads, *wrong_writes),
     )
 
 
@@ -102,12 +102,6 @@ def fitting_point(function: Callable[..., Any], points: Points) -> str | None:
     needed = {p.name for p in _named(function) if p.default is p.empty}
     usual = ("after_train_epoch", "after_train_iter", *(point.name for point in points))
     return next((name for name in usual if needed <= set(points[name].offers)), None)
-
-
-def _stated(hook: Callable[..., Any], key: str) -> tuple[str, ...]:
-    """Return the names that a class attribute holds; an attribute of that name may be something else altogether."""
-    names = getattr(hook, key, ())
-    return tuple(names) if isinstance(names, list | tuple | set | frozenset) else ()
 
 
 def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument]:
@@ -141,7 +135,7 @@ def _schema(hook: Callable[..., Any], name: str) -> Mapping[str, Any]:
 
 
 def _example(hook: Callable[..., Any], name: str) -> Any:
-    for example in EXAMPLES:
+    for example in (*_schema(hook, name).get("examples", ()), *EXAMPLES):
         try:
             argument_type(hook, name).validate_json(json.dumps(example), strict=True)
         except (ValidationError, NameError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import sys
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,11 @@ POINT_LIKE = ("before_", "after_", "on_", "around_")
 
 Fault = tuple[str, str]
 """What is wrong, and a hint at the mend; where it was asked for, whoever asks knows."""
+
+TAKES_ANYTHING: Fault = (
+    "takes anything, and names nothing that it could be given",
+    "name its arguments; a decorator keeps those of what it wraps with functools.wraps",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +85,7 @@ def slots(
     by_method = declared if isinstance(declared, Mapping) else dict.fromkeys(names, declared)
     called = f"{getattr(hook, '__name__', repr(hook))}.{kind}"
     faults = [
-        (f'{called} speaks of "{name}", which is none of its methods at a point', nearest(name, names))
+        (f'{called} speaks of "{name}", which is none of its methods at a point', nearest(str(name), names))
         for name in by_method
         if name not in names
     ]
@@ -92,20 +98,35 @@ def _are_names(touched: object) -> bool:
     return isinstance(touched, Collection) and not isinstance(touched, str) and all(type(s) is str for s in touched)
 
 
-def wrong_attributes(hook: type, points: Points) -> Iterator[Fault]:
-    """Yield what is wrong with what a class says of its place among others: phase, points and edges."""
+def stated(hook: Callable[..., Any], key: str) -> Any:
+    """Return an attribute that says how a hook stands; a method of the name (`nn.Module.modules`) says nothing."""
+    said = getattr(hook, key, ())
+    return () if inspect.isroutine(said) else said
+
+
+def names_of(hook: Callable[..., Any], key: str) -> tuple[str, ...]:
+    """Return the names that an attribute holds; none if it holds anything else, which `wrong_attributes` tells."""
+    names = stated(hook, key)
+    return tuple(names) if _are_names(names) else ()
+
+
+def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Fault]:
+    """Yield what is wrong with what a hook says of its place among others: phase, points and edges."""
+    called = getattr(hook, "__name__", type(hook).__name__)
     phase = getattr(hook, "phase", "normal")
     if phase not in PHASES:
-        yield f"{hook.__name__}.phase must be one of {', '.join(PHASES)}, not {phase!r}", nearest(str(phase), PHASES)
+        yield f"{called}.phase must be one of {', '.join(PHASES)}, not {phase!r}", nearest(str(phase), PHASES)
     for kind in ("after", "before", "requires", "points", "modules"):
-        names = getattr(hook, kind, None)
-        if names is not None and not _are_names(names):
-            yield f'{hook.__name__}.{kind} must hold names, as {kind} = ("…",)', ""
+        names = stated(hook, kind)
+        if kind == "points" and (names is None or not isinstance(hook, type)):
+            continue
+        if not _are_names(names):
+            yield f'{called}.{kind} must hold names, as {kind} = ("…",)', ""
         elif kind == "points":
-            for name in names or ():
+            for name in names:
                 if name not in points.names or not hasattr(hook, name):
                     has = [known for known in points.names if hasattr(hook, known)]
-                    yield f'{hook.__name__}.points names "{name}", for which it has no method', nearest(name, has)
+                    yield f'{called}.points names "{name}", for which it has no method', nearest(name, has)
 
 
 def makes_callables(hook: type) -> bool:
@@ -136,6 +157,16 @@ def function_at(
 def _no_call(function: Callable[..., Any], called: str, point: str, points: Points) -> Iterator[Fault]:
     if dead := _never_runs(function, point, points):
         yield f"{called} {dead[0]}", dead[1]
+    if _takes_anything(function):
+        yield f"{called} {TAKES_ANYTHING[0]}", TAKES_ANYTHING[1]
+
+
+def _takes_anything(function: Callable[..., Any]) -> bool:
+    """Say whether a function names nothing that it could be given; those of Python itself (`print`) mean it so."""
+    if (getattr(function, "__module__", None) or "").partition(".")[0] in sys.stdlib_module_names:
+        return False
+    kinds = {p.kind for p in _parameters(function) if p.name != "self"}
+    return bool(kinds) and kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
 def _meant(name: str, attribute: Any, points: Points) -> bool:
@@ -161,6 +192,8 @@ def _no_method(name: str, attribute: Any, points: Points) -> Fault | None:
         return "must be a plain method, which takes self", ""
     if not inspect.isfunction(attribute):
         return f"must be a plain method, not a {type(attribute).__name__}", "def it, and call what it holds from there"
+    if _takes_anything(attribute):
+        return TAKES_ANYTHING
     if name.startswith("around_"):
         return None if inspect.isgeneratorfunction(attribute) else ("must be a generator that yields once", "")
     if dead := _never_runs(attribute, name, points):

@@ -9,6 +9,7 @@ import pytest
 from hookflow.errors import UserError
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
+from tests.conftest import hookflow
 
 HEAD = """
 run = { name = "troubles", max_epochs = 1 }
@@ -19,10 +20,11 @@ data.train.use = "cifar10"
 IMPORTS = "from enum import Enum\nfrom functools import *\nfrom pathlib import Path\nfrom torch import nn\n"
 
 
-def faults(folder: Path, code: str, table: str = "", name: str = "It") -> list[str]:
+def faults(folder: Path, code: str, table: str = "") -> list[str]:
     """Return what is said of the hook `It` of a file of this code."""
-    (folder / "h.py").write_text(IMPORTS + code)
-    text = f'{HEAD}[hooks.it]\nuse = "./h.py:{name}"\n{table}\n'
+    file = f"h{len(list(folder.iterdir()))}.py"  # a file is imported once
+    (folder / file).write_text(IMPORTS + code)
+    text = f'{HEAD}[hooks.it]\nuse = "./{file}:It"\n{table}\n'
     try:
         compile_pipeline(parse(text, folder / "p.toml"))
     except UserError as error:
@@ -99,3 +101,66 @@ def test_a_point_may_be_misspelt_anywhere_in_its_name(tmp_path: Path, name: str)
 @pytest.mark.parametrize("name", ["save_checkpoint", "_befor_val", "train_epoch", "save_model", "reset", "state_dict"])
 def test_other_names_are_left_alone(tmp_path: Path, name: str) -> None:
     assert not of_class(tmp_path, f"def {name}(self): pass")
+
+
+class TestWhatTakesAnything:
+    WRAPPER = "def log(f):\n    def w(*a, **k): return f(*a, **k)\n    return w\n"
+
+    def test_a_method_is_refused(self, tmp_path: Path) -> None:
+        assert of_class(tmp_path, "def before_train(self, *args, **kwargs): pass") == [
+            f"{USE}: It.before_train takes anything, and names nothing that it could be given"
+        ]
+
+    def test_a_decorator_that_hides_the_method_is_refused(self, tmp_path: Path) -> None:
+        code = f"{self.WRAPPER}class It:\n    @log\n    def after_run(self, run): pass\n"
+        (said,) = faults(tmp_path, code)
+        assert "takes anything" in said
+        assert not faults(tmp_path, code.replace("    def w", "    @wraps(f)\n    def w"))
+
+    def test_a_function_is_refused_unless_it_is_of_python_itself(self, tmp_path: Path) -> None:
+        (said,) = faults(tmp_path, f"{self.WRAPPER}@log\ndef It(run): pass\n", 'points = ["after_val"]')
+        assert "w takes anything" in said
+        assert not faults(tmp_path, "It = print", 'points = ["after_val"]')
+
+
+class TestWhatItSaysOfItsPlace:
+    @pytest.mark.parametrize("value", ["None", "3", "[1]", '"ema"', "property(lambda self: 3)"])
+    @pytest.mark.parametrize("key", ["after", "before", "requires"])
+    def test_a_class_that_holds_no_names(self, tmp_path: Path, key: str, value: str) -> None:
+        (said,) = of_class(tmp_path, f"{key} = {value}")
+        assert said == f'{USE}: It.{key} must hold names, as {key} = ("…",)'
+
+    @pytest.mark.parametrize(
+        "code", ["def It(run): pass\n", "class It:\n    def __call__(self, run): pass\nIt = It()\n"]
+    )
+    def test_a_function_or_an_object(self, tmp_path: Path, code: str) -> None:
+        assert faults(tmp_path, f'{code}It.after = 3\nIt.phase = "lat"\n', 'points = ["after_val"]') == [
+            f"{USE}: It.phase must be one of first, early, normal, late, last, not 'lat'",
+            f'{USE}: It.after must hold names, as after = ("…",)',
+        ]
+
+    @pytest.mark.parametrize("line", ["points = 3", "reads = 3", "reads = None", "writes = {3: 4}", "modules = 3"])
+    def test_other_attributes(self, tmp_path: Path, line: str) -> None:
+        assert of_class(tmp_path, line)[0].startswith(f"{USE}: It.{line.partition(' ')[0]} ")
+
+    def test_a_network_is_a_hook_that_does_not_say_at_which_modules(self, tmp_path: Path) -> None:
+        assert (
+            faults(tmp_path, "It = nn.Identity")[-1] == f'{USE}: hook "it" does not say at which modules forward fires'
+        )
+        assert not of_class(tmp_path, "forward = None", bases="nn.Module")
+
+
+def test_a_wrong_hook_is_told_of_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "h.py").write_text('class It:\n    after = [1]\n    phase = "lat"\n    def after_run(self): pass\n')
+    said = hookflow("hooks", "./h.py:It", cwd=tmp_path).stdout
+    assert "wrong: It.after must hold names" in said
+
+
+def test_a_network_in_the_file_of_a_hook_is_not_listed(tmp_path: Path) -> None:
+    (tmp_path / "h.py").write_text(
+        f"{IMPORTS}class It:\n    def after_run(self): pass\nclass Net(nn.Module):\n    def forward(self, x): pass\n"
+    )
+    (tmp_path / "p.toml").write_text(f'{HEAD}[hooks.it]\nuse = "./h.py:It"\n')
+    said = hookflow("hooks", "-p", "p.toml", cwd=tmp_path).stdout
+    assert "./h.py:It" in said
+    assert "./h.py:Net" not in said
