@@ -18,7 +18,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.ambiguity import Ambiguity, ambiguities
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.links import Reason, bound_points, neighbours
-from hookflow.graph.plan import Binding, GivenWay, Plan
+from hookflow.graph.plan import Binding, Plan
 from hookflow.pipeline.load import Loaded, dump
 from hookflow.pipeline.schema import Component, Pipeline
 
@@ -122,7 +122,7 @@ class Findings:
             "warnings": [problem.to_json() for problem in self.warnings],
             "ambiguities": [self._ambiguity(one) for one in self.ambiguous],
             "epoch": {"iters": self.epoch.iters, "run": self.epoch.run} if self.epoch else None,
-            "given_way": [_gave_way(given) for given in self.plan.given_way],
+            "given_way": _gave_way(self.plan),
             "firings": [
                 {"hook": binding.hook, "point": binding.point, "trigger": str(binding.trigger)}
                 | {"first": told.first, "times": told.times, "text": told.text}
@@ -147,7 +147,7 @@ class Findings:
 
     def _details(self) -> Iterator[tuple[str, str]]:
         yield from _some("ambiguous", _folded(self.ambiguous), more=len(self.ambiguous) == COUNTED)
-        yield from _some("gave way", dict.fromkeys(map(_gave_way, self.plan.given_way)))
+        yield from _some("gave way", _gave_way(self.plan))
         firings = self._firings()
         yield from _some("fires", firings)
         if firings and self.epoch:
@@ -220,10 +220,21 @@ def _folded(ambiguous: Iterable[Ambiguity]) -> dict[str, None]:
     return dict.fromkeys(f"{said}, at {', '.join(dict.fromkeys(at))}" for said, at in points.items())
 
 
-def _gave_way(given: GivenWay) -> str:
-    edge, way = given.edge, given.against
-    stronger = " → ".join([*(step.first for step in way), edge.first])
-    return f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {stronger}; at {edge.point}"
+def _gave_way(plan: Plan) -> list[str]:
+    """Return what gave way, and to what; a circle of flows, of which none is the stronger, once."""
+    dropped = {given.edge for given in plan.given_way}
+    told = []
+    for given in plan.given_way:
+        edge, way = given.edge, given.against
+        if dropped.issuperset(way):
+            k = min(range(len(way) + 1), key=lambda k: (edge, *way)[k].first)
+            circle = ((edge, *way) * 2)[k : k + len(way) + 1]
+            flows = ", ".join(f"{one.first} → {one.then} ({', '.join(one.slots)})" for one in circle)
+            told.append(f"{flows}: a circle of flows, so none of them counts; at {edge.point}")
+        else:
+            stronger = " → ".join([*(step.first for step in way), edge.first])
+            told.append(f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {stronger}; at {edge.point}")
+    return list(dict.fromkeys(told))
 
 
 def _some(name: str, entries: Iterable[str], more: bool = False) -> Iterator[tuple[str, str]]:

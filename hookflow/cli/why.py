@@ -92,8 +92,15 @@ def _told(plan: Plan, answer: Answer) -> Iterator[str]:
             yield from _table([(name, plan.hook(name).where) for name in (first.hook, then.hook)])
         yield from _advice(first, then)
     yield from (line for binding in (first, then) for line in _moved(plan, binding))
+    dropped = {given.edge for given in plan.given_way}
+    circular = [given for given in answer.overruled if dropped.issuperset(given.against)]
+    if circular:
+        edges = dict.fromkeys(edge for given in circular for edge in (given.edge, *given.against))
+        yield "  these flows go in a circle, so none of them counts:"
+        yield from _table([(f"{edge.first} → {edge.then}", _source(edge)) for edge in edges])
     for given in answer.overruled:
-        yield from _overruled(given)
+        if given not in circular:
+            yield from _overruled(given)
 
 
 def _reason(plan: Plan, answer: Answer) -> str:

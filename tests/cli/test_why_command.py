@@ -140,3 +140,21 @@ def test_which_pipeline_must_be_plain(here: Path) -> None:
     (here / "pipelines/q.toml").unlink()
     with pytest.raises(UserError, match="no pipeline file here"):
         why("a", "c")
+
+
+def test_flows_in_a_circle_are_told_once_and_as_such(here: Path) -> None:
+    with (here / "p.toml").open("a") as file:
+        for name, read, written in (("x", "one", "two"), ("y", "two", "one")):
+            uses = f'use = "builtins:print"\npoints = ["after_run"]\nreads = ["{read}"]\nwrites = ["{written}"]\n'
+            file.write(f"[hooks.{name}]\n{uses}")
+    circle = [
+        "  these flows go in a circle, so none of them counts:",
+        "    x → y  two: x writes, y reads",
+        "    y → x  one: y writes, x reads",
+    ]
+    told = why("x", "y")
+    assert told.splitlines()[-3:] == circle
+    assert "would turn" not in told
+    checked = CliRunner().invoke(app, ["check", "p.toml"], env={"COLUMNS": "200"}).stdout
+    line = "x → y (two), y → x (one): a circle of flows, so none of them counts; at after_run"
+    assert checked.count(line) == 1
