@@ -174,6 +174,10 @@ def _toml(value: Any) -> str:
     """Return a plain value as TOML writes it; nothing for None."""
     if value is None:
         return ""
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_toml(item)}' for key, item in value.items())} }}" if value else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
     try:
         return json.dumps(value, ensure_ascii=False)
     except TypeError:

@@ -37,7 +37,9 @@ class Scheduler(Hook):
             list[Link],
             BeforeValidator(check_chain),
             Field(
-                min_length=1, description="the schedulers, each as { use, args, length }, in the order of their turns"
+                min_length=1,
+                description="the schedulers, each as { use, args, length }, in the order of their turns",
+                examples=[[{"use": "CosineAnnealingLR"}]],
             ),
         ],
         per: Annotated[Per, Field(description="what counts as a step: an iteration or an epoch")] = "iter",

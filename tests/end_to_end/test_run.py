@@ -79,7 +79,8 @@ def test_ctrl_c_finishes_the_iteration_saves_and_exits_with_130(tmp_path: Path) 
     assert records(run, "checkpoint")[-1]["it"] == end["it"]
 
     more = f"--set=run.max_epochs={end['ep'] + 2}"  # type: ignore[operator]
-    resumed = hookflow("run", "--resume", run.id, more, "--set=hooks.slow.enabled=false", cwd=tmp_path)
+    without = ("--without=slow", "--allow-changed-hooks")
+    resumed = hookflow("run", "--resume", run.id, more, *without, cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     assert f"iteration {end['it']}, epoch {end['ep']}" in resumed.stdout
     assert records(run, "end")[-1]["status"] == "finished"

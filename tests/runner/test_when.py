@@ -136,8 +136,8 @@ def test_a_resumed_run_remembers_what_conditions_look_at(new_run: NewRun, train_
     assert Training(killed).wait() == -9
     assert Training(killed, resume=True).wait() == 0
     assert 12 in iterations(alone), "or this test says nothing"
-    again = [it for it in iterations(killed) if it != 12]
-    assert again == [it for it in iterations(alone) if it != 12]
+    again = dict.fromkeys(it for it in iterations(killed) if it != 12)  # those after the checkpoint are done twice
+    assert list(again) == [it for it in iterations(alone) if it != 12]
     everything = records(killed)
     resumed = everything[[k for k, record in enumerate(everything) if record["k"] == "run"][1] :]
     assert 12 in [record["it"] for record in resumed if record.get("text") == "told"], "it knows the loss from before"
