@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hookflow.excerpt import Excerpt
+from hookflow.excerpt import Excerpt, printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,9 @@ class Problem:
     def show(self, colour: bool = False) -> str:
         """Return the message, the line that the user wrote its place marked, and the hint; if asked, in colours."""
         bold, red, dim, cyan, plain = _COLOURS if colour else _NONE
-        message = f"{red}{self.message}{plain}" if self.where is None else self.message
-        lines = [f"{bold}{self.where}:{plain} {message}" if self.where else message]
+        said, hint = _printable(self.message), _printable(self.hint)
+        message = f"{red}{said}{plain}" if self.where is None else said
+        lines = [f"{bold}{printable(str(self.where))}:{plain} {message}" if self.where else message]
         if self.where and (text := _line(self.where)):
             shown = Excerpt.around(text, self.where.column)
             number = str(self.where.line)
@@ -53,8 +54,8 @@ class Problem:
             if shown.width:
                 mark = " " * shown.indent + red + "^" * shown.width
                 lines.append(f"    {dim}{' ' * len(number)} |{plain} {mark}{plain}")
-        if self.hint:
-            lines.append(f"    {cyan}{self.hint}{plain}")
+        if hint:
+            lines.append(f"    {cyan}{hint}{plain}")
         return "\n".join(lines)
 
     def to_json(self) -> dict[str, str | int]:
@@ -71,6 +72,11 @@ class Problem:
 
 _COLOURS = ("\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[36m", "\x1b[0m")
 _NONE = ("",) * len(_COLOURS)
+
+
+def _printable(text: str) -> str:
+    """Return what can be shown of a text of several lines: it quotes what the user wrote."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def _line(where: Where) -> str:

@@ -30,7 +30,7 @@ class Excerpt:
         at = max(column - 1, 0)
         found = _MARKED.match(line, at)
         end = found.end() if found and column else at
-        before, marked, after = map(_printable, (line[:at], line[at:end], line[end:]))
+        before, marked, after = map(printable, (line[:at], line[at:end], line[end:]))
         if len(before) + max(len(marked), 1) >= SHOWN:
             before = "…" + before[1 - SHOWN // 2 :]
         rest = marked + after
@@ -40,7 +40,7 @@ class Excerpt:
         return cls(before + shown, _cells(before), width)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Return the text with four blanks for a tab, and a dot for what would steer the terminal."""
     return "".join("·" if unicodedata.category(c) == "Cc" else c for c in text.replace("\t", " " * 4))
 

@@ -15,6 +15,7 @@ import tomli
 
 from hookflow.errors import Problem
 from hookflow.events.rundir import RunDir
+from hookflow.excerpt import printable
 from hookflow.graph.ambiguity import Ambiguity, ambiguities
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.links import Reason, bound_points, neighbours
@@ -109,7 +110,9 @@ class Findings:
         yield f"{self.loaded.source} is sound{self._but()}"
         for name, text in (*_summary(self.loaded.pipeline, self.plan), *self._details()):
             head = f"  {name:<10} "
-            yield textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * 15, break_on_hyphens=False)
+            yield textwrap.fill(
+                printable(text), width, initial_indent=head, subsequent_indent=" " * 15, break_on_hyphens=False
+            )
         for problem in self.warnings:
             yield f"\nwarning: {problem}"
 

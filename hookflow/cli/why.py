@@ -33,6 +33,7 @@ def why(
     Example: `hookflow why ema checkpoint -p pipelines/cifar.toml`
     """
     from hookflow.cli.target import open_target
+    from hookflow.excerpt import printable
     from hookflow.graph.why import why as answers
 
     target = open_target(pipeline)
@@ -45,7 +46,8 @@ def why(
             print(f"{name} fires nowhere: it is switched off ({place.at_line})")
         return
     found = [answer for answer in answers(plan, a, b) if point in (None, answer.point)]
-    print("\n\n".join(_folded(plan, a, found)) if found else "\n".join(_never(plan, a, b, point)))
+    told = "\n\n".join(_folded(plan, a, found)) if found else "\n".join(_never(plan, a, b, point))
+    print("\n".join(map(printable, told.split("\n"))))  # slots and files are named as the user likes
 
 
 def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> None:

@@ -146,3 +146,11 @@ def test_a_full_disk_is_told_without_a_traceback() -> None:
     with Path("/dev/full").open("w") as full:
         done = hookflow("graph", "p.toml", stdout=full)
     assert (done.returncode, done.stderr) == (2, "cannot be written: No space left on device\n")
+
+
+def test_no_name_steers_the_terminal(here: Path) -> None:
+    written = 'writes = ["lr\\u001b[31m"]\nwhen = """value("\\u001b[31mx") > 1"""\n'
+    reader = '[hooks.other]\nuse = "builtins:print"\npoints = ["after_train_iter"]\nreads = ["lr\\u001b[31m"]\n'
+    (here / "p.toml").write_text(PIPELINE + written + reader)
+    assert 'where value("·[31mx") > 1\n' in check()
+    assert "lr·[31m: print writes, other reads" in invoke("why", "print", "other").stdout

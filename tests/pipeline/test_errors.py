@@ -23,6 +23,11 @@ def test_a_problem_shows_the_line_that_the_user_wrote(tmp_path: Path) -> None:
     assert str(Problem("no place")) == "no place"
 
 
+def test_nothing_that_is_quoted_steers_the_terminal() -> None:
+    problem = Problem("a\x1b[31mb\nc", Where("--set x=\x1b[2J"), "try \x07 it")
+    assert problem.show() == "--set x=·[2J: a·[31mb\nc\n    try · it"
+
+
 @pytest.mark.parametrize(
     ("line", "column", "shown", "mark"),
     [
