@@ -11,6 +11,7 @@ from hookflow.graph.compile import compile_plan
 from hookflow.graph.node import Bound, Node, Wish
 from hookflow.graph.plan import PHASES, EdgeKind, Plan, PlannedHook, Trigger
 from hookflow.graph.points import Points
+from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.inspect import (
     Fault,
     Method,
@@ -21,7 +22,6 @@ from hookflow.hooks.inspect import (
     names_of,
     object_at,
     slots,
-    wrong_arguments,
     wrong_attributes,
 )
 from hookflow.hooks.own_points import own_points
@@ -127,7 +127,13 @@ class _Declared:
             f'hook "{self.name}"',
             lambda key: self._place(f"args.{key}" if key else "use"),
             filled,
+            self._offered(),
         )
+
+    def _offered(self) -> set[str]:
+        """Return what the points of a plain function offer it, which the file must not give; a class is made before."""
+        at = [] if isinstance(self.hook, type) else [_spec(item).at for item in self.said.points or ()]
+        return {name for point in at if point in self.points for name in self.points[point].offers}
 
     def _methods(self) -> list[Method]:
         """Return the methods of a class that are named like points; a plain function has none."""
@@ -161,7 +167,7 @@ class _Declared:
 
     def _stated(self, k: int, item: str | BindingSpec) -> Iterable[Bound]:
         """Return what one entry of the file's `points` binds."""
-        spec = BindingSpec(at=item) if isinstance(item, str) else item
+        spec = _spec(item)
         where = self._place(f"points.{k}" if isinstance(item, str) else f"points.{k}.at")
         if spec.at not in self.points.names:
             hint = nearest(spec.at, self.points.names)
@@ -179,7 +185,7 @@ class _Declared:
             if isinstance(self.hook, type):
                 method, faults = object_at(self.hook, spec.at, self.points)
             else:
-                method, faults = function_at(self.hook, spec.at, self.said.args, self.points)
+                method, faults = function_at(self.hook, spec.at, self.said.args, self.points, self._offered())
             self._told(faults, where)
             return [self._bound(method, spec, f"points.{k}")]
         return []
@@ -241,6 +247,10 @@ class _Declared:
 
     def _place(self, key: str) -> Where:
         return self.places.of(f"hooks.{self.name}.{key}")
+
+
+def _spec(item: str | BindingSpec) -> BindingSpec:
+    return BindingSpec(at=item) if isinstance(item, str) else item
 
 
 def _text(amount: int | str | None) -> str | None:

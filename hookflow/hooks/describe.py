@@ -13,7 +13,8 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.points import Points
-from hookflow.hooks.inspect import Fault, Method, about, argument_type, methods, names_of, slots, wrong_attributes
+from hookflow.hooks.arguments import argument_type
+from hookflow.hooks.inspect import Fault, Method, about, methods, names_of, slots, wrong_attributes
 
 EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
 """Values for an argument that must be given; the first that is allowed is as good as any."""

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import inspect
-import json
 import sys
-import typing
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from functools import cache, partial, partialmethod
-from types import SimpleNamespace
+from functools import partial, partialmethod
 from typing import Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-from hookflow.errors import Problem, Where, nearest
+from hookflow.errors import nearest
 from hookflow.graph.plan import PHASES, Half
 from hookflow.graph.points import Points
+from hookflow.hooks.arguments import first_names, parameters_of
 from hookflow.hooks.base import Hook
-from hookflow.pipeline.explain import wrong_value
 
 LIKENESS = 0.78
 """From here on a method's name is a point's, misspelt, to difflib; "forward_post" is, and "save_model" is not."""
@@ -143,11 +138,18 @@ def object_at(hook: type, point: str, points: Points) -> tuple[Method, list[Faul
 
 
 def function_at(
-    function: Callable[..., Any], point: str, args: Mapping[str, Any] | Sequence[Any], points: Points
+    function: Callable[..., Any],
+    point: str,
+    args: Mapping[str, Any] | Sequence[Any],
+    points: Points,
+    offered: Collection[str],
 ) -> tuple[Method, list[Fault]]:
-    """Return a plain function as the method of a hook at `point`; what `args` give is not taken from the point."""
+    """Return a plain function as the method of a hook at `point`; what `args` give is not taken from the point.
+
+    `offered` is what all points of the hook offer it: a list of arguments fills the others.
+    """
     offers = points[point].offers
-    given = args if isinstance(args, Mapping) else _first_names(function, len(args))
+    given = args if isinstance(args, Mapping) else first_names(function, len(args), offered)
     takes = tuple(name for name in _takes(function, offers) if name not in given)
     called = getattr(function, "__name__", repr(function))
     faults = _no_call(function, called, point, points)
@@ -165,7 +167,7 @@ def _takes_anything(function: Callable[..., Any]) -> bool:
     """Say whether a function names nothing that it could be given; those of Python itself (`print`) mean it so."""
     if (getattr(function, "__module__", None) or "").partition(".")[0] in sys.stdlib_module_names:
         return False
-    kinds = {p.kind for p in _parameters(function) if p.name != "self"}
+    kinds = {p.kind for p in parameters_of(function) if p.name != "self"}
     return bool(kinds) and kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
 
 
@@ -219,34 +221,8 @@ def _takes(function: Callable[..., Any], offers: Sequence[str]) -> tuple[str, ..
     """Return the arguments that a point must fill: those without a default, and those that it offers by that name."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return tuple(
-        p.name for p in _parameters(function) if p.kind not in variadic and (p.default is p.empty or p.name in offers)
+        p.name for p in parameters_of(function) if p.kind not in variadic and (p.default is p.empty or p.name in offers)
     )
-
-
-def _first_names(function: Callable[..., Any], count: int) -> list[str]:
-    """Return the names of the parameters that so many arguments in a list fill."""
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in _parameters(function) if p.kind in positional][:count]
-
-
-def _parameters(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
-    """Return the parameters; none for what is written in C without a signature to read."""
-    return _signature(function) or ()
-
-
-def _signature(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
-    try:
-        return _read_signature(function)
-    except TypeError:  # a callable object that cannot be a key
-        return _read_signature.__wrapped__(function)
-
-
-@cache
-def _read_signature(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
-    try:
-        return tuple(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return None
 
 
 def _places(name: str, points: Points) -> list[tuple[str, Half]]:
@@ -267,69 +243,3 @@ def _not_offered(called: str, takes: tuple[str, ...], point: str, offers: Sequen
         for name in takes
         if name not in offers
     ]
-
-
-def wrong_arguments(
-    make: Callable[..., Any],
-    args: Mapping[str, Any] | Sequence[Any],
-    called: str,
-    place: Callable[[str], Where],
-    filled: Collection[str] = (),
-) -> Iterator[Problem]:
-    """Yield what is wrong with `args`, values of a file, for calling `make`: unknown and missing names, types, ranges.
-
-    `place` gives the place of an argument by its name (or its place in a list, as text), and that of the call for an
-    empty name; `filled` names the arguments that somebody else gives.
-    """
-    signature = _signature(make)
-    if signature is None:
-        return
-    parameters = {p.name: p for p in signature}
-    kinds = {p.kind for p in parameters.values()}
-    named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-    if isinstance(args, Mapping):
-        given, places = dict(args), {name: name for name in args}
-    else:
-        firsts = _first_names(make, len(args))
-        given, places = dict(zip(firsts, args, strict=False)), {name: str(k) for k, name in enumerate(firsts)}
-        if len(args) > len(firsts) and inspect.Parameter.VAR_POSITIONAL not in kinds:
-            hint = f"it takes {', '.join(named)}" if named else "it takes none"
-            yield Problem(f"{called} takes {len(firsts)} arguments, and is given {len(args)}", place(""), hint)
-    for name, value in given.items():
-        if name in named:
-            yield from _wrong_value(make, called, name, value, place(places[name]))
-        elif inspect.Parameter.VAR_KEYWORD not in kinds:
-            hint = nearest(name, named) or (f"it takes {', '.join(named)}" if named else "it takes none")
-            yield Problem(f'{called} takes no argument "{name}"', place(places[name]), hint)
-    missing = [n for n, p in named.items() if p.default is p.empty and n not in given and n not in filled]
-    if missing:
-        yield Problem(f"{called} needs the argument " + ", ".join(f'"{name}"' for name in missing), place(""))
-
-
-def _wrong_value(make: Callable[..., Any], called: str, name: str, value: Any, where: Where) -> Iterator[Problem]:
-    """Hold a value of the file against the annotation of its argument, as strictly as JSON would be: "3" is no 3."""
-    try:
-        argument_type(make, name).validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        said, hint = wrong_value(error.errors(include_url=False)[0], f'{called}: "{name}"')
-        yield Problem(said, where, hint)
-
-
-def argument_type(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:
-    """Return what holds a value against the annotation of an argument of a class or function."""
-    while isinstance(make, partial):
-        make = make.func
-    function = vars(make).get("__init__", make) if isinstance(make, type) else make
-    if not isinstance(make, type) and not inspect.isroutine(make):
-        function = type(make).__call__  # an object that can be called
-    return _type_of(function, name)
-
-
-@cache
-def _type_of(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:
-    only = SimpleNamespace(__annotations__={name: getattr(function, "__annotations__", {}).get(name, Any)})
-    try:
-        annotation = typing.get_type_hints(only, getattr(function, "__globals__", {}), include_extras=True)[name]
-    except NameError:
-        annotation = Any  # its module imports the type for type checkers alone
-    return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.hooks.inspect import wrong_arguments
+from hookflow.hooks.arguments import wrong_arguments
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import Amount, Component
 from hookflow.pipeline.units import parse_amount

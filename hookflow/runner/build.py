@@ -19,8 +19,8 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.graph.plan import Binding, Plan, PlannedHook
+from hookflow.hooks.arguments import as_annotated, wrong_arguments
 from hookflow.hooks.compile import find_hook
-from hookflow.hooks.inspect import wrong_arguments
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.parts import key_of, named_parts, trained_by, wrong_parts
 from hookflow.pipeline.refer import refer
@@ -110,7 +110,7 @@ class _Builder:
             trains=trains,
             model=network,
             task=self._task(makes["task"]),
-            hooks={hook.name: self._hook(hook) for hook in plan.hooks},
+            hooks={hook.name: self._hook(hook, plan) for hook in plan.hooks},
             data=self._data(makes, loaders, device),  # last: it may take long, and all else can be wrong in no time
         )
 
@@ -269,13 +269,15 @@ class _Builder:
             found.append({"params": [left.pop(name) for name in taken], **group.args})
         return [*found, {"params": list(left.values())}] if left else found, problems
 
-    def _hook(self, planned: PlannedHook) -> Any:
+    def _hook(self, planned: PlannedHook, plan: Plan) -> Any:
         """Make a hook's object; a plain function is called itself, with its args bound."""
         found = find_hook(planned.use, self.base, self.places.of(f"hooks.{planned.name}.use"))
         if not isinstance(found, type):
-            return _bound(found, planned.args) if planned.args else found
+            points = {one.point for one in plan.bindings if one.hook == planned.name}
+            offered = {name for point in points for name in plan.points[point].offers}
+            return _bound(found, as_annotated(found, planned.args, offered)) if planned.args else found
         try:
-            hook = self._call(found, planned.args, f"hooks.{planned.name}")
+            hook = self._call(found, as_annotated(found, planned.args), f"hooks.{planned.name}")
         except UserError as error:
             where = self.places.of(f"hooks.{planned.name}.args")
             raise UserError(replace(problem, where=problem.where or where) for problem in error.problems) from error

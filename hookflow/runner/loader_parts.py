@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import default_collate
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.hooks.inspect import wrong_arguments
+from hookflow.hooks.arguments import wrong_arguments
 from hookflow.pipeline.places import Places
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import Component, LoaderSection

@@ -16,9 +16,10 @@ import torch
 from hookflow.errors import Where
 from hookflow.graph.points import POINTS
 from hookflow.graph.slots import SLOTS
+from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.base import Hook
 from hookflow.hooks.compile import find_hook
-from hookflow.hooks.inspect import about, methods, slots, wrong_arguments
+from hookflow.hooks.inspect import about, methods, slots
 from hookflow.hooks.registry import BUILT_IN
 from tests.conftest import NewRun, records
 

@@ -23,7 +23,7 @@ from torch.optim.lr_scheduler import (
 )
 
 from hookflow.errors import UserError, Where
-from hookflow.hooks.inspect import wrong_arguments
+from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.scheduler import Scheduler
 from tests.conftest import NewRun, hookflow, records
 from tests.processes import Training

@@ -1,0 +1,139 @@
+"""The arguments that a pipeline file gives to a class or function: what is wrong with them, what is made of them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cache, partial
+from types import SimpleNamespace
+from typing import Any
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from hookflow.errors import Problem, Where, nearest
+from hookflow.pipeline.explain import wrong_value
+
+
+def first_names(function: Callable[..., Any], count: int, offered: Collection[str] = ()) -> list[str]:
+    """Return the names of the parameters that so many arguments in a list fill.
+
+    Those that a point offers are left to it, unless more follow than have a name (`*words`): these can only be given
+    in their place.
+    """
+    found = parameters_of(function)
+    skipped = () if any(p.kind is p.VAR_POSITIONAL for p in found) else offered
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return [p.name for p in found if p.kind in positional and p.name not in skipped][:count]
+
+
+def parameters_of(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    """Return the parameters; none for what is written in C without a signature to read."""
+    return _signature(function) or ()
+
+
+def _signature(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
+    try:
+        return _read_signature(function)
+    except TypeError:  # a callable object that cannot be a key
+        return _read_signature.__wrapped__(function)
+
+
+@cache
+def _read_signature(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...] | None:
+    try:
+        return tuple(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return None
+
+
+def wrong_arguments(
+    make: Callable[..., Any],
+    args: Mapping[str, Any] | Sequence[Any],
+    called: str,
+    place: Callable[[str], Where],
+    filled: Collection[str] = (),
+    offered: Collection[str] = (),
+) -> Iterator[Problem]:
+    """Yield what is wrong with `args`, values of a file, for calling `make`: unknown and missing names, types, ranges.
+
+    `place` gives the place of an argument by its name (or its place in a list, as text), and that of the call for an
+    empty name; `filled` names the arguments that somebody else gives, `offered` those that the file must not give.
+    """
+    signature = _signature(make)
+    if signature is None:
+        return
+    parameters = {p.name: p for p in signature}
+    kinds = {p.kind for p in parameters.values()}
+    named = {n: p for n, p in parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+    free = [n for n in named if n not in offered]
+    takes = f"it takes {', '.join(free)}" if free else "it takes none"
+    if isinstance(args, Mapping):
+        given, places = dict(args), {name: name for name in args}
+    else:
+        firsts = first_names(make, len(args), offered)
+        given, places = dict(zip(firsts, args, strict=False)), {name: str(k) for k, name in enumerate(firsts)}
+        if len(args) > len(firsts) and inspect.Parameter.VAR_POSITIONAL not in kinds:
+            count = "1 argument" if len(firsts) == 1 else f"{len(firsts)} arguments"
+            yield Problem(f"{called} takes {count}, and is given {len(args)}", place(""), takes)
+    for name, value in given.items():
+        if name in named and name in offered:
+            said = f'{called}: "{name}" is what the point offers, so it cannot be given here'
+            yield Problem(said, place(places[name]), "give the argument another name")
+        elif name in named:
+            yield from _wrong_value(make, called, name, value, place(places[name]))
+        elif inspect.Parameter.VAR_KEYWORD not in kinds:
+            hint = nearest(name, free) or takes
+            yield Problem(f'{called} takes no argument "{name}"', place(places[name]), hint)
+    missing = [n for n, p in named.items() if p.default is p.empty and n not in given and n not in filled]
+    if missing:
+        yield Problem(f"{called} needs the argument " + ", ".join(f'"{name}"' for name in missing), place(""))
+
+
+def _wrong_value(make: Callable[..., Any], called: str, name: str, value: Any, where: Where) -> Iterator[Problem]:
+    try:
+        _as_annotated(make, name, value)
+    except ValidationError as error:
+        said, hint = wrong_value(error.errors(include_url=False)[0], f'{called}: "{name}"')
+        yield Problem(said, where, hint)
+
+
+def as_annotated(
+    make: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any], offered: Collection[str] = ()
+) -> Mapping[str, Any] | Sequence[Any]:
+    """Return sound `args` as their annotations have them (a `Path`, an enum's member, a tuple), to call `make` with.
+
+    A list comes back by name where what is `offered` stands among what it fills.
+    """
+    if isinstance(args, Mapping):
+        return {name: _as_annotated(make, name, value) for name, value in args.items()}
+    firsts = first_names(make, len(args), offered)
+    values = [_as_annotated(make, name, value) for name, value in zip(firsts, args, strict=False)]
+    in_place = firsts == first_names(make, len(args))
+    return [*values, *args[len(firsts) :]] if in_place else dict(zip(firsts, values, strict=True))
+
+
+def _as_annotated(make: Callable[..., Any], name: str, value: Any) -> Any:
+    """Hold a value of the file against the annotation of its argument, as strictly as JSON would be: "3" is no 3."""
+    return argument_type(make, name).validate_json(json.dumps(value), strict=True)
+
+
+def argument_type(make: Callable[..., Any], name: str) -> TypeAdapter[Any]:
+    """Return what holds a value against the annotation of an argument of a class or function."""
+    while isinstance(make, partial):
+        make = make.func
+    function = vars(make).get("__init__", make) if isinstance(make, type) else make
+    if not isinstance(make, type) and not inspect.isroutine(make):
+        function = type(make).__call__  # an object that can be called
+    return _type_of(function, name)
+
+
+@cache
+def _type_of(function: Callable[..., Any], name: str) -> TypeAdapter[Any]:
+    only = SimpleNamespace(__annotations__={name: getattr(function, "__annotations__", {}).get(name, Any)})
+    try:
+        annotation = typing.get_type_hints(only, getattr(function, "__globals__", {}), include_extras=True)[name]
+    except Exception:  # the module imports the type for type checkers alone, or its text is no type
+        annotation = Any
+    return TypeAdapter(annotation, config=ConfigDict(arbitrary_types_allowed=True))
