@@ -13,13 +13,14 @@ from typing import Any
 
 import tomli
 
+from hookflow.cli.doubts import doubts
 from hookflow.errors import Problem
 from hookflow.events.rundir import RunDir
 from hookflow.excerpt import printable
 from hookflow.graph.ambiguity import Ambiguity, ambiguities
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.links import Reason, bound_points, neighbours
-from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, dump
 from hookflow.pipeline.schema import Component, Pipeline
 
@@ -95,7 +96,7 @@ class Findings:
             plan,
             list(islice(ambiguities(plan), COUNTED)),
             # nobody is warned on the strength of another run: its data may have grown since
-            [*plan.warnings, *_never(loaded, plan, certain)],
+            [*plan.warnings, *doubts(loaded, plan, certain)],
             forecasts,
             epoch,
         )
@@ -197,21 +198,6 @@ def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
     words: dict[Reason, str] = {"edge": "by edges", "phase": "by phase", "file": f"by {alone} alone"}
     told = [f"{reasons[reason]} {said}" for reason, said in words.items() if reasons[reason]]
     return f"of neighbouring hooks {', '.join(told)}"
-
-
-def _never(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Iterator[Problem]:
-    """Yield a warning for each hook that would not fire once, not even if the run is asked to test."""
-    data = loaded.pipeline.data
-    by_hook: dict[str, list[Binding]] = {}
-    for binding in plan.bindings:
-        by_hook.setdefault(binding.hook, []).append(binding)
-    for name, bindings in by_hook.items():
-        silent = [b for b in bindings if forecasts[b.id].times == 0 and not (data.test and "_test" in b.point)]
-        if len(silent) == len(bindings):
-            missing = [split for split in ("val", "test") if any(f"_{split}" in b.point for b in silent)]
-            absent = " and ".join(f"[data.{split}]" for split in missing if getattr(data, split) is None)
-            hint = f"there is no {absent}" if absent else "the run ends before its trigger lets it"
-            yield Problem(f'hook "{name}" never fires', loaded.places.of(f"hooks.{name}"), hint)
 
 
 def _folded(ambiguous: Iterable[Ambiguity]) -> dict[str, None]:

@@ -80,6 +80,20 @@ def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
     }
 
 
+def window_is_empty(trigger: Written, point: Point) -> bool:
+    """Say whether `from` and `until` leave nothing between them at a point, however long the run is."""
+    if trigger.since is None or trigger.until is None:
+        return False
+    since, until = _parsed(trigger.since), _parsed(trigger.until)
+    if (since.unit or point.unit) != (until.unit or point.unit):
+        return False
+    return since.value > until.value or (since.value == until.value and point.ahead)
+
+
+def _parsed(written: str) -> Amount:
+    return parse_amount(int(written) if written.isdigit() else written)
+
+
 def _opening(plan: Plan, binding: Binding) -> str:
     if binding.half != "exit":
         return binding.point
@@ -158,7 +172,7 @@ class _Side:
     """One amount of a trigger at one point; `known` says whether the run's positions in its unit are."""
 
     def __init__(self, written: str, point: Point, visits: _Visits, totals: Mapping[str, Fraction]) -> None:
-        self.amount: Amount = parse_amount(int(written) if written.isdigit() else written)
+        self.amount = _parsed(written)
         self.at = Fraction(str(self.amount.value))
         self.unit = self.amount.unit or point.unit
         self.start, self.step, self.end = Fraction(0), Fraction(1), None
@@ -194,7 +208,7 @@ def _forecast(trigger: Written, point: Point, asked: Point, length: Length) -> F
         for name, written in (("every", trigger.every), ("since", trigger.since), ("until", trigger.until))
     }
     every = sides["every"]
-    if visits.count == 0:
+    if visits.count == 0 or window_is_empty(trigger, asked):
         return Forecast("never", 0, "never")
     cadence = f"every {_amount(every, asked)}" if every else _each(point)
     if not all(side is None or side.known for side in sides.values()) or visits.unit == "":

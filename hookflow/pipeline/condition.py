@@ -57,10 +57,14 @@ class NoValueError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A condition that can be asked. `names` are the scalars and metrics that it speaks of."""
+    """A condition that can be asked. `names` are the scalars and metrics that it speaks of.
+
+    `doubt` is empty, or says why this is hardly what is meant, and what may be: "always holds", a hint.
+    """
 
     text: str
     names: frozenset[str]
+    doubt: tuple[str, str] | tuple[()]
     _truth: Truth
 
     def __call__(self, look: Look) -> bool:
@@ -75,7 +79,7 @@ def parse_condition(text: str) -> Condition:
     tree = _tree(text)
     reader = _Reader(text)
     truth = reader.truth(tree, 0)
-    return Condition(text, frozenset(reader.names), truth)
+    return Condition(text, frozenset(reader.names), reader.doubt(truth), truth)
 
 
 def _tree(text: str) -> ast.expr:
@@ -147,8 +151,18 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self.names: set[str] = set()
+        self._facts: set[str] = set()
+        self._mistaken: dict[str, str] = {}
         self._text = text.strip()
         self._blank = len(text) - len(text.lstrip())
+
+    def doubt(self, truth: Truth) -> tuple[str, str] | tuple[()]:
+        """Return what is doubtful in what has been read; `truth` is all of it."""
+        if not self.names and not self._facts:
+            return f"{'always' if truth(lambda name: None) else 'never'} holds", "it speaks of nothing that changes"
+        for name, fact in self._mistaken.items():
+            return f'speaks of a scalar called "{name}"', f'did you mean "{fact}"?'
+        return ()
 
     def truth(self, node: ast.expr, depth: int) -> Truth:
         """Return what holds or does not."""
@@ -184,7 +198,12 @@ class _Reader:
                 name = self._dotted(node)
                 if name in _FUNCTIONS:
                     raise self._refused(f"{name} is a function", node, f"write {name}(…)")
-                return partial(_value, name) if name in FACTS else self._scalar(name)
+                if name in FACTS:
+                    self._facts.add(name)
+                    return partial(_value, name)
+                if (fact := name.lower().removeprefix("run.")) in FACTS:
+                    self._mistaken[name] = fact
+                return self._scalar(name)
             case ast.UnaryOp(op=ast.USub(), operand=operand):
                 negated = self.number(operand, inner)
                 return lambda look: -negated(look)

@@ -154,3 +154,36 @@ def test_no_name_steers_the_terminal(here: Path) -> None:
     (here / "p.toml").write_text(PIPELINE + written + reader)
     assert 'where value("·[31mx") > 1\n' in check()
     assert "lr·[31m: print writes, other reads" in invoke("why", "print", "other").stdout
+
+
+@pytest.mark.parametrize(
+    ("override", "said", "hint"),
+    [
+        ("hooks.print.when='1 > 2'", 'hook "print": the condition "1 > 2" never holds', "nothing that changes"),
+        ("hooks.print.when='2 > 1'", 'hook "print": the condition "2 > 1" always holds', "nothing that changes"),
+        ("hooks.print.when='Epoch > 5'", 'speaks of a scalar called "Epoch"', 'did you mean "epoch"?'),
+        ("hooks.print.when='run.iter > 5'", 'speaks of a scalar called "run.iter"', 'did you mean "iter"?'),
+        ("hooks.print.until='2ep'", 'hook "print" never fires at after_train_iter', "from = 5ep is not"),
+        ("hooks.print.requires=['print']", 'hook "print" names itself in requires', "name another hook"),
+        ("hooks.print.ambiguous_with=['print']", 'hook "print" names itself in ambiguous_with', "name another hook"),
+    ],
+)
+def test_what_nobody_can_have_meant_is_warned_of(override: str, said: str, hint: str) -> None:
+    told = check(*["hooks.print.from='5ep'"] * ("until" in override), override, options=("--strict",), exit_code=1)
+    assert told.startswith("p.toml is sound, with 1 warning\n")
+    assert said in told
+    assert hint in told
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["hooks.print.when='value(\"Epoch\") > 5'"],
+        ["hooks.print.when='metrics.epoch > 5'"],
+        ["hooks.print.when='rank == 0'"],
+        ["hooks.print.from='2ep'", "hooks.print.until='2ep'"],
+        ["hooks.print.from='5it'", "hooks.print.until='2ep'"],
+    ],
+)
+def test_what_may_be_meant_is_not_warned_of(overrides: list[str]) -> None:
+    assert check(*overrides, options=("--strict",)).startswith("p.toml is sound\n")

@@ -1,0 +1,61 @@
+"""What `hookflow check` warns of: a sound pipeline may say all the same what nobody can have meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from hookflow.errors import Problem
+from hookflow.graph.forecast import Forecast, window_is_empty
+from hookflow.graph.plan import Binding, Plan
+from hookflow.pipeline.condition import parse_condition
+from hookflow.pipeline.load import Loaded
+
+
+def doubts(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Iterator[Problem]:
+    """Yield a warning for each hook that never fires, speaks of itself, or has a condition that makes no difference.
+
+    `forecasts` are by the binding's id, and must rest on nothing but the pipeline.
+    """
+    by_hook: dict[str, list[Binding]] = {}
+    for binding in plan.bindings:
+        by_hook.setdefault(binding.hook, []).append(binding)
+    for name, bindings in by_hook.items():
+        where = loaded.places.of(f"hooks.{name}")
+        for said, hint in (*_silent(loaded, plan, name, bindings, forecasts), *_conditions(name, bindings)):
+            yield Problem(said, where, hint)
+        yield from _of_itself(loaded, name)
+
+
+def _silent(
+    loaded: Loaded, plan: Plan, name: str, bindings: list[Binding], forecasts: Mapping[int, Forecast]
+) -> Iterator[tuple[str, str]]:
+    """Yield that a hook would not fire once, not even if the run is asked to test; or not at some of its points."""
+    data = loaded.pipeline.data
+    empty = [b for b in bindings if b.half != "exit" and window_is_empty(b.trigger, plan.points[b.point])]
+    silent = [b for b in bindings if forecasts[b.id].times == 0 and not (data.test and "_test" in b.point)]
+    missing = [split for split in ("val", "test") if any(f"_{split}" in b.point for b in silent)]
+    absent = " and ".join(f"[data.{split}]" for split in missing if getattr(data, split) is None)
+    if len(silent) == len(bindings) and not empty:
+        yield f'hook "{name}" never fires', f"there is no {absent}" if absent else _TOO_LATE
+    for binding in empty:
+        trigger = binding.trigger
+        hint = f"from = {trigger.since} is not below until = {trigger.until}"
+        yield f'hook "{name}" never fires at {binding.point}', hint
+
+
+_TOO_LATE = "the run ends before its trigger lets it"
+
+
+def _conditions(name: str, bindings: list[Binding]) -> Iterator[tuple[str, str]]:
+    """Yield what is doubtful in a hook's conditions."""
+    for when in dict.fromkeys(binding.trigger.when for binding in bindings):
+        if when and (doubt := parse_condition(when).doubt):
+            yield f'hook "{name}": the condition "{when}" {doubt[0]}', doubt[1]
+
+
+def _of_itself(loaded: Loaded, name: str) -> Iterator[Problem]:
+    said = loaded.pipeline.hooks[name]
+    for key, others in (("requires", said.requires or ()), ("ambiguous_with", said.ambiguous_with)):
+        if name in {other.removesuffix("?") for other in others}:
+            where = loaded.places.of(f"hooks.{name}.{key}")
+            yield Problem(f'hook "{name}" names itself in {key}', where, "that says nothing: name another hook")
