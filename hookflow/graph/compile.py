@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.graph.cycles import Knot, as_problems
-from hookflow.graph.node import Nodes, Wish
+from hookflow.graph.node import Node, Nodes, Wish
 from hookflow.graph.order import PointOrder, Vertex
 from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
 from hookflow.graph.points import POINTS, Points
@@ -71,23 +71,30 @@ def _unknown(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
     for name, node in nodes.items():
         for wish in _wishes(nodes, name):
             if wish.hook == name:
-                yield Problem(f'hook "{name}" cannot stand before or after itself', wish.where)
+                yield _told(f'hook "{name}" cannot stand before or after itself', wish, node)
             elif wish.hook not in nodes and wish.hook not in disabled and not wish.optional:
                 hint = nearest(wish.hook, nodes) or f'write "{wish.hook}?" if it may be missing'
                 said = f'hook "{name}" has an edge to "{wish.hook}", which is not in this pipeline'
-                yield Problem(said, wish.where, hint)
+                yield _told(said, wish, node, hint)
         for wish in node.requires:
             if wish.optional:
                 said = f'hook "{name}" requires "{wish.hook}?", and what is required cannot be optional'
-                yield Problem(said, wish.where, f'write "{wish.hook}", or an edge: after = ["{wish.hook}?"]')
+                yield _told(said, wish, node, f'write "{wish.hook}", or an edge: after = ["{wish.hook}?"]')
             elif wish.hook not in nodes:
                 gone = "is switched off" if wish.hook in disabled else "is not in this pipeline"
                 hint = nearest(wish.hook, nodes)
-                yield Problem(f'hook "{name}" requires the hook "{wish.hook}", which {gone}', wish.where, hint)
+                yield _told(f'hook "{name}" requires the hook "{wish.hook}", which {gone}', wish, node, hint)
         for wish in node.ambiguous_with:
             if wish.hook not in nodes and wish.hook not in disabled and not wish.optional:
                 said = f'hook "{name}" is ambiguous with "{wish.hook}", which is not in this pipeline'
-                yield Problem(said, wish.where, nearest(wish.hook, nodes))
+                yield _told(said, wish, node, nearest(wish.hook, nodes))
+
+
+def _told(said: str, wish: Wish, node: Node, hint: str = "") -> Problem:
+    """Return what is wrong with a wish, where the user wrote it: of one of the hook's class, that is the `use`."""
+    if wish.kind == "class":
+        return Problem(f"{said} (stated by {wish.where})", node.where, hint)
+    return Problem(said, wish.where, hint)
 
 
 def _wishes(nodes: Nodes, name: str) -> Iterable[Wish]:

@@ -234,11 +234,14 @@ class _Declared:
         """Return the hook-wide wishes: the file's if it states any, or none; else those of the class."""
         if key in self.said.model_fields_set:
             return self._wishes(getattr(self.said, key), key, "file")
-        return self._wishes(names_of(self.hook, key), "", "class")
+        return self._wishes(dict.fromkeys(names_of(self.hook, key)), "", "class")
 
     def _wishes(self, names: Iterable[str], key: str, kind: EdgeKind) -> tuple[Wish, ...]:
+        thing = self.hook if hasattr(self.hook, "__name__") else type(self.hook)
+        of = f"{'class' if isinstance(thing, type) else 'function'} {thing.__name__}"
+
         def where(k: int) -> Where:
-            return self._place(f"{key}.{k}") if kind == "file" else Where(f"class {self.hook.__name__}")
+            return self._place(f"{key}.{k}") if kind == "file" else Where(of)
 
         return tuple(Wish(n.removesuffix("?"), n.endswith("?"), kind, where(k)) for k, n in enumerate(names))
 

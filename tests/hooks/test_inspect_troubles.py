@@ -164,3 +164,22 @@ def test_a_network_in_the_file_of_a_hook_is_not_listed(tmp_path: Path) -> None:
     said = hookflow("hooks", "-p", "p.toml", cwd=tmp_path).stdout
     assert "./h.py:It" in said
     assert "./h.py:Net" not in said
+
+
+class TestAnEdgeThatIsWrong:
+    def test_of_a_class_it_is_told_once_at_the_use(self, tmp_path: Path) -> None:
+        assert of_class(tmp_path, 'after = ("it", "nope", "nope")') == [
+            f'{USE}: hook "it" cannot stand before or after itself (stated by class It)',
+            f'{USE}: hook "it" has an edge to "nope", which is not in this pipeline (stated by class It)',
+        ]
+
+    @pytest.mark.parametrize(
+        ("code", "of"),
+        [
+            ("def It(run): pass\n", "function It"),
+            ("class Made:\n    def __call__(self, run): pass\nIt = Made()\n", "class Made"),
+        ],
+    )
+    def test_of_a_function_or_an_object(self, tmp_path: Path, code: str, of: str) -> None:
+        (said,) = faults(tmp_path, f'{code}It.requires = ["nope"]\n', 'points = ["after_val"]')
+        assert said == f'{USE}: hook "it" requires the hook "nope", which is not in this pipeline (stated by {of})'
