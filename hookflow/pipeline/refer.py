@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import pkgutil
@@ -30,7 +31,9 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
     if not colon or not module_name or not name:
         if use in short:
             _fail(f'"{use}" is registered as "{short[use]}", which names nothing', where, f"it should be {FORMS}")
-        _fail(f'there is nothing called "{use}"', where, nearest(use, short) or _forms(short))
+        _fail(
+            f'there is nothing called "{use}"', where, _inside(base / use, use) or nearest(use, short) or _forms(short)
+        )
     if module_name.endswith(".py"):
         module = import_file(base / module_name, module_name, where)
     else:
@@ -46,6 +49,17 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
 
 def _forms(short: Mapping[str, str]) -> str:
     return f"write {FORMS}" if not short else f"write {FORMS}, or one of {', '.join(sorted(short))}"
+
+
+def _inside(file: Path, use: str) -> str:
+    """Return what may be meant by a file alone; empty if it is none, or cannot be read."""
+    try:
+        body = ast.parse(file.read_bytes()).body if use.endswith(".py") else []
+    except (OSError, SyntaxError, ValueError):
+        return ""
+    defined = [node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    named = ", ".join(f'"{use}:{name}"' for name in defined if not name.startswith("_"))
+    return f"name what is in it: {named}" if named else ""
 
 
 def _called(found: Any, module_name: str) -> str:

@@ -95,3 +95,13 @@ def test_a_module_that_lacks_another_one_is_not_said_to_be_missing(
     (tmp_path / "broken_here.py").write_text("import no_such_package\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert '"broken_here" cannot be imported: ModuleNotFoundError' in failure("broken_here:X")
+
+
+def test_a_file_without_a_name_is_told_with_the_names_that_are_in_it(tmp_path: Path) -> None:
+    (tmp_path / "h.py").write_text("class Mine: ...\ndef yours(run): ...\ndef _own(): ...\n")
+    (tmp_path / "broken.py").write_text("class")
+    with pytest.raises(UserError, match=r'name what is in it: "\./h\.py:Mine", "\./h\.py:yours"$'):
+        refer("./h.py", tmp_path, None)
+    for other in ("./broken.py", "./missing.py"):
+        with pytest.raises(UserError, match=r"write "):
+            refer(other, tmp_path, None)
