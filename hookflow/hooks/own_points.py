@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from keyword import iskeyword
+
 from hookflow.errors import Problem, nearest
 from hookflow.graph.points import POINTS, Point, Points
+from hookflow.hooks.base import Hook
 from hookflow.pipeline.load import Loaded
 
 
@@ -17,7 +20,9 @@ def own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
         faults: list[tuple[str, str, str]] = []
         if name in points:
             faults.append((key, f'every run has a point "{name}" already', ""))
-        if not name.isidentifier() or name.startswith("around_"):
+        if hasattr(Hook, name):
+            faults.append((key, f'"{name}" cannot be a point: every hook has an attribute of that name', ""))
+        elif not _can_be_name(name) or name.startswith("around_"):
             faults.append((key, f'"{name}" cannot be a point: a hook\'s method must be able to bear the name', ""))
         if declared.follows not in points:
             below = declared.follows in loaded.pipeline.points
@@ -29,7 +34,7 @@ def own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
                 faults.append((f"{key}.offers.{k}", "every point offers the run already", ""))
             elif argument in declared.offers[:k]:
                 faults.append((f"{key}.offers.{k}", f'"{argument}" is offered twice', ""))
-            elif not argument.isidentifier():
+            elif not _can_be_name(argument) or argument == "self":
                 said = f'"{argument}" cannot be an argument: a hook\'s method must be able to take it by that name'
                 faults.append((f"{key}.offers.{k}", said, ""))
         if faults:
@@ -41,3 +46,7 @@ def own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
         own.append(Point(name, followed.depth + inside, offers, "firing", declared.about, "own", followed.name))
         points = Points(own)
     return points, problems
+
+
+def _can_be_name(text: str) -> bool:
+    return text.isidentifier() and not iskeyword(text)
