@@ -21,8 +21,9 @@ def doubts(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Ite
         by_hook.setdefault(binding.hook, []).append(binding)
     for name, bindings in by_hook.items():
         where = loaded.places.of(f"hooks.{name}")
-        for said, hint in (*_silent(loaded, plan, name, bindings, forecasts), *_conditions(name, bindings)):
+        for said, hint in _silent(loaded, plan, name, bindings, forecasts):
             yield Problem(said, where, hint)
+        yield from _conditions(loaded, name)
         yield from _of_itself(loaded, name)
 
 
@@ -46,11 +47,14 @@ def _silent(
 _TOO_LATE = "the run ends before its trigger lets it"
 
 
-def _conditions(name: str, bindings: list[Binding]) -> Iterator[tuple[str, str]]:
-    """Yield what is doubtful in a hook's conditions."""
-    for when in dict.fromkeys(binding.trigger.when for binding in bindings):
+def _conditions(loaded: Loaded, name: str) -> Iterator[Problem]:
+    """Yield what is doubtful in the conditions that are written for a hook."""
+    said = loaded.pipeline.hooks[name]
+    written = {f"points.{k}.when": getattr(item, "when", None) for k, item in enumerate(said.points or ())}
+    for key, when in {"when": said.when, **written}.items():
         if when and (doubt := parse_condition(when).doubt):
-            yield f'hook "{name}": the condition "{when}" {doubt[0]}', doubt[1]
+            where = loaded.places.of(f"hooks.{name}.{key}")
+            yield Problem(f'hook "{name}": the condition "{when}" {doubt[0]}', where, doubt[1])
 
 
 def _of_itself(loaded: Loaded, name: str) -> Iterator[Problem]:

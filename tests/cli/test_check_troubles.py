@@ -175,6 +175,12 @@ def test_what_nobody_can_have_meant_is_warned_of(override: str, said: str, hint:
     assert hint in told
 
 
+def test_a_doubtful_condition_has_its_own_place(here: Path) -> None:
+    text = PIPELINE.replace('["after_train_iter"]', '["before_run", { at = "after_train_iter", when = "ITER > 3" }]')
+    (here / "p.toml").write_text(text)
+    assert "warning: p.toml:12:52: " in check()
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
