@@ -69,7 +69,7 @@ def _by_point(nodes: Nodes, points: Points) -> dict[str, list[Vertex]]:
 
 def _unknown(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
     for name, node in nodes.items():
-        for wish in _wishes(nodes, name):
+        for wish in dict.fromkeys(_wishes(nodes, name)):  # both halves of an around have the same
             if wish.hook == name:
                 yield _told(f'hook "{name}" cannot stand before or after itself', wish, node)
             elif wish.hook not in nodes and wish.hook not in disabled and not wish.optional:

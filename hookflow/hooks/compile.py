@@ -21,6 +21,7 @@ from hookflow.hooks.inspect import (
     methods,
     names_of,
     object_at,
+    places_of,
     slots,
     wrong_attributes,
 )
@@ -68,7 +69,7 @@ def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
 
 
 class _Missing:
-    """Stands for a hook that has not been found, so that its edges are looked at all the same."""
+    """Stands for a hook that has not been found, so that its points and edges are looked at all the same."""
 
 
 class _Declared:
@@ -92,7 +93,7 @@ class _Declared:
 
     def node(self) -> Node:
         """Return the node, which is of use for a plan only if there are no problems."""
-        bound = [] if self.hook is _Missing else self._bindings()
+        bound = self._bindings()
         if self.hook is not _Missing:
             self._check_arguments(bound)
         hook = PlannedHook(
@@ -172,6 +173,9 @@ class _Declared:
         if spec.at not in self.points.names:
             hint = nearest(spec.at, self.points.names)
             self.problems.append(Problem(f'there is no point "{spec.at}"', where, hint))
+        elif self.hook is _Missing:
+            found = [Method(point, "", half, ()) for point, half in places_of(spec.at, self.points)]
+            return [self._bound(method, spec, f"points.{k}") for method in found]
         elif isinstance(self.hook, type) and (self.methods or not makes_callables(self.hook)):
             chosen = [method for method in self.methods if spec.at == method.name]
             if not chosen:
@@ -224,7 +228,7 @@ class _Declared:
                 self.problems.append(Problem(said, self._place(f"{key}.modules")))
             return ()
         found = tuple(stated or names_of(self.hook, "modules"))
-        if not found:
+        if not found and self.hook is not _Missing:
             said = f'hook "{self.name}" does not say at which modules {method.point} fires'
             hint = 'name them as a glob: modules = ["layer*.conv?"]; ["*"] is every one'
             self.problems.append(Problem(said, self._place(key or "use"), hint))

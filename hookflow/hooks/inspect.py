@@ -55,7 +55,7 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Fault]]:
         if not _meant(name, attribute, points):
             continue
         called = f"{hook.__name__}.{name}"
-        places = _places(name, points)
+        places = places_of(name, points)
         if not places:
             said = f"{called} is named like a point, but there is no such point"
             faults.append((said, nearest(name, points.names)))
@@ -225,7 +225,8 @@ def _takes(function: Callable[..., Any], offers: Sequence[str]) -> tuple[str, ..
     )
 
 
-def _places(name: str, points: Points) -> list[tuple[str, Half]]:
+def places_of(name: str, points: Points) -> list[tuple[str, Half]]:
+    """Return the points where a method of this name is called, an `around` at two; none if there is no such point."""
     if name in points:
         return [(name, "whole")]
     pair = name.removeprefix("around_")

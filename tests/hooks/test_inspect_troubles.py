@@ -183,3 +183,15 @@ class TestAnEdgeThatIsWrong:
     def test_of_a_function_or_an_object(self, tmp_path: Path, code: str, of: str) -> None:
         (said,) = faults(tmp_path, f'{code}It.requires = ["nope"]\n', 'points = ["after_val"]')
         assert said == f'{USE}: hook "it" requires the hook "nope", which is not in this pipeline (stated by {of})'
+
+
+def test_the_points_and_edges_of_a_hook_that_is_not_found_are_looked_at(tmp_path: Path) -> None:
+    points = '"after_vall", "forward", { at = "around_val", before = ["nope"] }, { at = "after_run", after = ["b"] }'
+    other = '[hooks.b]\nuse = "builtins:print"\npoints = [{ at = "after_run", after = ["it"] }]'
+    said = faults(tmp_path, "", f"points = [{points}]\n{other}")
+    assert sorted(line.partition(": ")[2] for line in said) == [
+        '"./h0.py:It": there is no "It" in ./h0.py',
+        'hook "it" has an edge to "nope", which is not in this pipeline',
+        "the order of it → b → it closes a circle at after_run",
+        'there is no point "after_vall"',
+    ]
