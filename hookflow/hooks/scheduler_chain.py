@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.pipeline.refer import refer
-from hookflow.pipeline.schema import Amount, Component
+from hookflow.pipeline.schema import Component
 from hookflow.pipeline.units import parse_amount
+from hookflow.pipeline.values import Amount
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run

@@ -7,110 +7,31 @@ directory; only `"./file.py:Name"` in `use` is relative to the pipeline's own fo
 
 from __future__ import annotations
 
-import re
-from datetime import date, time
-from typing import Annotated, Any, Literal, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     ConfigDict,
     Discriminator,
     Field,
-    PlainValidator,
     Tag,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
     model_validator,
 )
 
-from hookflow.pipeline.condition import parse_condition
-from hookflow.pipeline.units import PATTERN, parse_amount
-
-_DEVICE = r"^(auto|cpu|mps|cuda(:\d+)?)$"
-_FOLDER = r"^\w[\w.-]*$"
-_HOOK = r"^[A-Za-z0-9_-]+$"
-_PART = r"^[A-Za-z]\w*$"
-
-
-def _amount(written: Any) -> int | str:
-    parse_amount(written)
-    return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
-
-
-def _interval(written: Any) -> int | str:
-    if parse_amount(written).unit not in ("", "it", "ep"):
-        raise ValueError(f'"{written}" is neither iterations nor epochs; write 1, "1ep" or "500it"')
-    return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
-
-
-def _condition(written: str) -> str:
-    parse_condition(written)
-    return written
-
-
-def _device(written: str) -> str:
-    if not re.fullmatch(_DEVICE, written):
-        raise ValueError(f'"{written}" is no device; write "auto", "cpu", "cuda", "cuda:1" or "mps"')
-    return written
-
-
-def _folder_name(written: str) -> str:
-    if not re.fullmatch(_FOLDER, written):
-        raise ValueError(f'"{written}" would be a poor name for a folder; use letters, digits, "_", "-" and "."')
-    return written
-
-
-def _hook_name(written: str) -> str:
-    if not re.fullmatch(_HOOK, written):
-        raise ValueError('a hook\'s name is made of letters, digits, "_" and "-"')
-    return written
-
-
-def _part_name(written: str) -> str:
-    if not re.fullmatch(_PART, written):
-        raise ValueError(f'"{written}" would be a poor name; use letters, digits and "_", a letter first')
-    return written
-
-
-Plain = TypeVar("Plain", dict[str, Any], list[Any])
-
-
-def _without_dates(args: Plain) -> Plain:
-    """Refuse dates and times, which TOML knows and JSON does not: the plan is written as JSON."""
-    waiting: list[tuple[str, Any]] = [("", args)]
-    while waiting:
-        key, value = waiting.pop()
-        if isinstance(value, date | time):
-            raise ValueError(f'"{key}" is a date or time; put it in quotes')
-        if isinstance(value, dict | list):
-            inner = value.items() if isinstance(value, dict) else enumerate(value)
-            waiting += ((f"{key}.{k}".removeprefix("."), v) for k, v in inner)
-    return args
-
-
-def _text(pattern: str) -> WithJsonSchema:
-    return WithJsonSchema({"type": "string", "pattern": pattern})
-
-
-Amount = Annotated[
-    int | str,
-    PlainValidator(_amount),
-    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": PATTERN}),
-]
-"""An amount of training as written: 100, "100it", "2ep", "30s", "10%"."""
-
-ValEvery = Annotated[
-    int | str,
-    PlainValidator(_interval),
-    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\d+(\.0+)?\s*(it|ep)\s*$"}),
-]
-Args = Annotated[dict[str, Any], AfterValidator(_without_dates)]
-PartName = Annotated[str, AfterValidator(_part_name), _text(_PART)]
-HookName = Annotated[str, AfterValidator(_hook_name), _text(_HOOK)]
-Condition = Annotated[str, AfterValidator(_condition)]
-ArgList = Annotated[list[Any], AfterValidator(_without_dates)]
+from hookflow.pipeline.units import parse_amount
+from hookflow.pipeline.values import (
+    Amount,
+    ArgList,
+    Args,
+    Condition,
+    Device,
+    FolderName,
+    HookName,
+    PartName,
+    ValEvery,
+)
 
 
 class Interval(NamedTuple):
@@ -129,7 +50,7 @@ class Section(BaseModel):
 class RunSection(Section):
     """How long, where and how."""
 
-    name: Annotated[str, AfterValidator(_folder_name), _text(_FOLDER)]
+    name: FolderName
     """What the run is called; runs are kept under `dir`, in a folder of this name."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Where every random generator starts."""
@@ -143,7 +64,7 @@ class RunSection(Section):
     """How many batches an iteration adds up the gradients of, before the optimizer steps."""
     test: bool = False
     """Whether to run the test after training; it needs `[data.test]`."""
-    device: Annotated[str, AfterValidator(_device), _text(_DEVICE)] = "auto"
+    device: Device = "auto"
     """Where to compute: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """What to compute in; "auto" is bf16 where the hardware computes in it, else fp32."""
