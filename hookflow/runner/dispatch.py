@@ -82,12 +82,15 @@ class Dispatcher:
         An exception of a hook goes through, with the hook and the point noted on it, unless its `on_error` says
         otherwise; one that is no Exception (SystemExit, say) always does.
         """
-        if point in self._at:
-            self.offer(point, (self._run, *offered))
+        if firings := self._at.get(point):
+            self._fire(firings, (self._run, *offered))
 
     def offer(self, point: str, everything: Sequence[Any]) -> None:
         """Do what `fire` does; `everything` is what the point offers, the run first, and hooks may change it."""
-        now, firings = self._now, self.firings(point)
+        self._fire(self.firings(point), everything)
+
+    def _fire(self, firings: tuple[Firing, ...], everything: Sequence[Any]) -> None:
+        now = self._now
         began = entered = perf_counter_ns()
         for firing in firings:
             if firing.due is not None and not firing.due():
