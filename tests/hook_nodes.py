@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from hookflow.errors import Where
 from hookflow.graph.compile import compile_plan
 from hookflow.graph.node import Bound, Node, Wish
-from hookflow.graph.plan import EdgeKind, Half, Plan, PlannedHook, Trigger
+from hookflow.graph.plan import PHASES, EdgeKind, Half, Plan, PlannedHook, Trigger
 
 POINT = "after_train_iter"
-PHASES = ("first", "early", "normal", "late", "last")
 AROUND: tuple[tuple[str, Half], ...] = (("before_val", "enter"), ("after_val", "exit"))
 
 Stands = Iterable[tuple[str, Half]]

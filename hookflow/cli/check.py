@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hookflow.cli.options import Only, Overrides, PipelineFile, Shuffle, Without
+from hookflow.cli.options import Format, Only, Overrides, PipelineFile, Shuffle, Without
 from hookflow.errors import UserError
 
 if TYPE_CHECKING:
     from hookflow.cli.findings import Findings
-
-
-class Format(StrEnum):
-    """How what was found is shown."""
-
-    text = "text"
-    json = "json"
 
 
 def check(

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hookflow.cli.options import RunArgument, RunsFolder
+from hookflow.cli.options import Format, RunArgument, RunsFolder
 
 HEADS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state")
-
-
-class Format(StrEnum):
-    """How checkpoints are shown."""
-
-    text = "text"
-    json = "json"
 
 
 def checkpoints(

@@ -5,25 +5,18 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hookflow.cli import complete
+from hookflow.cli.options import Format
 
 if TYPE_CHECKING:
     from hookflow.cli.target import Target
     from hookflow.graph.difference import Arrow, Change, Difference
 
 WIDTH = 100
-
-
-class Format(StrEnum):
-    """How a difference is shown."""
-
-    text = "text"
-    json = "json"
 
 
 def diff(

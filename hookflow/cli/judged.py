@@ -6,25 +6,18 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from hookflow.cli import complete
+from hookflow.cli.options import Format
 from hookflow.errors import Problem, UserError, Where, nearest
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
     from hookflow.runner.judging import Judged
-
-
-class Format(StrEnum):
-    """How the metrics are shown."""
-
-    text = "text"
-    json = "json"
 
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Text for people, or JSON.")]

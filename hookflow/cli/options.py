@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -11,6 +12,14 @@ from hookflow.cli import complete
 
 SELECTION = "Which hooks, in what order"
 """The panel of `--help` for what changes a pipeline from outside."""
+
+
+class Format(StrEnum):
+    """How a command shows what it has found."""
+
+    text = "text"
+    json = "json"
+
 
 PipelineFile = Annotated[Path, typer.Argument(help="A pipeline file.", metavar="FILE", show_default=False)]
 Overrides = Annotated[

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hookflow.cli.judged import CheckpointArgument, Format, FormatOption, judged
-from hookflow.cli.options import Overrides, RunsFolder
+from hookflow.cli.judged import CheckpointArgument, FormatOption, judged
+from hookflow.cli.options import Format, Overrides, RunsFolder
 
 
 def val(

@@ -17,13 +17,9 @@ from hookflow.graph.closure import closure
 from hookflow.graph.cycles import Knot
 from hookflow.graph.node import Bound, Node, Wish
 from hookflow.graph.plan import PHASES, Binding, Edge, EdgeKind, GivenWay
-from hookflow.graph.sort import ordered
+from hookflow.graph.sort import Rows, ordered
 
 NORMAL = PHASES.index("normal")
-
-
-Rows = tuple[int, int]
-"""Two vertices of a point, by their place among them: the first fires before the second."""
 
 
 @dataclass(frozen=True, slots=True)

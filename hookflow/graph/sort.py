@@ -12,6 +12,9 @@ from graphlib import TopologicalSorter
 from heapq import heapify, heappop, heappush
 from typing import Any
 
+Rows = tuple[int, int]
+"""Two vertices of a point, by their place among them: the first fires before the second."""
+
 
 def ordered(before: Sequence[Collection[int]], key: Callable[[int], Any] = int) -> list[int]:
     """Return all rows, each behind those `before` it. Raises graphlib.CycleError where there is a cycle."""

@@ -13,8 +13,7 @@ import networkx as nx
 from hookflow.errors import Where
 from hookflow.graph.cycles import Knot
 from hookflow.graph.plan import Edge
-
-Rows = tuple[int, int]
+from hookflow.graph.sort import Rows
 
 SHOWN = 12
 """How many cycles of one knot are told; mending those, one has learnt enough to mend the rest."""

@@ -13,7 +13,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.points import Points
-from hookflow.hooks.arguments import argument_type
+from hookflow.hooks.arguments import argument_type, parameters_of
 from hookflow.hooks.inspect import Fault, Method, about, methods, names_of, slots, wrong_attributes
 
 EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
@@ -121,11 +121,7 @@ def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument
 
 
 def _named(hook: Callable[..., Any]) -> list[inspect.Parameter]:
-    try:
-        parameters = inspect.signature(hook).parameters.values()
-    except (TypeError, ValueError):  # some functions written in C have no signature to read
-        return []
-    return [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return [p for p in parameters_of(hook) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
 
 
 def _schema(hook: Callable[..., Any], name: str) -> Mapping[str, Any]:

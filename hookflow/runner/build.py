@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.graph.plan import Binding, Plan, PlannedHook
-from hookflow.hooks.arguments import as_annotated, wrong_arguments
+from hookflow.hooks.arguments import as_annotated, parameters_of, wrong_arguments
 from hookflow.hooks.compile import find_hook
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.parts import key_of, named_parts, trained_by, wrong_parts
@@ -146,7 +145,7 @@ class _Builder:
         if key.startswith("optimizer"):
             filled = ["params"]
         if key == "task" and not isinstance(make, type):
-            filled = [*_parameters(make)][:2]  # the run and the batch, whatever it calls them
+            filled = [p.name for p in parameters_of(make)][:2]  # the run and the batch, whatever it calls them
         return wrong_arguments(make, part.args, key, place, filled)
 
     def _loaders(self, device: torch.device) -> dict[str, LoaderParts]:
@@ -181,7 +180,8 @@ class _Builder:
         found = {}
         for split in ("train", "val", "test"):
             if make := makes.get(f"data.{split}"):
-                offered = {name: value for name, value in offers.items() if name in _parameters(make)}
+                takes = {p.name for p in parameters_of(make)}
+                offered = {name: value for name, value in offers.items() if name in takes}
                 made = self._call(make, offered | getattr(self.pipeline.data, split).args, f"data.{split}")
                 where, layout = self.places.of(f"data.{split}.use"), self.pipeline.run.channels_last
                 found[split] = as_source(made, where, device, layout, self.say, loaders.get(split))
@@ -304,10 +304,3 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
-
-
-def _parameters(make: Callable[..., Any]) -> Iterator[str]:
-    try:
-        yield from inspect.signature(make).parameters
-    except (TypeError, ValueError):
-        return

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import default_collate
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.hooks.arguments import wrong_arguments
+from hookflow.hooks.arguments import parameters_of, wrong_arguments
 from hookflow.pipeline.places import Places
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import Component, LoaderSection
@@ -113,7 +113,7 @@ def _made(name: str, part: Component, make: Any, place: Callable[[str], Where], 
         said = f'{name} must be a function or a class, and "{part.use}" is a {type(make).__name__}'
         raise UserError(Problem(said, where))
     is_object = isinstance(make, type) and name != "sampler"
-    takes = [] if is_object else [p for p in _parameters(make) if p not in part.args]
+    takes = [] if is_object else [p.name for p in parameters_of(make) if p.name not in part.args]
     filled = {*takes[: len(called_with)], *({"seed"} if name == "sampler" else ())}
     wrong = wrong_arguments(make, part.args, name, lambda arg: place(f"{name}.args.{arg}" if arg else name), filled)
     if problems := list(wrong):
@@ -128,10 +128,3 @@ def _made(name: str, part: Component, make: Any, place: Callable[[str], Where], 
     except ValueError:  # written in C, without a signature to read
         pass
     return made  # type: ignore[no-any-return]
-
-
-def _parameters(make: Callable[..., Any]) -> list[str]:
-    try:
-        return list(inspect.signature(make).parameters)
-    except (TypeError, ValueError):
-        return []
