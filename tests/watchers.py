@@ -90,7 +90,10 @@ class AroundVal(Around):
 
 
 class Interrupts:
-    """Sends its own process a signal, so many times, at one iteration of one point; never twice for one mark."""
+    """Sends its own process a signal, so many times, at one point; never twice for one mark.
+
+    That is at the first firing from iteration `at` on: when a checkpoint is told of, only the disk knows.
+    """
 
     modules = ("head",)
 
@@ -98,7 +101,7 @@ class Interrupts:
         self.mark, self.point, self.at, self.number, self.times = Path(mark), point, at, number, times
 
     def strike(self, point: str, run: Any) -> None:
-        if point == self.point and run.iter == self.at and not self.mark.exists():
+        if point == self.point and run.iter >= self.at and not self.mark.exists():
             self.mark.touch()
             for _ in range(self.times):
                 os.kill(os.getpid(), self.number)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +18,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Plan
 from hookflow.runner import loops
 from hookflow.runner.build import Parts
-from hookflow.runner.checkpoint import NOTHING, CheckpointStore, Saved, read
+from hookflow.runner.checkpoint import NOTHING, CheckpointStore, read
 from hookflow.runner.contract import Named, scalar, steps_itself
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.course import Course
@@ -28,9 +26,9 @@ from hookflow.runner.dispatch import Dispatcher, Firing
 from hookflow.runner.meter import Meter
 from hookflow.runner.modules import attach, once_an_iteration
 from hookflow.runner.recorder import Recorder
-from hookflow.runner.saving import GRACE, Saving, begin, on_host
+from hookflow.runner.saver import Saver
 from hookflow.runner.scalars import Scalars
-from hookflow.runner.state import capture, check_storable, restore
+from hookflow.runner.state import restore
 from hookflow.runner.triggers import make_triggers
 from hookflow.runner.update import Update
 
@@ -68,14 +66,11 @@ class Runner:
         self.metrics: Mapping[str, float] = {}
         self.stage: Stage = "start"
         self.dir: Path = run_dir.path
-        self.store = store
         self.control = control
-        self.asked: dict[str, int | None] = {}
-        self.saving: Saving | None = None
-        self._keep: int | None = None
         self.validation_due = False
         self.before_cut: Mapping[str, Any] | None = None
         self.meter = Meter(len(plan.bindings))
+        self.saver = Saver(self, store, recorder)
         self.scalars = Scalars(plan, self)
         self.triggers = make_triggers(plan, self, self.scalars.condition)
         self._own = {point.name: point.offers[1:] for point in plan.own}
@@ -103,11 +98,11 @@ class Runner:
             if test and not self.stopping:
                 loops.evaluate(self, "test")
                 self.boundary()
-            self._save_the_rest()
+            self.saver.save_the_rest()
         for line in self.scalars.complaints():
             self.say(line, "warn")
-        if self.asked:
-            self.say(f"a checkpoint ({', '.join(self.asked)}) was asked for when it was too late to save one", "warn")
+        if asked := self.saver.asked:
+            self.say(f"a checkpoint ({', '.join(asked)}) was asked for when it was too late to save one", "warn")
         return self._stop
 
     def judge(self, checkpoint: Path, split: Literal["val", "test"]) -> Mapping[str, float]:
@@ -136,9 +131,7 @@ class Runner:
             finally:
                 self.dispatcher.unwind()
         finally:
-            self.store.abandon()
-            if self.saving is not None:
-                self.saving.thread.join(GRACE)
+            self.saver.abandon()
             self.stage = "end"
             for handle in inside:
                 handle.remove()
@@ -290,9 +283,7 @@ class Runner:
         checkpoints that stand, by their iteration. `keep` is how many of the newest whole ones stay, beside those that
         bear a name; all of them if nobody says. It does not wait for the disk.
         """
-        self.asked.update(moved)
-        self.asked.update(dict.fromkeys(names or ("last",)))
-        self._keep = max(self._keep or 0, keep) if keep is not None else self._keep
+        self.saver.ask(names or ("last",), moved, keep)
 
     def metric(self, name: str) -> float:
         """Return a metric of the latest validation. Raises UserError with the nearest name when there is none."""
@@ -311,10 +302,10 @@ class Runner:
         if stop is not None and stop is not self._stop:
             self._stop_with(stop)
             self.say(f"{stop.reason}: stopping after iteration {self.iter}", "warn")
-        if self.saving is not None and self.saving.ended:
-            self._saved()
-        if self.asked:
-            self._save()
+        if self.saver.has_written:
+            self.saver.tell()
+        if self.saver.asked:
+            self.saver.save()
 
     def _stop_with(self, stop: Stop) -> None:
         self._stop = stop
@@ -328,8 +319,8 @@ class Runner:
             while self.control.asks or (self.stage == "paused" and self.control.stop is None):
                 if self.control.asks:
                     self._carry_out(self.control.asks.popleft())
-                elif self.saving is not None and self.saving.ended:
-                    self._saved()
+                elif self.saver.has_written:
+                    self.saver.tell()
                 else:
                     self.control.arrived.clear()
                     self.control.arrived.wait(0.5)
@@ -344,7 +335,7 @@ class Runner:
                 self.stage = "train"
             case "checkpoint":
                 self.save_checkpoint("last")
-                self._save()
+                self.saver.save()
             case "stop":
                 self.stage = "train"
                 self._stop_with(Stop(f"stopped by {ask.get('by', 'somebody')}", "stopped", 0, save=True))
@@ -352,98 +343,18 @@ class Runner:
                 note = f"there is no command {command!r}"
         self.record("ack", id=ask.get("id", ""), cmd=command, asked=ask.get("t", 0.0), ok=not note, note=note)
 
-    def _save(self) -> None:
-        """Copy the state, and let another thread write it; what is on its way to the disk is waited for first."""
-        self._saved()
-        began = time.perf_counter()
-        before, self.stage = self.stage, "save"
-        asked, self.asked = self.asked, {}
-        keep, self._keep = self._keep, None
-        moved = {name: it for name, it in asked.items() if it is not None}
-        names = [name for name in asked if name not in moved]
-        with self.meter.aside():
-            state = self._copied()
-            facts = self._facts(state)
-            write = partial(self._write, state, names, facts, moved, keep)
-            self.saving = begin(write, state, names, facts, (time.perf_counter() - began) * 1e3)
-        self.stage = before
-
-    def _copied(self) -> dict[str, Any]:
-        """Return the state in the host's memory. What hooks enter around a save is left once that is there."""
-        entered = self.dispatcher.entered
-        state = dict(self.before_cut or capture(self))
-        self.reach("before_save_checkpoint", state)
-        check_storable(state)
-        copied = on_host(state)
-        self.dispatcher.leave(entered)
-        return copied
-
-    def _facts(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        return {"it": self.iter, "ep": self.epoch, "metrics": state["metrics"], "pipeline": self.plan.pipeline}
-
-    def _write(
-        self,
-        state: Mapping[str, Any],
-        names: list[str],
-        facts: Mapping[str, Any],
-        moved: Mapping[str, int],
-        keep: int | None,
-    ) -> Saved:
-        """Bring a checkpoint to the disk, and remove those that it replaces. Another thread does this."""
-        self._recorder.flush()  # what a checkpoint has behind it, the log must have too
-        saved = self.store.save(state, names, facts, moved)
-        if keep is not None:
-            self.store.prune(keep)
-        return saved
-
-    def _saved(self) -> None:
-        """Tell of the checkpoint that is on its way to the disk, once it is there; wait for that, if need be."""
-        if self.saving is None:
-            return
-        saving = self.saving
-        before, self.stage = self.stage, "save"
-        with self.meter.aside():
-            try:
-                saved = saving.result()
-            finally:
-                self.saving = None if saving.ended else saving  # a second signal may come while this waits
-            where = {"it": saving.facts["it"], "ep": saving.facts["ep"], "path": str(saved.path.relative_to(self.dir))}
-            self.record("checkpoint", **where, names=saving.names, bytes=saved.bytes, ms=saving.ms)
-            self.reach("after_save_checkpoint", saving.state, saved.path)
-        self.stage = before
-
-    def _save_the_rest(self) -> None:
-        """See to it that all is on the disk that has been asked for."""
-        self._saved()
-        if self.asked:
-            self._save()
-            self._saved()
-
     def _ended_by(self, error: BaseException) -> None:
         """Fire what fires when something has raised; after a second signal, nothing is saved any more."""
         self.dispatcher.unwind()
         patient = isinstance(error, Exception)
         if patient:
-            self._if_possible(self._saved)
-        self.asked = {}
+            self.saver.tell_if_possible()
+        self.saver.asked = {}
         self.reach("on_exception", error)
-        if patient and self.asked:
-            self._if_possible(partial(self._save_after, error))
-        self.asked = {}
+        if patient and self.saver.asked:
+            self.saver.save_after_error(error)
+        self.saver.asked = {}
         self.reach("after_run")
-
-    def _save_after(self, error: BaseException) -> None:
-        state = self._copied()
-        facts = self._facts(state) | {"exception": f"{type(error).__name__}: {error}"}
-        path = self.store.save_after_error(state, facts).path
-        self.say(f"what stood when {type(error).__name__} was raised is in {path.relative_to(self.dir)}", "warn")
-
-    def _if_possible(self, save: Callable[[], None]) -> None:
-        """Save, or say why not: the run has failed already, and ends with the error that it failed with."""
-        try:
-            save()
-        except Exception as error:
-            self.say(f"no checkpoint could be saved after the error: {error}", "error")
 
     def _load(self, path: Path) -> None:
         state = read(path, self.device)

@@ -38,7 +38,7 @@ def capture(run: Runner, *, validation_due: bool = False) -> dict[str, Any]:
             "iters_per_epoch": run.iters_per_epoch,
             "validated_at": run.validated_at,
             "validation_due": validation_due,
-            "asked": list(run.asked),
+            "asked": list(run.saver.asked),
             "entered": run.dispatcher.open_at("before_train_epoch"),
         },
         "metrics": dict(run.metrics),
@@ -73,7 +73,7 @@ def restore(run: Runner, state: dict[str, Any]) -> None:
         run.max_iters = run.max_iters or (run.max_epochs or 0) * run.iters_per_epoch
     run.validation_due, run.validated_at = position["validation_due"], position["validated_at"]
     run.course.epoch_ends = position["epoch_ends"]
-    run.asked = dict.fromkeys(position["asked"])
+    run.saver.asked = dict.fromkeys(position["asked"])
     run.dispatcher.was_open = frozenset(position["entered"])
     run.metrics = dict(state["metrics"])
     run.scalars.load_state_dict(state["scalars"])

@@ -1,0 +1,148 @@
+"""The checkpoints of one run, seen from the training: asked for, copied, on their way to the disk, told of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from hookflow.runner.checkpoint import CheckpointStore, Saved
+from hookflow.runner.recorder import Recorder
+from hookflow.runner.saving import GRACE, Saving, begin, on_host
+from hookflow.runner.state import capture, check_storable
+
+if TYPE_CHECKING:
+    from hookflow.runner.runner import Runner
+
+
+class Saver:
+    """Saves the state of a run at its boundaries. `asked` are the names to save by, until somebody has."""
+
+    def __init__(self, run: Runner, store: CheckpointStore, recorder: Recorder) -> None:
+        self.asked: dict[str, int | None] = {}
+        self._run = run
+        self._store = store
+        self._recorder = recorder
+        self._keep: int | None = None
+        self._saving: Saving | None = None
+
+    def ask(self, names: Iterable[str], moved: Mapping[str, int], keep: int | None) -> None:
+        """Have the state saved at the next boundary; see `hookflow.hooks.run.Run.save_checkpoint`."""
+        self.asked.update(moved)
+        self.asked.update(dict.fromkeys(names))
+        self._keep = max(self._keep or 0, keep) if keep is not None else self._keep
+
+    @property
+    def has_written(self) -> bool:
+        """Whether a checkpoint is on the disk, or could not be written, that has not been told of."""
+        return self._saving is not None and self._saving.ended
+
+    def save(self) -> None:
+        """Copy the state, and let another thread write it; what is on its way to the disk is waited for first."""
+        run = self._run
+        self.tell()
+        began = time.perf_counter()
+        before, run.stage = run.stage, "save"
+        asked, self.asked = self.asked, {}
+        keep, self._keep = self._keep, None
+        moved = {name: it for name, it in asked.items() if it is not None}
+        names = [name for name in asked if name not in moved]
+        with run.meter.aside():
+            state = self._copied()
+            facts = self._facts(state)
+            write = partial(self._write, state, names, facts, moved, keep)
+            self._saving = begin(write, state, names, facts, (time.perf_counter() - began) * 1e3)
+        run.stage = before
+
+    def _copied(self) -> dict[str, Any]:
+        """Return the state in the host's memory. What hooks enter around a save is left once that is there."""
+        run = self._run
+        entered = run.dispatcher.entered
+        state = dict(run.before_cut or capture(run))
+        run.reach("before_save_checkpoint", state)
+        check_storable(state)
+        copied = on_host(state)
+        run.dispatcher.leave(entered)
+        return copied
+
+    def _facts(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        run = self._run
+        return {
+            "it": run.iter,
+            "ep": run.epoch,
+            "metrics": state["metrics"],
+            "pipeline": run.plan.pipeline,
+        }
+
+    def _write(
+        self,
+        state: Mapping[str, Any],
+        names: list[str],
+        facts: Mapping[str, Any],
+        moved: Mapping[str, int],
+        keep: int | None,
+    ) -> Saved:
+        """Bring a checkpoint to the disk, and remove those that it replaces. Another thread does this."""
+        self._recorder.flush()  # what a checkpoint has behind it, the log must have too
+        saved = self._store.save(state, names, facts, moved)
+        if keep is not None:
+            self._store.prune(keep)
+        return saved
+
+    def tell(self) -> None:
+        """Tell of the checkpoint that is on its way to the disk, once it is there; wait for that, if need be."""
+        run = self._run
+        if self._saving is None:
+            return
+        saving = self._saving
+        before, run.stage = run.stage, "save"
+        with run.meter.aside():
+            try:
+                saved = saving.result()
+            finally:
+                self._saving = None if saving.ended else saving  # a second signal may come while this waits
+            where = {
+                "it": saving.facts["it"],
+                "ep": saving.facts["ep"],
+                "path": str(saved.path.relative_to(run.dir)),
+            }
+            run.record("checkpoint", **where, names=saving.names, bytes=saved.bytes, ms=saving.ms)
+            run.reach("after_save_checkpoint", saving.state, saved.path)
+        run.stage = before
+
+    def save_the_rest(self) -> None:
+        """See to it that all is on the disk that has been asked for."""
+        self.tell()
+        if self.asked:
+            self.save()
+            self.tell()
+
+    def tell_if_possible(self) -> None:
+        """Do what `tell` does, in a run that has failed already."""
+        self._if_possible(self.tell)
+
+    def save_after_error(self, error: BaseException) -> None:
+        """Save what stands when something has raised; no run goes on from it."""
+        self._if_possible(partial(self._save_after, error))
+
+    def abandon(self) -> None:
+        """Call off what is still being written: the run ends."""
+        self._store.abandon()
+        if self._saving is not None:
+            self._saving.thread.join(GRACE)
+
+    def _save_after(self, error: BaseException) -> None:
+        state = self._copied()
+        facts = self._facts(state) | {"exception": f"{type(error).__name__}: {error}"}
+        path = self._store.save_after_error(state, facts).path
+        self._run.say(
+            f"what stood when {type(error).__name__} was raised is in {path.relative_to(self._run.dir)}", "warn"
+        )
+
+    def _if_possible(self, save: Callable[[], None]) -> None:
+        """Save, or say why not: the run has failed already, and ends with the error that it failed with."""
+        try:
+            save()
+        except Exception as error:
+            self._run.say(f"no checkpoint could be saved after the error: {error}", "error")
