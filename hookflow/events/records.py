@@ -54,6 +54,9 @@ class Run(TypedDict):
     it: int
     ep: int
     resumed_from: str | None
+    rank: int
+    """Whose log this is, of the `world` processes that train together: each has one of its own."""
+    world: int
 
 
 class Frame(TypedDict):

@@ -45,6 +45,14 @@ class RunDir:
     def events(self) -> Path:
         return self.path / "events.jsonl"
 
+    def events_of(self, rank: int) -> Path:
+        """Return the event log of one of the processes that train together; that of rank 0 is `events`."""
+        return self.path / f"events.rank{rank}.jsonl" if rank else self.events
+
+    def now_of(self, rank: int) -> Path:
+        """Return what `now` is, for one of the processes that train together."""
+        return self.path / f"now.rank{rank}.bin" if rank else self.now
+
     @property
     def commands(self) -> Path:
         return self.path / "commands.jsonl"

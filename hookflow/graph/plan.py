@@ -23,6 +23,10 @@ PHASES: tuple[Phase, ...] = ("first", "early", "normal", "late", "last")
 
 OnError = Literal["raise", "disable", "ignore"]
 
+Ranks = Literal["zero", "all"]
+RANKS: tuple[Ranks, ...] = ("zero", "all")
+"""On which of the processes that train together a hook fires: on the first one alone, or on every one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trigger:
@@ -99,6 +103,7 @@ class PlannedHook:
     where: str
     on_error: OnError
     ambiguous_with: tuple[str, ...] = ()
+    ranks: Ranks = "all"
 
     @property
     def written_args(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from hookflow.graph.plan import Phase
+from hookflow.graph.plan import Phase, Ranks
 
 Slots = Collection[str] | Mapping[str, Collection[str]]
 """The slots that every method of a hook touches, or those that each method does, by the method's name."""
@@ -23,7 +23,9 @@ class Hook:
     there); `requires` names hooks that must be there; `phase` is a place in the order. `reads` and `writes` are the
     slots of run state that it touches (`hookflow.graph.slots`): at one point, who writes a slot fires before who reads
     it. Give them by method (`{"around_val": ("model",)}`) where the methods differ. `modules` are globs over the names
-    of modules: where methods named like a module point (`forward`) are bound.
+    of modules: where methods named like a module point (`forward`) are bound. `ranks` says on which of the processes
+    that train together it fires: on "all" of them, or on rank "zero" alone, where it must call nothing that the others
+    would have to take part in (`run.mean`, say).
     """
 
     points: ClassVar[tuple[str, ...] | None] = None
@@ -34,6 +36,7 @@ class Hook:
     reads: ClassVar[Slots] = ()
     writes: ClassVar[Slots] = ()
     modules: ClassVar[tuple[str, ...]] = ()
+    ranks: ClassVar[Ranks] = "all"
 
     name: str = ""
     """The hook's name in the pipeline, given by the runner before the first point fires."""

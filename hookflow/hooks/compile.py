@@ -9,7 +9,7 @@ from typing import Any, Literal
 from hookflow.errors import Problem, UserError, Where, by_place, nearest
 from hookflow.graph.compile import compile_plan
 from hookflow.graph.node import Bound, Node, Wish
-from hookflow.graph.plan import PHASES, EdgeKind, Plan, PlannedHook, Trigger
+from hookflow.graph.plan import PHASES, RANKS, EdgeKind, Plan, PlannedHook, Ranks, Trigger
 from hookflow.graph.points import Points
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.inspect import (
@@ -105,6 +105,7 @@ class _Declared:
             where=self.places.of(f"hooks.{self.name}").at_line,
             on_error=self.said.on_error,
             ambiguous_with=tuple(name.removesuffix("?") for name in self.said.ambiguous_with),
+            ranks=self._ranks(),
         )
         return Node(
             hook=hook,
@@ -119,6 +120,10 @@ class _Declared:
     def _phase(self) -> str:
         stated = self.said.phase or getattr(self.hook, "phase", "normal")
         return stated if stated in PHASES else "normal"  # which is told as what is wrong with the class
+
+    def _ranks(self) -> Ranks:
+        stated = self.said.ranks or getattr(self.hook, "ranks", "all")
+        return stated if stated in RANKS else "all"  # which is told as what is wrong with the class
 
     def _check_arguments(self, bound: Sequence[Bound]) -> None:
         filled = () if isinstance(self.hook, type) else {name for one in bound for name in one.takes}

@@ -11,7 +11,7 @@ from functools import partial, partialmethod
 from typing import Any, Literal
 
 from hookflow.errors import nearest
-from hookflow.graph.plan import PHASES, Half
+from hookflow.graph.plan import PHASES, RANKS, Half
 from hookflow.graph.points import Points
 from hookflow.hooks.arguments import first_names, parameters_of
 from hookflow.hooks.base import Hook
@@ -111,6 +111,9 @@ def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Fault
     phase = getattr(hook, "phase", "normal")
     if phase not in PHASES:
         yield f"{called}.phase must be one of {', '.join(PHASES)}, not {phase!r}", nearest(str(phase), PHASES)
+    ranks = getattr(hook, "ranks", "all")
+    if ranks not in RANKS:
+        yield f"{called}.ranks must be one of {', '.join(RANKS)}, not {ranks!r}", nearest(str(ranks), RANKS)
     for kind in ("after", "before", "requires", "points", "modules"):
         names = stated(hook, kind)
         if kind == "points" and (names is None or not isinstance(hook, type)):

@@ -66,8 +66,16 @@ class RunSection(Section):
     """Whether to run the test after training; it needs `[data.test]`."""
     device: Device = "auto"
     """Where to compute: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """What to compute in; "auto" is bf16 where the hardware computes in it, else fp32."""
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    """What to compute in; "auto" is bf16 where the hardware computes in it, else fp32. fp16 scales the loss."""
+    compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = False
+    """Whether `torch.compile` compiles the networks, or in which of its modes."""
+    deterministic: bool = False
+    """Whether only algorithms may be used that give the same bits each time; one that cannot ends the run."""
+    cudnn_benchmark: bool = False
+    """Whether cuDNN tries its algorithms out on each new shape and keeps the fastest."""
+    on_nan: Literal["raise", "skip", "ignore"] = "raise"
+    """What a loss that is not finite does: end the run, leave that step out, or nothing."""
     channels_last: bool = False
     """Whether pictures and weights lie in memory with the channels last."""
     threads: int | None = Field(default=None, ge=1)
@@ -227,6 +235,19 @@ class DataSection(Section):
     """The test data, used by `run.test` alone."""
 
 
+class DistributedSection(Section):
+    """How several processes train one model together; how many there are, the command that starts them says."""
+
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """What each process holds: the whole model ("ddp"), or its share of every parameter ("fsdp")."""
+    backend: Literal["auto", "nccl", "gloo"] = "auto"
+    """What carries tensors from process to process; "auto" is nccl on CUDA, else gloo."""
+    timeout: int = Field(default=600, ge=1)
+    """Seconds that a process waits for the others before it gives them up."""
+    units: list[str] = []
+    """With "fsdp": globs over the names of modules that are gathered one by one; left out, the model as a whole."""
+
+
 class BindingSpec(Section):
     """A hook at one point: when it fires there, and who stands before and after it."""
 
@@ -294,6 +315,8 @@ class HookNode(Section):
     """The slots of run state that it reads; what the class says if left out."""
     writes: list[str] | None = None
     """The slots of run state that it writes; what the class says if left out."""
+    ranks: Literal["zero", "all"] | None = None
+    """On which of several processes to fire: on rank "zero" alone, or on "all"; what the class says if left out."""
     ambiguous_with: list[str] = []
     """Hooks that touch a slot with this one in whatever order: `check` does not report the pair."""
     points: list[PointItem] | None = Field(default=None, min_length=1)
@@ -329,6 +352,8 @@ class Pipeline(Section):
     """What is learned, how a batch becomes a loss: a class, or a function of the run and the batch."""
     data: DataSection
     """Where the batches come from."""
+    distributed: DistributedSection = DistributedSection()
+    """How several processes train together, where several are started."""
     points: dict[str, OwnPoint] = {}
     """Points of the pipeline's own, by name."""
     hooks: dict[HookName, HookNode] = {}

@@ -21,13 +21,14 @@ from hookflow.runner.changes import changed_hooks
 from hookflow.runner.checkpoint import CheckpointStore
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.device import describe
+from hookflow.runner.ranks import Ranks
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.runner import Runner
 from hookflow.runner.source import close
 
 
 def carry_out(
-    run_dir: RunDir, recorder: Recorder, control: Control, *, resume: bool, allow_changed_hooks: bool
+    run_dir: RunDir, recorder: Recorder, control: Control, ranks: Ranks, *, resume: bool, allow_changed_hooks: bool
 ) -> Stop:
     """Build and run what stands in `run_dir`, from its newest checkpoint if `resume`; return why it ended.
 
@@ -51,7 +52,7 @@ def carry_out(
         for change in changes:
             say(change.message, "warn")
         store.rewind(checkpoint)
-    parts = build(loaded, plan, Path(run_dir.describe()["base"]), say)
+    parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks)
     _record_start(recorder, plan, parts, checkpoint)
     runner = Runner(parts, plan, run_dir, store, recorder, control)
     try:
@@ -102,4 +103,6 @@ def _record_start(recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path
         max_iters=parts.section.max_iters or (parts.section.max_epochs or 0) * iters_per_epoch,
         iters_per_epoch=iters_per_epoch,
         resumed_from=checkpoint.name if checkpoint else None,
+        rank=parts.ranks.rank,
+        world=parts.ranks.world,
     )

@@ -29,6 +29,7 @@ from hookflow.runner.contract import FunctionTask, steps_itself, wrong_task
 from hookflow.runner.device import choose_device, choose_precision
 from hookflow.runner.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.modules import unmatched
+from hookflow.runner.ranks import ALONE, Ranks
 from hookflow.runner.source import as_source
 from hookflow.runner.weights import load_weights
 
@@ -43,6 +44,7 @@ class Parts:
     """Everything that a runner is given."""
 
     section: RunSection
+    ranks: Ranks
     device: torch.device
     precision: str
     models: Mapping[str, nn.Module]
@@ -67,26 +69,35 @@ class Parts:
 
 
 def build(
-    loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None], splits: Sequence[str] | None = None
+    loaded: Loaded,
+    plan: Plan,
+    base: Path,
+    say: Callable[..., None],
+    splits: Sequence[str] | None = None,
+    ranks: Ranks = ALONE,
 ) -> Parts:
     """Build everything. Paths of the pipeline's own files are relative to `base`; `say` takes lines for people.
 
-    `splits` names the data that are needed; left out, those of a training.
+    `splits` names the data that are needed; left out, those of a training. `ranks` is who this process is among those
+    that train together.
     Raises UserError with the place in the pipeline when something cannot be built from what is written there.
     """
     if splits is None:
         splits = ("train", "val", "test") if loaded.pipeline.run.test else ("train", "val")
-    return _Builder(loaded, base, say, splits).parts(plan)
+    return _Builder(loaded, base, say, splits, ranks).parts(plan)
 
 
 class _Builder:
-    def __init__(self, loaded: Loaded, base: Path, say: Callable[..., None], splits: Sequence[str]) -> None:
+    def __init__(
+        self, loaded: Loaded, base: Path, say: Callable[..., None], splits: Sequence[str], ranks: Ranks
+    ) -> None:
         self.loaded = loaded
         self.pipeline = loaded.pipeline
         self.places = loaded.places
         self.base = base
         self.say = say
         self.splits = splits
+        self.ranks = ranks
 
     def parts(self, plan: Plan) -> Parts:
         section = self.pipeline.run
@@ -102,6 +113,7 @@ class _Builder:
         groups = self._fitting(network, trains, plan)
         return Parts(
             section=section,
+            ranks=self.ranks,
             device=device,
             precision=choose_precision(section.precision, device),
             models=models,
@@ -166,6 +178,8 @@ class _Builder:
                         device=device,
                         channels_last=self.pipeline.run.channels_last,
                         say=self.say,
+                        rank=self.ranks.rank,
+                        world=self.ranks.world,
                     )
                 except UserError as error:
                     problems += error.problems

@@ -39,7 +39,10 @@ class Firing:
 
 
 class Dispatcher:
-    """Fires the points of one run. `now` is what `hookflow.events.now.share` returned."""
+    """Fires the points of one run. `now` is what `hookflow.events.now.share` returned.
+
+    Of several processes that train together only the first (`rank` 0) calls the hooks that are for it alone.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,7 @@ class Dispatcher:
         meter: Meter,
         now: memoryview,
         report: Report,
+        rank: int = 0,
     ) -> None:
         self._plan = plan
         self._run = run
@@ -64,6 +68,8 @@ class Dispatcher:
         self._at: dict[str, tuple[Firing, ...]] = {}
         self._closings: dict[tuple[str, str], Firing] = {}
         for binding in plan.bindings:
+            if rank and plan.hook(binding.hook).ranks == "zero":
+                continue
             hook = hooks[binding.hook]
             method = getattr(hook, binding.method) if binding.method else hook
             call = self._halved(binding, adapt(method, binding.takes, plan.points[binding.point].offers, run))

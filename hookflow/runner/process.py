@@ -13,6 +13,7 @@ from pathlib import Path
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.control import Control, Stop
+from hookflow.runner.ranks import of_environment
 from hookflow.runner.recorder import Recorder
 
 
@@ -25,13 +26,14 @@ def train(run_dir: RunDir, *, resume: bool = False, allow_changed_hooks: bool = 
     began = time.perf_counter()
     run_dir.sign_process()
     control = Control()
-    recorder = Recorder(run_dir, control.ask)
+    ranks = of_environment()
+    recorder = Recorder(run_dir, control.ask, ranks.rank)
     recorder.start()
     try:
         control.listen()
         from hookflow.runner.attempt import carry_out
 
-        stop = carry_out(run_dir, recorder, control, resume=resume, allow_changed_hooks=allow_changed_hooks)
+        stop = carry_out(run_dir, recorder, control, ranks, resume=resume, allow_changed_hooks=allow_changed_hooks)
     except BaseException as error:
         control.cover_ears()
         stop = _ended_by(error, control, recorder)

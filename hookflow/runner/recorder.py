@@ -44,10 +44,10 @@ class Recorder:
     A log that cannot be written harms no training: records are lost meanwhile, and the log says so once it can.
     """
 
-    def __init__(self, run_dir: RunDir, on_command: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, run_dir: RunDir, on_command: Callable[[dict[str, Any]], None], rank: int = 0) -> None:
         self.told: BaseException | None = None
         """What `failure` has told of that ends the run."""
-        self._log = Appender(run_dir.events)
+        self._log = Appender(run_dir.events_of(rank))
         self._commands = Tail(run_dir.commands)
         self._commands.read_all()  # what was asked of an earlier attempt is not asked of this one
         self._on_command = on_command

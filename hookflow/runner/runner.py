@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,7 +60,8 @@ class Runner:
         self.max_iters = section.max_iters or (section.max_epochs or 0) * self.iters_per_epoch
         self.val_every = section.validates
         self.validated_at = 0
-        self.rank = int(os.environ.get("RANK", "0"))
+        self.ranks = parts.ranks
+        self.rank = parts.ranks.rank
         self.iter = self.epoch = self.batch_idx = self.batches = self.batch_size = 0
         self.metrics: Mapping[str, float] = {}
         self.stage: Stage = "start"
@@ -76,11 +76,13 @@ class Runner:
         self._own = {point.name: point.offers[1:] for point in plan.own}
         self._recorder = recorder
         self._stop: Stop | None = None
-        self._now = share(run_dir.now)
+        self._now = share(run_dir.now_of(self.rank))
         self.at_hand: Any = None
         self.update = Update(self, self.optimizers)
         self.course = Course(self)
-        self.dispatcher = Dispatcher(plan, self.hooks, self, self.triggers, self.meter, self._now, self._hook_failed)
+        self.dispatcher = Dispatcher(
+            plan, self.hooks, self, self.triggers, self.meter, self._now, self._hook_failed, self.rank
+        )
         self.reach = self.dispatcher.fire
         self.batch_writers = self._each_batch() if self.accumulate > 1 else ()
         recorder.watch(self.meter, self)
