@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookflow.runner.checkpoint import CheckpointStore, Saved
 from hookflow.runner.recorder import Recorder
-from hookflow.runner.saving import GRACE, Saving, begin, on_host
+from hookflow.runner.saving import GRACE, HostCopy, Saving, begin
 from hookflow.runner.state import capture, check_storable
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ class Saver:
         self._recorder = recorder
         self._keep: int | None = None
         self._saving: Saving | None = None
+        given_away = any("checkpoint" in binding.takes for binding in run.plan.at("after_save_checkpoint"))
+        self._copy = HostCopy(reuse=not given_away)
 
     def ask(self, names: Iterable[str], moved: Mapping[str, int], keep: int | None) -> None:
         """Have the state saved at the next boundary; see `hookflow.hooks.run.Run.save_checkpoint`."""
@@ -62,7 +64,7 @@ class Saver:
         state = dict(run.before_cut or capture(run))
         run.reach("before_save_checkpoint", state)
         check_storable(state)
-        copied = on_host(state)
+        copied = self._copy.of(state)
         run.dispatcher.leave(entered)
         return copied
 

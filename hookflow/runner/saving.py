@@ -1,7 +1,7 @@
 """Saving beside the training: the state is copied into memory of its own, and another thread brings that to the disk.
 
 The training waits for the copy, and for the checkpoint before, if that is not on the disk yet: so there is never more
-than one copy.
+than one copy, and the memory of the last one serves the next.
 """
 
 from __future__ import annotations
@@ -71,40 +71,53 @@ def begin(
     return Saving(state, names, facts, ms, thread, outcome)
 
 
-def on_host(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a state in the host's memory; what shares its memory in the state does in the copy.
+class HostCopy:
+    """Copies a state into the host's memory: pinned where it comes from a GPU, so that it waits for the device once.
 
-    It waits for the device once, at the end.
+    Fresh memory costs more than the copy into it. So that of the last copy is written over by the next, tensor by
+    tensor of the same shape and kind; with `reuse` false every copy is its owner's to keep. Whatever the last copy was
+    made for must be done with it.
     """
-    copies: dict[Any, torch.Tensor] = {}
-    copied = {key: _copied(value, copies) for key, value in state.items()}
-    for device in {key[0] for key in copies if key[0].type == "cuda"}:
-        torch.cuda.synchronize(device)
-    return copied
 
+    def __init__(self, *, reuse: bool) -> None:
+        self._reuse = reuse
+        self._spare: dict[Any, list[torch.Tensor]] = {}
 
-def _copied(value: Any, copies: dict[Any, torch.Tensor]) -> Any:
-    if isinstance(value, torch.Tensor):
-        if value.layout != torch.strided:
-            return value.detach().to("cpu", copy=True)
-        storage = value.untyped_storage().data_ptr()
-        key = (value.device, storage, value.storage_offset(), value.shape, value.stride(), value.dtype)
-        if key not in copies:
-            copies[key] = _off_device(value.detach())
-        return copies[key]
-    if type(value) is dict:
-        return {key: _copied(item, copies) for key, item in value.items()}
-    if type(value) is OrderedDict:
-        new = OrderedDict((key, _copied(item, copies)) for key, item in value.items())
-        vars(new).update(copy.deepcopy(vars(value)))  # the versions that a state_dict carries
-        return new
-    if type(value) in (list, tuple):
-        return type(value)(_copied(item, copies) for item in value)
-    return copy.deepcopy(value)
+    def of(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a copy of a state; what is one tensor there is one in the copy."""
+        copies: dict[Any, torch.Tensor] = {}
+        taken: dict[Any, list[torch.Tensor]] = {}
+        copied = {key: self._copied(value, copies, taken) for key, value in state.items()}
+        for device in {key[0] for key in copies if key[0].type == "cuda"}:
+            torch.cuda.current_stream(device).synchronize()
+        if self._reuse:
+            self._spare = taken
+        return copied
 
+    def _copied(self, value: Any, copies: dict[Any, torch.Tensor], taken: dict[Any, list[torch.Tensor]]) -> Any:
+        if isinstance(value, torch.Tensor):
+            if value.layout != torch.strided:
+                return value.detach().to("cpu", copy=True)
+            storage = value.untyped_storage().data_ptr()
+            key = (value.device, storage, value.storage_offset(), value.shape, value.stride(), value.dtype)
+            if key not in copies:
+                memory = self._memory_for(value, taken)
+                copies[key] = memory.copy_(value.detach(), non_blocking=value.is_cuda)
+            return copies[key]
+        if type(value) is dict:
+            return {key: self._copied(item, copies, taken) for key, item in value.items()}
+        if type(value) is OrderedDict:
+            new = OrderedDict((key, self._copied(item, copies, taken)) for key, item in value.items())
+            vars(new).update(copy.deepcopy(vars(value)))  # the versions that a state_dict carries
+            return new
+        if type(value) in (list, tuple):
+            return type(value)(self._copied(item, copies, taken) for item in value)
+        return copy.deepcopy(value)
 
-def _off_device(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.device.type != "cuda":
-        return tensor.to("cpu", copy=True)
-    target = torch.empty_like(tensor, device="cpu", pin_memory=True)
-    return target.copy_(tensor, non_blocking=True)
+    def _memory_for(self, tensor: torch.Tensor, taken: dict[Any, list[torch.Tensor]]) -> torch.Tensor:
+        """Return host memory that lies as the tensor does: spare one, if there is."""
+        kind = (tensor.shape, tensor.stride(), tensor.dtype, tensor.is_cuda)
+        spare = self._spare.get(kind)
+        memory = spare.pop() if spare else torch.empty_like(tensor.detach(), device="cpu", pin_memory=tensor.is_cuda)
+        taken.setdefault(kind, []).append(memory)
+        return memory

@@ -20,10 +20,10 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner import checkpoint
 from hookflow.runner.checkpoint import CheckpointStore, read
 from hookflow.runner.manifest import EXCEPTION, MANIFEST, damage, read_manifest, standing
-from hookflow.runner.saving import on_host
+from hookflow.runner.saving import HostCopy
 from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training
-from tests.runner.same import assert_same_end
+from tests.runner.same import assert_same, assert_same_end
 from tests.runner.test_resume import EVERY_3, messages, strikes
 
 Train = Callable[..., int]
@@ -181,7 +181,7 @@ def test_a_copy_shares_nothing_with_the_run_and_inside_what_is_shared_there() ->
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     picture = torch.randn(1, 3, 2, 2).contiguous(memory_format=torch.channels_last)
     state = {"model": net.state_dict(), "again": dict(net.state_dict()), "picture": picture, "list": [(1, [2])]}
-    copied = on_host(state)
+    copied = HostCopy(reuse=True).of(state)
     with torch.no_grad():
         net[0].weight.zero_()
     state["list"][0][1].append(3)
@@ -190,3 +190,22 @@ def test_a_copy_shares_nothing_with_the_run_and_inside_what_is_shared_there() ->
     assert copied["model"]._metadata == net.state_dict()._metadata  # type: ignore[attr-defined]
     assert copied["picture"].stride() == picture.stride()
     assert copied["list"] == [(1, [2])]
+
+
+def test_a_copy_is_made_where_the_last_one_was() -> None:
+    net, copy = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 3)), HostCopy(reuse=True)
+    places = [
+        {tensor.data_ptr() for tensor in copy.of({"model": net.state_dict()})["model"].values()} for _ in range(3)
+    ]
+    assert len(places[0]) == 6
+    assert places[0] == places[1] == places[2]
+    net[0].weight.data = torch.ones(3, 2).T
+    other = copy.of({"model": net.state_dict(), "more": torch.ones(2, 2)})
+    assert_same(other["model"], net.state_dict())
+    assert len({tensor.data_ptr() for tensor in [*other["model"].values(), other["more"]]}) == 7
+
+
+def test_who_is_given_the_copy_may_keep_it(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', "hooks.checkpoint.args.keep=9")
+    assert train_here(run_dir) == 0
+    assert any("all are as they were written" in text for text in messages(run_dir))
