@@ -52,6 +52,10 @@ class Run(Protocol):
     """The run directory."""
 
     @property
+    def step_skipped(self) -> bool:
+        """At `after_train_iter`: whether this iteration has left a step out, as asked or for what was not finite."""
+
+    @property
     def optimizer(self) -> torch.optim.Optimizer:
         """The optimizer. Raises UserError where there are several: they stand in `optimizers`, by name."""
 

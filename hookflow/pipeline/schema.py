@@ -94,6 +94,20 @@ class RunSection(Section):
         """What the loop counts: "ep" or "it"."""
         return "it" if self.max_epochs is None else "ep"
 
+    @field_validator("deterministic")
+    @classmethod
+    def _nothing_chosen_by_its_speed(cls, deterministic: bool, info: ValidationInfo) -> bool:
+        if deterministic and info.data.get("compile") == "max-autotune":
+            raise ValueError('compile = "max-autotune" chooses kernels by their speed, which differs from run to run')
+        return deterministic
+
+    @field_validator("cudnn_benchmark")
+    @classmethod
+    def _nothing_tried_out(cls, cudnn_benchmark: bool, info: ValidationInfo) -> bool:
+        if cudnn_benchmark and info.data.get("deterministic"):
+            raise ValueError("a deterministic run tries nothing out; keep either deterministic or cudnn_benchmark")
+        return cudnn_benchmark
+
     @field_validator("max_iters")
     @classmethod
     def _one_length(cls, max_iters: int | None, info: ValidationInfo) -> int | None:

@@ -21,9 +21,11 @@ from hookflow.runner.changes import changed_hooks
 from hookflow.runner.checkpoint import CheckpointStore
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.device import describe
+from hookflow.runner.memory import told_if_full
 from hookflow.runner.ranks import Ranks
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.runner import Runner
+from hookflow.runner.settings import torch_settings
 from hookflow.runner.source import close
 
 
@@ -52,14 +54,15 @@ def carry_out(
         for change in changes:
             say(change.message, "warn")
         store.rewind(checkpoint)
-    parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks)
-    _record_start(recorder, plan, parts, checkpoint)
-    runner = Runner(parts, plan, run_dir, store, recorder, control)
-    try:
-        stop = runner.run(checkpoint, test=loaded.pipeline.run.test)
-    finally:
-        for source in parts.data.values():
-            close(source)
+    with told_if_full(loaded.pipeline), torch_settings(loaded.pipeline.run, say):
+        parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks)
+        _record_start(recorder, plan, parts, checkpoint)
+        runner = Runner(parts, plan, run_dir, store, recorder, control)
+        try:
+            stop = runner.run(checkpoint, test=loaded.pipeline.run.test)
+        finally:
+            for source in parts.data.values():
+                close(source)
     return stop or Stop("every iteration is done", "finished", 0, save=False)
 
 

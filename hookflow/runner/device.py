@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from hookflow.errors import Problem, UserError
+
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""The precisions in which the forward pass computes in 16 bits where it may, by autocast."""
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -27,8 +31,15 @@ def choose_device(wanted: str) -> torch.device:
     return device
 
 
-def choose_precision(wanted: str, device: torch.device) -> str:
-    """Return "bf16" or "fp32": "auto" takes bf16 where the hardware computes in it, since elsewhere it is slower."""
+def choose_precision(wanted: str, device: torch.device, say: Callable[..., None]) -> str:
+    """Return what is computed in: "fp32", "tf32", "bf16" or "fp16".
+
+    "auto" takes bf16 where the hardware computes in it, since elsewhere it is slower, and else fp32. `say` is told
+    where something else is computed in than was asked for.
+    """
+    if wanted == "tf32" and device.type != "cuda":
+        say(f'run.precision = "tf32" is for CUDA: on {device} this run computes in fp32', "warn")
+        return "fp32"
     if wanted != "auto":
         return wanted
     if device.type == "cuda":
@@ -44,7 +55,8 @@ def _cpu_has_bf16() -> bool:
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
     """Return what the forward pass runs in."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+    half = HALVES.get(precision)
+    return nullcontext() if half is None else torch.autocast(device.type, half)
 
 
 def describe(device: torch.device) -> str:

@@ -19,6 +19,7 @@ from hookflow.runner.checkpoint import CheckpointStore
 from hookflow.runner.control import Control
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.runner import Runner
+from hookflow.runner.settings import torch_settings
 from hookflow.runner.source import close
 
 Say = Callable[[str, str], None]
@@ -49,8 +50,15 @@ def judge(
         raise UserError(Problem(f"the pipeline has no [data.{split}]", Where(str(run_dir.pipeline))))
     base = Path(run_dir.describe()["base"])
     plan = compile_pipeline(loaded, base)
-    parts = build(loaded, plan, base, lambda text, level="info": say(text, level), [split])
-    with tempfile.TemporaryDirectory(prefix="hookflow-") as folder:
+
+    def tell(text: str, level: str = "info") -> None:
+        say(text, level)
+
+    with (
+        torch_settings(loaded.pipeline.run, tell),
+        tempfile.TemporaryDirectory(prefix="hookflow-") as folder,
+    ):
+        parts = build(loaded, plan, base, tell, [split])
         aside = RunDir(Path(folder))
         recorder = Recorder(aside, lambda command: None)
         recorder.start()

@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from hookflow.errors import Problem, Where, nearest
 from hookflow.graph.plan import Binding, Plan
+from hookflow.runner.compiling import hidden
 from hookflow.runner.dispatch import Due, Firing
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ def _register(run: Runner, firing: Firing, module: nn.Module) -> RemovableHandle
     def fire(module: nn.Module, *offered: Any) -> Any:
         return call(firing, (run, module, *offered)) if run.stage == "train" else None
 
+    if run.compile:
+        fire = hidden(fire)
     match here.point:
         case "forward_pre" if with_kwargs:
             return module.register_forward_pre_hook(fire, with_kwargs=True)

@@ -1,0 +1,79 @@
+"""Networks compiled by `torch.compile`, in place, and hooks in them that were added too late for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookflow.errors import Problem, UserError, Where
+
+HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+"""Where a module keeps its hooks, which `torch.compile` looks at once: when it first meets the module."""
+
+WITHOUT = "take run.compile out"
+COMPILERS = {"c": ("C", "CC", ("gcc", "clang")), "c++": ("C++", "CXX", ("g++", "clang++"))}
+"""What PyTorch's compilers build with, on CUDA and elsewhere: the variable that names it, and what is looked for."""
+
+
+def check_compiler(device: torch.device, where: Where) -> None:
+    """Raise UserError when nothing here could compile for the device; `where` is where that is asked for."""
+    if device.type == "cuda" and find_spec("triton") is None:
+        raise UserError(Problem("run.compile needs Triton on CUDA, which is not installed", where, WITHOUT))
+    language, variable, known = COMPILERS["c" if device.type == "cuda" else "c++"]
+    if not any(shutil.which(name) for name in (os.environ.get(variable, ""), *known)):
+        said = f"run.compile needs a {language} compiler, and there is none here"
+        raise UserError(Problem(said, where, f"install {known[0]} (or name one in {variable}), or {WITHOUT}"))
+
+
+class Compiled:
+    """The networks of a run, compiled. Their parameters keep their names.
+
+    Module hooks that are there at the first call are compiled along; `look` tells of those that have come since, which
+    never fire, and of a `forward` that has been replaced, which is not called.
+    """
+
+    def __init__(self, models: Mapping[str, nn.Module], mode: bool | str, say: Callable[..., None]) -> None:
+        self._models = models
+        self._say = say
+        self._seen: dict[str, tuple[Any, ...]] = {}
+        self._told = False
+        for model in models.values():
+            model.compile(mode=None if mode is True else mode)
+        say("the network is compiled: its first iterations take much longer, here and when a batch has another shape")
+
+    def look(self) -> None:
+        """Say, once in a run, which modules have been changed since the first look."""
+        now = {name: _changeable(module) for name, module in self._modules()}
+        changed = [name or "the network itself" for name, what in now.items() if self._seen.get(name, what) != what]
+        self._seen = self._seen or now
+        if changed and not self._told:
+            self._told = True
+            self._say(
+                f"a hook or a forward was put into {', '.join(changed[:3])}{', …' if len(changed) > 3 else ''} after "
+                "the network was compiled: it is never called. Register it as a hook of the pipeline (at forward_pre, "
+                f"forward, …), or by before_train; or {WITHOUT}",
+                "warn",
+            )
+
+    def _modules(self) -> Iterable[tuple[str, nn.Module]]:
+        several = len(self._models) > 1
+        for name, model in self._models.items():
+            for path, module in model.named_modules():
+                yield (f"{name}.{path}".rstrip(".") if several else path), module
+
+
+def _changeable(module: nn.Module) -> tuple[Any, ...]:
+    """Return what must not change in a module once it is compiled."""
+    return (*(tuple(getattr(module, kind)) for kind in HOOKS), module.__dict__.get("forward"))
+
+
+def hidden(fire: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that compiled code calls as it is: nothing is compiled of it, and of nothing that it calls."""
+    called: Callable[..., Any] = torch.compiler.disable(fire)  # type: ignore[no-untyped-call]
+    return called

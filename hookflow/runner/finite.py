@@ -1,0 +1,156 @@
+"""Steps from gradients that are not finite are not taken: where float16 is beyond its range, or `on_nan = "skip"`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hookflow.graph.plan import Plan
+from hookflow.runner.to_host import ToHost
+
+if TYPE_CHECKING:
+    from hookflow.runner.runner import Runner
+
+FIRST_SCALE = 2.0**16
+GROWTH, BACKOFF, INTERVAL = 2.0, 0.5, 2000
+"""How the scale of float16 moves: up after so many steps in a row, down at each that is left out. As in PyTorch."""
+
+
+class FiniteSteps:
+    """Looks at the gradients before each step, and has it left out when one of them is not finite.
+
+    With `scales` every loss is multiplied by a factor before its gradients are computed, so that small ones are not
+    lost in float16, and the gradients are divided by it before anybody uses them. With `skips_nan` the gradients of a
+    loss that is not finite are not finite either, whatever the network makes of it. All ranks decide alike.
+
+    `waits` says whether the host must know before a step whether it is taken: for an optimizer that cannot leave a
+    step out by itself, as PyTorch's fused ones can, and for hooks that fire after each step. On the CPU that is free.
+    """
+
+    def __init__(self, run: Runner, optimizers: Mapping[str, Optimizer], scales: bool, skips_nan: bool) -> None:
+        self._run = run
+        self._optimizers = optimizers
+        self._skips_nan = skips_nan
+        self._scale = torch.full((), FIRST_SCALE if scales else 1.0, device=run.device)
+        self._scales = scales
+        self._growth = torch.zeros((), dtype=torch.int32, device=run.device)
+        self._found = torch.zeros((), device=run.device)
+        self._left_out = torch.zeros((), device=run.device)
+        self._told = 0
+        self._counts: ToHost[int] = ToHost()
+        self._began: set[str] = set()
+        self._reason = why_the_host_looks(run.plan, optimizers)
+        self.waits = run.device.type != "cuda" or bool(self._reason)
+
+    def announce(self) -> None:
+        """Say what it costs, where it costs anything."""
+        if self.waits and self._run.device.type == "cuda":
+            said = f"the training waits for the device before each step, to see whether to take it: {self._reason}"
+            self._run.say(said, "warn")
+
+    def seed(self, loss: Tensor, share: float) -> Tensor:
+        """Return the gradient that the backward pass of a loss begins with, when it counts by `share`."""
+        seed = self._scale * share
+        if self._skips_nan:
+            seed = torch.where(loss.detach().isfinite(), seed, torch.nan)
+        return seed.to(loss.dtype)
+
+    @torch.no_grad()
+    def found(self, names: tuple[str, ...]) -> Tensor:
+        """Divide the gradients of these optimizers by the scale; return 1 if one of them is not finite, else 0."""
+        found = torch.zeros((), device=self._run.device)
+        inverse = self._scale.double().reciprocal().float() if self._scales else self._scale
+        for alike in _by_dtype(gradient for name in names for gradient in _gradients(self._optimizers[name])):
+            torch._amp_foreach_non_finite_check_and_unscale_(alike, found, inverse)
+        if self._run.ranks.world > 1:
+            torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
+        self._found = torch.maximum(self._found, found)
+        self._left_out = self._left_out + found
+        return found
+
+    def refuses(self, names: tuple[str, ...], found: Tensor) -> bool:
+        """Return whether the host knows that the step of these optimizers is not taken."""
+        # A fused SGD whose very first step is left out would go on with whatever lay in memory as its momentum.
+        if not self.waits and self._began.issuperset(names):
+            self._counts.send(self._left_out, self._run.iter + 1)
+            return False
+        refused = bool(found)
+        if refused:
+            self._counts.send(self._left_out, self._run.iter + 1)
+        else:
+            self._began.update(names)
+        return refused
+
+    def step(self, optimizer: Optimizer, found: Tensor) -> None:
+        """Let an optimizer step, unless it is one that sees by itself that it must not."""
+        if self.waits:
+            optimizer.step()
+            return
+        optimizer.found_inf = found  # type: ignore[attr-defined]
+        optimizer.step()
+        del optimizer.found_inf  # type: ignore[attr-defined]
+
+    def move_scale(self) -> None:
+        """Move the scale of the losses; for when no gradients are left that were computed with the present one."""
+        if self._scales:
+            torch._amp_update_scale_(self._scale, self._growth, self._found, GROWTH, BACKOFF, INTERVAL)
+            self._found = torch.zeros_like(self._found)
+
+    def tell(self, wait: bool = False) -> None:
+        """Log how many steps have been left out, and say so of the 1st, the 10th, the 100th, and so on."""
+        for count, it in self._counts.arrived(wait):
+            total = int(count)
+            if total > self._told:
+                self._run.log("skipped_steps", total)
+                if not self._told or len(str(total)) > len(str(self._told)):
+                    usual = self._scales and total == 1
+                    self._run.say(self._words(total, it), "info" if usual else "warn")
+                self._told = total
+
+    def _words(self, total: int, it: int) -> str:
+        so_far = "" if total == 1 else f"; {total} so far"
+        said = f"iteration {it} takes no step: a gradient is not finite{so_far}"
+        return f"{said} (float16; its scale is halved, as is usual in the beginning)" if self._scales else said
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the scale, the steps in a row that it has held, and the number of steps left out."""
+        return {"scale": self._scale, "growth": self._growth, "left_out": self._left_out}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take back what `state_dict` returned, of a run that may have been in another precision."""
+        if self._scales and float(state["scale"]) != 1.0:
+            self._scale.copy_(state["scale"])
+            self._growth.copy_(state["growth"])
+        self._left_out = state["left_out"].to(self._run.device)
+        self._told = int(self._left_out)
+
+
+def why_the_host_looks(plan: Plan, optimizers: Mapping[str, Optimizer]) -> str:
+    """Return what makes the host look at the gradients before each step; an empty string when nothing does."""
+    for optimizer in optimizers.values():
+        if not getattr(optimizer, "_step_supports_amp_scaling", False):
+            return f"this {type(optimizer).__name__} cannot leave one out by itself, as one with fused = true can"
+    for binding in plan.at("after_optimizer_step"):
+        return f'the hook "{binding.hook}" is to fire only after a step that is taken'
+    return ""
+
+
+def _gradients(optimizer: Optimizer) -> Iterator[Tensor]:
+    """Yield the gradients of an optimizer's parameters: of sparse ones the values, of sharded ones this rank's."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            gradient = parameter.grad
+            if gradient is not None:
+                gradient = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+                yield gradient._values() if gradient.is_sparse else gradient
+
+
+def _by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
+    alike: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        alike.setdefault(tensor.dtype, []).append(tensor)
+    return alike.values()

@@ -1,0 +1,57 @@
+"""What becomes of a run whose loss is not finite, where that is to end it: `run.on_nan = "raise"`."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import NamedTuple
+
+from torch import Tensor
+
+from hookflow.runner.to_host import ToHost
+
+
+class NonFiniteLossError(ArithmeticError):
+    """A loss was NaN or infinite."""
+
+
+class Place(NamedTuple):
+    """Where in the training a loss was computed: iterations and epochs that were done, and the batch of the epoch."""
+
+    it: int
+    ep: int
+    batch: int
+
+
+class Losses:
+    """The losses of a training: each is looked at as soon as the host has it, without waiting for the device.
+
+    So on CUDA a loss that is not finite ends the run an iteration or so later; `settle` is for those moments when it
+    must be certain that there was none.
+    """
+
+    def __init__(self) -> None:
+        self._sent: ToHost[Place] = ToHost()
+
+    def watch(self, loss: Tensor, place: Place) -> None:
+        """Take a loss. Raises NonFiniteLossError when this one, or one before it, is known not to be finite."""
+        self._sent.send(loss, place)
+        self._look(wait=False)
+
+    def settle(self) -> None:
+        """Wait for every loss that has been taken. Raises NonFiniteLossError when one is not finite."""
+        self._look(wait=True)
+
+    def _look(self, wait: bool) -> None:
+        for value, place in self._sent.arrived(wait):
+            if not isfinite(value):
+                raise NonFiniteLossError(_words(value, place))
+
+
+def _words(value: float, place: Place) -> str:
+    number = "NaN" if value != value else "infinite"
+    return (
+        f"the loss is {number} in iteration {place.it + 1} (epoch {place.ep + 1}, batch {place.batch + 1}). "
+        "Lower the learning rate, bound the gradients (the hook grad_clip), compute with a wider range "
+        '(run.precision = "bf16" or "fp32"), or leave such steps out: run.on_nan = "skip". '
+        "The checkpoints are from before it."
+    )

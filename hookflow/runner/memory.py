@@ -1,0 +1,89 @@
+"""What is said, and what is let go of, when the memory is full."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from hookflow.pipeline.schema import Pipeline
+
+if TYPE_CHECKING:
+    from hookflow.runner.runner import Runner
+
+
+class OutOfMemoryError(RuntimeError):
+    """The memory of the device, or of this machine, does not hold what the run needs."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Say whether an exception means that there was no memory left: the device's, or this machine's."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # the CPU's has no type
+
+
+@contextmanager
+def told_if_full(pipeline: Pipeline) -> Iterator[None]:
+    """Raise OutOfMemoryError, which says what to change in the pipeline, from whatever says that the memory is full."""
+    try:
+        yield
+    except Exception as error:
+        if not is_full(error):
+            raise
+        raise OutOfMemoryError(advice(pipeline, error)) from error
+
+
+def advice(pipeline: Pipeline, error: BaseException) -> str:
+    """Return what fits less into memory, with the pipeline's own numbers, one line each."""
+    run = pipeline.run
+    cuda = isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    lines = [f"the memory is full: {_held() if cuda else str(error) or 'no more could be had'}", "What takes less:"]
+    if (size := batch_size(pipeline)) and size > 1:
+        smaller = -(-size // 2)
+        more = run.accumulate * 2
+        lines.append(
+            f"- batch_size = {smaller} (now {size}) with run.accumulate = {more} (now {run.accumulate}): the same "
+            "gradients, but for batch norm"
+        )
+    if cuda and run.precision in ("fp32", "tf32"):
+        lines.append(f'- run.precision = "bf16" (now "{run.precision}"): half the memory for most of the activations')
+    if pipeline.data.train is not None and (loader := pipeline.data.train.loader) and loader.on_device:
+        lines.append("- on_device = false: the data set stays in this machine's memory")
+    lines.append("- torch.utils.checkpoint in the model: activations are computed again instead of kept")
+    lines.append("The checkpoints that stand are whole: `hookflow run --resume` goes on from the newest.")
+    return "\n".join(lines)
+
+
+def batch_size(pipeline: Pipeline) -> int | None:
+    """Return the batch size of the training, where the pipeline says it."""
+    data = pipeline.data.train
+    if data is None:
+        return None
+    if data.loader is not None:
+        return data.loader.batch_size
+    size = data.args.get("batch_size") if isinstance(data.args, Mapping) else None
+    return size if isinstance(size, int) else None
+
+
+def _held() -> str:
+    free, total = torch.cuda.mem_get_info()
+    held, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+    return (
+        f"at most {held / 2**30:.2f} GiB were in tensors, {reserved / 2**30:.2f} GiB reserved by PyTorch; "
+        f"{free / 2**30:.2f} of the device's {total / 2**30:.2f} GiB are free"
+    )
+
+
+def let_go(run: Runner, error: BaseException) -> None:
+    """Free what the iteration held, so that hooks which fire at the end of the run find some memory again.
+
+    That is the gradients, and what lies in the frames that the exception has come through: batch and activations.
+    """
+    traceback.clear_frames(error.__traceback__)
+    run.update.drop()
+    if run.device.type == "cuda":
+        torch.cuda.empty_cache()

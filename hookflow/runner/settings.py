@@ -1,0 +1,83 @@
+"""What PyTorch keeps for the whole process, set as a run's file says, and put back when the run has ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from hookflow.pipeline.schema import RunSection
+
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+
+ONLY_HERE = (
+    "deterministic: the same bits come out on this machine, with this version of PyTorch and as many threads; what "
+    "your own code takes from the clock, from files or from kernels of its own is not covered"
+)
+
+
+class NondeterministicError(RuntimeError):
+    """An operation has no form that gives the same bits each time, and the run is to have no others."""
+
+
+@contextmanager
+def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[None]:
+    """Set threads, determinism, cuDNN's search and the precision of float32 on CUDA; `say` takes lines for people.
+
+    To be entered before anything is computed on CUDA. Raises NondeterministicError, from what PyTorch has raised,
+    when the run is deterministic and an operation cannot be.
+    """
+    with ExitStack() as put_back:
+        if section.threads is not None:
+            put_back.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(section.threads)
+        _set(put_back, torch.backends.cudnn, "benchmark", section.cudnn_benchmark)
+        if section.precision in ("fp32", "tf32"):
+            _set_float32(put_back, section.precision == "tf32")
+        if section.deterministic:
+            say(ONLY_HERE)
+            _set_deterministic(put_back)
+        try:
+            yield
+        except RuntimeError as error:
+            if section.deterministic and "use_deterministic_algorithms" in str(error):
+                raise NondeterministicError(_words(error)) from error
+            raise
+
+
+def _set(put_back: ExitStack, owner: Any, name: str, value: object) -> None:
+    put_back.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, value)
+
+
+def _set_float32(put_back: ExitStack, tf32: bool) -> None:
+    """Let CUDA multiply float32 as such or as TF32. PyTorch's default is TF32 in convolutions and nowhere else."""
+    if hasattr(torch.backends.cudnn, "conv"):
+        for owner in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
+            _set(put_back, owner, "fp32_precision", "tf32" if tf32 else "ieee")
+    else:  # before PyTorch 2.9
+        for owner in (torch.backends.cuda.matmul, torch.backends.cudnn):
+            _set(put_back, owner, "allow_tf32", tf32)
+
+
+def _set_deterministic(put_back: ExitStack) -> None:
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    put_back.callback(torch.use_deterministic_algorithms, before[0], warn_only=before[1])
+    torch.use_deterministic_algorithms(True)
+    _set(put_back, torch.backends.cudnn, "deterministic", True)
+    _set(put_back, torch.utils.deterministic, "fill_uninitialized_memory", True)
+    if CUBLAS not in os.environ:
+        os.environ[CUBLAS] = ":4096:8"  # read when cuBLAS is first used
+        put_back.callback(os.environ.pop, CUBLAS, None)
+
+
+def _words(error: RuntimeError) -> str:
+    """Return what PyTorch says, without its advice for who calls it from Python."""
+    what = str(error).split(", but you set", 1)[0].split(". You can turn off determinism", 1)[0]
+    return (
+        f"{what.rstrip('.')}. Replace what computes it in the model or the task (the traceback says where), or take "
+        "run.deterministic out of the pipeline"
+    )
