@@ -28,6 +28,7 @@ class Course:
         self.offered: list[Any] = []
         self.skips_batch = False
         self.epoch_ends = False
+        self.wants_epoch_to_end = False
 
     def replace_batch(self, batch: Any) -> None:
         self._may("replace_batch", "batch", WITH_A_BATCH)
@@ -45,9 +46,14 @@ class Course:
     def stop_epoch(self, reason: str) -> None:
         points = self._run.plan.points
         self._may("stop_epoch", "course", [point.name for point in points if points.in_iteration(point.name)])
-        if not self.epoch_ends:
-            self.epoch_ends = True
+        if not self.epoch_ends and not self.wants_epoch_to_end:
             self._run.say(f"epoch {self._run.epoch + 1} ends early: {reason}")
+            self.wants_epoch_to_end = self._run.ranks.world > 1
+            self.epoch_ends = not self.wants_epoch_to_end  # alone, it need agree with nobody
+
+    def end_epoch(self) -> None:
+        """Let the epoch end, as all ranks have agreed."""
+        self.epoch_ends, self.wants_epoch_to_end = True, False
 
     def may_stop(self) -> None:
         """Raise UserError where `run.stop` is called by who may not, or too late."""

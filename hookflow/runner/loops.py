@@ -29,13 +29,14 @@ def train(run: Runner) -> None:
     run.stage = "train"
     run.reach("before_train")
     run.control.begin()
+    run.boundary.heed_stops()
     if run.validation_due:
         _validate(run)
-        run.boundary()
+        run.boundary.cross(wait=True)
     while not run.stopping and (run.epoch_is_over or not run.finished):
         _epoch(run)
     run.reach("after_train")
-    run.boundary()
+    run.boundary.cross(wait=True)
 
 
 def _epoch(run: Runner) -> None:
@@ -60,7 +61,7 @@ def _epoch(run: Runner) -> None:
     run.reach("after_train_epoch")
     if _validates_after_epoch(run):
         _validate(run)
-    run.boundary()
+    run.boundary.cross(wait=True)
 
 
 def _iterations(run: Runner) -> None:
@@ -69,9 +70,9 @@ def _iterations(run: Runner) -> None:
     run.meter.restart()
     while True:
         _iteration(run, batches)
-        if _validates_after_iteration(run):
+        if validates := _validates_after_iteration(run):
             _validate(run)
-        run.boundary()
+        run.boundary.cross(wait=validates)
         if run.stopping or run.finished or run.epoch_is_over:
             return
 
@@ -258,6 +259,6 @@ def _means(run: Runner, split: Literal["val", "test"]) -> dict[str, float] | Non
             sums[name] = sums.get(name, 0.0) + value * run.batch_size
             seen[name] = seen.get(name, 0) + run.batch_size
         run.reach(f"after_{split}_iter", batch, index, outputs)
-        if run.control.stop is not None:
+        if run.boundary.cuts_short():
             return None
     return {name: float(total) / max(seen[name], 1) for name, total in sums.items()}

@@ -16,6 +16,8 @@ from hookflow.events.records import Stage
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Plan
 from hookflow.runner import loops
+from hookflow.runner.agreement import ALONE, Agreement
+from hookflow.runner.boundary import Boundary
 from hookflow.runner.build import Parts
 from hookflow.runner.checkpoint import NOTHING, CheckpointStore, read
 from hookflow.runner.contract import Named, scalar, steps_itself
@@ -39,7 +41,14 @@ class Runner:
     """One execution of a plan. What hooks may lean on is told in `hookflow.hooks.run.Run`."""
 
     def __init__(
-        self, parts: Parts, plan: Plan, run_dir: RunDir, store: CheckpointStore, recorder: Recorder, control: Control
+        self,
+        parts: Parts,
+        plan: Plan,
+        run_dir: RunDir,
+        store: CheckpointStore,
+        recorder: Recorder,
+        control: Control,
+        agreement: Agreement = ALONE,
     ) -> None:
         self.plan = plan
         self.model: nn.Module = parts.model
@@ -61,6 +70,8 @@ class Runner:
         self.val_every = section.validates
         self.validated_at = 0
         self.ranks = parts.ranks
+        self.agreement = agreement
+        self.seconds = agreement.seconds
         self.rank = parts.ranks.rank
         self.iter = self.epoch = self.batch_idx = self.batches = self.batch_size = 0
         self.metrics: Mapping[str, float] = {}
@@ -75,7 +86,7 @@ class Runner:
         self.triggers = make_triggers(plan, self, self.scalars.condition)
         self._own = {point.name: point.offers[1:] for point in plan.own}
         self._recorder = recorder
-        self._stop: Stop | None = None
+        self.boundary = Boundary(self, control, agreement)
         self._now = share(run_dir.now_of(self.rank))
         self.at_hand: Any = None
         self.update = Update(self, self.optimizers)
@@ -99,13 +110,13 @@ class Runner:
             loops.train(self)
             if test and not self.stopping:
                 loops.evaluate(self, "test")
-                self.boundary()
+                self.boundary.cross(wait=True)
             self.saver.save_the_rest()
         for line in self.scalars.complaints():
             self.say(line, "warn")
         if asked := self.saver.asked:
             self.say(f"a checkpoint ({', '.join(asked)}) was asked for when it was too late to save one", "warn")
-        return self._stop
+        return self.boundary.stop
 
     def judge(self, checkpoint: Path, split: Literal["val", "test"]) -> Mapping[str, float]:
         """Validate or test what a checkpoint holds, and return the metrics; nothing is trained, and nothing saved.
@@ -177,7 +188,7 @@ class Runner:
     def stop(self, reason: str) -> None:
         """End the training at the next boundary: after this iteration, or after this epoch's validation."""
         self.course.may_stop()
-        self._stop = self._stop or Stop(reason, "finished", 0, save=False)
+        self.boundary.ask_to_stop(reason)
 
     def stop_epoch(self, reason: str) -> None:
         """End the epoch after this iteration, as if the data were at their end."""
@@ -275,7 +286,7 @@ class Runner:
     @property
     def stopping(self) -> bool:
         """Whether the run ends at the next boundary."""
-        return self._stop is not None
+        return self.boundary.stop is not None
 
     def save_checkpoint(self, *names: str, moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
         """Save the state at the next boundary, to go by `names` ("last" if there are none).
@@ -293,57 +304,6 @@ class Runner:
             hint = nearest(name, self.metrics) or f"there are {', '.join(self.metrics) or 'none yet'}"
             raise UserError(Problem(f'there is no metric "{name}"', hint=hint))
         return self.metrics[name]
-
-    # What happens between iterations, where nothing is half done.
-
-    def boundary(self) -> None:
-        """Do what has been asked for since the last boundary: commands first, then a stop, then a checkpoint."""
-        if self.control.asks:
-            self._obey()
-        stop = self.control.stop
-        if stop is not None and stop is not self._stop:
-            self._stop_with(stop)
-            self.say(f"{stop.reason}: stopping after iteration {self.iter}", "warn")
-        if self.saver.has_written:
-            self.saver.tell()
-        if self.saver.asked:
-            self.saver.save()
-
-    def _stop_with(self, stop: Stop) -> None:
-        self._stop = stop
-        if stop.save:
-            self.save_checkpoint("last")
-
-    def _obey(self) -> None:
-        """Carry out the commands that have come, and answer each. A pause lasts until one comes that ends it."""
-        before = self.stage
-        with self.meter.aside():
-            while self.control.asks or (self.stage == "paused" and self.control.stop is None):
-                if self.control.asks:
-                    self._carry_out(self.control.asks.popleft())
-                elif self.saver.has_written:
-                    self.saver.tell()
-                else:
-                    self.control.arrived.clear()
-                    self.control.arrived.wait(0.5)
-        self.stage = before
-
-    def _carry_out(self, ask: Mapping[str, Any]) -> None:
-        note, command = "", ask.get("cmd")
-        match command:
-            case "pause":
-                self.stage = "paused"
-            case "resume":
-                self.stage = "train"
-            case "checkpoint":
-                self.save_checkpoint("last")
-                self.saver.save()
-            case "stop":
-                self.stage = "train"
-                self._stop_with(Stop(f"stopped by {ask.get('by', 'somebody')}", "stopped", 0, save=True))
-            case _:
-                note = f"there is no command {command!r}"
-        self.record("ack", id=ask.get("id", ""), cmd=command, asked=ask.get("t", 0.0), ok=not note, note=note)
 
     def _ended_by(self, error: BaseException) -> None:
         """Fire what fires when something has raised; after a second signal, nothing is saved any more."""

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hookflow.runner.checkpoint import CheckpointStore, Saved
+from hookflow.runner.checkpoint import NOTHING, CheckpointStore, Saved
+from hookflow.runner.gather import whole
 from hookflow.runner.recorder import Recorder
-from hookflow.runner.saving import GRACE, HostCopy, Saving, begin
+from hookflow.runner.saving import GRACE, HostCopy, NotSavedError, Saving, begin
 from hookflow.runner.state import capture, check_storable
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Saver:
         given_away = any("checkpoint" in binding.takes for binding in run.plan.at("after_save_checkpoint"))
         self._copy = HostCopy(reuse=not given_away)
 
-    def ask(self, names: Iterable[str], moved: Mapping[str, int], keep: int | None) -> None:
+    def ask(self, names: Iterable[str], moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
         """Have the state saved at the next boundary; see `hookflow.hooks.run.Run.save_checkpoint`."""
         self.asked.update(moved)
         self.asked.update(dict.fromkeys(names))
@@ -46,25 +47,39 @@ class Saver:
         self.tell()
         began = time.perf_counter()
         before, run.stage = run.stage, "save"
-        asked, self.asked = self.asked, {}
-        keep, self._keep = self._keep, None
+        asked, keep = self._asked_by_all()
         moved = {name: it for name, it in asked.items() if it is not None}
         names = [name for name in asked if name not in moved]
         with run.meter.aside():
             state = self._copied()
             facts = self._facts(state)
-            write = partial(self._write, state, names, facts, moved, keep)
-            self._saving = begin(write, state, names, facts, (time.perf_counter() - began) * 1e3)
+            saving = Saving(state, names, facts, (time.perf_counter() - began) * 1e3)
+            self._saving = saving if run.rank else begin(saving, partial(self._write, saving, moved, keep))
         run.stage = before
 
+    def _asked_by_all(self) -> tuple[dict[str, int | None], int | None]:
+        """Return the names to save by, and how many checkpoints to keep, as all ranks want it, and forget them."""
+        asked: dict[str, int | None] = {}
+        keeps: list[int] = []
+        for names, keep in self._run.agreement.gather((self.asked, self._keep)):
+            asked.update(names)
+            keeps += [keep] if keep is not None else []
+        self.asked, self._keep = {}, None
+        return asked, max(keeps, default=None)
+
     def _copied(self) -> dict[str, Any]:
-        """Return the state in the host's memory. What hooks enter around a save is left once that is there."""
+        """Return the state in the host's memory. What hooks enter around a save is left once that is there.
+
+        Of several ranks the first one copies it, and with it what the others have of their own.
+        """
         run = self._run
         entered = run.dispatcher.entered
         state = dict(run.before_cut or capture(run))
         run.reach("before_save_checkpoint", state)
         check_storable(state)
-        copied = self._copy.of(state)
+        if run.ranks.world > 1:
+            state = whole(state, run.agreement)
+        copied = state if run.rank else self._copy.of(state)
         run.dispatcher.leave(entered)
         return copied
 
@@ -75,19 +90,13 @@ class Saver:
             "ep": run.epoch,
             "metrics": state["metrics"],
             "pipeline": run.plan.pipeline,
+            "world": run.ranks.world,
         }
 
-    def _write(
-        self,
-        state: Mapping[str, Any],
-        names: list[str],
-        facts: Mapping[str, Any],
-        moved: Mapping[str, int],
-        keep: int | None,
-    ) -> Saved:
+    def _write(self, saving: Saving, moved: Mapping[str, int], keep: int | None) -> Saved:
         """Bring a checkpoint to the disk, and remove those that it replaces. Another thread does this."""
         self._recorder.flush()  # what a checkpoint has behind it, the log must have too
-        saved = self._store.save(state, names, facts, moved)
+        saved = self._store.save(saving.state, saving.names, saving.facts, moved)
         if keep is not None:
             self._store.prune(keep)
         return saved
@@ -101,9 +110,11 @@ class Saver:
         before, run.stage = run.stage, "save"
         with run.meter.aside():
             try:
-                saved = saving.result()
+                saved = run.agreement.first(saving.result() if saving.thread else None)
             finally:
-                self._saving = None if saving.ended else saving  # a second signal may come while this waits
+                self._saving = saving if saving.thread and not saving.ended else None  # a signal may cut it short
+            if not isinstance(saved, Saved):
+                raise saved or NotSavedError("rank 0 has written no checkpoint")
             where = {
                 "it": saving.facts["it"],
                 "ep": saving.facts["ep"],
@@ -116,13 +127,13 @@ class Saver:
     def save_the_rest(self) -> None:
         """See to it that all is on the disk that has been asked for."""
         self.tell()
-        if self.asked:
+        if self._run.agreement.any(bool(self.asked)):
             self.save()
             self.tell()
 
     def tell_if_possible(self) -> None:
         """Do what `tell` does, in a run that has failed already."""
-        self._if_possible(self.tell)
+        self._if_possible(self.tell if self._run.ranks.world == 1 else self._wait)
 
     def save_after_error(self, error: BaseException) -> None:
         """Save what stands when something has raised; no run goes on from it."""
@@ -131,10 +142,17 @@ class Saver:
     def abandon(self) -> None:
         """Call off what is still being written: the run ends."""
         self._store.abandon()
-        if self._saving is not None:
+        if self._saving is not None and self._saving.thread:
             self._saving.thread.join(GRACE)
 
+    def _wait(self) -> None:
+        """Wait for the disk alone: the other ranks may have gone."""
+        if self._saving is not None and self._saving.thread and isinstance(failed := self._saving.result(), Exception):
+            raise failed
+
     def _save_after(self, error: BaseException) -> None:
+        if self._run.ranks.world > 1:
+            raise NotSavedError("that takes all ranks, and this one has raised")
         state = self._copied()
         facts = self._facts(state) | {"exception": f"{type(error).__name__}: {error}"}
         path = self._store.save_after_error(state, facts).path

@@ -11,7 +11,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,40 +35,38 @@ class Saving:
     facts: Mapping[str, Any]
     ms: float
     """How long the training has waited for it."""
-    thread: threading.Thread
-    outcome: Future[Saved]
+    thread: threading.Thread | None = None
+    """Who writes it: nobody here, on all ranks but the first."""
+    outcome: Future[Saved] = field(default_factory=Future)
 
     @property
     def ended(self) -> bool:
         return self.outcome.done()
 
-    def result(self) -> Saved:
-        """Wait for the write. Raises NotSavedError when it has failed."""
+    def result(self) -> Saved | NotSavedError:
+        """Wait for the write, and return what has become of it."""
         try:
             return self.outcome.result()
         except Exception as error:
-            raise NotSavedError(
-                f"the checkpoint of iteration {self.facts['it']} could not be saved: {error}"
-            ) from error
+            failed = NotSavedError(f"the checkpoint of iteration {self.facts['it']} could not be saved: {error}")
+            failed.__cause__ = error
+            return failed
 
 
-def begin(
-    write: Callable[[], Saved], state: dict[str, Any], names: list[str], facts: Mapping[str, Any], ms: float
-) -> Saving:
+def begin(saving: Saving, write: Callable[[], Saved]) -> Saving:
     """Call `write` in a thread. That is no reason for a process to live on."""
-    outcome: Future[Saved] = Future()
 
     def work() -> None:
         try:
             saved = write()
         except BaseException as error:
-            outcome.set_exception(error)
+            saving.outcome.set_exception(error)
         else:
-            outcome.set_result(saved)
+            saving.outcome.set_result(saved)
 
-    thread = threading.Thread(target=work, name="hookflow-checkpoint", daemon=True)
-    thread.start()
-    return Saving(state, names, facts, ms, thread, outcome)
+    saving.thread = threading.Thread(target=work, name="hookflow-checkpoint", daemon=True)
+    saving.thread.start()
+    return saving
 
 
 class HostCopy:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from hookflow.errors import Problem, UserError
+from hookflow.runner.gather import of_rank
 
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner
@@ -51,10 +52,13 @@ def capture(run: Runner, *, validation_due: bool = False) -> dict[str, Any]:
 
 
 def restore(run: Runner, state: dict[str, Any]) -> None:
-    """Put the state back. Hooks that the checkpoint does not know start anew, and the run says so.
+    """Put the state back, as it was on this rank. What the checkpoint does not know starts anew, and the run says so.
 
     Raises UserError when the checkpoint is that of another model or optimizer.
     """
+    if (before := 1 + len(state.get("ranks", []))) != run.ranks.world:
+        run.say(f"the checkpoint is one of {before} processes, and these are {run.ranks.world}: not to the bit", "warn")
+    state = of_rank(state, run.ranks)
     try:
         for name, model in run.models.items():
             model.load_state_dict(state[_key_of("model", name)])
@@ -84,7 +88,8 @@ def restore(run: Runner, state: dict[str, Any]) -> None:
     for split, data in run.data.items():
         if split in state["data"] and hasattr(data, "load_state_dict"):
             data.load_state_dict(state["data"][split])
-    set_random_state(state["random"], run.device)
+    if state["random"] is not None:
+        set_random_state(state["random"], run.device)
 
 
 def _restore_hooks(run: Runner, saved: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ between. A multiple at which the condition does not hold is spent: the next chan
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -28,6 +27,9 @@ class Progress(Protocol):
     max_iters: int
     iters_per_epoch: int
 
+    def seconds(self) -> float:
+        """Return a clock."""
+
 
 class Trigger:
     """One binding's trigger; call it at each visit of the point to learn whether the binding fires.
@@ -42,7 +44,7 @@ class Trigger:
         self._holds = holds
         self._before = point.ahead
         self._unit = point.unit
-        self._began = time.monotonic()
+        self._began = run.seconds()
         self._visits = 0
         self.last = -1 if self._before else 0
         written = binding.trigger
@@ -94,7 +96,7 @@ class Trigger:
             case "%":
                 return lambda: 100 * run.iter / run.max_iters
             case "s":
-                return lambda: time.monotonic() - self._began
+                return lambda: run.seconds() - self._began
             case _:
                 return lambda: self._visits - self._before
 

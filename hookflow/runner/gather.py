@@ -1,0 +1,80 @@
+"""From what each rank has of a run's state to the whole of it, as one checkpoint holds it for all; and back.
+
+The weights are the same on every rank, or each has its share of them: then they are gathered. Hooks fire in lockstep,
+so what they remember is taken to be the same, too, unless a look at it says otherwise. Random generators, the place in
+the data, gradients that no step has used yet and the latest numbers are each rank's own: those of rank 0 stand where
+they would if it had been alone, and those of the others under "ranks".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections import OrderedDict
+from typing import Any
+
+import torch
+
+from hookflow.runner.agreement import Agreement
+from hookflow.runner.ranks import Ranks
+
+OWN = ("random", "data", "gradients", "scalars")
+"""The entries of a state of which each rank has one of its own."""
+
+SMALL = 1024
+"""Elements of a tensor whose values are looked at; of a larger one only how it is made."""
+
+
+def whole(state: dict[str, Any], agreement: Agreement) -> dict[str, Any]:
+    """Return the state of all ranks, out of this one's; the first rank alone gets what the others have of their own.
+
+    All ranks must call it, and each waits for the others.
+    """
+    gathered: dict[str, Any] = _gathered(dict(state))
+    looks = agreement.gather({name: _look(hook) for name, hook in gathered["hooks"].items()})
+    alike = {name for name in looks[0] if all(look.get(name) == looks[0][name] for look in looks)}
+    mine = {key: gathered[key] for key in OWN}
+    mine["hooks"] = {name: hook for name, hook in gathered["hooks"].items() if name not in alike}
+    _, *others = agreement.gather(mine)
+    gathered["ranks"] = others if agreement.ranks.first else []
+    return gathered
+
+
+def of_rank(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
+    """Return the state as it was on this rank; on one that there was not, what rank 0 had, and None for "random"."""
+    others = state.get("ranks", [])
+    if ranks.first:
+        return state
+    if ranks.rank > len(others):
+        return state | {"random": None}
+    own = others[ranks.rank - 1]
+    return state | own | {"hooks": state["hooks"] | own["hooks"]}
+
+
+def _gathered(value: Any) -> Any:
+    """Return the value with every tensor whole that is shared out among the ranks."""
+    if isinstance(value, torch.Tensor):
+        return value.full_tensor() if hasattr(value, "full_tensor") else value  # a DTensor, whose import takes long
+    if type(value) is dict:
+        return {key: _gathered(item) for key, item in value.items()}
+    if type(value) is OrderedDict:
+        new = OrderedDict((key, _gathered(item)) for key, item in value.items())
+        vars(new).update(vars(value))
+        return new
+    if type(value) in (list, tuple):
+        return type(value)(_gathered(item) for item in value)
+    return value
+
+
+def _look(value: Any) -> str:
+    """Return what tells two states of a hook apart, for all but the values of large tensors."""
+    return hashlib.sha256(pickle.dumps(_plain(value))).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        values = value.tolist() if value.numel() <= SMALL else None
+        return "tensor", str(value.dtype), tuple(value.shape), values
+    if isinstance(value, dict):
+        return [(key, _plain(item)) for key, item in value.items()]
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
