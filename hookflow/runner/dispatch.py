@@ -93,7 +93,8 @@ class Dispatcher:
 
     def offer(self, point: str, everything: Sequence[Any]) -> None:
         """Do what `fire` does; `everything` is what the point offers, the run first, and hooks may change it."""
-        self._fire(self.firings(point), everything)
+        if firings := self._at.get(point):
+            self._fire(firings, everything)
 
     def _fire(self, firings: tuple[Firing, ...], everything: Sequence[Any]) -> None:
         now = self._now
