@@ -25,7 +25,7 @@ def checkpoints(
     Without `--verify` that is whether every file is there and has its size. One that was saved after an error is listed
     last: no run goes on from it.
 
-    Exits with 0 if all are whole, with 1 if one is damaged.
+    Exits with 0 if all are whole, with 1 if one cannot be used.
 
     Example: `hookflow checkpoints cifar --verify`
     """
@@ -83,5 +83,5 @@ def _row(one: dict[str, Any], clock: float, whole: str) -> tuple[str, ...]:
         metrics or "-",
         "-" if one["bytes"] is None else size(one["bytes"]),
         "-" if one["saved"] is None else age(clock - one["saved"]),
-        f"damaged: {one['damage']}" if one["damage"] else f"after {one['exception']}" if one["exception"] else whole,
+        f"unusable: {one['damage']}" if one["damage"] else f"after {one['exception']}" if one["exception"] else whole,
     )

@@ -142,7 +142,7 @@ class CheckpointStore:
                 self._remove(path)
 
     def newest_good(self) -> tuple[Path | None, list[str]]:
-        """Return the newest checkpoint that is whole, and a line on each damaged one that was passed over.
+        """Return the newest checkpoint that is whole, and a line on each that is not and was passed over.
 
         None when there are no checkpoints at all; raises UserError when there are, but none is whole.
         """
@@ -151,7 +151,7 @@ class CheckpointStore:
             wrong = damage(path)
             if not wrong:
                 return path, passed_over
-            passed_over.append(f"checkpoint {path.name} is damaged ({wrong}); taking the one before it")
+            passed_over.append(f"checkpoint {path.name} cannot be used ({wrong}); taking the one before it")
         if passed_over:
             hint = f"to start at the beginning, move {self.folder} away"
             raise UserError([Problem(line.partition(";")[0], hint=hint) for line in passed_over])
@@ -213,10 +213,10 @@ class CheckpointStore:
 def read(path: Path, device: torch.device) -> dict[str, Any]:
     """Return the state that `save` was given, with tensors of the weights on `device`.
 
-    Raises UserError when the checkpoint is damaged, or holds what would run code.
+    Raises UserError when the checkpoint is damaged, of another format, or holds what would run code.
     """
     if wrong := damage(path):
-        raise UserError(Problem(f"checkpoint {path} is damaged: {wrong}"))
+        raise UserError(Problem(f"checkpoint {path} cannot be used: {wrong}"))
     state = dict(read_tensors(path / TRAINING, torch.device("cpu")))
     for name in read_manifest(path)["files"]:
         if name.endswith(".pt") and name != TRAINING:

@@ -13,7 +13,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-VERSION = 3
+VERSION = 4
+"""Of the format. It goes up with every change of what a run needs to go on; no other version is read."""
 MANIFEST = "manifest.json"
 TRAINING = "training.pt"
 EXCEPTION = "exception-"
@@ -43,7 +44,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """Return what the checkpoint at `path` says of itself. Raises DamagedError when that cannot be."""
     try:
         manifest = json.loads((path / MANIFEST).read_text("utf-8"))
-        version, files = manifest["version"], manifest["files"]
+        version, files, author = manifest["version"], manifest["files"], manifest["hookflow"]
         whole = TRAINING in files and all(
             Path(name).name == name and isinstance(entry["bytes"], int) and isinstance(entry["sha256"], str)
             for name, entry in files.items()
@@ -55,7 +56,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError, AttributeError):
         raise DamagedError(f"{MANIFEST} is no manifest") from None
     if version != VERSION:
-        raise DamagedError(f"format version {version}, this hookflow reads {VERSION}")
+        raise DamagedError(f"hookflow {author} saved it in format {version}, this one reads format {VERSION} alone")
     if not whole:
         raise DamagedError(f"{MANIFEST} is no manifest")
     return dict(manifest)

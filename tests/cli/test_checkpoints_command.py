@@ -43,7 +43,7 @@ def test_a_flipped_byte_is_found_by_reading(trained: Path, tmp_path: Path) -> No
     assert hookflow("checkpoints", "toy", cwd=tmp_path).returncode == 0, "its size is right"
     done = hookflow("checkpoints", "toy", "--verify", cwd=tmp_path)
     assert done.returncode == 1
-    assert "damaged: model.pt is not what was written" in done.stdout.splitlines()[1]
+    assert "unusable: model.pt is not what was written" in done.stdout.splitlines()[1]
     assert done.stdout.splitlines()[2].endswith("verified")
 
 

@@ -74,7 +74,7 @@ def test_damaged_ones_make_room_and_do_not_count(store: CheckpointStore) -> None
 def test_checkpoints_none_of_which_is_whole_are_no_reason_to_begin_anew(store: CheckpointStore) -> None:
     for it in (1, 2):
         (save(store, it) / "model.pt").unlink()
-    with pytest.raises(UserError, match=r"it00000002 is damaged .*model.pt is missing"):
+    with pytest.raises(UserError, match=r"it00000002 cannot be used .*model.pt is missing"):
         store.newest_good()
 
 

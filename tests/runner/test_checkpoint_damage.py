@@ -59,7 +59,7 @@ def flip(path: Path) -> None:
         (lambda path: changed(path, files={}), "manifest.json is no manifest"),
         (lambda path: changed(path, files={TRAINING: {"bytes": 1}}), "manifest.json is no manifest"),
         (lambda path: changed(path, files={TRAINING: {}, "../x": {}}), "manifest.json is no manifest"),
-        (lambda path: changed(path, version=99), f"format version 99, this hookflow reads {VERSION}"),
+        (lambda path: changed(path, version=99), f"in format 99, this one reads format {VERSION} alone"),
     ],
 )
 def test_it_is_named_and_passed_over(store: CheckpointStore, harm: Callable[[Path], object], said: str) -> None:
@@ -70,7 +70,7 @@ def test_it_is_named_and_passed_over(store: CheckpointStore, harm: Callable[[Pat
     assert good == older
     assert len(passed_over) == 1
     assert said in passed_over[0]
-    with pytest.raises(UserError, match="is damaged"):
+    with pytest.raises(UserError, match="cannot be used"):
         read(newest, CPU)
 
 

@@ -94,7 +94,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over(new_run: NewRun, train_he
     damaged = newest / "model.pt"
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     assert train_here(run_dir, resume=True) == 0
-    assert any(f"{newest.name} is damaged" in text for text in messages(run_dir))
+    assert any(f"{newest.name} cannot be used" in text for text in messages(run_dir))
     assert any(f"resumed from {older.name}" in text for text in messages(run_dir))
     assert newest not in CheckpointStore(run_dir.checkpoints).all()[1:], "it makes room for whole ones"
 
