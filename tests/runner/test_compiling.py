@@ -1,0 +1,140 @@
+"""Compiled networks: the same training, hooks inside the network that still fire, and those that come too late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookflow.errors import UserError, Where
+from hookflow.events.rundir import RunDir
+from hookflow.runner import compiling
+from hookflow.runner.compiling import Compiled, check_compiler
+from hookflow.runner.launch import start
+from tests.conftest import NewRun, records
+from tests.runner.same import final_state
+
+Train = Callable[..., int]
+COMPILE = "run.compile=true"
+CPU = torch.device("cpu")
+
+pytestmark = [
+    # PyTorch's compiler warns of its own code: of deprecated parts, and of gradients that it looks for in vain.
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+]
+
+
+@pytest.fixture
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let networks be traced as ever, and run as they are: to compile them takes half a minute."""
+    compile_ = nn.Module.compile
+    torch.compiler.reset()
+
+    def in_no_time(self: nn.Module, *, mode: str | None) -> None:
+        assert mode is None
+        compile_(self, backend="eager")
+
+    monkeypatch.setattr(nn.Module, "compile", in_no_time)
+
+
+def messages(run_dir: RunDir) -> list[str]:
+    return [str(record["text"]) for record in records(run_dir, "message")]
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_compiled_network_trains_to_the_same_and_keeps_its_names(new_run: NewRun, train_here: Train) -> None:
+    plain, compiled = new_run("run.max_epochs=1"), new_run("run.max_epochs=1", COMPILE)
+    assert train_here(plain) == train_here(compiled) == 0
+    one, other = (final_state(run_dir)["model"] for run_dir in (plain, compiled))
+    assert one.keys() == other.keys()  # type: ignore[attr-defined]
+    for name, tensor in one.items():  # type: ignore[attr-defined]
+        assert torch.allclose(tensor, other[name]), name  # type: ignore[index]
+    assert [line for line in messages(compiled) if "compiled" in line] == [
+        "the network is compiled: its first iterations take much longer, here and when a batch has another shape"
+    ]
+
+
+@pytest.mark.usefixtures("quickly")
+def test_hooks_inside_a_compiled_network_fire(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    probes = f'hooks.probe={{use="./watchers.py:Probes", args={{file="{notes}"}}, modules=["head"]}}'
+    run_dir = new_run(probes, COMPILE, "run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    each = [f"{what} head {{}} train" for what in ("forward_pre", "forward", "full_backward_pre", "full_backward")]
+    assert notes.read_text().splitlines() == [line.format(it) for it in range(5) for line in each]
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_module_hook_that_comes_too_late_is_told_of_once(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(COMPILE, 'hooks.late={use="./upsets.py:Late"}')
+    assert train_here(run_dir) == 0
+    (said,) = (line for line in messages(run_dir) if "after the network was compiled" in line)
+    assert said.startswith("a hook or a forward was put into head after") and "before_train" in said
+
+
+def told(models: dict[str, nn.Module], change: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what is said after a change, by looks at the beginning and at the end of two epochs."""
+    said: list[str] = []
+    monkeypatch.setattr(nn.Module, "compile", lambda self, mode: None)
+    compiled = Compiled(models, True, lambda text, level="info": said.append(text))
+    compiled.look()
+    change()
+    compiled.look()
+    compiled.look()
+    return said[1:]
+
+
+def test_a_forward_that_is_replaced_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    models: dict[str, nn.Module] = {"one": nn.Linear(2, 2), "two": nn.Sequential(nn.Linear(2, 2))}
+    (said,) = told(models, lambda: setattr(models["two"], "forward", print), monkeypatch)
+    assert said.startswith("a hook or a forward was put into two after")
+    assert told(models, lambda: None, monkeypatch) == []
+    assert told({"model": nn.Linear(2, 2)}, lambda: torch.zeros(1), monkeypatch) == []
+
+
+def test_a_hook_taken_for_another_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(2, 2)
+    handle = model.register_forward_hook(lambda *args: None)
+
+    def swap() -> None:
+        handle.remove()
+        model.register_forward_hook(lambda *args: None)
+
+    (said,) = told({"model": model}, swap, monkeypatch)
+    assert "the network itself" in said
+
+
+def test_no_compiler_is_the_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
+    with pytest.raises(UserError, match=r"p\.toml:3:1.* a C\+\+ compiler.*\n.*install g\+\+"):
+        check_compiler(CPU, Where("p.toml", 3, 1))
+
+
+def test_no_triton_is_the_users_mistake_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="Triton"):
+        check_compiler(torch.device("cuda"), Where("p.toml", 3, 1))
+
+
+def test_the_compiler_is_looked_for_before_anything_is_trained(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling.shutil, "which", lambda name: None)  # type: ignore[attr-defined]
+    run_dir = new_run(COMPILE)
+    assert train_here(run_dir) == 2
+    assert "run.compile needs a C++ compiler" in str(records(run_dir, "end")[0]["reason"])
+
+
+@pytest.mark.long
+def test_it_is_compiled_for_real(new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    plain, compiled = new_run("run.max_epochs=1"), new_run("run.max_epochs=1", 'run.compile="default"')
+    assert start(plain).wait() == start(compiled).wait() == 0, compiled.output.read_text()
+    one, other = (final_state(run_dir)["model"] for run_dir in (plain, compiled))
+    for name, tensor in one.items():  # type: ignore[attr-defined]
+        assert torch.allclose(tensor, other[name], atol=1e-5), name  # type: ignore[index]

@@ -1,0 +1,191 @@
+"""Losses and gradients that are not finite: what ends the run, which steps are left out, and what hooks see of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import load
+from hookflow.runner.checkpoint import CheckpointStore, read
+from hookflow.runner.finite import why_the_host_looks
+from hookflow.runner.losses import Losses, NonFiniteLossError, Place
+from tests.conftest import TESTS, TOY, NewRun, records
+from tests.runner.same import assert_same, curve, final_state
+
+Train = Callable[..., int]
+ONE_EPOCH = "run.max_epochs=1"
+LOOKS = 'hooks.looks={use="./upsets.py:Looks"}'
+FUSED = "optimizer.args.fused=true"
+
+
+def upset(*batches: int, kind: str = "loss") -> str:
+    return f'task={{use="./upsets.py:Upset", args={{batches={list(batches)}, kind="{kind}"}}}}'
+
+
+def messages(run_dir: RunDir) -> list[str]:
+    return [str(record["text"]) for record in records(run_dir, "message")]
+
+
+def reason(run_dir: RunDir) -> str:
+    return str(records(run_dir, "end")[-1]["reason"])
+
+
+def skipped(run_dir: RunDir) -> list[float]:
+    return [value for (_, _, name), value in curve(run_dir).items() if name == "skipped_steps"]
+
+
+@pytest.mark.parametrize(("kind", "called"), [("loss", "NaN"), ("constant", "infinite")])
+def test_a_loss_that_is_not_finite_ends_the_run(new_run: NewRun, train_here: Train, kind: str, called: str) -> None:
+    tracer = 'hooks.asks={use="./watchers.py:Asks", args={point="after_train_iter"}}'
+    run_dir = new_run(ONE_EPOCH, upset(2, kind=kind), tracer)
+    assert train_here(run_dir) == 1
+    said = reason(run_dir)
+    assert f"the loss is {called} in iteration 3 (epoch 1, batch 3)" in said
+    assert 'run.on_nan = "skip"' in said and "grad_clip" in said
+    (error,) = records(run_dir, "error")
+    assert "test_" not in str(error["traceback"]) and "NonFiniteLossError" in str(error["traceback"])
+    state = read(CheckpointStore(run_dir.checkpoints).names()["mine"], torch.device("cpu"))
+    assert state["position"]["iter"] == 1 and all(tensor.isfinite().all() for tensor in state["model"].values())
+
+
+def test_hooks_hear_of_the_loss_that_ends_the_run(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(ONE_EPOCH, upset(2), 'hooks.tells={use="./watchers.py:tells", points=["on_exception"]}')
+    assert train_here(run_dir) == 1
+    assert "told" in messages(run_dir)
+
+
+def test_nobody_looks_where_it_is_ignored(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(ONE_EPOCH, upset(2), 'run.on_nan="ignore"', "hooks.clip.enabled=false")
+    assert train_here(run_dir) == 0, reason(run_dir)
+    weights = final_state(run_dir)["model"]["head.weight"]  # type: ignore[index]
+    assert weights.isnan().all()
+
+
+@pytest.mark.parametrize("kind", ["loss", "gradient", "constant"])
+def test_a_step_from_what_is_not_finite_is_left_out(new_run: NewRun, train_here: Train, kind: str) -> None:
+    run_dir = new_run(ONE_EPOCH, upset(2, kind=kind), 'run.on_nan="skip"', LOOKS)
+    assert train_here(run_dir) == 0, reason(run_dir)
+    lines = [line for line in messages(run_dir) if "weights" in line]
+    taken = ["1: in taken out skipped=False", "2: in taken out skipped=False", "3:  skipped=True"]
+    assert [line.split(" weights")[0] for line in lines][:3] == taken
+    weights = [line.split("weights=")[1] for line in lines]
+    assert len({*weights[1:3]}) == 1 and len({*weights}) == 4, "the third iteration changes nothing"
+    assert skipped(run_dir) == [1.0]
+    assert [line for line in messages(run_dir) if "no step" in line] == [
+        "iteration 3 takes no step: a gradient is not finite"
+    ]
+
+
+def test_a_group_of_batches_is_left_out_as_a_whole(new_run: NewRun, train_here: Train) -> None:
+    accumulate = ("run.accumulate=2", "hooks.accuracy.enabled=false", "hooks.early_stop.enabled=false")
+    off = ("hooks.checkpoint.args={}",)
+    run_dir = new_run(ONE_EPOCH, upset(2), 'run.on_nan="skip"', LOOKS, *accumulate, *off)
+    assert train_here(run_dir) == 0, reason(run_dir)
+    ends = [line.split(" weights")[0].split()[-1] for line in messages(run_dir) if "weights" in line]
+    assert ends == ["skipped=False", "skipped=True", "skipped=False"]
+
+
+def test_what_is_averaged_over_steps_knows_nothing_of_those_left_out(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(ONE_EPOCH, upset(1, 2), 'run.on_nan="skip"')
+    assert train_here(run_dir) == 0, reason(run_dir)
+    assert final_state(run_dir)["hooks"]["ema"] == {"updates": 3}  # type: ignore[index]
+
+
+def test_of_several_optimizers_the_one_alone_is_left_out(new_run: NewRun, train_here: Train) -> None:
+    gan = (TESTS / "gan.toml").read_text()
+    toy = TOY.read_text()
+    run_dir = new_run(
+        "run.max_epochs=1", 'run.on_nan="skip"', LOOKS, 'task.use="./upsets.py:UpsetAdversarial"', swap=(toy, gan)
+    )
+    assert train_here(run_dir) == 0, reason(run_dir)
+    seen = [line.split(" weights")[0] for line in messages(run_dir) if "weights" in line]
+    assert seen[:3] == [
+        "1: in taken out skipped=False",
+        "2: in taken out skipped=True",  # the generator's alone
+        "3: in taken out skipped=False",
+    ]
+
+
+def test_optimizers_that_decide_by_themselves_decide_alike(new_run: NewRun, train_here: Train) -> None:
+    unwaiting = 'hooks.unwaiting={use="./upsets.py:Unwaiting"}'
+    plain = ("hooks.ema.enabled=false", "hooks.checkpoint.after=[]", upset(2, 4), 'run.on_nan="skip"', FUSED)
+    knowing, blind = new_run(*plain), new_run(*plain, unwaiting)
+    assert train_here(knowing) == train_here(blind) == 0, reason(blind)
+    assert_same(final_state(knowing)["model"], final_state(blind)["model"])
+    assert_same(final_state(knowing)["optimizer"], final_state(blind)["optimizer"])
+    assert skipped(knowing) == skipped(blind) == [1.0, 2.0]
+
+
+def test_the_iteration_knows_of_a_step_that_an_optimizer_left_out_by_itself(new_run: NewRun, train_here: Train) -> None:
+    unwaiting = 'hooks.unwaiting={use="./upsets.py:Unwaiting"}'
+    plain = (ONE_EPOCH, "hooks.ema.enabled=false", "hooks.checkpoint.after=[]", FUSED)
+    run_dir = new_run(*plain, upset(2), LOOKS, unwaiting, 'run.on_nan="skip"')
+    assert train_here(run_dir) == 0, reason(run_dir)
+    told = ["skipped=True" in line for line in messages(run_dir) if "weights" in line]
+    assert told == [False, False, True, False, False]
+
+
+def test_an_asked_for_skip_is_seen_as_one_too(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(ONE_EPOCH, LOOKS, 'hooks.skips={use="./steerers.py:Skips"}')
+    assert train_here(run_dir) == 0, reason(run_dir)
+    assert all("skipped=True" in line for line in messages(run_dir) if "weights" in line)
+
+
+def test_who_makes_the_host_look() -> None:
+    weights = [torch.nn.Parameter(torch.ones(2))]
+    plan = compile_pipeline(load(TOY))
+    alone = compile_pipeline(load(TOY, ("hooks.ema.enabled=false", "hooks.checkpoint.after=[]")))
+    plain, fused = torch.optim.SGD(weights, lr=1.0), torch.optim.SGD(weights, lr=1.0, fused=True)
+    assert "fused = true" in why_the_host_looks(alone, {"optimizer": plain})
+    assert '"ema"' in why_the_host_looks(plan, {"optimizer": fused})
+    assert why_the_host_looks(alone, {"optimizer": fused}) == ""
+
+
+class Slow:
+    """A device that has come nowhere until somebody waits for it."""
+
+    def __init__(self) -> None:
+        self.done = False
+
+    def query(self) -> bool:
+        return self.done
+
+    def synchronize(self) -> None:
+        self.done = True
+
+
+def test_a_loss_that_is_still_being_computed_is_looked_at_later() -> None:
+    losses = Losses()
+    losses.watch(torch.tensor(1.0), Place(0, 0, 0))
+    device = Slow()
+    losses._sent._under_way.append((torch.tensor(math.nan), device, Place(1, 0, 1)))  # type: ignore[arg-type]
+    losses.watch(torch.tensor(2.0), Place(2, 0, 2))
+    with pytest.raises(NonFiniteLossError, match="iteration 2 "):
+        losses.settle()
+
+
+def test_what_is_behind_a_checkpoint_is_certain(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device is so slow that nothing is known of a loss until somebody waits: a save does."""
+    from hookflow.runner import to_host
+
+    send = to_host.ToHost.send
+
+    def send_slowly(self: to_host.ToHost[object], number: torch.Tensor, mark: object) -> None:
+        send(self, number, mark)
+        copy, _, mark = self._under_way.pop()
+        self._under_way.append((copy, Slow(), mark))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(to_host.ToHost, "send", send_slowly)
+    run_dir = new_run(upset(2), "hooks.clip.enabled=false")
+    assert train_here(run_dir) == 1
+    assert "iteration 3 (" in reason(run_dir)
+    assert not CheckpointStore(run_dir.checkpoints).names(), "the first would have been saved at the end of the epoch"
+    assert SimpleNamespace(**records(run_dir, "end")[-1]).it == 5  # type: ignore[arg-type]

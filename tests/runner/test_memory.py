@@ -1,0 +1,58 @@
+"""A memory that is full: what is said, with the pipeline's own numbers, and what is let go of first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from hookflow.events.rundir import RunDir
+from hookflow.pipeline.load import parse
+from hookflow.runner.memory import advice
+from tests.conftest import TOY, NewRun, records
+
+Train = Callable[..., int]
+
+
+def full(kind: str) -> str:
+    return f'hooks.full={{use="./upsets.py:Full", args={{kind="{kind}"}}}}'
+
+
+def reason(run_dir: RunDir) -> str:
+    return str(records(run_dir, "end")[-1]["reason"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "type_"), [("device", "OutOfMemoryError"), ("process", "MemoryError"), ("cpu", "RuntimeError")]
+)
+def test_the_last_words_say_what_to_change(new_run: NewRun, train_here: Train, kind: str, type_: str) -> None:
+    run_dir = new_run(full(kind), "data.train.args.batch_size=8", "run.accumulate=2")
+    assert train_here(run_dir) == 1
+    said = reason(run_dir)
+    assert said.startswith("OutOfMemoryError: the memory is full")
+    assert "batch_size = 4 (now 8) with run.accumulate = 4 (now 2)" in said
+    assert "--resume" in said
+    (error,) = records(run_dir, "error")
+    assert "upsets.py" in str(error["traceback"]) and error["hook"] == "full"
+    assert f"{type_} with 0 gradients" in [record["text"] for record in records(run_dir, "message")]
+
+
+def test_a_run_that_found_no_memory_goes_on_from_its_checkpoint(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(full("device"), 'hooks.asks={use="./watchers.py:Asks", args={point="after_train_iter"}}')
+    assert train_here(run_dir) == 1
+    assert train_here(run_dir, resume=True) == 1, "it is as full as before"
+    assert "resumed from it" in str([record["text"] for record in records(run_dir, "message")])
+
+
+def test_a_data_set_on_the_device_and_float32_are_spoken_of() -> None:
+    source = 'data.train={use="./loaders.py:Cloud", loader={batch_size=512, on_device=true}}'
+    pipeline = parse(TOY.read_text(), TOY, (source, 'run.precision="fp32"')).pipeline
+    said = advice(pipeline, torch.OutOfMemoryError("CUDA out of memory"))
+    assert "batch_size = 256 (now 512) with run.accumulate = 2 (now 1)" in said
+    assert "on_device = false" in said
+
+
+def test_one_that_says_no_batch_size_is_told_the_rest() -> None:
+    said = advice(parse(TOY.read_text(), TOY).pipeline, MemoryError())
+    assert "batch_size" not in said and "torch.utils.checkpoint" in said

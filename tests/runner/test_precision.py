@@ -1,0 +1,104 @@
+"""What is computed in: fp16 with its scale, which a resume must know; tf32 where there is none."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from hookflow.events.rundir import RunDir
+from hookflow.runner.device import choose_precision
+from tests.conftest import TESTS, TOY, NewRun, records
+from tests.runner.same import assert_same_end, curve, final_state
+
+Train = Callable[..., int]
+FP16 = 'run.precision="fp16"'
+LOUD = 'task.use="./upsets.py:Loud"'
+SCALE = 'hooks.scale={use="./upsets.py:Scale"}'
+
+
+def messages(run_dir: RunDir) -> list[str]:
+    return [str(record["text"]) for record in records(run_dir, "message")]
+
+
+def reason(run_dir: RunDir) -> str:
+    return str(records(run_dir, "end")[-1]["reason"])
+
+
+def logged(run_dir: RunDir, name: str) -> list[float]:
+    return [value for (_, _, of), value in curve(run_dir).items() if of == name]
+
+
+def test_fp16_computes_in_it_and_says_so(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(FP16, "run.max_epochs=1", 'hooks.sees={use="./watchers.py:Sees"}')
+    assert train_here(run_dir) == 0, reason(run_dir)
+    assert records(run_dir, "run")[0]["precision"] == "fp16"
+    assert "train: logits torch.float16, loss torch.float32" in messages(run_dir)
+    assert "val: logits torch.float16, loss torch.float32" in messages(run_dir)
+    assert final_state(run_dir)["model"]["head.weight"].dtype is torch.float32  # type: ignore[index]
+
+
+def test_a_scale_that_is_too_large_is_halved_and_its_step_left_out(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(FP16, LOUD, SCALE, 'hooks.looks={use="./upsets.py:Looks"}', "run.max_epochs=1")
+    assert train_here(run_dir) == 0, reason(run_dir)
+    scales = [int(line.split()[-1]) for line in messages(run_dir) if "scale " in line and "halved" not in line]
+    taken = ["taken" in line for line in messages(run_dir) if "weights=" in line]
+    left_out = ["skipped=True" in line for line in messages(run_dir) if "weights=" in line]
+    assert left_out == [not one for one in taken] and not taken[0], "it begins too large"
+    for k, scale in enumerate(scales):
+        before = scales[k - 1] if k else 2**16
+        assert scale == (before if taken[k] else before // 2)
+    assert logged(run_dir, "skipped_steps")[-1] == left_out.count(True)
+    (said,) = (line for line in messages(run_dir) if line.startswith("iteration 1 takes no step"))
+    assert said.endswith("(float16; its scale is halved, as is usual in the beginning)")
+
+
+def test_hooks_see_the_gradients_as_they_are(new_run: NewRun, train_here: Train) -> None:
+    same = ("run.max_iters=1", "run.val_every=1", "hooks.clip.enabled=false", "model.args.width=64")
+    seen = 'hooks.seen={use="./upsets.py:Gradients"}'
+    swap = ("max_epochs = 3", "max_iters = 1")
+    half, whole = (new_run(*same, seen, f'run.precision="{kind}"', swap=swap) for kind in ("fp16", "fp32"))
+    assert train_here(half) == train_here(whole) == 0, reason(half)
+    assert logged(half, "seen_norm") == pytest.approx(logged(whole, "seen_norm"), rel=0.01)
+
+
+@pytest.mark.parametrize("more", [(), ("run.accumulate=2",), ("optimizer.args.fused=true",)])
+def test_a_resumed_run_goes_on_with_its_scale(
+    new_run: NewRun, train_here: Train, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    run = (FP16, LOUD, "hooks.throughput.enabled=false", "hooks.log.points=['after_train_iter']", *more)
+    strike = f'args={{mark="{tmp_path / "mark"}", point="after_train_iter", at=2, number={int(signal.SIGTERM)}}}'
+    whole, cut = new_run(*run), new_run(*run, f'hooks.interrupts={{use="./watchers.py:Interrupts", {strike}}}')
+    assert train_here(whole) == 0, reason(whole)
+    assert train_here(cut) == 143, reason(cut)
+    assert train_here(cut, resume=True) == 0, reason(cut)
+    assert final_state(cut)["finite"] and logged(cut, "skipped_steps")
+    assert_same_end(whole, cut)
+
+
+def test_tasks_that_step_themselves_are_scaled_at_each_loss(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(FP16, SCALE, swap=(TOY.read_text(), (TESTS / "gan.toml").read_text()))
+    assert train_here(run_dir) == 0, reason(run_dir)
+    scale = int([line for line in messages(run_dir) if "scale " in line][-1].split()[-1])
+    assert scale * 2 ** len(logged(run_dir, "skipped_steps")) == 2**16, "each step that is left out halves it"
+    assert all(weight.isfinite().all() for weight in final_state(run_dir)["model_generator"].values())  # type: ignore[attr-defined]
+
+
+def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(FP16, 'task={use="./upsets.py:Upset", args={batches=[2]}}')
+    assert train_here(run_dir) == 1
+    assert "the loss is NaN in iteration 3" in reason(run_dir)
+
+
+def test_tf32_without_cuda_is_fp32_and_told(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run('run.precision="tf32"', "run.max_epochs=1")
+    assert train_here(run_dir) == 0, reason(run_dir)
+    assert records(run_dir, "run")[0]["precision"] == "fp32"
+    assert 'run.precision = "tf32" is for CUDA: on cpu this run computes in fp32' in messages(run_dir)
+
+
+def test_tf32_is_tf32_on_cuda() -> None:
+    assert choose_precision("tf32", torch.device("cuda"), lambda *said: None) == "tf32"

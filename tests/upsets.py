@@ -1,0 +1,135 @@
+"""Tasks and hooks that upset a run: losses and gradients that are not finite, and a memory that is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from hookflow.zoo.tasks import Classification
+from tests.gan import Adversarial
+
+
+class Upset(Classification):
+    """Spoils the batches that are named: their loss, their gradient alone, or the loss but not its gradient."""
+
+    def __init__(self, batches: list[int], kind: str = "loss") -> None:
+        super().__init__()
+        self.batches, self.kind = batches, kind
+
+    def step(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
+        outputs = super().step(run, batch)
+        if run.batch_idx in self.batches and run.epoch == 0:
+            match self.kind:
+                case "loss":
+                    outputs["loss"] = outputs["loss"] * torch.nan
+                case "gradient":
+                    outputs["loss"] = outputs["loss"] + (outputs["logits"] * 0).sqrt().sum()
+                case "constant":
+                    outputs["loss"] = outputs["loss"] + torch.inf
+        return outputs
+
+
+class Loud(Classification):
+    """Has a loss so large that its gradients are beyond float16 once they are scaled."""
+
+    def step(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
+        outputs = super().step(run, batch)
+        outputs["loss"] = outputs["loss"] * 2.0**10
+        return outputs
+
+
+class UpsetAdversarial(Adversarial):
+    """Spoils what the discriminator finds in the second iteration, and not what the generator does."""
+
+    def judged(self, run: Any, points: torch.Tensor, as_real: float) -> torch.Tensor:
+        found = super().judged(run, points, as_real)
+        return found * torch.nan if run.iter == 1 and not as_real else found
+
+
+class Looks:
+    """Says at each iteration what became of its steps, and what was entered around them."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def around_optimizer_step(self) -> Iterator[None]:
+        self.seen.append("in")
+        yield
+        self.seen.append("out")
+
+    def after_optimizer_step(self) -> None:
+        self.seen.append("taken")
+
+    def after_train_iter(self, run: Any) -> None:
+        weight = float(sum(p.detach().double().abs().sum() for p in run.model.parameters()))
+        run.say(f"{run.iter}: {' '.join(self.seen)} skipped={run.step_skipped} weights={weight}")
+        self.seen = []
+
+
+class Unwaiting:
+    """Lets the optimizers decide by themselves, as they do on CUDA where nobody needs to know."""
+
+    def before_train(self, run: Any) -> None:
+        run.update.finite.waits = False
+
+
+class Gradients:
+    """Logs the norm of the gradients as a hook sees them before the step."""
+
+    def before_optimizer_step(self, run: Any) -> None:
+        run.log("seen_norm", torch.stack([p.grad.norm() for p in run.model.parameters()]).norm())
+
+
+class Scale:
+    """Says the scale of the loss after each iteration."""
+
+    def after_train_iter(self, run: Any) -> None:
+        run.say(f"{run.iter}: scale {run.update.finite.state_dict()['scale'].item():.0f}")
+
+
+class Full:
+    """Finds no memory left, once; then says how many gradients the run still holds."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def after_backward(self, run: Any) -> None:
+        if run.iter == 3:
+            match self.kind:
+                case "device":
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+                case "process":
+                    raise MemoryError
+                case "cpu":
+                    torch.empty(2**60)
+
+    def on_exception(self, run: Any, exception: BaseException) -> None:
+        held = sum(p.grad is not None for p in run.model.parameters())
+        run.say(f"{type(exception).__name__} with {held} gradients")
+
+
+def undecided(run: Any, batch: Any) -> dict[str, torch.Tensor]:
+    """Compute the loss by an operation that has no deterministic form."""
+    torch.zeros(4).put_(torch.tensor([0, 0]), torch.ones(2))
+    return Classification().step(run, batch)
+
+
+class Late:
+    """Registers a hook of its own inside the network, once it has been trained for a while."""
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == 2:
+            run.model.head.register_forward_hook(lambda module, args, output: None)
+
+
+class Settings:
+    """Says what PyTorch is set to while the run trains."""
+
+    def before_train(self, run: Any) -> None:
+        run.say(
+            f"threads {torch.get_num_threads()}, deterministic {torch.are_deterministic_algorithms_enabled()} "
+            f"{torch.backends.cudnn.deterministic}, benchmark {torch.backends.cudnn.benchmark}, "
+            f"matmul {torch.backends.cuda.matmul.fp32_precision}, conv {torch.backends.cudnn.conv.fp32_precision}"
+        )
