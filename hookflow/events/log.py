@@ -75,7 +75,10 @@ class Tail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._at = 0
+        self.at = 0
+        """Bytes read so far."""
+        self.grew = False
+        """Whether the last look has found something new."""
         self._rest = b""
 
     def read(self) -> list[dict[str, Any]]:
@@ -85,27 +88,31 @@ class Tail:
         """
         try:
             with self._path.open("rb") as file:
-                file.seek(self._at)
+                file.seek(self.at)
                 data = file.read(CHUNK)
         except OSError:
-            return []
-        self._at += len(data)
+            data = b""
+        self.at += len(data)
+        self.grew = bool(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
         records = []
         for line in lines:
             try:
-                record = json.loads(line)
+                record = self.parse(line)
             except ValueError:
                 continue
             if isinstance(record, dict):
                 records.append(record)
         return records
 
+    def parse(self, line: bytes) -> Any:
+        """Return what a line says; None to pass over it. Raises ValueError for a line that says nothing."""
+        return json.loads(line)
+
     def read_all(self) -> list[dict[str, Any]]:
         """Return everything from here to the present end of the file."""
         records: list[dict[str, Any]] = []
         while True:
-            before = self._at
             records += self.read()
-            if self._at == before:
+            if not self.grew:
                 return records

@@ -29,8 +29,9 @@ from hookflow.monitor.machine import Machine, Sensor
 from hookflow.monitor.output import last_lines
 from hookflow.monitor.paint import GROUND
 from hookflow.monitor.player import Player
+from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
-from hookflow.monitor.view import NO_PLAN, Scene, View
+from hookflow.monitor.view import Scene, View
 
 RATE, RATE_OVER_SSH = 4.0, 2.0
 """Looks at the log, and paintings of the screen, per second."""

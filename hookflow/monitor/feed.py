@@ -7,13 +7,16 @@ import json
 import time
 from array import array
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
+from hookflow.monitor.logs import SHARED, Logs, logs_of_others
+from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
 
 
@@ -41,44 +44,43 @@ class Live:
         self.state = RunState()
         self.plan: Plan | None = None
         self._run = run
-        self._events = Tail(run.events)
+        self._logs = Logs(run)
         self._commands = Tail(run.commands)
-        self._waiting: deque[dict[str, Any]] = deque()
 
     def poll(self, budget: float = 0.05) -> bool:
         """Fold what is new, for about `budget` seconds; return whether there may be more than that."""
         until = time.monotonic() + budget
-        return any(time.monotonic() > until for _ in self.records())
+        return any(time.monotonic() > until for _ in self._fold())
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """Fold what is new record by record; yield those of the event log once they are folded."""
+        """Fold what is new record by record; yield those of rank 0's event log once they are folded."""
+        return (record for rank, record in self._fold() if rank == 0)
+
+    def _fold(self) -> Iterator[tuple[int, dict[str, Any]]]:
         if self.plan is None:
             self.plan = read_plan(self._run)
         for command in self._commands.read():
             self.state.apply(command)
-        while True:
-            if not self._waiting:
-                self._waiting.extend(self._events.read())
-            if not self._waiting:
-                break
-            record = self._waiting.popleft()
-            self.state.apply(record)
+        for rank, record in self._logs.read():
+            self.state.apply(record, rank, self.plan or NO_PLAN)
             if record.get("k") == "run":
                 self.plan = read_plan(self._run)
-            yield record
+            yield rank, record
 
 
 class Recording:
-    """A finished log, folded up to any moment. Only the places of its lines are held, and a few states on the way."""
+    """Finished logs, folded up to any moment. Only the places of their lines are held, and a few states on the way."""
 
     KEPT = 64
     """States kept on the way, so that going back need not begin at the beginning."""
 
     def __init__(self, run: RunDir) -> None:
         self.plan = read_plan(run)
-        self._path = run.events
+        self._paths = {0: run.events, **logs_of_others(run)}
+        self._ranks = array("H")
         self._starts = array("Q")
         self._times = array("d")
+        self._kinds = array("b")
         self._scan()
         self._frames = [at for at, kind in enumerate(self._kinds) if kind]
         self._every = max(len(self._times) // self.KEPT, 500)
@@ -87,22 +89,13 @@ class Recording:
         self._at = 0
 
     def _scan(self) -> None:
-        """Find where each line starts, when it was written (never falling), and which ones are frames."""
-        self._kinds = array("b")
-        latest = 0.0
-        with self._path.open("rb") as file:
-            start = 0
-            for line in file:
-                try:
-                    record = json.loads(line)
-                    latest = max(latest, record["t"])
-                except (ValueError, TypeError, KeyError):
-                    pass
-                else:
-                    self._starts.append(start)
-                    self._times.append(latest)
-                    self._kinds.append(record.get("k") == "frame")
-                start += len(line)
+        """Find where each line starts, when it was written (never falling), and which ones are frames of rank 0."""
+        lines = [line for rank, path in self._paths.items() for line in _lines(rank, path)]
+        for t, rank, start, frame in sorted(lines, key=lambda line: line[0]):
+            self._ranks.append(rank)
+            self._starts.append(start)
+            self._times.append(t)
+            self._kinds.append(frame)
 
     @property
     def first(self) -> float:
@@ -128,10 +121,27 @@ class Recording:
         if target < self._at:
             nearest = max(at for at in self._kept if at <= target)
             self.state, self._at = copy.deepcopy(self._kept[nearest]), nearest
-        with self._path.open("rb") as file:
+        with ExitStack() as open_files:
+            files = {rank: open_files.enter_context(path.open("rb")) for rank, path in self._paths.items()}
             while self._at < target:
-                file.seek(self._starts[self._at])
-                self.state.apply(json.loads(file.readline()))
+                rank = self._ranks[self._at]
+                files[rank].seek(self._starts[self._at])
+                self.state.apply(json.loads(files[rank].readline()), rank, self.plan or NO_PLAN)
                 self._at += 1
                 if self._at % self._every == 0 and self._at not in self._kept:
                     self._kept[self._at] = copy.deepcopy(self.state)
+
+
+def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, bool]]:
+    """Yield of each whole line when it was written (never falling), whose it is, where it starts, if rank 0's frame."""
+    latest, start = 0.0, 0
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                record = {} if rank and line.startswith(SHARED) else json.loads(line)
+                latest = max(latest, record["t"])
+            except (ValueError, TypeError, KeyError):
+                pass
+            else:
+                yield latest, rank, start, rank == 0 and record.get("k") == "frame"
+            start += len(line)

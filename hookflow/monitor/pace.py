@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from hookflow.events.records import PHASES
 from hookflow.graph.plan import Binding, Plan
+from hookflow.monitor.rank import booked, spent
 from hookflow.monitor.state import RunState
 from hookflow.monitor.timing import WINDOW
 from hookflow.monitor.words import percent
@@ -31,19 +32,15 @@ class Pace:
     def of(cls, state: RunState, plan: Plan) -> Pace:
         sums = state.minute.sums(state.now)
         seconds = sums["ns"] / 1e9
-        booked = {phase: sums[phase] for phase in PHASES}
-        # the log's own sum is of all firings, wherever: at the start of training, around an epoch
-        booked["hooks"] = sum(_spent(state, plan, binding) for binding in plan.bindings)
-        booked["other"] = 0
-        whole = max(sums["ns"], sum(booked.values()))  # of an iteration under way some phases are booked already
-        booked["other"] = whole - sum(booked.values())
+        books = booked(state, plan)
+        whole = sum(books.values())
         return cls(
             whole=whole,
             iters_per_s=sums["iters"] / seconds if seconds else 0.0,
             samples_per_s=sums["samples"] / seconds if seconds else 0.0,
             p50=state.minute.percentile(state.now, 0.5),
             p95=state.minute.percentile(state.now, 0.95),
-            phases={phase: booked[phase] / whole if whole else 0.0 for phase in PHASES},
+            phases={phase: books[phase] / whole if whole else 0.0 for phase in PHASES},
             recorder=sums["cost"] / 1e9 / min(max(state.elapsed, 1.0), WINDOW),
             eta=_eta(state, seconds / sums["iters"] if sums["iters"] else 0.0),
         )
@@ -58,14 +55,9 @@ def _eta(state: RunState, iteration: float) -> float | None:
     return left * iteration * beside
 
 
-def _spent(state: RunState, plan: Plan, binding: Binding) -> int:
-    """Return the ns that firings of a binding took inside iterations of the last minute; 0 where it fires elsewhere."""
-    return state.timing(binding.id).spent(state.now) if plan.points.in_iteration(binding.point) else 0
-
-
 def share(state: RunState, plan: Plan, pace: Pace, *bindings: Binding) -> float:
     """Return the share of the last minute's iterations that these bindings took; 0 for what fires elsewhere."""
-    return sum(_spent(state, plan, binding) for binding in bindings) / pace.whole if pace.whole else 0.0
+    return sum(spent(state, plan, binding) for binding in bindings) / pace.whole if pace.whole else 0.0
 
 
 def costliest(state: RunState, plan: Plan, pace: Pace) -> list[tuple[str, float]]:

@@ -15,9 +15,9 @@ from hookflow.monitor.follower import follow_records
 from hookflow.monitor.output import Output
 from hookflow.monitor.pace import Pace, costliest
 from hookflow.monitor.paint import clean
+from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import summary
-from hookflow.monitor.view import NO_PLAN
 from hookflow.monitor.words import clock, number, percent, span
 
 EVERY = 10.0

@@ -11,7 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from hookflow.graph.plan import Plan
 from hookflow.monitor.journal import Journal
+from hookflow.monitor.rank import NO_PLAN, Rank
+from hookflow.monitor.ranks import Ranks
 from hookflow.monitor.series import Series
 from hookflow.monitor.timing import Minute, Timing
 from hookflow.monitor.words import many, number, size, span
@@ -24,6 +27,8 @@ UNTOLD_RUN: dict[str, Any] = {
     **dict.fromkeys(("t", "pid", "params", "seed", "max_epochs", "max_iters", "iters_per_epoch"), 0),
     "data": {},
     "resumed_from": None,
+    "rank": 0,
+    "world": 1,
 }
 UNTOLD_DATA = {"name": "", "examples": 0, "batches": 0, "batch_size": 0, "synthetic": False, "note": ""}
 UNTOLD_END = {"status": "failed", "exit": 1, "reason": "", "seconds": 0.0}
@@ -49,7 +54,10 @@ class Best:
 
 
 class RunState:
-    """Everything that the screens show of a run. `apply` takes the records of the event log one by one."""
+    """Everything that the screens show of a run. `apply` takes the records of the event log one by one.
+
+    What is shown is rank 0's, but for `ranks`.
+    """
 
     def __init__(self) -> None:
         self.journal = Journal()
@@ -62,19 +70,18 @@ class RunState:
         self.now = 0.0
         self.it = 0
         self.ep = 0
+        self.ranks = Ranks()
         self._begin({})
 
     def _begin(self, run: Mapping[str, Any]) -> None:
         """Start afresh what belongs to one attempt at the run."""
         self.run = run
+        self.ranks = self.ranks.again(run)
         self.end: Mapping[str, Any] | None = None
         self.stillborn = False  # the user's mistake ended the attempt before it began: there is nothing to show
         self.stage = "start"
         self.batch = self.batches = 0
-        self.minute = Minute()
-        self.bindings: dict[int, Timing] = {}
         self.errors: dict[tuple[str, str], Mapping[str, Any]] = {}
-        self.fatal: Mapping[str, Any] | None = None  # the error that ends the run
         self.disabled: set[str] = set()
         self._warned: set[str] = set()  # kinds that could not be read, and scalars that were not finite
         self.moved = self.now  # when the training was last seen to get on
@@ -83,13 +90,18 @@ class RunState:
         self.iterating = 0  # of them, ns inside training iterations
         self._frame_t = 0.0
 
-    def apply(self, record: Mapping[str, Any]) -> None:
-        """Take the next record of the event log, or of the command log. Unknown kinds are passed over.
+    def apply(self, record: Mapping[str, Any], rank: int = 0, plan: Plan = NO_PLAN) -> None:
+        """Take the next record of a rank's event log, or of the command log. Unknown kinds are passed over.
 
-        So is a record that cannot be read; the journal warns of it, once for each kind.
+        So is a record that cannot be read; the journal warns of it, once for each kind. `plan` has the hooks' names,
+        for what is noted of the ranks.
         """
         try:
-            self._fold(record)
+            if rank:
+                self.ranks.hear(rank, record, self.journal)
+            else:
+                self._fold(record)
+                self.ranks.look(self.now, plan, self.journal)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             kind = f'record "{record.get("k")}"'
             self._warn(record, kind, "monitor", f"a {kind} cannot be read and is passed over: {error!r}")
@@ -106,9 +118,22 @@ class RunState:
             self.it, self.ep = record["it"], record["ep"]
         take(record)
 
+    @property
+    def first(self) -> Rank:
+        """Return rank 0, whose log this is."""
+        return self.ranks.of[0]
+
+    @property
+    def minute(self) -> Minute:
+        return self.first.minute
+
+    @property
+    def bindings(self) -> dict[int, Timing]:
+        return self.first.bindings
+
     def timing(self, binding: int) -> Timing:
         """Return what is known of a binding's firings; of one that has not fired yet, an empty timing."""
-        return self.bindings.get(binding) or Timing()
+        return self.first.timing(binding)
 
     @property
     def synthetic(self) -> list[str]:
@@ -177,9 +202,7 @@ class RunState:
         self._frame_t = record["t"]
         self.stage, self.batch, self.batches = record["stage"], record["bi"], record["bn"]
         self.iterating += record["iters"][1]
-        self.minute.add(record["t"], record["phases"], record["iters"], record["samples"], record["cost"])
-        for binding, entry in record["hooks"].items():
-            self.bindings.setdefault(int(binding), Timing()).add(record["t"], entry)
+        self.first.frame(record)
 
     def _on_scalars(self, record: Mapping[str, Any]) -> None:
         for name, value in record["v"].items():
@@ -230,27 +253,30 @@ class RunState:
         self._note(record, "command", "command", text)
 
     def _on_message(self, record: Mapping[str, Any]) -> None:
+        self.ranks.say(record)
         self._note(record, record["level"], record["source"], record["text"])
 
     def _on_error(self, record: Mapping[str, Any]) -> None:
         became = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}[record["action"]]
         place = f"{record['point']}, " if record["point"] else ""
         text = f"{place}{became}: {record['type']}: {record['text']}"
+        self.ranks.say(record)
         self._note(record, "error", record["hook"] or "hookflow", text, record["traceback"])
         known = self.errors[record["hook"], record["point"]] = {**record, "it": self.it}
         if record["action"] == "raise":
-            self.fatal = known
+            self.first.fatal = known
         if record["action"] == "disable":
             self.disabled.add(record["hook"])
 
     def _on_end(self, record: Mapping[str, Any]) -> None:
         begun = self.run and self.end is None
-        self.end = record = {**UNTOLD_END, **record}
+        self.end = self.first.end = record = {**UNTOLD_END, **record}
+        self.ranks.say(record)
         self.stillborn = record["exit"] == 2 and not begun
         self.stage = "end"
         reason = f": {record['reason']}" if record["reason"] else ""
         text = f"{record['status']} after {span(self.elapsed)}, {many(self.it)} iterations{reason}"
-        untold = record["status"] == "failed" and self.fatal is None  # else the error itself is an entry already
+        untold = record["status"] == "failed" and self.first.fatal is None  # else the error itself is an entry already
         self._note(record, "error" if untold else "info", "run", text)
 
     def _on_command(self, record: Mapping[str, Any]) -> None:

@@ -12,8 +12,8 @@ from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import examine
 from hookflow.monitor.paint import clean
+from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState, lower_is_better
-from hookflow.monitor.view import NO_PLAN
 from hookflow.monitor.why import why
 from hookflow.monitor.words import ms, number, percent, span
 

@@ -15,8 +15,6 @@ from hookflow.monitor.state import RunState, lower_is_better
 
 PANELS = {1: "points", 2: "hooks", 3: "metrics", 4: "system", 5: "events"}
 
-NO_PLAN = Plan("", (), (), ())
-
 
 @dataclass(slots=True)
 class View:

@@ -11,11 +11,14 @@ FRAME = re.compile(r'^ *File "(?P<file>.+)", line (?P<line>\d+)', re.MULTILINE)
 
 
 def why(state: RunState) -> list[str]:
-    """Return a sentence or two; nothing for a run that goes on, is lost, or did all its iterations."""
+    """Return a sentence or two; nothing for a run that goes on, is lost, or did all its iterations.
+
+    Of several ranks, the error that came first ended the run: the others', and the signal that ended them, follow.
+    """
     if state.end is None:
-        return []
+        return _failure(state)
     status, reason = state.end["status"], state.end["reason"]
-    if status == "failed":
+    if status == "failed" or state.ranks.first_failure:
         return _failure(state) or [f"failed: {reason}"]
     if status != "finished":
         return [reason if reason.startswith(status) else f"{status}: {reason}"] if reason else []
@@ -23,11 +26,13 @@ def why(state: RunState) -> list[str]:
 
 
 def _failure(state: RunState) -> list[str]:
-    """Return what raised and its last frame; nothing when the log has no error that ended this attempt."""
-    error = state.fatal
-    if error is None:
+    """Return what raised and its last frame; nothing when the logs have no error that ended this attempt."""
+    first = state.ranks.first_failure
+    if first is None:
         return []
-    place = f'hook "{error["hook"]}" at {error["point"]}, ' if error["hook"] else ""
+    rank, error = first
+    place = f"rank {rank}, " if rank else ""
+    place += f'hook "{error["hook"]}" at {error["point"]}, ' if error["hook"] else ""
     lines = [f"failed: {place}iteration {error['it']}: {error['type']}: {error['text']}".removesuffix(": ")]
     if frames := list(FRAME.finditer(error["traceback"])):
         lines.append(f"at {frames[-1]['file']}:{frames[-1]['line']}")

@@ -18,6 +18,11 @@ def ms(ns: float) -> str:
     return f"{value:.0f}" if value < 99999.5 else f"{value / 1000:.0f}s"
 
 
+def rough(value: float) -> str:
+    """Return a number in three digits or so."""
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
 def span(seconds: float) -> str:
     """Return a length of time as h:mm:ss, with days before it when there are any."""
     whole = max(int(seconds), 0)

@@ -13,7 +13,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import examine
 from hookflow.monitor.machine import Gpu, Machine
-from hookflow.monitor.view import NO_PLAN, Scene, View
+from hookflow.monitor.rank import NO_PLAN
+from hookflow.monitor.view import Scene, View
 from tests.monitor.fake_run import make
 
 MACHINE = Machine(38.0, 3.1, 22.0, 2.8, (Gpu(0, 93, 12 * 2**30, 80 * 2**30, 61, 412.0),))

@@ -5,6 +5,7 @@ To look at the screens: `python -m tests.monitor.fake_run DIR [seconds]` appends
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -12,7 +13,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -111,10 +112,25 @@ def plan() -> Plan:
 
 
 class Training:
-    """Invents what a training of eight epochs would have recorded, frame by frame (`step` seconds each)."""
+    """Invents what a training of eight epochs would have recorded, frame by frame (`step` seconds each).
 
-    def __init__(self, begin: float, step: float = 0.25, synthetic: bool = True, seed: int = 0) -> None:
+    With `world` it is what one rank of so many records. `late` is by how many shares of an iteration each rank takes
+    longer in "data" than it would; so long the others wait for the last of them in "backward".
+    """
+
+    def __init__(
+        self,
+        begin: float,
+        step: float = 0.25,
+        synthetic: bool = True,
+        seed: int = 0,
+        *,
+        rank: int = 0,
+        world: int = 1,
+        late: Mapping[int, float] | None = None,
+    ) -> None:
         self.t, self.step, self.synthetic = begin, step, synthetic
+        self.rank, self.world, self.late = rank, world, late or {}
         self.random = random.Random(seed)
         self.plan = plan()
         self.it = self.ep = 0
@@ -151,11 +167,11 @@ class Training:
             "run",
             version=1,
             pipeline="cifar",
-            pid=4121,
-            host="gpu01",
+            pid=4121 + self.rank,
+            host=f"gpu{1 + self.rank // 2:02}",
             python="3.11.7",
             torch="2.13.0",
-            device="cuda:0",
+            device=f"cuda:{self.rank % 2}",
             precision="bf16",
             model="ResNet9",
             params=6_573_130,
@@ -165,6 +181,8 @@ class Training:
             max_iters=0,
             iters_per_epoch=ITERS_PER_EPOCH,
             resumed_from=None,
+            rank=self.rank,
+            world=self.world,
         )
 
     def _epoch(self, epoch: int) -> Iterator[list[dict[str, Any]]]:
@@ -228,6 +246,9 @@ class Training:
                 hooks[str(binding.id)] = self._entry(count, HOOKS[binding.hook][3][binding.point][1])
         whole = self._entry(iters, 1e9 / RATE) if iters else [0, 0, 0, 0, {}]
         shares = {"data": 0.06, "forward": 0.31, "backward": 0.46, "optimizer": 0.1, "hooks": 0.041, "other": 0.029}
+        own = self.late.get(self.rank, 0.0)
+        shares["data"] += own
+        shares["backward"] -= own
         return self._stamp(
             "frame",
             stage=stage,
@@ -270,6 +291,28 @@ def make(root: Path, *, upto: int | None = None, synthetic: bool = True, name: s
         log.append(records)
     log.close()
     return run
+
+
+def make_ranks(
+    root: Path, world: int, *, late: Mapping[int, float] | None = None, upto: int | None = None, synthetic: bool = False
+) -> RunDir:
+    """Write a run of several ranks, of which two are on each machine and whose frames do not fall together."""
+    run = RunDir(root / "cifar" / "20260921-141320-a3f9")
+    run.path.mkdir(parents=True)
+    run.plan.write_text(json.dumps(plan().to_json()), "utf-8")
+    run.sign(id=run.id, name="cifar")
+    for rank in range(world):
+        append_rank(run, rank, world, late=late, upto=upto, synthetic=synthetic)
+    return run
+
+
+def append_rank(run: RunDir, rank: int, world: int, *, upto: int | None = None, **options: Any) -> None:
+    """Append what one rank records, or its first `upto` frames."""
+    training = Training(BEGAN + 0.03 * rank, rank=rank, world=world, **options)
+    log = Appender(run.events_of(rank))
+    for records in itertools.islice(training.records(), upto):
+        log.append(records)
+    log.close()
 
 
 class LiveRun:

@@ -10,8 +10,9 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import examine
 from hookflow.monitor.layout import screen
+from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
-from hookflow.monitor.view import NO_PLAN, Scene, View
+from hookflow.monitor.view import Scene, View
 from tests.monitor.fake_run import make
 
 

@@ -10,7 +10,7 @@ from hookflow.events.records import PHASES
 from hookflow.monitor.pace import Pace, bottleneck, verdict
 from hookflow.monitor.paint import Part, boxed, row, spread
 from hookflow.monitor.view import Scene
-from hookflow.monitor.words import ms
+from hookflow.monitor.words import ms, rough
 
 FILLS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒", "hooks": "▚", "other": "╌"}
 
@@ -31,7 +31,7 @@ def lines(scene: Scene, width: int) -> list[Strip]:
     if not pace.whole:
         return [row(width, *_bar(pace, width)), row(width, (" no training iteration yet", "dim"))]
     said = (
-        verdict(scene.state, scene.plan, pace) if width >= 100 else f"{bottleneck(pace)} {_rough(pace.p50 / 1e6)} ms/it"
+        verdict(scene.state, scene.plan, pace) if width >= 100 else f"{bottleneck(pace)} {rough(pace.p50 / 1e6)} ms/it"
     )
     wide = width >= 100
     legends = [_legend(pace, PHASES, wide), _legend(pace, PHASES[:-1], wide), _legend(pace, PHASES[:-1], False)]
@@ -39,11 +39,6 @@ def lines(scene: Scene, width: int) -> list[Strip]:
         if sum(len(text) for text, _ in legend) + len(said) + 3 <= width:
             return [row(width, *_bar(pace, width)), spread(width, legend, [(f"{said} ", "strong")])]
     return [row(width, *_bar(pace, width)), row(width, *legends[-1])]
-
-
-def _rough(value: float) -> str:
-    """Return a number in three digits or so."""
-    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
 
 
 def _legend(pace: Pace, phases: Sequence[str], wide: bool) -> list[tuple[str, str]]:

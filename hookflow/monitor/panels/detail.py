@@ -59,7 +59,7 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
         "what": f"{hook.use}   {hook.about}",
         "declared": hook.where,
         "arguments": hook.written_args or "none",
-        "fires": f"{binding.trigger}" or "always",
+        "fires": (f"{binding.trigger}" or "always") + (", on rank 0 alone" if hook.ranks == "zero" else ""),
         "method": f"{binding.method}({', '.join(binding.takes)})"
         + ("" if binding.half == "whole" else f"  {binding.half}"),
         "phase": binding.phase + (f"   (an edge moves it from {hook.phase})" if _moved(binding, hook) else ""),

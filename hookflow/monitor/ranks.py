@@ -1,0 +1,199 @@
+"""All ranks of a run: what the others tell beside rank 0, who is missing, who is behind, whom the others wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hookflow.graph.plan import Plan
+from hookflow.monitor.journal import Journal
+from hookflow.monitor.rank import Rank
+from hookflow.monitor.skew import Straggler, can_judge, judge, surplus
+
+SILENCE = 10.0
+"""Seconds without a word while others go on, from which on a rank is named; the longest between frames is two."""
+
+ALIKE = 3.0
+"""Seconds that what a rank says waits, for others that say the same."""
+
+HOLD = 5.0
+"""Seconds that a straggler must be one before it is told of, and that it must have caught up."""
+
+REMEMBERED = 1000
+"""Things said, back to which it is known that they have been."""
+
+
+class Ranks:
+    """The ranks that have been heard of, by number; 0 is always there. Of an earlier attempt nothing is kept."""
+
+    def __init__(self, first: Rank | None = None, others: Mapping[int, Rank] | None = None) -> None:
+        self.of: dict[int, Rank] = {0: first or Rank(), **(others or {})}
+        self.straggler: Straggler | None = None
+        self._kept = self._looked = 0.0
+        self._said: dict[tuple[str, ...], None] = {}
+        self._waiting: dict[tuple[str, ...], tuple[Mapping[str, Any], list[int]]] = {}
+
+    def again(self, run: Mapping[str, Any]) -> Ranks:
+        """Return the ranks of the attempt that rank 0 begins with `run`; some of the others may have begun before."""
+        first = self.of[0]
+        over = first.end["t"] if first.end else first.now if first.run else 0.0
+        others = {number: rank for number, rank in self.of.items() if number and rank.run and rank.run["t"] > over}
+        return Ranks(Rank(run), others)
+
+    @property
+    def world(self) -> int:
+        """Return how many ranks there are, or as many as have been heard of."""
+        return int(self.of[0].run.get("world") or max(self.of) + 1)
+
+    @property
+    def newest(self) -> float:
+        """Return when any rank was last heard of."""
+        return max(rank.now for rank in self.of.values())
+
+    def hear(self, number: int, record: Mapping[str, Any], journal: Journal) -> None:
+        """Take a record of another rank than 0. What it shares with rank 0 (scalars, metrics, …) is passed over."""
+        if self.of[0].run and number >= self.world:
+            return  # a log that an attempt with more ranks has left
+        if record["k"] == "run":
+            self.of[number] = Rank(record)
+        rank = self.of.setdefault(number, Rank())
+        match record["k"]:
+            case "frame":
+                rank.frame(record)
+            case "message":
+                self._hear_message(number, record)
+            case "error":
+                self._hear_error(number, record, journal)
+            case "end":
+                self._hear_end(number, record, journal)
+        rank.now = max(rank.now, record["t"])
+        self._release(journal)
+
+    def say(self, record: Mapping[str, Any]) -> None:
+        """Note what rank 0 has said: the others need not say it again."""
+        self._waiting.pop(_words(record), None)
+        self._remember(_words(record))
+
+    def look(self, t: float, plan: Plan, journal: Journal) -> None:
+        """Judge, once a second of the run, how even the ranks are; the journal is told when that changes."""
+        self._release(journal)
+        if t < self._looked + 1 or not can_judge(self.of):
+            return
+        self._kept = self._kept or t
+        self._looked, held = t, self.straggler
+        found = judge(self.of, plan, held.rank if held else None)
+        if (found.rank if found else None) == (held.rank if held else None):
+            self._kept, self.straggler = t, found
+        elif t >= self._kept + HOLD:
+            self._kept, self.straggler = t, found
+            kind, text = ("warn", found.sentence) if found else ("info", "the ranks are even again")
+            journal.add(t, kind, "ranks", text, own=True)  # type: ignore[arg-type]
+
+    @property
+    def first_failure(self) -> tuple[int, Mapping[str, Any]] | None:
+        """Return the rank whose error came first, and the error: those of the others follow from it."""
+        fatal = [(rank.fatal["t"], number, rank.fatal) for number, rank in self.of.items() if rank.fatal]
+        return min(fatal, key=lambda item: item[:2])[1:] if fatal else None
+
+    @property
+    def silent(self) -> dict[int, float]:
+        """Return the ranks that have said nothing for long while others go on, and for how many seconds."""
+        if self.of[0].end or not self.of[0].run:
+            return {}
+        newest, begun = self.newest, self.of[0].run["t"]
+        quiet = {
+            number: newest - (self.of[number].now if number in self.of else begun)
+            for number in range(self.world)
+            if number not in self.of or not self.of[number].end
+        }
+        return {number: seconds for number, seconds in quiet.items() if seconds > SILENCE}
+
+    @property
+    def gone(self) -> list[int]:
+        """Return the ranks that left no end record, once rank 0 has."""
+        if not self.of[0].end:
+            return []
+        return [number for number in range(self.world) if number not in self.of or not self.of[number].end]
+
+    def places(self) -> dict[int, tuple[int, float, int]]:
+        """Return where each rank was at one moment, the last that all have told of: see `Rank.reached`."""
+        silent = self.silent
+        speaking = {number: rank for number, rank in self.of.items() if rank.told and number not in silent}
+        moment = min((rank.told for rank in speaking.values()), default=0.0)
+        reached = {number: rank.reached(moment) for number, rank in speaking.items()}
+        return {number: place for number, place in reached.items() if place}
+
+    def behind(self) -> dict[int, int]:
+        """Return the ranks that are behind the foremost, by how many iterations at least; one is no news."""
+        places = self.places()
+        foremost = max((least for least, _, _ in places.values()), default=0)
+        return {number: foremost - most for number, (_, _, most) in places.items() if foremost - most > 1}
+
+    def mean_skew(self) -> tuple[int, float, float] | None:
+        """Return the rank that was slowest over the whole attempt, by how many ns, of an iteration of how many.
+
+        None where not all ranks have iterated.
+        """
+        totals = {number: rank.total for number, rank in self.of.items() if rank.total.iters}
+        if len(totals) < max(self.world, 2):
+            return None
+        slowest, cost = surplus(totals)
+        return slowest, max(cost, 0.0), totals[slowest].whole
+
+    def _hear_message(self, number: int, record: Mapping[str, Any]) -> None:
+        words = _words(record)
+        if words in self._waiting:
+            self._waiting[words][1].append(number)
+        elif words not in self._said:
+            self._waiting[words] = (record, [number])
+
+    def _hear_error(self, number: int, record: Mapping[str, Any], journal: Journal) -> None:
+        became = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}[record["action"]]
+        if record["action"] == "raise":
+            self.of[number].fatal = {**record, "it": self.of[number].it}
+        if (words := _words(record)) not in self._said:
+            self._remember(words)
+            place = f"{record['hook']} @ {record['point']}, " if record["hook"] else ""
+            text = f"{place}{became}: {record['type']}: {record['text']}"
+            journal.add(record["t"], "error", named([number]), text, record["traceback"], own=True)
+
+    def _hear_end(self, number: int, record: Mapping[str, Any], journal: Journal) -> None:
+        """An end for a reason that no error record tells is a user's mistake, which need not be on all machines."""
+        rank = self.of[number]
+        rank.end = record
+        words = ("end", record["reason"])
+        if record["status"] == "failed" and rank.fatal is None and words not in self._said:
+            self._remember(words)
+            text = record["reason"].splitlines()[0] if record["reason"] else "failed"
+            journal.add(record["t"], "error", named([number]), text, record["reason"], own=True)
+
+    def _remember(self, words: tuple[str, ...]) -> None:
+        self._said[words] = None
+        if len(self._said) > REMEMBERED:
+            del self._said[next(iter(self._said))]
+
+    def _release(self, journal: Journal) -> None:
+        """Tell what has waited long enough for rank 0 to say it, too."""
+        due = self.newest - ALIKE if not self.of[0].end else self.newest
+        for words, (record, numbers) in list(self._waiting.items()):
+            if record["t"] <= due:
+                del self._waiting[words]
+                self._remember(words)
+                text = f"{record['source']}: {record['text']}"
+                journal.add(record["t"], record["level"], named(numbers), text, own=True)
+
+
+def _words(record: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what is alike in records that say the same."""
+    keys = {"message": ("level", "source", "text"), "error": ("hook", "point", "type", "text"), "end": ("reason",)}
+    return (record["k"], *(record[key] for key in keys[record["k"]]))
+
+
+def named(numbers: Iterable[int]) -> str:
+    """Return "rank 2", or "ranks 1, 3", or "ranks 1-3"."""
+    found = sorted(numbers)
+    if len(found) == 1:
+        return f"rank {found[0]}"
+    if len(found) > 2 and found[-1] - found[0] == len(found) - 1:
+        return f"ranks {found[0]}-{found[-1]}"
+    return f"ranks {', '.join(map(str, found))}"

@@ -1,0 +1,319 @@
+"""Several ranks: what each tells is merged, the slow one is named, and nobody is missed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hookflow.events.histogram import bin_of
+from hookflow.events.log import CHUNK, Appender
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.feed import Live, Recording
+from hookflow.monitor.health import PATIENCE, examine
+from hookflow.monitor.ranks import HOLD, SILENCE, named
+from hookflow.monitor.state import RunState
+from hookflow.monitor.timing import WINDOW
+from tests.monitor.fake_run import BEGAN, append_rank, make_ranks, plan
+
+ITERATION = 100_000_000
+SHARES = {"data": 0.1, "forward": 0.3, "backward": 0.4, "optimizer": 0.1, "hooks": 0.05, "other": 0.05}
+MESSAGE = {"k": "message", "it": 5, "ep": 0, "level": "warn", "source": "data"}
+ERROR = {"k": "error", "it": 5, "ep": 0, "hook": "", "point": "", "type": "ValueError", "action": "raise"}
+
+
+def begun(world: int, t: float = 0.0, **facts: Any) -> RunState:
+    """Return a run that has just begun on all its ranks."""
+    state = RunState()
+    for rank in range(world):
+        state.apply(
+            {"k": "run", "t": t, "it": 0, "ep": 0, "device": "cpu", "rank": rank, "world": world, **facts}, rank
+        )
+    return state
+
+
+def frame(t: float, *, iters: int = 10, it: int | None = None, hooks: Mapping[str, int] | None = None, **extra: float):  # type: ignore[no-untyped-def]
+    """Return one second of iterations of 100 ms; `extra` ms a phase are taken from, or given to, the backward pass."""
+    phases = {name: ITERATION * share for name, share in SHARES.items()}
+    for phase, ms in extra.items():
+        phases[phase] += ms * 1e6
+        phases["backward"] -= ms * 1e6
+    fired = {name: [iters, iters * ns, ns, ns, {str(bin_of(ns)): iters}] for name, ns in (hooks or {}).items()}
+    return {
+        "k": "frame",
+        "t": t,
+        "it": int(10 * t) if it is None else it,
+        "ep": 0,
+        "stage": "train",
+        "bi": 1,
+        "bn": 10**6,
+        "samples": 1,
+        "phases": {name: int(ns * iters) for name, ns in phases.items()},
+        "iters": [iters, iters * ITERATION, ITERATION, ITERATION, {str(bin_of(ITERATION)): iters}],
+        "hooks": fired,
+        "cost": 0,
+    }
+
+
+def train(state: RunState, seconds: range, *ranks: dict[str, Any]) -> None:
+    """Let each rank train for so long, with what is special about it."""
+    for t in seconds:
+        for rank, special in reversed(list(enumerate(ranks))):
+            state.apply(frame(float(t), **special), rank, plan())
+
+
+def read(live: Live) -> None:
+    """Read to the present end of all logs."""
+    while live.poll():
+        pass
+
+
+def said(state: RunState, source: str = "ranks") -> list[str]:
+    return [entry.text for entry in state.journal if entry.source == source]
+
+
+def test_the_rank_that_takes_longest_by_itself_is_the_one_that_the_others_wait_for() -> None:
+    state = begun(4)
+    train(state, range(1, 20), {}, {}, {"data": 18.0}, {})
+    straggler = state.ranks.straggler
+    assert straggler is not None
+    assert (straggler.rank, straggler.reason) == (2, "data")
+    assert straggler.cost == pytest.approx(18e6)
+    assert straggler.sentence == "rank 2 keeps the others waiting: 18.0 ms of each 100 ms iteration, in data"
+    assert said(state) == [straggler.sentence]
+    assert state.journal.warnings == 1
+
+
+def test_where_a_hook_takes_the_time_the_hook_is_named() -> None:
+    state = begun(2)
+    visual = next(
+        binding for binding in plan().bindings if binding.point == "after_train_iter" and binding.hook == "log"
+    )
+    every = {str(b.id): 1_000_000 for b in plan().bindings if b.point == "after_train_iter"}
+    train(state, range(1, 20), {"hooks": every}, {"hooks": every | {str(visual.id): 12_000_000}})
+    assert state.ranks.straggler is None, "the phases say that the hooks' time was the backward pass's"
+    slow = frame(0.0, hooks=every | {str(visual.id): 12_000_000})
+    slow["phases"]["backward"] -= 10 * 11_000_000
+    for t in range(20, 40):
+        state.apply({**slow, "t": float(t), "it": 10 * t}, 1, plan())
+        state.apply(frame(float(t), hooks=every), 0, plan())
+    assert state.ranks.straggler is not None
+    assert (state.ranks.straggler.rank, state.ranks.straggler.reason) == (1, "hook log")
+
+
+@pytest.mark.parametrize("ms", [0.0, 4.9])
+def test_what_costs_less_than_a_twentieth_is_even(ms: float) -> None:
+    state = begun(4)
+    train(state, range(1, 30), {}, {"forward": ms}, {}, {})
+    assert state.ranks.straggler is None
+    assert said(state) == []
+
+
+def test_a_straggler_is_told_of_once_stays_for_less_and_goes_when_it_has_caught_up() -> None:
+    state = begun(2)
+    train(state, range(1, 90), {}, {"data": 8.0})
+    train(state, range(90, 190), {}, {"data": 4.0})
+    assert len(said(state)) == 1, "4 ms are too few to be told of, and enough to stay"
+    train(state, range(190, 300), {}, {})
+    assert len(said(state)) == 2
+    assert said(state)[1] == "the ranks are even again"
+    assert state.ranks.straggler is None
+
+
+def test_a_moment_makes_no_straggler() -> None:
+    state = begun(2)
+    train(state, range(1, int(HOLD)), {}, {"data": 30.0})
+    assert state.ranks.straggler is None
+
+
+def test_while_nobody_trains_nothing_is_judged() -> None:
+    state = begun(2)
+    train(state, range(1, 20), {}, {"data": 18.0})
+    train(state, range(20, 20 + int(2 * WINDOW)), {"iters": 0, "it": 190}, {"iters": 0, "it": 190})
+    assert state.ranks.straggler is not None
+    assert len(said(state)) == 1
+
+
+def test_under_fsdp_the_ranks_meet_in_the_forward_pass_too() -> None:
+    for strategy, found in (("fsdp", 1), ("ddp", None)):
+        state = begun(2, strategy=strategy)
+        train(state, range(1, 20), {"forward": 18.0}, {"data": 18.0})
+        assert (state.ranks.straggler.rank if state.ranks.straggler else None) == found
+
+
+def test_who_is_behind_is_told_for_sure_and_frames_at_different_times_make_nobody_late() -> None:
+    state = begun(3)
+    for t in range(1, 20):
+        for rank, (offset, late) in enumerate(((0.0, 0), (0.3, 0), (0.7, 25))):
+            at = t + offset
+            state.apply(frame(at, it=max(int(10 * at) - late, 0)), rank)
+    assert set(state.ranks.behind()) == {2}
+    assert 5 <= state.ranks.behind()[2] <= 25
+    places = {rank: about for rank, (_, about, _) in state.ranks.places().items()}
+    assert places[0] == pytest.approx(places[1], abs=1.5)
+    assert places[0] - places[2] == pytest.approx(25, abs=1.5)
+
+
+def test_a_rank_that_falls_silent_while_others_go_on_is_named() -> None:
+    state = begun(3)
+    train(state, range(1, 10), {}, {}, {})
+    for t in range(10, 30):
+        state.apply(frame(float(t)), 0)
+        state.apply(frame(float(t)), 2)
+    assert state.ranks.silent == {1: 20.0}
+    assert set(state.ranks.places()) == {0, 2}, "what it was last heard at is no measure for the others"
+    state.apply(frame(30.0), 1)
+    assert state.ranks.silent == {}
+
+
+def test_a_rank_that_never_said_anything_is_named() -> None:
+    state = RunState()
+    state.apply({"k": "run", "t": 100.0, "it": 0, "ep": 0, "device": "cpu", "rank": 0, "world": 2})
+    state.apply(frame(100.0 + SILENCE / 2), 0)
+    assert state.ranks.silent == {}
+    state.apply(frame(102.0 + SILENCE), 0)
+    assert state.ranks.silent == {1: SILENCE + 2}
+    assert state.ranks.mean_skew() is None
+
+
+def test_what_all_ranks_say_is_shown_once_and_what_one_says_with_its_name() -> None:
+    state = begun(4)
+    for rank in (1, 2, 3, 0):
+        state.apply({**MESSAGE, "t": 1.0, "text": "alike"}, rank)
+    for rank in (3, 1):
+        state.apply({**MESSAGE, "t": 2.0, "text": "ours"}, rank)
+    train(state, range(3, 8), {}, {}, {}, {})
+    state.apply({**MESSAGE, "t": 8.0, "text": "ours"}, 2)
+    state.apply({**MESSAGE, "t": 8.0, "text": "mine"}, 2)
+    train(state, range(9, 14), {}, {}, {}, {})
+    assert [(entry.source, entry.text) for entry in state.journal if entry.kind == "warn"] == [
+        ("data", "alike"),
+        ("ranks 1, 3", "data: ours"),
+        ("rank 2", "data: mine"),
+    ]
+
+
+def test_an_error_of_any_rank_is_seen_at_once_and_the_first_one_is_why_the_run_failed() -> None:
+    state = begun(3)
+    train(state, range(1, 5), {}, {}, {})
+    state.apply({**ERROR, "t": 5.0, "text": "bad label", "traceback": 'File "x.py", line 7'}, 2)
+    assert [(entry.source, entry.text) for entry in state.journal if entry.kind == "error"] == [
+        ("rank 2", "ends the run: ValueError: bad label")
+    ]
+    stalled = examine(state, "alive", 5.0 + PATIENCE)
+    assert stalled.condition == "stalled"
+    assert stalled.sentence.endswith("; failed: rank 2, iteration 40: ValueError: bad label")
+    for rank, text in ((0, "connection closed by peer"), (1, "connection closed by peer")):
+        state.apply({**ERROR, "t": 6.0 + rank, "type": "RuntimeError", "text": text, "traceback": ""}, rank)
+    assert state.journal.errors == 2, "of what follows from it, one"
+    state.apply({"k": "end", "t": 8.0, "it": 40, "ep": 0, "status": "interrupted", "exit": 143, "reason": "SIGTERM"})
+    ended = examine(state, "gone", 9.0)
+    assert ended.condition == "failed"
+    assert ended.sentence == "failed: rank 2, iteration 40: ValueError: bad label"
+
+
+def test_a_users_mistake_on_one_machine_is_shown() -> None:
+    state = begun(2)
+    state.apply({"k": "end", "t": 1.0, "it": 0, "ep": 0, "status": "failed", "exit": 2, "reason": "no data/\nhere"}, 1)
+    assert [(entry.source, entry.text, entry.detail) for entry in state.journal if entry.kind == "error"] == [
+        ("rank 1", "no data/", "no data/\nhere")
+    ]
+
+
+def test_a_new_attempt_forgets_the_old_ones_ranks_but_not_those_that_have_begun_before_rank_0() -> None:
+    state = begun(4)
+    train(state, range(1, 20), {}, {}, {"data": 18.0}, {})
+    fresh = {"k": "run", "t": 101.0, "it": 0, "ep": 0, "device": "cpu", "world": 2}
+    state.apply({**fresh, "t": 100.0, "rank": 1}, 1)
+    state.apply({**fresh, "rank": 0}, 0)
+    assert sorted(state.ranks.of) == [0, 1]
+    assert state.ranks.straggler is None
+    state.apply(frame(30.0), 3)
+    assert state.ranks.world == 2
+
+
+def test_differences_of_each_rank_add_up_to_the_mean_skew(tmp_path: Path) -> None:
+    run = make_ranks(tmp_path, 4, late={2: 0.2})
+    live = Live(run)
+    read(live)
+    slowest, cost, whole = live.state.ranks.mean_skew() or (0, 0.0, 0.0)
+    assert slowest == 2
+    assert cost / whole == pytest.approx(0.2, abs=0.001)
+    frames = [json.loads(line) for line in run.events_of(2).read_text().splitlines() if '"frame"' in line]
+    total = live.state.ranks.of[2].total
+    assert total.ns == sum(frame["iters"][1] for frame in frames)
+    assert total.iters == sum(frame["iters"][0] for frame in frames) == 784
+
+
+def test_replay_shows_of_all_ranks_what_the_live_view_showed(tmp_path: Path) -> None:
+    run = make_ranks(tmp_path, 3, late={1: 0.2})
+    live, recording = Live(run), Recording(run)
+    read(live)
+    recording.seek(recording.last)
+    assert recording.first == BEGAN
+    assert recording.state.ranks.straggler == live.state.ranks.straggler is not None
+    assert list(recording.state.journal) == list(live.state.journal)
+    recording.seek(BEGAN + 2)
+    assert recording.state.ranks.straggler is None
+    assert sorted(recording.state.ranks.of) == [0, 1, 2]
+
+
+def test_a_log_that_comes_late_and_one_that_lags_are_taken_when_they_come(tmp_path: Path) -> None:
+    run = make_ranks(tmp_path, 1, upto=0)
+    append_rank(run, 0, 3, upto=60, synthetic=False)
+    append_rank(run, 1, 3, upto=20, synthetic=False)
+    live = Live(run)
+    read(live)
+    assert sorted(live.state.ranks.of) == [0, 1]
+    assert live.state.ranks.silent.keys() == {2}
+    append_rank(run, 2, 3, upto=60, synthetic=False)
+    lines = run.events_of(2).read_bytes().splitlines(keepends=True)
+    run.events_of(2).write_bytes(b"".join(lines[:-1]) + lines[-1][:50])
+    read(live)
+    assert live.state.ranks.silent == {}
+    before = live.state.ranks.of[2].told
+    with run.events_of(2).open("ab") as file:
+        file.write(lines[-1][50:])
+    read(live)
+    assert live.state.ranks.of[2].told > before
+
+
+def test_of_a_long_log_the_old_frames_count_and_only_the_new_ones_are_read_whole(tmp_path: Path) -> None:
+    run = make_ranks(tmp_path, 1, upto=0)
+    for rank in (0, 1):
+        log = Appender(run.events_of(rank))
+        log.append([{"k": "run", "t": 0.0, "it": 0, "ep": 0, "device": "cpu", "rank": rank, "world": 2}])
+        every = {str(b.id): 1_000_000 for b in plan().bindings}
+        for t in range(1, 3000):
+            log.append([frame(float(t), hooks=every)])
+        log.close()
+    assert run.events_of(1).stat().st_size > 2 * CHUNK
+    live = Live(run)
+    read(live)
+    first, other = live.state.ranks.of[0], live.state.ranks.of[1]
+    assert other.total == first.total
+    assert other.work == first.work
+    assert other.minute.sums(other.now) == first.minute.sums(first.now)
+    assert 0 < other.timing(0).count < first.timing(0).count
+
+
+def test_a_log_of_another_version_is_followed(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    for rank in (0, 1):
+        log = Appender(run.events_of(rank))
+        log.append([{"k": "run", "t": 1.0, "it": 0, "ep": 0, "device": "cpu"}, {"k": "news", "t": 2.0}, {"k": "frame"}])
+        log.append([{"k": "message", "t": 3.0}, {"t": "soon"}, {}])
+        log.close()
+    live = Live(run)
+    read(live)
+    assert live.state.now == 3.0
+    assert live.state.ranks.world == 1
+
+
+def test_ranks_are_named_shortly() -> None:
+    assert named([2]) == "rank 2"
+    assert named([3, 1]) == "ranks 1, 3"
+    assert named([1, 2, 3, 4]) == "ranks 1-4"
