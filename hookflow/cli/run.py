@@ -7,16 +7,18 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import Only, Overrides, Shuffle, Without
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, Where
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -77,6 +79,18 @@ def run(
     test: Annotated[bool, typer.Option("--test", help="Run the test after training.")] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id, and leave it alone.")] = False,
     in_process: Annotated[bool, typer.Option("--in-process", help="Train in this process, for a debugger.")] = False,
+    nproc: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|auto", help="Train by N processes (ranks) together; auto: one a GPU.", show_default=False
+        ),
+    ] = None,
+    max_restarts: Annotated[
+        int,
+        typer.Option(
+            min=0, help="When a rank fails: start all again from the last checkpoint, up to K times.", metavar="K"
+        ),
+    ] = 0,
 ) -> None:
     """Train a pipeline, shown live.
 
@@ -91,6 +105,15 @@ def run(
         only=tuple(only or ()),
         shuffle=shuffle,
     )
+    given = {"--detach": detach, "--in-process": in_process, "--nproc": nproc, "--max-restarts": max_restarts}
+    from hookflow.runner.launcher import started_by_torchrun
+
+    if started_by_torchrun():
+        _refuse("torchrun has started this process", given | {"--ui=tui": ui is UI.tui})
+        raise typer.Exit(_as_rank(target, changes, ui, resume=resume, allow_changed_hooks=allow_changed_hooks))
+    if in_process:
+        _refuse("--in-process is for a single process", {"--nproc": nproc, "--max-restarts": max_restarts})
+    ranks = _number_of(nproc) if nproc else 1 if max_restarts else None
     run_dir = _resumed(target, changes, allow_changed_hooks) if resume else _new(target, changes)
     if in_process:
         from hookflow.runner.launch import claim
@@ -102,17 +125,48 @@ def run(
 
     began = time.time()
     options = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}
-    child = start(run_dir, *(option for option, given in options.items() if given))
+    passed_on = (option for option, given in options.items() if given)
+    child = start(run_dir, *passed_on, nproc=ranks, max_restarts=max_restarts)
     if detach:
         print(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
         return
     code = _show(run_dir, child, _chosen(ui), began)
     if code == 2:
-        print(_last_words(run_dir), file=sys.stderr)
+        print(last_words(run_dir), file=sys.stderr)
     raise typer.Exit(code)
 
 
-def _last_words(run_dir: RunDir) -> str:
+def _as_rank(target: str | None, changes: Changes, ui: UI, *, resume: bool, allow_changed_hooks: bool) -> int:
+    from hookflow.cli.ranked import train_as_rank
+
+    find = partial(_resumed, target, changes, allow_changed_hooks) if resume else partial(_new, target, changes)
+    face: Literal["plain", "json"] | None = None if ui is UI.none else "json" if ui is UI.json else "plain"
+    return train_as_rank(
+        find, lambda: _place(target, changes)[1], face, resume=resume, allow_changed_hooks=allow_changed_hooks
+    )
+
+
+def _refuse(why: str, given: Mapping[str, object]) -> None:
+    """Raise UserError for each of these options that has been given."""
+    if wrong := [option for option, value in given.items() if value]:
+        raise UserError(Problem(f"{option} cannot be given: {why}", Where(option)) for option in wrong)
+
+
+def _number_of(nproc: str) -> int:
+    """Return how many ranks `--nproc` asks for. Raises UserError when it is no number, or there is no GPU for auto."""
+    if nproc == "auto":
+        import torch
+
+        gpus = torch.cuda.device_count()
+        if not gpus:
+            raise UserError(Problem("auto is a rank for each GPU, and there is none", Where("--nproc"), "--nproc 2"))
+        return gpus
+    if not nproc.isdecimal() or not int(nproc):
+        raise UserError(Problem(f'"{nproc}" is neither a number of processes nor auto', Where("--nproc"), "--nproc 2"))
+    return int(nproc)
+
+
+def last_words(run_dir: RunDir) -> str:
     """Return the reason that the run itself gave for its end: what the user did wrong, as found while building it."""
     from hookflow.events.log import Tail
 
@@ -148,11 +202,7 @@ def _resumed(target: str | None, changes: Changes, allow_changed_hooks: bool = F
     from hookflow.cli.target import recorded_plan
     from hookflow.runner.launch import claim, prepare
 
-    if target is not None and target.endswith(".toml"):
-        section = changes.load(Path(target)).pipeline.run
-        run_dir = find_run(section.name, Path(section.dir))
-    else:
-        run_dir = find_run(target, Path("runs"))
+    run_dir = find_run(*_place(target, changes))
     os.close(claim(run_dir))  # refuses, before anything is written, where the run is being carried out
     if changes != Changes():
         base = Path(run_dir.describe()["base"])
@@ -163,6 +213,14 @@ def _resumed(target: str | None, changes: Changes, allow_changed_hooks: bool = F
             _refuse_changed_hooks(run_dir, loaded, plan)
         prepare(loaded, plan, run_dir, base)
     return run_dir
+
+
+def _place(target: str | None, changes: Changes) -> tuple[str | None, Path]:
+    """Return by what name to look for the runs that are meant, and in which folder."""
+    if target is None or not target.endswith(".toml"):
+        return target, Path("runs")
+    section = changes.load(Path(target)).pipeline.run
+    return section.name, Path(section.dir)
 
 
 def _refuse_changed_hooks(run_dir: RunDir, loaded: Loaded, plan: Plan) -> None:

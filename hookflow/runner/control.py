@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections import deque
@@ -41,11 +42,17 @@ class Control:
         self.arrived = threading.Event()
         self._patient = False
         self._deaf = False
+        self._because = ""
 
     def ask(self, command: dict[str, Any]) -> None:
         """Take a record of the command log; called by the flusher thread."""
         self.asks.append(command)
         self.arrived.set()
+
+    def end(self, because: str) -> None:
+        """End the run as SIGTERM does, for another reason; any thread may call it."""
+        self._because = because
+        os.kill(os.getpid(), signal.SIGTERM)
 
     def listen(self) -> None:
         """Handle SIGNALS, those too that have waited since the process began. Losing the terminal harms nothing."""
@@ -70,7 +77,8 @@ class Control:
         name = signal.Signals(number).name
         again = self.stop is not None
         if not again:
-            self.stop = Stop(f"{name} received", "interrupted", 130 if number == signal.SIGINT else 143, save=True)
+            reason = self._because or f"{name} received"
+            self.stop = Stop(reason, "interrupted", 130 if number == signal.SIGINT else 143, save=True)
             self.arrived.set()
         if again or not self._patient:
             raise Interrupted(f"{name} received {'twice: ended at once' if again else 'before the training began'}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -38,15 +39,19 @@ def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
     )
 
 
-def start(run_dir: RunDir, *options: str) -> subprocess.Popen[bytes]:
-    """Start the training process in a session of its own, so that losing this terminal does it no harm.
+def start(run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts: int = 0) -> subprocess.Popen[bytes]:
+    """Start the training in a session of its own, so that losing this terminal does it no harm.
 
+    That is one process, or an agent that starts `nproc` of them, and starts them again so many times when one fails.
     `options` are those of `hookflow.runner.process.main`.
     What it prints goes to the run's `output.log`. A signal that reaches it before it listens waits until it does.
     Raises UserError when the run is being carried out already.
     """
     lock = claim(run_dir)
     command = [sys.executable, "-m", "hookflow.runner", str(run_dir.path), *options]
+    if nproc is not None:
+        several = (f"--nproc={nproc}", f"--max-restarts={max_restarts}")
+        command = [sys.executable, "-m", "hookflow.runner.agent", str(run_dir.path), *several, *options]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which a child process inherits
     try:
         with run_dir.output.open("ab") as output:
@@ -66,12 +71,28 @@ def start(run_dir: RunDir, *options: str) -> subprocess.Popen[bytes]:
 def claim(run_dir: RunDir) -> int:
     """Lock the run for whoever holds the returned file descriptor, and its children that inherit it.
 
-    The system lets go of the lock when the last of them has ended, however it ends. Raises UserError when somebody
-    else holds it: two processes that train in one directory would write over each other.
+    The system lets go of the lock when the last of them, and of those that `hold` it beside them, has ended, however
+    it ends. Raises UserError when somebody else holds it: two processes that train in one directory would write over
+    each other.
     """
+    lock = _lock(run_dir, fcntl.LOCK_EX)
+    with contextlib.suppress(OSError):
+        fcntl.flock(lock, fcntl.LOCK_SH)  # so that ranks may hold it, too; to claim it takes all of it
+    return lock
+
+
+def hold(run_dir: RunDir) -> int:
+    """Hold the lock of a run that has been claimed, for one of its ranks: nobody may claim it before that has ended.
+
+    Raises UserError when the run is somebody else's by now.
+    """
+    return _lock(run_dir, fcntl.LOCK_SH)
+
+
+def _lock(run_dir: RunDir, how: int) -> int:
     lock = os.open(run_dir.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, how | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
         hint = f"see it with: hookflow watch {run_dir.id}"

@@ -5,6 +5,7 @@ Imports no torch before `train` listens for signals: that takes seconds, and nob
 
 from __future__ import annotations
 
+import argparse
 import io
 import sys
 import time
@@ -13,55 +14,90 @@ from pathlib import Path
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.control import Control, Stop
+from hookflow.runner.launch import hold
+from hookflow.runner.orphan import end_with_parent
 from hookflow.runner.ranks import of_environment
 from hookflow.runner.recorder import Recorder
+from hookflow.runner.verdict import is_loss, verdict
 
 
-def train(run_dir: RunDir, *, resume: bool = False, allow_changed_hooks: bool = False) -> int:
+def train(
+    run_dir: RunDir,
+    *,
+    resume: bool = False,
+    allow_changed_hooks: bool = False,
+    agent: bool = False,
+    restarts_left: int = 0,
+) -> int:
     """Carry out the run whose pipeline and plan stand in `run_dir`; return the exit code.
 
     0: finished or stopped as asked; 1: something raised; 2: the user's mistake; 130 (SIGINT) and 143 (SIGTERM,
-    SIGUSR1): interrupted. Whatever happens, the event log gets its `end` record.
+    SIGUSR1): interrupted. Whatever happens, the event log gets its `end` record, but in two cases: an `agent` that
+    has started the ranks writes it where this one knows only that another is gone; and after exit code 1 it is no end
+    while the ranks are to be started again, `restarts_left` times.
     """
     began = time.perf_counter()
-    run_dir.sign_process()
-    control = Control()
     ranks = of_environment()
-    recorder = Recorder(run_dir, control.ask, ranks.rank)
+    several = ranks.world > 1
+    if ranks.first and not agent:
+        run_dir.sign_process()
+    control = Control()
+    recorder = Recorder(run_dir, control.ask, ranks)
     recorder.start()
+    built = lost = False
     try:
         control.listen()
+        if agent or several:
+            hold(run_dir)
+            end_with_parent(control)
         from hookflow.runner.attempt import carry_out
 
+        built = True
         stop = carry_out(run_dir, recorder, control, ranks, resume=resume, allow_changed_hooks=allow_changed_hooks)
     except BaseException as error:
         control.cover_ears()
-        stop = _ended_by(error, control, recorder)
+        lost = built and several and is_loss(error)
+        stop = own = _ended_by(error, control, recorder, lost)
+        if built and several:
+            stop = verdict(ranks, own, lost=lost)
+            lost = lost and stop is own
     control.cover_ears()
-    seconds = time.perf_counter() - began
-    recorder.put("end", status=stop.status, exit=stop.exit, reason=stop.reason, seconds=seconds)
+    if (agent and lost) or (restarts_left and stop.exit == 1):
+        recorder.put("message", level="error", source="hookflow", text=stop.reason)
+    else:
+        seconds = time.perf_counter() - began
+        recorder.put("end", status=stop.status, exit=stop.exit, reason=stop.reason, seconds=seconds)
     recorder.close()
     sys.stdout.flush()
     return stop.exit
 
 
-def _ended_by(error: BaseException, control: Control, recorder: Recorder) -> Stop:
-    """Return how a run ends that raised; what has not been told yet (a failing hook has) is told."""
+def _ended_by(error: BaseException, control: Control, recorder: Recorder, lost: bool) -> Stop:
+    """Return how a run ends that raised; what has not been told yet (a failing hook has) is told.
+
+    That another rank was `lost` is no failure of this one, and has no traceback.
+    """
     if isinstance(error, UserError):
         notes = (f"    {note}" for note in getattr(error, "__notes__", ()))  # which hook, if one has raised it
         return Stop("\n".join([str(error), *notes]), "failed", 2, save=False)
     if isinstance(error, KeyboardInterrupt):
         return Stop(str(error) or "interrupted", "interrupted", control.stop.exit if control.stop else 130, save=False)
-    if recorder.told is not error:
+    said = f"{type(error).__name__}: {error}"
+    if lost:
+        return Stop(f"another rank is gone ({said})", "failed", 1, save=False)
+    if recorder.told is None or recorder.told not in (error, error.__cause__):
         recorder.failure(error)
-    return Stop(f"{type(error).__name__}: {error}", "failed", 1, save=False)
+    return Stop(said, "failed", 1, save=False)
 
 
 def main() -> None:
-    """`python -m hookflow.runner RUN_DIR [--resume] [--allow-changed-hooks]`: what `hookflow run` starts."""
+    """`python -m hookflow.runner RUN_DIR …`: what `hookflow run` starts, itself or by an agent that starts ranks."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a hook prints is seen at once, and not lost with the process
-    path, *options = sys.argv[1:]
-    raise SystemExit(
-        train(RunDir(Path(path)), resume="--resume" in options, allow_changed_hooks="--allow-changed-hooks" in options)
-    )
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run_dir", type=lambda path: RunDir(Path(path)))
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--allow-changed-hooks", action="store_true")
+    parser.add_argument("--agent", action="store_true")
+    parser.add_argument("--restarts-left", type=int, default=0)
+    raise SystemExit(train(**vars(parser.parse_args())))

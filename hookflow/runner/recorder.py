@@ -17,6 +17,7 @@ from hookflow.events.log import Appender, Tail
 from hookflow.events.records import Stage
 from hookflow.events.rundir import RunDir
 from hookflow.runner.meter import Cell, Meter
+from hookflow.runner.ranks import ALONE, Ranks
 
 if TYPE_CHECKING:
     import torch
@@ -44,10 +45,11 @@ class Recorder:
     A log that cannot be written harms no training: records are lost meanwhile, and the log says so once it can.
     """
 
-    def __init__(self, run_dir: RunDir, on_command: Callable[[dict[str, Any]], None], rank: int = 0) -> None:
+    def __init__(self, run_dir: RunDir, on_command: Callable[[dict[str, Any]], None], ranks: Ranks = ALONE) -> None:
         self.told: BaseException | None = None
         """What `failure` has told of that ends the run."""
-        self._log = Appender(run_dir.events_of(rank))
+        self._log = Appender(run_dir.events_of(ranks.rank))
+        self._ranks = ranks
         self._commands = Tail(run_dir.commands)
         self._commands.read_all()  # what was asked of an earlier attempt is not asked of this one
         self._on_command = on_command
@@ -85,7 +87,8 @@ class Recorder:
         if action == "raise":
             self.told = error
         told = "".join(traceback.format_exception(error))
-        print(told, end="", file=sys.stderr, flush=True)
+        whose = f"rank {self._ranks.rank}: " if self._ranks.world > 1 else ""  # they all print to one place
+        print(f"{whose}{told}", end="", file=sys.stderr, flush=True)
         kind = type(error).__name__
         self.put("error", hook=hook, point=point, type=kind, text=str(error), traceback=told, action=action)
 
@@ -101,7 +104,7 @@ class Recorder:
 
     def _work(self) -> None:
         while not self._closing.wait(min(max((time.monotonic() - self._began) / 2400, QUICKEST), SLOWEST)):
-            for command in self._commands.read():
+            for command in self._commands.read() if self._ranks.first else ():  # it hears them for all
                 self._on_command(command)
             self.flush()
         self.flush()

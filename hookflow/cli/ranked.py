@@ -1,0 +1,127 @@
+"""`hookflow run` where torchrun has started it several times: each process trains as one rank of the same run."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from hookflow.errors import Problem, UserError, Where
+from hookflow.events.rundir import RunDir, all_runs
+from hookflow.runner.last_word import append
+from hookflow.runner.launch import claim
+from hookflow.runner.launcher import identity, restarts, store
+from hookflow.runner.ranks import Ranks, of_environment
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
+
+Face = Literal["plain", "json"]
+
+PATIENCE = 600.0
+"""Seconds that a rank waits for the others to be there."""
+
+MISTAKEN = 2
+"""The exit code of a rank where rank 0 tells what the user did wrong."""
+
+
+def train_as_rank(
+    find: Callable[[], RunDir],
+    root: Callable[[], Path],
+    face: Face | None,
+    *,
+    resume: bool,
+    allow_changed_hooks: bool,
+) -> int:
+    """Train in this process and return the exit code. Rank 0 alone shows anything, by `face`.
+
+    Rank 0 takes the run directory that `find` makes or finds, and tells the others. When torchrun has started them
+    again, that is the one from before, below `root`, and the run goes on.
+    """
+    ranks, (done, most), talk = of_environment(), restarts(), store(PATIENCE)
+    if ranks.first:
+        run_dir = _lead(talk, (lambda: _of_this_launch(root())) if done else find)
+    elif path := talk.get("run").decode():
+        run_dir = RunDir(Path(path))
+    else:
+        return MISTAKEN
+    if blind := _blind(talk, run_dir, ranks):
+        if not ranks.first:
+            return MISTAKEN
+        said = f"{run_dir.path} cannot be seen on {', '.join(sorted(blind))}"
+        raise UserError(Problem(said, hint="runs over several machines need a folder that all of them share: run.dir"))
+    if ranks.first and done:
+        text = f"the launcher has started the ranks again ({done} of {most}): going on from the last checkpoint"
+        append(run_dir, "message", level="warn", source="hookflow", text=text)
+    with _printing_to_the_run(run_dir, ranks, face):
+        from hookflow.runner.process import train
+
+        code = train(
+            run_dir, resume=resume or done > 0, allow_changed_hooks=allow_changed_hooks, restarts_left=most - done
+        )
+    if code == MISTAKEN and ranks.first:
+        from hookflow.cli.run import last_words
+
+        print(last_words(run_dir), file=sys.stderr)
+    return code
+
+
+def _lead(talk: Store, find: Callable[[], RunDir]) -> RunDir:
+    """Return the run directory, claimed and signed, and tell the other ranks of it, or that there is none."""
+    try:
+        run_dir = find()
+        claim(run_dir)
+        run_dir.sign_process()
+        run_dir.sign(launch=identity())
+    except BaseException:
+        talk.set("run", "")
+        raise
+    talk.set("run", str(run_dir.path.resolve()))
+    return run_dir
+
+
+def _of_this_launch(root: Path) -> RunDir:
+    """Return the newest run below `root` that this launcher has begun. Raises UserError when there is none."""
+    given, parent = identity()
+    for run_dir in all_runs(root):
+        launch = run_dir.describe().get("launch", ["", ""])
+        if launch[1] == parent or (given and launch[0] == given):
+            return run_dir
+    said = f"torchrun has started the ranks again, and no run in {root} is the one from before"
+    raise UserError(Problem(said, Where("RUN"), "go on with it by: hookflow run --resume RUN"))
+
+
+def _blind(talk: Store, run_dir: RunDir, ranks: Ranks) -> set[str]:
+    """Return the names of the machines that do not see the run directory; each rank learns them all."""
+    sees = run_dir.describe().get("id") == run_dir.id
+    talk.set(f"seen by {ranks.rank}", "" if sees else socket.gethostname())
+    return {host for rank in range(ranks.world) if (host := talk.get(f"seen by {rank}").decode())}
+
+
+@contextmanager
+def _printing_to_the_run(run_dir: RunDir, ranks: Ranks, face: Face | None) -> Iterator[None]:
+    """Let what is printed go to the run's `output.log`, and rank 0 show that with all else, by `face`.
+
+    Where the others print errors is left as it is.
+    """
+    from hookflow.cli.beside import show_beside
+
+    printer = show_beside(run_dir, face) if ranks.first and face else None
+    streams = (sys.stdout, sys.stderr) if ranks.first else (sys.stdout,)
+    kept = [os.dup(stream.fileno()) for stream in streams]
+    output = os.open(run_dir.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for stream in streams:
+        os.dup2(output, stream.fileno())
+    try:
+        yield
+    finally:
+        for stream, descriptor in zip(streams, kept, strict=True):
+            stream.flush()
+            os.dup2(descriptor, stream.fileno())
+        if printer is not None and printer.stdin is not None:
+            printer.stdin.close()
+            printer.wait()

@@ -1,0 +1,106 @@
+"""The process behind `hookflow run --nproc`: it starts the ranks, waits for them, and has the last word.
+
+To start, watch and end them together is the work of torch.distributed's own launcher. What is ours: a signal is handed
+on to the ranks and waited for as long as they need; they are started again only where that may help; and the event log
+has its end, whichever of them was killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import time
+import traceback
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+
+import psutil
+
+from hookflow.events.rundir import RunDir
+from hookflow.runner.control import SIGNALS, Stop
+from hookflow.runner.last_word import append, end, why_ended
+
+PERIOD = 0.1
+"""Seconds between looks at the signals that have come."""
+
+
+class Agent:
+    """Carries out a run by `nproc` ranks on this machine, starting them again up to `max_restarts` times.
+
+    `options` are those that each rank is given.
+    """
+
+    def __init__(self, run_dir: RunDir, nproc: int, max_restarts: int, options: list[str]) -> None:
+        self._run_dir = run_dir
+        self._nproc = nproc
+        self._max_restarts = max_restarts
+        self._options = options
+        self._began = self._since = time.time()
+        self._asked: list[int] = []
+        self._given: dict[int, int] = {}
+
+    def carry_out(self) -> int:
+        """Return the exit code of the run, once its event log has an end."""
+        self._run_dir.sign_process()
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # so the launcher's thread, and each rank, begins with them
+        with ThreadPoolExecutor(1) as launcher:
+            work = launcher.submit(self._launch)
+            for number in SIGNALS:
+                signal.signal(number, lambda got, frame: self._asked.append(got))
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            while not wait([work], PERIOD).done:
+                self._hand_on_signals()
+            stop = work.result()
+        end(self._run_dir, self._began, self._since, stop)
+        return stop.exit
+
+    def _hand_on_signals(self) -> None:
+        """Send each rank the signals that it has not had: the first asks it to stop, the second ends it at once."""
+        for rank in psutil.Process().children() if self._asked else ():
+            for number in self._asked[self._given.get(rank.pid, 0) :]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    rank.send_signal(number)
+            self._given[rank.pid] = len(self._asked)
+
+    def _launch(self) -> Stop:
+        """Launch the ranks until they end as they should, or no restart is left, and return how that was."""
+        from hookflow.runner.elastic import launch  # which imports torch
+
+        options = self._options
+        for left in range(self._max_restarts, -1, -1):
+            if self._asked:
+                break
+            self._since = time.time()
+            try:
+                failed = launch(self._nproc, str(self._run_dir.path), "--agent", f"--restarts-left={left}", *options)
+            except Exception as error:
+                traceback.print_exc()
+                return Stop(f"the ranks cannot be started: {error}", "failed", 1, save=False)
+            stop = why_ended(self._run_dir, self._since, failed)
+            if stop.exit != 1 or not left or self._asked:
+                return stop
+            again = f"restart {self._max_restarts - left + 1} of {self._max_restarts}, from the last checkpoint"
+            append(self._run_dir, "message", level="warn", source="hookflow", text=f"{stop.reason}: {again}")
+            options = ["--resume", *self._options]
+        first = signal.Signals(self._asked[0])
+        code = 130 if first is signal.SIGINT else 143
+        return Stop(f"{first.name} received before the training began", "interrupted", code, save=False)
+
+
+def main() -> None:
+    """`python -m hookflow.runner.agent RUN_DIR --nproc N …`: what `hookflow run --nproc N` starts."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run_dir", type=lambda path: RunDir(Path(path)))
+    parser.add_argument("--nproc", type=int, required=True)
+    parser.add_argument("--max-restarts", type=int, default=0)
+    given, options = parser.parse_known_args()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(cores // given.nproc, 1)))
+    raise SystemExit(Agent(given.run_dir, given.nproc, given.max_restarts, options).carry_out())
+
+
+if __name__ == "__main__":
+    main()

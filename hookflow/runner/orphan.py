@@ -1,0 +1,24 @@
+"""A rank does not outlive its launcher: nobody would end it beside a run that has been resumed meanwhile."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from hookflow.runner.control import Control
+
+PERIOD = 0.5
+"""Seconds between looks."""
+
+
+def end_with_parent(control: Control) -> None:
+    """From now on, end the run as SIGTERM does once the process that has started this one is gone."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PERIOD)
+        control.end(f"the launcher (process {parent}) is gone")
+
+    threading.Thread(target=watch, name="hookflow-orphan", daemon=True).start()

@@ -1,0 +1,56 @@
+"""Why a run over several ranks has failed: the first of them that did says it for all.
+
+When one rank raises, the others raise too, a moment later: what they wait for together does not come about any more.
+That says nothing to the user, who is to read of the first failure, in every log and from every rank.
+"""
+
+from __future__ import annotations
+
+import json
+
+from hookflow.runner.control import Stop
+from hookflow.runner.ranks import Ranks
+
+KEY = "failed"
+
+PATIENCE = 1.0
+"""Seconds that a rank which has lost another waits for that one's own word; it is killed if it says none."""
+
+REACHABLE = 10.0
+"""Seconds to wait for the store."""
+
+
+def is_loss(error: BaseException) -> bool:
+    """Say whether `error` means no more than that another rank, or the launcher, has gone."""
+    from torch.distributed import DistError
+
+    network = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
+    return isinstance(error, DistError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in network)
+    )
+
+
+def verdict(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
+    """Return how the run ends on every rank, where it has ended on this one by `mine`: as on the first that failed.
+
+    That is `mine` itself when this rank has been interrupted and nobody has failed, and when it has only `lost`
+    another one that has left no word.
+    """
+    from hookflow.runner import launcher
+
+    named = mine.reason if mine.exit == 2 else f"rank {ranks.rank}: {mine.reason}"  # all make the same mistake
+    claim = json.dumps([named, mine.status, mine.exit])
+    try:
+        store = launcher.store(PATIENCE if lost else REACHABLE)
+        if mine.status == "failed" and not lost:
+            return _stop(store.compare_set(KEY, "", claim))
+        if lost:
+            store.wait([KEY])
+        return _stop(store.get(KEY)) if store.check([KEY]) else mine
+    except RuntimeError:  # nobody has said anything, or the launcher is gone
+        return _stop(claim.encode()) if mine.status == "failed" and not lost else mine
+
+
+def _stop(claim: bytes) -> Stop:
+    reason, status, code = json.loads(claim)
+    return Stop(reason, status, code, save=False)
