@@ -28,7 +28,7 @@ class Run(Protocol):
     iters_per_epoch: int
     """Iterations in one pass over the training data: its batches, or groups of `accumulate` of them."""
     batch_size: int
-    """Examples in the batch at hand; from `before_optimizer_step` on, in all batches of the iteration."""
+    """Examples in this rank's share of the batch at hand; from `before_optimizer_step` on, of the whole iteration."""
     device: torch.device
     model: nn.Module
     """The network; where the pipeline has several, all of them in an `nn.ModuleDict`."""
@@ -46,6 +46,8 @@ class Run(Protocol):
     """What the latest validation or test found."""
     rank: int
     """Which of the processes that train together this is; 0 where there is one."""
+    world: int
+    """How many processes train together."""
     hooks: Mapping[str, Any]
     """Every hook by name."""
     dir: Path
@@ -70,6 +72,17 @@ class Run(Protocol):
 
         Raises TypeError when it is something else.
         """
+
+    def sum(self, value: float | torch.Tensor) -> Any:
+        """Return the sum over all ranks of a number or a tensor of any shape; where there is one, `value` itself.
+
+        All ranks must call it, one as often as another. Of several each is given the same tensor, to the bit; a number
+        becomes a float64. It stays on the device, and on CUDA the training does not wait for it. Raises UserError in
+        a hook that fires on rank "zero" alone.
+        """
+
+    def mean(self, value: float | torch.Tensor) -> Any:
+        """Return the mean over all ranks, as `sum` does the sum. Each rank counts alike, whatever its examples."""
 
     def say(self, text: str, level: str = "info") -> None:
         """Record a line for people: "info", "warn" or "error"."""

@@ -16,11 +16,13 @@ from hookflow.events.records import VERSION
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
+from hookflow.runner.agreement import agreement_of
 from hookflow.runner.build import Parts, build
 from hookflow.runner.changes import changed_hooks
 from hookflow.runner.checkpoint import CheckpointStore
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.device import describe
+from hookflow.runner.distributed import class_of, joined
 from hookflow.runner.memory import told_if_full
 from hookflow.runner.ranks import Ranks
 from hookflow.runner.recorder import Recorder
@@ -54,10 +56,11 @@ def carry_out(
         for change in changes:
             say(change.message, "warn")
         store.rewind(checkpoint)
-    with told_if_full(loaded.pipeline), torch_settings(loaded.pipeline.run, say):
+    with told_if_full(loaded.pipeline), torch_settings(loaded.pipeline.run, say), joined(loaded, ranks):
         parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks)
         _record_start(recorder, plan, parts, checkpoint)
-        runner = Runner(parts, plan, run_dir, store, recorder, control)
+        agreement = agreement_of(ranks, loaded.pipeline.distributed.timeout)
+        runner = Runner(parts, plan, run_dir, store, recorder, control, agreement)
         try:
             stop = runner.run(checkpoint, test=loaded.pipeline.run.test)
         finally:
@@ -98,7 +101,7 @@ def _record_start(recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path
         torch=torch.__version__,
         device=describe(parts.device),
         precision=parts.precision,
-        model=" + ".join(type(model).__name__ for model in parts.models.values()),
+        model=" + ".join(class_of(model) for model in parts.models.values()),
         params=sum(p.numel() for p in parts.model.parameters()),
         seed=parts.section.seed,
         data={split: source.info for split, source in parts.data.items()},

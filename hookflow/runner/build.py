@@ -25,8 +25,11 @@ from hookflow.pipeline.parts import key_of, named_parts, trained_by, wrong_parts
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.registry import DATA
 from hookflow.pipeline.schema import Component, RunSection
+from hookflow.runner.compiling import check_compiler
 from hookflow.runner.contract import FunctionTask, steps_itself, wrong_task
-from hookflow.runner.device import choose_device, choose_precision
+from hookflow.runner.device import choose_precision
+from hookflow.runner.distributed import Strategy, device_of, unmatched_units
+from hookflow.runner.draw import Draw, seed_of
 from hookflow.runner.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.modules import unmatched
 from hookflow.runner.ranks import ALONE, Ranks
@@ -35,7 +38,7 @@ from hookflow.runner.weights import load_weights
 
 Made = TypeVar("Made")
 
-OFFERED_TO_DATA = ("seed", "device", "say")
+OFFERED_TO_DATA = ("seed", "device", "say", "rank", "world")
 """Arguments that a data source is given where it takes them and the file does not give them."""
 
 
@@ -45,6 +48,7 @@ class Parts:
 
     section: RunSection
     ranks: Ranks
+    strategy: Strategy
     device: torch.device
     precision: str
     models: Mapping[str, nn.Module]
@@ -101,29 +105,37 @@ class _Builder:
 
     def parts(self, plan: Plan) -> Parts:
         section = self.pipeline.run
-        if section.threads is not None:
-            torch.set_num_threads(section.threads)
         makes = self._makes()
-        device = choose_device(section.device)
+        device = device_of(section.device, self.ranks, self.places.of)
+        if section.compile:
+            check_compiler(device, self.places.of("run.compile"))
         loaders = self._loaders(device)
         seed_everything(section.seed)
         models = {name: self._model(makes, name, device) for name in self.pipeline.models}
         network = nn.ModuleDict(models) if isinstance(self.pipeline.model, dict) else models["model"]
         trains = {name: self._trained(name, models, network) for name in self.pipeline.optimizers}
+        task = self._task(makes["task"])
+        strategy = self._strategy(task)
+        strategy.spread(network, [*models.values()], device)  # with FSDP the parameters are others from here on
         groups = self._fitting(network, trains, plan)
-        return Parts(
+        parts = Parts(
             section=section,
             ranks=self.ranks,
+            strategy=strategy,
             device=device,
-            precision=choose_precision(section.precision, device),
+            precision=choose_precision(section.precision, device, self.say),
             models=models,
             optimizers={name: self._optimizer(makes, name, groups[name]) for name in trains},
             trains=trains,
             model=network,
-            task=self._task(makes["task"]),
+            task=task,
             hooks={hook.name: self._hook(hook, plan) for hook in plan.hooks},
             data=self._data(makes, loaders, device),  # last: it may take long, and all else can be wrong in no time
         )
+        strategy.check_lengths({split: len(source) for split, source in parts.data.items()}, self.places.of)
+        if self.ranks.rank:  # all have built the same; what the training draws is each rank's own
+            seed_everything(seed_of(section.seed, Draw.RANK, self.ranks.rank))
+        return parts
 
     def _makes(self) -> dict[str, Callable[..., Any]]:
         """Return what each section names. Raises UserError with all unknown names and arguments, of all sections."""
@@ -190,7 +202,9 @@ class _Builder:
     def _data(
         self, makes: Mapping[str, Callable[..., Any]], loaders: Mapping[str, LoaderParts], device: torch.device
     ) -> dict[str, Any]:
-        offers = dict(zip(OFFERED_TO_DATA, (self.pipeline.run.seed, device, self.say), strict=True))
+        ranks = self.ranks
+        given = self.pipeline.run.seed, device, self.say, ranks.rank, ranks.world
+        offers = dict(zip(OFFERED_TO_DATA, given, strict=True))
         found = {}
         for split in ("train", "val", "test"):
             if make := makes.get(f"data.{split}"):
@@ -198,7 +212,16 @@ class _Builder:
                 offered = {name: value for name, value in offers.items() if name in takes}
                 made = self._call(make, offered | getattr(self.pipeline.data, split).args, f"data.{split}")
                 where, layout = self.places.of(f"data.{split}.use"), self.pipeline.run.channels_last
-                found[split] = as_source(made, where, device, layout, self.say, loaders.get(split))
+                found[split] = as_source(
+                    made,
+                    where,
+                    device,
+                    layout,
+                    self.say,
+                    loaders.get(split),
+                    world=ranks.world,
+                    shares_itself=takes.issuperset(("rank", "world")),
+                )
         return found
 
     def _model(self, makes: Mapping[str, Callable[..., Any]], name: str, device: torch.device) -> nn.Module:
@@ -227,6 +250,7 @@ class _Builder:
             groups[name], wrong = self._param_groups(name, model)
             problems += wrong
         problems += unmatched(plan, network, self._place_of_glob)
+        problems += unmatched_units(self.pipeline.distributed, network, self.places.of)
         if problems:
             raise UserError(sorted(problems, key=by_place))
         return groups
@@ -250,6 +274,13 @@ class _Builder:
         if fault := wrong_task(task, data.val is not None or data.test is not None):
             raise UserError(Problem(fault[0], self.places.of("task.use"), fault[1]))
         return task
+
+    def _strategy(self, task: Any) -> Strategy:
+        section, own_steps = self.pipeline.distributed, steps_itself(task)
+        if self.ranks.world > 1 and own_steps and section.strategy == "fsdp":
+            said = "a task that steps its optimizers itself cannot train a model of which each process has its share"
+            raise UserError(Problem(said, self.places.of("distributed.strategy"), 'strategy = "ddp" can'))
+        return Strategy(section, self.ranks, own_steps=own_steps)
 
     def _checked(self, key: str, made: Any, kind: type[Made]) -> Made:
         if not isinstance(made, kind):

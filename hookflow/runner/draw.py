@@ -18,6 +18,7 @@ class Draw(IntEnum):
     EXAMPLES = 2
     AUGMENT = 3
     STREAM = 4
+    RANK = 5
 
 
 def seed_of(seed: int, draw: Draw, *place: int) -> int:

@@ -14,11 +14,17 @@ class Drawn(IterableDataset[Any]):
 
     So it draws the same again after a resume, and finds its place though the data set itself has no state: then by
     loading what lies before it.
+
+    Of `world` processes that train together each goes through all of it, and gives every `world`-th example from its
+    `rank` on. What is not enough at the end for each of them to have one is left out. A data set that `shares_itself`
+    gives the share of this rank already.
     """
 
-    def __init__(self, data: Any, seed: int) -> None:
+    def __init__(self, data: Any, seed: int, *, rank: int = 0, world: int = 1, shares_itself: bool = False) -> None:
         self.data = data
         self.seed = seed
+        self.rank, self.world = (0, 1) if shares_itself else (rank, world)
+        self.apart = (rank,) if shares_itself and rank else ()
         self.pass_ = 0
 
     def set_epoch(self, pass_: int) -> None:
@@ -28,32 +34,36 @@ class Drawn(IterableDataset[Any]):
             set_epoch(pass_)
 
     def __iter__(self) -> Examples:
-        return Examples(self.data, self.seed, self.pass_)
+        return Examples(self)
 
 
 class Examples:
     """One way through an iterable data set, in one worker; its state says how far it has come."""
 
-    def __init__(self, data: Any, seed: int, pass_: int) -> None:
+    def __init__(self, drawn: Drawn) -> None:
         worker = get_worker_info()
-        self._key = (pass_, worker.id if worker else 0)
-        self._data = data
-        self._seed = seed
+        self._key = (drawn.pass_, worker.id if worker else 0)
+        self._data = drawn.data
+        self._seed = drawn.seed
+        self._rank, self._world, self._apart = drawn.rank, drawn.world, drawn.apart
         self._drawn = 0
         self._over = False
-        with drawing(seed_of(seed, Draw.STREAM, *self._key)):
-            self._examples = iter(data)
+        with drawing(seed_of(self._seed, Draw.STREAM, *self._key)):
+            self._examples = iter(self._data)
 
     def __iter__(self) -> Examples:
         return self
 
     def __next__(self) -> Any:
         try:
-            with drawing(seed_of(self._seed, Draw.EXAMPLES, *self._key, self._drawn)):
-                example = next(self._examples)
+            return [self._next() for _ in range(self._world)][self._rank]
         except StopIteration:
             self._over = True
             raise
+
+    def _next(self) -> Any:
+        with drawing(seed_of(self._seed, Draw.EXAMPLES, *self._key, self._drawn, *self._apart)):
+            example = next(self._examples)
         self._drawn += 1
         return example
 
@@ -74,7 +84,7 @@ class Examples:
             self._examples.load_state_dict(state["examples"])
         elif "data" not in state:
             for _ in range(state["drawn"]):
-                next(self)
+                self._next()
         self._drawn, self._over = state["drawn"], state["over"]
 
 

@@ -32,7 +32,7 @@ class Loader:
     """
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:
-        order = parts.order(data)
+        self._order = order = parts.order(data)
         workers = parts.section.workers
         self._parts = parts
         self._augment = Augment(parts)
@@ -66,6 +66,10 @@ class Loader:
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
         return self.info["batches"]
+
+    def whole(self, index: int) -> int:
+        """Return how many examples all ranks together have in the batch of this index."""
+        return self._order.whole(index)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""

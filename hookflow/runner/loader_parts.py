@@ -49,9 +49,15 @@ class LoaderParts:
             "rank": self.rank,
             "world": self.world,
         }
-        if self.sampler is None:
-            return Order(len(data), shuffle=self.shuffle, **shared)
-        return SampledOrder(self.sampler(data), len(data), self.place("sampler"), **shared)
+        order = (
+            Order(len(data), shuffle=self.shuffle, **shared)
+            if self.sampler is None
+            else SampledOrder(self.sampler(data), len(data), self.place("sampler"), **shared)
+        )
+        if order.examples < self.world:
+            said = f"{order.examples} examples cannot be shared out among {self.world} processes: each needs one"
+            raise UserError(Problem(said, self.place("batch_size")))
+        return order
 
 
 def loader_parts(
@@ -84,10 +90,9 @@ def loader_parts(
             found[name] = _made(name, part, refer(part.use, base, place(f"{name}.use")), place, seed)
         except UserError as error:
             problems += error.problems
-    if section.batch_size % world:
-        said = f"batches of {section.batch_size} cannot be shared out evenly among {world} processes"
-        near = section.batch_size // world * world or world
-        problems.append(Problem(said, place("batch_size"), f"take a multiple of {world}, e.g. {near}"))
+    if section.batch_size < world:
+        said = f"batches of {section.batch_size} cannot be shared out among {world} processes: each needs an example"
+        problems.append(Problem(said, place("batch_size"), "batch_size counts the examples of all of them together"))
     if problems:
         raise UserError(problems)
     return LoaderParts(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -35,6 +36,7 @@ def train(run: Runner) -> None:
         run.boundary.cross(wait=True)
     while not run.stopping and (run.epoch_is_over or not run.finished):
         _epoch(run)
+    run.update.settle()
     run.reach("after_train")
     run.boundary.cross(wait=True)
 
@@ -49,8 +51,12 @@ def _epoch(run: Runner) -> None:
     else:
         run.dispatcher.enter("before_train_epoch")
     run.batches = run.batches_per_epoch
+    if run.compiled:
+        run.compiled.look()
     if not run.epoch_is_over:
         _iterations(run)
+    if run.compiled:
+        run.compiled.look()
     if not run.epoch_is_over or run.before_cut is not None:
         run.dispatcher.leave(entered)
         return
@@ -82,6 +88,7 @@ def _next(run: Runner, batches: Iterator[Any]) -> Any:
     for batch in batches:
         run.meter.book("data")
         run.batch_size = batch_size_of(batch)
+        run.weigh_batch()
         return batch
     said = f"the training data said that it has {run.batches_per_epoch} batches, and gave {run.batch_idx}"
     raise UserError(Problem(said, hint="its __len__ must be the number of batches that it yields in an epoch"))
@@ -95,15 +102,20 @@ def _iteration(run: Runner, batches: Iterator[Any]) -> None:
     offered: tuple[Any, ...] | None = None
     while run.batch_idx < last:
         batch = _offered(run, "train", _next(run, batches), run.batch_idx, again=run.batch_idx > first)
-        if not run.course.taken():
+        if not run.course.taken("train"):
+            if group:
+                run.strategy.synchronize(run.skips_batches or run.batch_idx + 1 == last)
             offered = batch, run.batch_idx, _step(run, batch)
             if not run.steps_itself:
-                run.update.backward(offered, run.update.every, group.share(run, offered[2]) if group else 1.0)
+                share = group.share(run, offered[2]) if group else run.weight
+                run.update.backward(offered, run.update.every, share)
         run.batch_idx += 1
     if offered is not None and not run.steps_itself:
         if group:
             offered = *offered[:2], group.close(run, offered[2])
         run.update.step(offered, run.update.every)
+    if run.steps_itself:
+        run.strategy.share_buffers()  # those that its last step has not shared yet
     run.iter += 1
     if offered is None:
         run.dispatcher.leave(entered)
@@ -147,24 +159,25 @@ class Group:
 
     def __init__(self, batches: int) -> None:
         self.batches = batches
-        self.expected = self.examples = 0
+        self.expected = self.examples = self.here = 0
         self.sums: dict[str, Any] = {}
 
     def share(self, run: Runner, outputs: Mapping[str, Any]) -> float:
         """Take in what the task has made of the batch at hand, and return what its loss is to be multiplied with."""
-        examples = run.batch_size
+        examples = run.examples
         self.expected = self.expected or max(self.batches * examples, 1)
         self.examples += examples
+        self.here += run.batch_size
         for name, value in single_numbers(outputs).items():
-            self.sums[name] = self.sums.get(name, 0.0) + value * examples
-        return examples / self.expected
+            self.sums[name] = self.sums.get(name, 0.0) + value * run.batch_size
+        return run.weight * examples / self.expected
 
     def close(self, run: Runner, outputs: Mapping[str, Any]) -> dict[str, Any]:
         """Put the gradients right, and return the last batch's outputs with the mean of each number over all."""
         if self.examples != self.expected:
             run.update.scale(self.expected / max(self.examples, 1))
-        run.batch_size = self.examples
-        means = {name: total / max(self.examples, 1) for name, total in self.sums.items()}
+        run.batch_size = self.here
+        means = {name: total / max(self.here, 1) for name, total in self.sums.items()}
         run.scalars.take(means)
         return {**outputs, **means}
 
@@ -239,7 +252,8 @@ def _further(task: Any, means: Mapping[str, float]) -> Mapping[str, float]:
 def _means(run: Runner, split: Literal["val", "test"]) -> dict[str, float] | None:
     """Evaluate every batch; return the mean over the examples of each single number that the task gives, "loss" first.
 
-    The sums stay on the device until the end. Return None when a signal has come: the batch at hand was the last.
+    Those are the examples of all ranks, of which each has its own: they learn the same means, to the bit. The sums stay
+    on the device until the end. Return None when a signal has come: the batch at hand was the last.
     """
     sums: dict[str, Any] = {}
     seen: dict[str, int] = {}
@@ -249,7 +263,7 @@ def _means(run: Runner, split: Literal["val", "test"]) -> dict[str, float] | Non
         run.batch_idx, run.batch_size = index, batch_size_of(given)
         entered = run.dispatcher.entered
         batch = _offered(run, split, given, index)
-        if run.course.taken():
+        if run.course.taken(split):
             run.dispatcher.leave(entered)
             continue
         with torch.no_grad(), autocast(run.device, run.precision):
@@ -261,4 +275,13 @@ def _means(run: Runner, split: Literal["val", "test"]) -> dict[str, float] | Non
         run.reach(f"after_{split}_iter", batch, index, outputs)
         if run.boundary.cuts_short():
             return None
-    return {name: float(total) / max(seen[name], 1) for name, total in sums.items()}
+    found = run.agreement.gather({name: (float(total), seen[name]) for name, total in sums.items()})
+    return {name: _mean([one[name] for one in found if name in one]) for name in dict.fromkeys(chain(*found))}
+
+
+def _mean(parts: Sequence[tuple[float, int]]) -> float:
+    """Return the mean over all examples, out of the sum over those of each rank and their number."""
+    (total, seen), *others = parts
+    for more, examples in others:
+        total, seen = total + more, seen + examples
+    return total / max(seen, 1)

@@ -46,6 +46,10 @@ class OnDevice:
         """Return the number of batches of an epoch."""
         return self.info["batches"]
 
+    def whole(self, index: int) -> int:
+        """Return how many examples all ranks together have in the batch of this index."""
+        return self._order.whole(index)
+
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
         order = self._order.epoch(epoch).to(self._parts.device)

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.runner.draw import Draw, drawing, seed_of
+from hookflow.zoo.shares import Shares
 
 
-class Order:
+class Order(Shares):
     """The order of `examples` in each epoch, cut into batches, of which each rank takes its share.
 
-    Every rank draws the same order, so `batch_size` counts the examples of all `world` ranks together. Where the
-    last batch cannot be shared out evenly, the epoch's first examples fill it up: no rank may have more to do.
+    Every rank draws the same order.
     """
 
     def __init__(
@@ -30,18 +30,9 @@ class Order:
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        self.examples = examples
-        self.batch_size = batch_size
+        super().__init__(examples, batch_size, drop_last=drop_last, rank=rank, world=world)
         self.shuffle = shuffle
-        self.drop_last = drop_last
         self.seed = seed
-        self.rank = rank
-        self.world = world
-
-    def __len__(self) -> int:
-        """Return the number of batches of an epoch."""
-        full, rest = divmod(self.examples, self.batch_size)
-        return full + bool(rest and not self.drop_last)
 
     def epoch(self, epoch: int) -> Tensor:
         """Return the indices of all examples, int64 (examples,), in the order of the epoch."""
@@ -49,14 +40,6 @@ class Order:
             return torch.arange(self.examples)
         generator = torch.Generator().manual_seed(seed_of(self.seed, Draw.ORDER, epoch))
         return torch.randperm(self.examples, generator=generator)
-
-    def share(self, order: Tensor, index: int) -> Tensor:
-        """Return this rank's share of a batch out of the order of its epoch."""
-        batch = order[index * self.batch_size : (index + 1) * self.batch_size]
-        lacking = -len(batch) % self.world
-        if lacking:
-            batch = torch.cat([batch, order.repeat(-(-lacking // len(order)))[:lacking]])
-        return batch[self.rank :: self.world]
 
 
 class SampledOrder(Order):

@@ -20,10 +20,12 @@ from hookflow.runner.agreement import ALONE, Agreement
 from hookflow.runner.boundary import Boundary
 from hookflow.runner.build import Parts
 from hookflow.runner.checkpoint import NOTHING, CheckpointStore, read
+from hookflow.runner.compiling import Compiled
 from hookflow.runner.contract import Named, scalar, steps_itself
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.course import Course
 from hookflow.runner.dispatch import Dispatcher, Firing
+from hookflow.runner.memory import is_full, let_go
 from hookflow.runner.meter import Meter
 from hookflow.runner.modules import attach, once_an_iteration
 from hookflow.runner.recorder import Recorder
@@ -63,6 +65,8 @@ class Runner:
         self.precision = parts.precision
         section = parts.section
         self.accumulate = section.accumulate
+        self.compile: bool | str = section.compile
+        self.compiled: Compiled | None = None
         self.batches_per_epoch = parts.batches_per_epoch
         self.iters_per_epoch = parts.iters_per_epoch
         self.max_epochs = section.max_epochs
@@ -73,6 +77,11 @@ class Runner:
         self.agreement = agreement
         self.seconds = agreement.seconds
         self.rank = parts.ranks.rank
+        self.world = parts.ranks.world
+        self.strategy = parts.strategy
+        self._on_zero = frozenset(hook.name for hook in plan.hooks if hook.ranks == "zero")
+        self.weight = 1.0
+        self._examples = 0
         self.iter = self.epoch = self.batch_idx = self.batches = self.batch_size = 0
         self.metrics: Mapping[str, float] = {}
         self.stage: Stage = "start"
@@ -89,13 +98,14 @@ class Runner:
         self.boundary = Boundary(self, control, agreement)
         self._now = share(run_dir.now_of(self.rank))
         self.at_hand: Any = None
-        self.update = Update(self, self.optimizers)
+        self.update = Update(self, self.optimizers, section.on_nan)
         self.course = Course(self)
         self.dispatcher = Dispatcher(
             plan, self.hooks, self, self.triggers, self.meter, self._now, self._hook_failed, self.rank
         )
         self.reach = self.dispatcher.fire
         self.batch_writers = self._each_batch() if self.accumulate > 1 else ()
+        self.skips_batches = any("course" in firing.binding.writes for firing in self.batch_writers)
         recorder.watch(self.meter, self)
 
     def run(self, resume: Path | None = None, *, test: bool = False) -> Stop | None:
@@ -107,6 +117,7 @@ class Runner:
         with self._running():
             if resume is not None:
                 self._load(resume)
+            self.update.announce()
             loops.train(self)
             if test and not self.stopping:
                 loops.evaluate(self, "test")
@@ -132,6 +143,8 @@ class Runner:
     def _running(self) -> Iterator[None]:
         """Fire `before_run` and `after_run` around what a run does, and `on_exception` when it raises."""
         inside = attach(self)
+        if self.compile:
+            self.compiled = Compiled(self.models, self.compile, self.say)
         try:
             self.reach("before_run")
             yield
@@ -159,6 +172,23 @@ class Runner:
         number = scalar(value, f'run.log("{name}", …)')
         self._recorder.scalar(name, number)
         self.scalars.log(name, number)
+
+    def sum(self, value: float | torch.Tensor) -> Any:
+        """Return the sum of what each rank gives here; `value` itself where there is one. See `hooks.run.Run.sum`."""
+        self._may_reduce("sum")
+        return self.strategy.sum(value, self.device)
+
+    def mean(self, value: float | torch.Tensor) -> Any:
+        """Return the mean of what each rank gives here; `value` itself where there is one. See `hooks.run.Run.sum`."""
+        self._may_reduce("mean")
+        return self.strategy.sum(value, self.device) / self.world if self.strategy.several else value
+
+    def _may_reduce(self, call: str) -> None:
+        """Raise UserError where the other ranks do not call it, and would be waited for."""
+        here = self.inside
+        if self.strategy.several and here is not None and here.hook in self._on_zero:
+            said = f'the hook "{here.hook}" fires on rank 0 alone, and run.{call} needs all ranks'
+            raise UserError(Problem(said, hint='let it fire on all: ranks = "all"'))
 
     def say(self, text: str, level: str = "info") -> None:
         """Record a line for people: "info", "warn" or "error"."""
@@ -217,7 +247,7 @@ class Runner:
         self.meter.book("forward")
         offered = self._in_own_step("backward"), self.batch_idx, {"loss": loss}
         with torch.autocast(self.device.type, enabled=False):
-            self.update.backward(offered, self._named(optimizers))
+            self.update.backward(offered, self._named(optimizers), self.weight)
         torch.clear_autocast_cache()  # what it holds belongs to the graph that is gone now
 
     def step(self, *optimizers: str) -> None:
@@ -274,6 +304,26 @@ class Runner:
         return writers
 
     @property
+    def step_skipped(self) -> bool:
+        """Whether the iteration that has just been done has left a step out: as asked, or for what was not finite."""
+        return self.update.left_out_in(self.iter - 1)
+
+    def weigh_batch(self) -> None:
+        """Set what the loss of the batch that has just come weighs in the mean over ranks.
+
+        Then the mean of their gradients is the gradient of the batch that they have together.
+        """
+        if self.strategy.several:
+            whole = getattr(self.data["train"], "whole", None)
+            self._examples = whole(self.batch_idx) if whole else self.batch_size * self.world
+            self.weight = self.batch_size * self.world / self._examples
+
+    @property
+    def examples(self) -> int:
+        """The examples of the batch at hand on all ranks together, as the data gave them; alone, `batch_size`."""
+        return self._examples if self.strategy.several else self.batch_size
+
+    @property
     def finished(self) -> bool:
         """Whether all training is done."""
         return self.iter >= self.max_iters if self.max_epochs is None else self.epoch >= self.max_epochs
@@ -307,6 +357,8 @@ class Runner:
 
     def _ended_by(self, error: BaseException) -> None:
         """Fire what fires when something has raised; after a second signal, nothing is saved any more."""
+        if is_full(error):
+            let_go(self, error)
         self.dispatcher.unwind()
         patient = isinstance(error, Exception)
         if patient:

@@ -36,6 +36,10 @@ class Source(Protocol):
 
         They should be a pure function of the run's seed, the epoch and the index: then a run that is resumed in the
         middle of an epoch goes on with the very batches that it would have had, and loads no others to find them.
+
+        Where several processes train together, these are the shares of this one, and each has as many batches. If
+        shares of a batch are not all of one size, the source has a method `whole(index)` that returns how many
+        examples all of them together have in it: then each weighs as it should.
         """
 
 
@@ -46,14 +50,19 @@ def as_source(
     channels_last: bool,
     say: Callable[[str, str], None],
     loader: LoaderParts | None = None,
+    *,
+    world: int = 1,
+    shares_itself: bool = False,
 ) -> Source:
     """Return what `use` at `where` has made as a source; `loader` says how to make batches, where it is a data set.
 
-    A source is taken as it is; batches with a length get an adapter. Raises UserError when it is none of these, when
-    a loader is lacking or there is nothing to load, or when there are no batches.
+    A source is taken as it is; batches with a length get an adapter. `shares_itself` says that it was given `rank` and
+    `world`, as it must be where several processes train together and no loader shares its examples out. Raises
+    UserError when it is none of these, when a loader is lacking or there is nothing to load, or when there are no
+    batches.
     """
     if loader is not None:
-        return _loaded(made, where, loader)
+        return _loaded(made, where, loader, shares_itself)
     if _has_examples(made):
         hint = "say how batches are made of them: loader = { batch_size = 64, shuffle = true }"
         raise _no_source(made, "which gives examples and no batches", where, hint)
@@ -70,6 +79,10 @@ def as_source(
     except TypeError as error:  # a DataLoader has __len__ always, and finds out when it is asked
         raise _no_source(made, f"which has no length: {error}", where) from None
     _refuse_none(batches, where)
+    if world > 1 and not shares_itself:
+        said = f"this makes a {type(made).__name__}, whose batches nobody shares out among {world} processes"
+        hint = "let it take rank and world and give its share, or give a data set with a loader beside use"
+        raise UserError(Problem(said, where, hint))
     return made if hasattr(made, "epoch") else _adapted(made, device, channels_last, say)
 
 
@@ -87,16 +100,19 @@ def _has_examples(made: Any) -> bool:
     return indexed and not isinstance(made, str) and not hasattr(made, "epoch")
 
 
-def _loaded(made: Any, where: Where, loader: LoaderParts) -> Source:
+def _loaded(made: Any, where: Where, loader: LoaderParts, shares_itself: bool) -> Source:
     """Return a data set as a source."""
     source: Source
     if isinstance(made, DataLoader | list | tuple | str | Mapping) or hasattr(made, "epoch"):
         raise _no_source(made, "which is no data set: it needs no loader", loader.place(""), "leave the loader out")
     if hasattr(made, "__getitem__") and hasattr(made, "__len__") and not isinstance(made, IterableDataset):
         _refuse_none(len(made), where)
+        if shares_itself and loader.world > 1:
+            said = "this data set takes rank and world, and its loader shares the examples out already"
+            raise UserError(Problem(said, where, "let it give all examples on every rank, and not take rank and world"))
         source = OnDevice(made, loader) if loader.section.on_device else Loader(made, loader)
     elif hasattr(made, "__iter__"):
-        source = stream_of(made, loader)
+        source = stream_of(made, loader, shares_itself)
     else:
         hint = "a data set has __getitem__ and __len__, or __iter__"
         raise _no_source(made, "which gives no examples", where, hint)

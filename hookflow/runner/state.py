@@ -12,6 +12,7 @@ import torch
 
 from hookflow.errors import Problem, UserError
 from hookflow.runner.gather import of_rank
+from hookflow.runner.sharded import load_model, load_optimizer
 
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner
@@ -31,6 +32,7 @@ def capture(run: Runner, *, validation_due: bool = False) -> dict[str, Any]:
         **{_key_of("model", name): model.state_dict() for name, model in run.models.items()},
         **{_key_of("optimizer", name): optimizer.state_dict() for name, optimizer in run.optimizers.items()},
         "gradients": run.update.state_dict(),
+        "finite": run.update.finite.state_dict() if run.update.finite else {},
         "position": {
             "iter": run.iter,
             "epoch": run.epoch,
@@ -61,15 +63,17 @@ def restore(run: Runner, state: dict[str, Any]) -> None:
     state = of_rank(state, run.ranks)
     try:
         for name, model in run.models.items():
-            model.load_state_dict(state[_key_of("model", name)])
+            load_model(model, state[_key_of("model", name)])
         for name, optimizer in run.optimizers.items():
-            optimizer.load_state_dict(state[_key_of("optimizer", name)])
+            load_optimizer(optimizer, state[_key_of("optimizer", name)])
     except KeyError as error:
         said = f"the checkpoint does not fit this pipeline: it has no {error.args[0]}"
         raise UserError(Problem(said, hint=OTHER)) from None
     except (RuntimeError, ValueError) as error:
         raise UserError(Problem(f"the checkpoint does not fit this pipeline: {error}", hint=OTHER)) from error
     run.update.load_state_dict(state["gradients"])
+    if run.update.finite and state["finite"]:
+        run.update.finite.load_state_dict(state["finite"])
     position = state["position"]
     run.iter, run.epoch, run.batch_idx = position["iter"], position["epoch"], position["batch_idx"]
     if "train" not in run.data:

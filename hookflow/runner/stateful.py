@@ -127,11 +127,12 @@ class Stateful:
             shutdown()
 
 
-def stream_of(data: Any, parts: LoaderParts) -> Stateful:
+def stream_of(data: Any, parts: LoaderParts, shares_itself: bool) -> Stateful:
     """Return an iterable data set as a source, by torchdata's loader.
 
-    Raises UserError when torchdata is not there, when the section says what does not hold for a stream, or when it
-    is not known how long an epoch is.
+    Of several processes that train together each takes its share out of the stream, unless the data set, which was
+    given `rank` and `world`, `shares_itself`. Raises UserError when torchdata is not there, when the section says what
+    does not hold for a stream, or when it is not known how long an epoch is.
     """
     section = parts.section
     problems = [
@@ -142,12 +143,14 @@ def stream_of(data: Any, parts: LoaderParts) -> Stateful:
     if section.batches is None and not hasattr(data, "__len__"):
         said = f"{type(data).__name__} has no length, so it is not known how many batches make an epoch"
         problems.append(Problem(said, parts.place("batch_size"), "say it: loader = { …, batches = 1000 }"))
-    if parts.world > 1:
-        said = "an iterable data set cannot be shared out among processes: it alone knows what it has given"
-        problems.append(Problem(said, parts.place("batch_size")))
+    if section.batch_size % parts.world:
+        said = f"batches of {section.batch_size} cannot be shared out evenly among {parts.world} processes"
+        near = section.batch_size // parts.world * parts.world or parts.world
+        problems.append(Problem(said, parts.place("batch_size"), f"take a multiple of {parts.world}, e.g. {near}"))
     if problems:
         raise UserError(problems)
-    length = section.batches or _batches(len(data), section.batch_size, section.drop_last)
+    apart = 1 if shares_itself else parts.world
+    length = section.batches or _batches(len(data) // apart, section.batch_size // parts.world, section.drop_last)
     info = DataInfo(
         name=type(data).__name__,
         examples=len(data) if hasattr(data, "__len__") else 0,
@@ -156,7 +159,8 @@ def stream_of(data: Any, parts: LoaderParts) -> Stateful:
         synthetic=False,
         note=f"fetched by {section.workers} workers" if section.workers else "",
     )
-    return Stateful(_loader(data, parts), info, parts.device, parts.channels_last, parts.say, Augment(parts))
+    drawn = Drawn(data, parts.seed, rank=parts.rank, world=parts.world, shares_itself=shares_itself)
+    return Stateful(_loader(drawn, parts), info, parts.device, parts.channels_last, parts.say, Augment(parts))
 
 
 def _batches(examples: int, batch_size: int, drop_last: bool) -> int:
@@ -164,7 +168,7 @@ def _batches(examples: int, batch_size: int, drop_last: bool) -> int:
     return full + bool(rest and not drop_last)
 
 
-def _loader(data: Any, parts: LoaderParts) -> Any:
+def _loader(data: Drawn, parts: LoaderParts) -> Any:
     try:
         from torchdata.stateful_dataloader import StatefulDataLoader
     except ImportError:
@@ -175,8 +179,8 @@ def _loader(data: Any, parts: LoaderParts) -> Any:
     tell_if_many(section.workers, parts.say)
     with quietly():
         return StatefulDataLoader(
-            Drawn(data, parts.seed),
-            batch_size=section.batch_size,
+            data,
+            batch_size=section.batch_size // parts.world,
             drop_last=section.drop_last,
             collate_fn=parts.collate,
             num_workers=section.workers,

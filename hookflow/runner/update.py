@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from hookflow.runner.course import BEFORE_THE_STEP
 from hookflow.runner.finite import FiniteSteps
 from hookflow.runner.losses import Losses, Place
 
@@ -69,13 +70,17 @@ class Update:
         """
         run, finite = self._run, self.finite
         self.stepping = names
+        run.strategy.average(self._parameters(names))
+        run.strategy.share_buffers()
         found = None
+        self.asked_to_skip = run.course.agreed(self.asked_to_skip, *BEFORE_THE_STEP[:-1])
         if finite and not self.asked_to_skip:
             found = finite.found(names)
             self.asked_to_skip = finite.refuses(names, found)
         if not self.asked_to_skip:
             entered = run.dispatcher.entered
             run.reach("before_optimizer_step", *offered)
+            self.asked_to_skip = run.course.agreed(self.asked_to_skip, BEFORE_THE_STEP[-1])
             if self.asked_to_skip:
                 run.dispatcher.leave(entered)
         self._used.update(names)

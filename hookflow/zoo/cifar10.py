@@ -44,6 +44,8 @@ def cifar10(
     seed: int,
     device: torch.device,
     say: Callable[[str], None],
+    rank: int = 0,
+    world: int = 1,
 ) -> Pictures:
     """Return one split of CIFAR-10 on `device`.
 
@@ -77,6 +79,8 @@ def cifar10(
                 seed=seed,
                 device=device,
                 say=say,
+                rank=rank,
+                world=world,
             )
         if folder is None:
             raise UserError(_missing(at, why))
@@ -93,6 +97,8 @@ def cifar10(
         sizes=sizes,
         seed=seed,
         device=device,
+        rank=rank,
+        world=world,
         note=f"{split}, from {folder}",
     )
 

@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hookflow.events.records import DataInfo
+from hookflow.zoo.shares import Shares
 
 SPLITS = {"train": 1024, "val": 256, "test": 256}
 """Points of each split."""
@@ -31,16 +32,20 @@ class Circle:
         batch_size: Annotated[int, Field(ge=1, le=256)] = 64,
         seed: int,
         device: torch.device,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
         examples = SPLITS[split]
         drawn = torch.rand(examples, 2, generator=torch.Generator().manual_seed(list(SPLITS).index(split)))
         self._points = (2 * drawn - 1).to(device)
         self._inside = (self._points.norm(dim=1) < RADIUS).long()
-        self._seed, self._batch_size = seed, batch_size
+        self._seed = seed
+        self._shares = Shares(examples, batch_size, drop_last=True, rank=rank, world=world)
+        self.whole = self._shares.whole
         self.info = DataInfo(
             name="circle",
             examples=examples,
-            batches=examples // batch_size,
+            batches=len(self._shares),
             batch_size=batch_size,
             synthetic=True,
             note="points drawn at random, in or out of a circle",
@@ -54,7 +59,8 @@ class Circle:
         """Yield the batches of an epoch (counted from 0), from batch `start` on."""
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
         order = torch.randperm(len(self._points), generator=generator).to(self._points.device)
-        for chosen in torch.split(order, self._batch_size)[start : len(self)]:
+        for index in range(start, len(self)):
+            chosen = self._shares.share(order, index)
             yield self._points[chosen], self._inside[chosen]
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hookflow.events.records import DataInfo
+from hookflow.zoo.shares import Shares
 
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
@@ -41,6 +42,8 @@ class Pictures:
     `sizes` are the sides, in pixels, that pictures are scaled to, epoch by epoch; the last goes for all that follow.
     A net that takes any size learns most of what it needs from small pictures first, at the square of their side.
 
+    Of several processes that train together each (`rank` of `world`) has its share of every batch.
+
     Draws come from generators of their own, on the CPU: they are the same on every device, and take nothing from the
     global generators.
     """
@@ -57,12 +60,15 @@ class Pictures:
         sizes: Sequence[int] = (),
         seed: int,
         device: torch.device,
+        rank: int = 0,
+        world: int = 1,
         synthetic: bool = False,
         note: str = "",
     ) -> None:
         examples = len(classes)
         self._height, self._width = pictures.shape[1:3]
-        self._batch_size = min(batch_size, examples)
+        self._shares = Shares(examples, min(batch_size, examples), drop_last=training, rank=rank, world=world)
+        self.whole = self._shares.whole
         self._training = training
         self._augment = augment
         self._sizes = sizes
@@ -74,19 +80,18 @@ class Pictures:
         mean, std = torch.tensor(MEAN, device=device), torch.tensor(STD, device=device)
         self._scale = (1 / (255 * std)).view(3, 1, 1)
         self._offset = (-mean / std).view(3, 1, 1)
-        self._batches = examples // self._batch_size if training else -(-examples // self._batch_size)
         self.info = DataInfo(
             name=name,
             examples=examples,
-            batches=self._batches,
-            batch_size=self._batch_size,
+            batches=len(self._shares),
+            batch_size=self._shares.batch_size,
             synthetic=synthetic,
             note=note,
         )
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
-        return self._batches
+        return len(self._shares)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on."""
@@ -99,7 +104,8 @@ class Pictures:
             down, right = torch.randint(2 * SHIFT + 1, (2, examples), generator=generator).to(device)
             coin = torch.randint(2, (examples,), generator=self._generator()).to(device)
             flip = coin != epoch % 2
-        for rows in torch.split(order, self._batch_size)[start : self._batches]:
+        for index in range(start, len(self)):
+            rows = self._shares.share(order, index)
             if self._augment:
                 pictures = self._windows[rows, down[rows], right[rows]]
                 pictures = torch.where(flip[rows].view(-1, 1, 1, 1), pictures.flip(3), pictures)

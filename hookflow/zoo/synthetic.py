@@ -28,6 +28,8 @@ def synthetic(
     seed: int,
     device: torch.device,
     say: Callable[[str], None],
+    rank: int = 0,
+    world: int = 1,
 ) -> Pictures:
     """Return one split of the drawn pictures on `device`: 8,000 to train, 1,000 to validate and 1,000 to test.
 
@@ -48,6 +50,8 @@ def synthetic(
         sizes=sizes,
         seed=seed,
         device=device,
+        rank=rank,
+        world=world,
         synthetic=True,
         note=NOTE,
     )

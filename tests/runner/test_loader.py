@@ -31,7 +31,9 @@ CPU = torch.device("cpu")
 HERE = Where("test")
 
 
-def source(made: Any, *, seed: int = 5, rank: int = 0, world: int = 1, **section: Any) -> Source:
+def source(
+    made: Any, *, seed: int = 5, rank: int = 0, world: int = 1, shares_itself: bool = False, **section: Any
+) -> Source:
     parts = loader_parts(
         LoaderSection.model_validate({"batch_size": 4, **section}),
         "loader",
@@ -45,7 +47,7 @@ def source(made: Any, *, seed: int = 5, rank: int = 0, world: int = 1, **section
         rank=rank,
         world=world,
     )
-    return as_source(made, HERE, CPU, False, lambda text, level: None, parts)
+    return as_source(made, HERE, CPU, False, lambda text, level: None, parts, world=world, shares_itself=shares_itself)
 
 
 def epoch(of: Source, number: int = 0, start: int = 0) -> list[Any]:
@@ -133,17 +135,20 @@ def test_an_epoch_takes_every_example_once(said: dict[str, Any], number: int) ->
 
 @given(orders, st.integers(1, 4), st.integers(0, 5))
 def test_ranks_share_every_batch_of_one_alone(said: dict[str, Any], world: int, number: int) -> None:
-    said["batch_size"] *= world
-    alone = Order(**said)
-    shares = [batches_of(Order(**said, rank=rank, world=world), number) for rank in range(world)]
-    first = alone.epoch(number).tolist()
-    for index, batch in enumerate(batches_of(alone, number)):
+    said["batch_size"] += world - 1
+    said["examples"] += world - 1
+    orders = [Order(**said, rank=rank, world=world) for rank in range(world)]
+    shares = [batches_of(order, number) for order in orders]
+    expected = batches_of(Order(**said), number)
+    if not said["drop_last"] and len(expected) > 1 and len(expected[-1]) < world:
+        expected[-2:] = [expected[-2] + expected[-1]]
+    assert {len(share) for share in shares} == {len(expected)}
+    for index, batch in enumerate(expected):
         parts = [share[index] for share in shares]
-        assert len({len(part) for part in parts}) == 1, "no rank has more to do than another"
-        together = [part[k] for k in range(len(parts[0])) for part in parts]
-        assert together[: len(batch)] == batch
-        assert set(together[len(batch) :]) <= set(first)
-        assert len(together) - len(batch) < world
+        sizes = {len(part) for part in parts}
+        assert max(sizes) - min(sizes) <= 1 <= min(sizes)
+        assert [part[k] for k in range(max(sizes)) for part in parts if k < len(part)] == batch
+        assert {order.whole(index) for order in orders} == {len(batch)}
 
 
 @given(orders, st.data())
@@ -223,7 +228,8 @@ def test_a_sampler_that_draws_at_random_draws_an_epoch_again() -> None:
         ({"on_device": True, "collate": "./loaders.py:names"}, "on_device needs tensors with a row for each of", ""),
         ({"on_device": True, "collate": "./loaders.py:mean"}, "collate makes a tensor of shape (4,)", ""),
         ({"batch_size": 25, "drop_last": True}, "there is not one batch in this data", "less than a batch"),
-        ({"batch_size": 5, "world": 2}, "batches of 5 cannot be shared out evenly among 2", "a multiple of 2, e.g. 4"),
+        ({"batch_size": 2, "world": 3}, "batches of 2 cannot be shared out among 3", "of all of them together"),
+        ({"batch_size": 25, "world": 25}, "24 examples cannot be shared out among 25 processes", ""),
     ],
 )
 def test_mistakes_are_told(section: dict[str, Any], said: str, hint: str) -> None:

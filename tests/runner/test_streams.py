@@ -133,9 +133,49 @@ def test_without_torchdata_the_user_is_told_what_to_install(monkeypatch: pytest.
     assert "hookflow[data]" in raised.value.problems[0].hint
 
 
-def test_it_is_not_shared_out_among_processes() -> None:
-    with pytest.raises(UserError, match="cannot be shared out among processes"):
-        source(Numbers(40), batch_size=8, world=2)
+@pytest.mark.parametrize("kind", [Numbers, NumbersWithPlace, FromIterator])
+@pytest.mark.parametrize("examples", [40, 41, 43])
+def test_ranks_share_every_batch_of_one_alone(kind: type[Numbers], examples: int) -> None:
+    alone = all_batches(stream(kind(examples)), 2)
+    shares = [all_batches(stream(kind(examples), rank=rank, world=2), 2) for rank in (0, 1)]
+    assert [len(share) for share in shares] == [2 * -(-(examples // 2) // 4)] * 2
+    for whole, *parts in zip(alone[:5], *shares, strict=False):
+        for k in (0, 1):
+            assert_same([part[k] for part in parts], [whole[k][:8][rank::2] for rank in (0, 1)])
+
+
+@pytest.mark.parametrize("kind", [Numbers, NumbersWithPlace, FromIterator])
+@pytest.mark.parametrize("section", [{}, {"workers": 2, "batches": 4}], ids=str)
+def test_a_rank_goes_on_from_wherever_it_was_left(kind: type[Numbers], section: dict[str, Any]) -> None:
+    def share() -> Stateful:
+        return stream(kind(43), rank=1, world=2, **section)
+
+    whole = share()
+    expected = all_batches(whole, 2)
+    close(whole)
+    first, again = share(), share()
+    for _ in islice(first.epoch(0), 3):
+        state = first.state_dict()
+    again.load_state_dict(state)
+    assert_same(all_batches(again, 2, (0, 3)), expected[3:])
+    close(first)
+    close(again)
+
+
+def test_a_stream_that_takes_its_own_share_is_given_whole() -> None:
+    """Its examples are drawn apart from those of the other rank."""
+    shares = [
+        stream(Numbers(20), rank=rank, world=2, shares_itself=True) for rank in (0, 1)
+    ]  # which both give all that they have
+    one, two = (all_batches(share, 1) for share in shares)
+    assert [len(target) for _, target in one] == [len(target) for _, target in two] == [4] * 5
+    assert torch.equal(one[0][1], two[0][1])
+    assert not torch.equal(one[0][0], two[0][0])
+
+
+def test_it_is_shared_out_evenly_or_not_at_all() -> None:
+    with pytest.raises(UserError, match="batches of 8 cannot be shared out evenly among 3"):
+        source(Numbers(40), batch_size=8, world=3)
 
 
 def test_it_is_augmented_on_the_device() -> None:
