@@ -171,6 +171,8 @@ def _stands(told: Description) -> Iterator[Row]:
     """Yield how the class wants to stand among others."""
     if told.phase != "normal":
         yield "phase", told.phase
+    if told.ranks != "all":
+        yield "ranks", told.ranks
     for key in ("after", "before", "requires", "modules"):
         if names := getattr(told, key):
             yield key, ", ".join(names)

@@ -10,7 +10,7 @@ from hookflow.graph.node import Node, Nodes, Wish
 from hookflow.graph.order import PointOrder, Vertex
 from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
 from hookflow.graph.points import POINTS, Points
-from hookflow.graph.slots import doubtful_slots
+from hookflow.graph.slots import doubtful_slots, drifting_slots
 
 
 def compile_plan(
@@ -53,7 +53,7 @@ def compile_plan(
         edges=tuple(edges),
         own=tuple(point for point in points if point.kind == "own"),
         given_way=tuple(given_way),
-        warnings=(*_idle(nodes, met), *doubtful_slots(nodes)),
+        warnings=(*_idle(nodes, met), *doubtful_slots(nodes), *drifting_slots(nodes)),
         shuffle=shuffle,
     )
 

@@ -23,6 +23,9 @@ SLOTS: dict[str, str] = {
     "rng": "the random generators",
 }
 
+ALIKE = ("model", "grads", "optimizer", "lr", "metrics")
+"""The slots of which every one of the processes that train together must hold the same."""
+
 
 MANY = 50
 """Where so many slots are touched by one hook alone, that is how the pipeline is made, and no slip of the pen."""
@@ -40,3 +43,12 @@ def doubtful_slots(nodes: Nodes) -> Iterator[Problem]:
     for slot, name in lone.items() if len(lone) < MANY else ():
         if hint := nearest(slot, common):
             yield Problem(f'hook "{name}" alone touches a slot "{slot}"', nodes[name].where, hint)
+
+
+def drifting_slots(nodes: Nodes) -> Iterator[Problem]:
+    """Yield a warning for each hook that fires on rank 0 alone and writes what must be the same on all ranks."""
+    for name, node in nodes.items():
+        written = {slot for bound in node.bound for slot in bound.writes}
+        if node.hook.ranks == "zero" and (apart := [slot for slot in ALIKE if slot in written]):
+            said = f'hook "{name}" fires on rank 0 alone and writes {", ".join(apart)}: several ranks would drift apart'
+            yield Problem(said, node.where, 'let it fire on all: ranks = "all"')

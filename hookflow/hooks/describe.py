@@ -46,6 +46,7 @@ class Description:
     reads: Mapping[str, tuple[str, ...]]
     writes: Mapping[str, tuple[str, ...]]
     phase: str
+    ranks: str
     after: tuple[str, ...]
     before: tuple[str, ...]
     requires: tuple[str, ...]
@@ -87,6 +88,7 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
         reads=reads,
         writes=writes,
         phase=str(getattr(hook, "phase", "normal")),
+        ranks=str(getattr(hook, "ranks", "all")),
         after=names_of(hook, "after"),
         before=names_of(hook, "before"),
         requires=names_of(hook, "requires"),

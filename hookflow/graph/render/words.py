@@ -33,11 +33,12 @@ def title_of(plan: Plan, shown: str = "") -> str:
 
 
 def marks(plan: Plan, binding: Binding) -> list[str]:
-    """Return what is out of the ordinary about a binding: the half of an `around`, phase, trigger, modules."""
+    """Return what is out of the ordinary about a binding: the half of an `around`, phase, trigger, modules, ranks."""
     verb = {"whole": "", "enter": "enters", "exit": "leaves"}[binding.half]
     around = f"{verb} {binding.method}" if verb else ""
     modules = f"on {', '.join(binding.modules)}" if binding.modules else ""
-    found = (around, _phase(plan, binding), str(binding.trigger), modules)
+    ranks = "rank 0 alone" if plan.hook(binding.hook).ranks == "zero" else ""
+    found = (around, _phase(plan, binding), str(binding.trigger), modules, ranks)
     return [plain(mark) for mark in found if mark]
 
 
