@@ -9,6 +9,7 @@ import torch
 
 from hookflow.zoo.tasks import Classification
 from tests.gan import Adversarial
+from tests.toy import Net
 
 
 class Upset(Classification):
@@ -133,3 +134,11 @@ class Settings:
             f"{torch.backends.cudnn.deterministic}, benchmark {torch.backends.cudnn.benchmark}, "
             f"matmul {torch.backends.cuda.matmul.fp32_precision}, conv {torch.backends.cudnn.conv.fp32_precision}"
         )
+
+
+class Still(Net):
+    """A network that draws nothing: what is compiled draws other numbers than what is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body[3] = torch.nn.Identity()

@@ -133,7 +133,8 @@ def test_the_compiler_is_looked_for_before_anything_is_trained(
 @pytest.mark.long
 def test_it_is_compiled_for_real(new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    plain, compiled = new_run("run.max_epochs=1"), new_run("run.max_epochs=1", 'run.compile="default"')
+    still = "run.max_epochs=1", 'model.use="./upsets.py:Still"'
+    plain, compiled = new_run(*still), new_run(*still, 'run.compile="default"')
     assert start(plain).wait() == start(compiled).wait() == 0, compiled.output.read_text()
     one, other = (final_state(run_dir)["model"] for run_dir in (plain, compiled))
     for name, tensor in one.items():  # type: ignore[attr-defined]
