@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Binding
@@ -29,6 +29,8 @@ class Course:
         self.skips_batch = False
         self.epoch_ends = False
         self.wants_epoch_to_end = False
+        several = run.ranks.world > 1
+        self._agreed_at = {b.point for b in run.plan.bindings if several and "course" in b.writes}
 
     def replace_batch(self, batch: Any) -> None:
         self._may("replace_batch", "batch", WITH_A_BATCH)
@@ -59,10 +61,17 @@ class Course:
         """Raise UserError where `run.stop` is called by who may not, or too late."""
         self._may("stop", "course", [p.name for p in self._run.plan.points if p.name not in TOO_LATE_TO_STOP])
 
-    def taken(self) -> bool:
-        """Return whether the batch at hand is to be skipped, and forget it."""
+    def taken(self, split: Literal["train", "val", "test"]) -> bool:
+        """Return whether the batch at hand is to be skipped, on all ranks, and forget it."""
         skips, self.skips_batch = self.skips_batch, False
-        return skips
+        return self.agreed(skips, f"before_{split}_iter")
+
+    def agreed(self, skips: bool, *points: str) -> bool:
+        """Return whether any rank skips what is at hand: to go on without the others would leave them waiting.
+
+        They wait for one another to learn it, and only where a hook at one of these points may ask for it.
+        """
+        return self._run.agreement.any(skips) if not self._agreed_at.isdisjoint(points) else skips
 
     def _may(self, call: str, slot: str, points: Collection[str]) -> None:
         """Raise UserError unless the hook that is being called has declared the slot, and its point is one of these.

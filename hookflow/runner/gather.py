@@ -47,7 +47,7 @@ def of_rank(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
         return state
     if ranks.rank > len(others):
         return state | {"random": None}
-    own = others[ranks.rank - 1]
+    own: dict[str, Any] = others[ranks.rank - 1]
     return state | own | {"hooks": state["hooks"] | own["hooks"]}
 
 
