@@ -12,28 +12,35 @@ from hookflow.runner.manifest import damage
 from tests.conftest import NewRun, records
 from tests.processes import Training
 from tests.runner.same import assert_same_end
+from tests.runner.test_loader_runs import over
 
 Train = Callable[..., int]
-EVERYTHING = [
+EVERYTHING = [  # beside what the toy pipeline has: clipping, an average, a schedule, accuracy
     'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]',
     'hooks.checkpoint.args={monitor={accuracy="max", loss="min"}, top=2, keep=2}',
     'hooks.seen={use="./watchers.py:logs_iter", points=["after_train_iter"], when="loss > 0.6", every=2}',
 ]
+CHAINED = 'hooks.schedule={use="scheduler", args={chain=[{use="LinearLR", length="10%"}, {use="CosineAnnealingLR"}]}}'
+
+SETUPS: dict[str, tuple[str, list[str]]] = {
+    "epochs": ("max_epochs = {epochs}", []),
+    "iterations": ("max_iters = {iters}", ["run.val_every=7", CHAINED]),
+    "accumulated": ("max_epochs = {epochs}", ["run.accumulate=2", "optimizer.args.lr=0.3", CHAINED]),
+    "by workers": ("max_iters = {iters}", ["run.val_every=7", "run.accumulate=2", over("Clouds", workers=2)]),
+}
 
 
-@pytest.mark.parametrize("length", ["epochs", "iterations"])
+@pytest.mark.parametrize(("length", "setup"), SETUPS.values(), ids=SETUPS)
 @pytest.mark.parametrize(
     ("seed", "kills"),
     [(1, 3), pytest.param(2, 20, marks=pytest.mark.long), pytest.param(3, 20, marks=pytest.mark.long)],
 )
 def test_killed_at_random_and_resumed(
-    new_run: NewRun, train_here: Train, tmp_path: Path, length: str, seed: int, kills: int
+    new_run: NewRun, train_here: Train, tmp_path: Path, length: str, setup: list[str], seed: int, kills: int
 ) -> None:
-    lasts = f"max_epochs = {6 * kills}" if length == "epochs" else f"max_iters = {30 * kills - 1}"
-    swap = ("max_epochs = 3", lasts)
-    unit = ["run.val_every=7"] if length == "iterations" else []
+    swap = ("max_epochs = 3", length.format(epochs=8 * kills, iters=30 * kills - 1))
     early_stop = f'hooks.early_stop.args={{monitor="loss", mode="min", patience={2 * kills}, min_delta=0.02}}'
-    overrides = [*EVERYTHING, early_stop, *unit]
+    overrides = [*EVERYTHING, early_stop, *setup]
     alone = new_run(*overrides, swap=swap)
     assert train_here(alone) == 0
     assert "has not improved" in str(records(alone, "end")[0]["reason"]), "early stopping, too, is put to the test"
