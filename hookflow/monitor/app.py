@@ -7,6 +7,7 @@ import copy
 import math
 import os
 import signal
+import socket
 import time
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -77,7 +78,7 @@ class MonitorApp(App[Outcome]):
         self._frozen: RunState | None = None
         self._notice = ("", 0.0)
         self._life: Life = "unborn"
-        self._inside: tuple[int, float] | None = None
+        self._inside: dict[int, tuple[int, float]] = {}
         self._machine: Machine | None = None
         self._canvas = Canvas()
 
@@ -124,10 +125,17 @@ class MonitorApp(App[Outcome]):
 
         def look() -> None:
             self._life = self._dir.life()
-            self._inside = now.look(self._dir.now) if self._life == "alive" else None
+            self._inside = self._look_inside() if self._life == "alive" else {}
             self._machine = sensor.look() if self._life != "remote" else None
 
         self.run_worker(look, thread=True, exclusive=True, exit_on_error=True)
+
+    def _look_inside(self) -> dict[int, tuple[int, float]]:
+        """Return where the training threads are of the ranks on this machine."""
+        here, ranks = socket.gethostname(), dict(self._live.state.ranks.of)
+        near = [number for number, rank in ranks.items() if number == 0 or rank.run.get("host") == here]
+        seen = {number: now.look(self._dir.now_of(number)) for number in near}
+        return {number: place for number, place in seen.items() if place}
 
     def _tick(self) -> None:
         if self._player:
@@ -158,7 +166,7 @@ class MonitorApp(App[Outcome]):
             machine=self._machine,
             remote=self._life == "remote",
             output=last_lines(self._dir.output, 500) if self._view.page == "output" else (),
-            visible=visible(*self.size),
+            visible=visible(*self.size, several=state.ranks.world > 1),
             replay=self._player is not None,
             readonly=self._readonly,
             notice=notice if time.monotonic() < until else "",

@@ -59,13 +59,9 @@ def examine(
     life: Life,
     clock: float,
     plan: Plan | None = None,
-    inside: tuple[int, float] | None = None,
-    others: Mapping[int, tuple[int, float]] = MappingProxyType({}),
+    inside: Mapping[int, tuple[int, float]] = MappingProxyType({}),
 ) -> Health:
-    """Judge a run. `clock` is the time now, `inside` what `events.now.look` says on the run's own machine.
-
-    `others` is what it says of the ranks beside 0.
-    """
+    """Judge a run. `clock` is the time now, `inside` what `events.now.look` says of the ranks on this machine."""
     failed = state.ranks.first_failure is not None
     if state.end is not None:
         failed = failed or state.end["status"] == "failed"
@@ -81,33 +77,26 @@ def examine(
     still = clock - state.moved
     longest = state.minute.percentile(state.now, 0.95) / 1e9
     if still > (max(PATIENCE, 5 * longest) if state.iterating else PATIENCE_AT_FIRST):
-        return Health("stalled", f"no progress for {span(still)}{_where(state, plan, inside, others)}")
+        return Health("stalled", f"no progress for {span(still)}{_where(state, plan, inside)}")
     return Health("starting" if state.stage == "start" else "running")
 
 
-def _where(
-    state: RunState, plan: Plan | None, inside: tuple[int, float] | None, others: Mapping[int, tuple[int, float]]
-) -> str:
+def _where(state: RunState, plan: Plan | None, inside: Mapping[int, tuple[int, float]]) -> str:
     """Return what is known of the place where it hangs; of several ranks, the one that holds up the others."""
     if state.ranks.first_failure:
         return f"; {why(state)[0]}"
     if silent := state.ranks.silent:
         number = max(silent, key=lambda rank: silent[rank])
         return f", nothing from rank {number} for {span(silent[number])}"
-    if plan is None or inside is None:
+    if plan is None or not inside:
         return ""
-    if bound := _bound(plan, inside):
-        return f", inside {bound}"
-    held = {number: bound for number, place in others.items() if place[1] > PATIENCE and (bound := _bound(plan, place))}
-    if held:
-        number = max(held, key=lambda rank: others[rank][1])
-        return f", rank {number} inside {held[number]}"
-    return ", not inside a hook"
-
-
-def _bound(plan: Plan, inside: tuple[int, float]) -> str:
-    """Return the hook and the point of a binding that is being called; nothing when none is."""
-    if not NOWHERE < inside[0] < len(plan.bindings):
-        return ""
-    bound = plan.bindings[inside[0]]
-    return f"{bound.hook} @ {bound.point}"
+    stuck = {
+        number: plan.bindings[binding]
+        for number, (binding, _) in inside.items()
+        if NOWHERE < binding < len(plan.bindings)
+    }
+    if not stuck:
+        return ", not inside a hook"
+    number = max(stuck, key=lambda rank: inside[rank][1])
+    named = f"rank {number} " if state.ranks.world > 1 else ""
+    return f", {named}inside {stuck[number].hook} @ {stuck[number].point}"

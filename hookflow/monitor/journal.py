@@ -16,7 +16,7 @@ GLYPHS: dict[Kind, str] = {"info": "·", "warn": "▲", "error": "✗", "checkpo
 class Entry:
     """`number` counts all entries of the run from 0; `detail` is a traceback or whatever needs more than a line.
 
-    `own` is what the monitor found by itself, and no record says.
+    `own` is what no record of rank 0 says: the monitor found it, or another rank tells it.
     """
 
     number: int

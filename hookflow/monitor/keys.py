@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hookflow.monitor.journal import Entry
-from hookflow.monitor.view import PANELS, Scene, charts
+from hookflow.monitor.view import RANKS, Scene, charts
 
 Wish = Literal[
     "",
@@ -37,12 +37,13 @@ class Key:
     names: tuple[str, ...]
     shown: str
     about: str
-    only: Literal["", "live", "replay", "question"] = ""
+    only: Literal["", "live", "replay", "question", "ranks"] = ""
 
 
 KEYS = (
     Key(("question_mark",), "?", "this help"),
     Key(("1", "2", "3", "4", "5"), "1-5", "go to a panel; the same digit again makes it large"),
+    Key(("6",), "6", "go to the ranks, the processes that train together; again makes them large", "ranks"),
     Key(("tab", "shift+tab"), "tab", "next panel"),
     Key(("z",), "z", "make the panel large, and small again"),
     Key(("0", "escape"), "0 esc", "back to the whole dashboard"),
@@ -133,14 +134,14 @@ def _look(key: str, scene: Scene) -> None:
     view = scene.view
     if key in _STEPS:
         _move(_STEPS[key], scene)
-    elif key.isdigit() and int(key) in PANELS:
+    elif key.isdigit() and int(key) in scene.panels:
         again, hidden = view.focus == int(key), int(key) not in scene.visible
         if view.page == "main":
             view.zoomed = not (again and view.zoomed) and (again or hidden)
         view.focus, view.page, view.scroll = int(key), "main", 0
     elif key in ("tab", "shift+tab"):
         step = 1 if key == "tab" else -1
-        order = [number for number in PANELS if view.zoomed or number in scene.visible or number == view.focus]
+        order = [number for number in scene.panels if view.zoomed or number in scene.visible or number == view.focus]
         view.focus = order[(order.index(view.focus) + step) % len(order)]
     elif key == "z":
         view.zoomed = not view.zoomed
@@ -201,6 +202,8 @@ def _move(step: int, scene: Scene) -> None:
         view.point, view.hook = shown[min(max(at + step, 0), len(shown) - 1)], 0
     elif view.focus == 2:
         view.hook = min(max(view.hook + step, 0), max(len(scene.plan.at(scene.point)) - 1, 0))
+    elif view.focus == RANKS:
+        view.rank = min(max(view.rank + step, 0), scene.state.ranks.world - 1)
     elif view.focus == 5:
         _pick(step, list(scene.state.journal), scene)
 

@@ -12,6 +12,7 @@ from hookflow.events.records import PHASES
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, count_attempts
 from hookflow.monitor.follower import follow_records
+from hookflow.monitor.journal import Entry
 from hookflow.monitor.output import Output
 from hookflow.monitor.pace import Pace, costliest
 from hookflow.monitor.paint import clean
@@ -43,8 +44,10 @@ def follow(run: RunDir, out: TextIO, *, child_exit: Callable[[], int | None] | N
     def relay(over: bool) -> None:
         for line in printed.read(over):
             printer.relay(line)
+        printer.warn()
 
     code = follow_records(run, live, printer.take, child_exit, relay)
+    printer.warn()
     if not live.state.stillborn:
         print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
     return code
@@ -77,6 +80,12 @@ class _Printer:
         for line in [*lines, *self._warnings()]:
             print(clean(line), file=self._out, flush=True)
 
+    def warn(self) -> None:
+        """Print what has come from other ranks, or was found, since the last record of rank 0."""
+        lines = self._warnings()
+        for line in lines if self._attempt >= self._skip else []:
+            print(clean(line), file=self._out, flush=True)
+
     def divide(self, t: float, attempt: int) -> None:
         """Print that the run has been resumed, and pass over what has been warned of before."""
         self._warnings()
@@ -88,12 +97,19 @@ class _Printer:
         print(f"output     | {line}".rstrip(), file=self._out, flush=True)
 
     def _warnings(self) -> list[str]:
-        """Return lines for what the fold itself has warned of since the last time."""
+        """Return lines for what the fold itself has warned of since the last time, and for what other ranks say."""
         fresh = self._live.state.journal.since(self._seen)
         self._seen = fresh[-1].number + 1 if fresh else self._seen
-        return [
-            f"{clock(entry.t)} {_line('warn', source=entry.source, text=entry.text)}" for entry in fresh if entry.own
-        ]
+        return [line for entry in fresh if entry.own for line in self._found(entry)]
+
+    def _found(self, entry: Entry) -> list[str]:
+        lines = [_line(entry.kind, source=entry.source, text=entry.text), *self._traceback(entry.detail)]
+        return [f"{clock(entry.t)} {line}" for line in lines]
+
+    def _traceback(self, text: str) -> list[str]:
+        """Return the lines of a traceback, unless the training has printed it and it was relayed."""
+        told = set(map(str.rstrip, text.splitlines())) <= set(self._relayed)
+        return [] if told else [f"error      | {line}" for line in text.splitlines()]
 
     def _lines(self, record: Mapping[str, Any]) -> list[str]:
         at, kind = f"{clock(record['t'])} ", record["k"]
@@ -111,8 +127,8 @@ class _Printer:
             self._told = record["t"]
             return [at + self._progress()]
         told = _event(record, self._live.state)
-        if kind == "error" and not set(map(str.rstrip, record["traceback"].splitlines())) <= set(self._relayed):
-            told += [f"error      | {line}" for line in record["traceback"].splitlines()]
+        if kind == "error":
+            told += self._traceback(record["traceback"])
         return [at + line for line in told]
 
     def _progress(self) -> str:
@@ -152,7 +168,9 @@ def _beginning(live: Live) -> list[str]:
     """Return the lines that say what runs, on what data, where."""
     record = live.state.run
     keys = ("pipeline", "model", "params", "device", "precision", "seed", "torch", "python", "host", "pid")
-    lines = [_line("run", **{key: record[key] for key in keys}, resumed_from=record["resumed_from"] or "none")]
+    several = {"ranks": record["world"]} if record["world"] > 1 else {}
+    facts = {key: record[key] for key in keys}
+    lines = [_line("run", **facts, **several, resumed_from=record["resumed_from"] or "none")]
     for split, data in record["data"].items():
         mark = "SYNTHETIC " if data["synthetic"] else ""
         facts = {key: data[key] for key in ("name", "examples", "batches", "batch_size")}

@@ -44,6 +44,8 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         lines.append(f"  checkpoint {run.path / state.checkpoints[-1][1]}")
     if costs := _costs(state, plan or NO_PLAN):
         lines.append(f"  costliest hooks: {costs}")
+    if state.ranks.world > 1:
+        lines.append(f"  {state.ranks.world} ranks: {_evenness(state)}")
     if state.journal.warnings or state.journal.errors:
         troubles = f"warnings {state.journal.warnings}, errors {state.journal.errors}"
         lines.append(
@@ -52,6 +54,16 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     known = run.id if run.path.parent.parent == Path("runs") else run.path
     lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
     return [clean(line) for line in lines]
+
+
+def _evenness(state: RunState) -> str:
+    """Return how even the ranks were over the whole attempt, and who left without a word."""
+    said = [f"no end record from rank {', '.join(map(str, gone))}"] if (gone := state.ranks.gone) else []
+    if skew := state.ranks.mean_skew():
+        slowest, cost, whole = skew
+        times = f"{ms(cost)} of each {ms(whole)} ms iteration ({percent(cost / whole)} %)"
+        said = [f"mean skew {times}, rank {slowest} the slowest", *said]
+    return ", ".join(said) or "they did not get as far as to iterate"
 
 
 def _costs(state: RunState, plan: Plan) -> str:

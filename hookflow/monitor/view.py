@@ -13,7 +13,10 @@ from hookflow.monitor.machine import Machine
 from hookflow.monitor.pace import Pace, share
 from hookflow.monitor.state import RunState, lower_is_better
 
-PANELS = {1: "points", 2: "hooks", 3: "metrics", 4: "system", 5: "events"}
+PANELS = {1: "points", 2: "hooks", 3: "metrics", 4: "system", 5: "events", 6: "ranks"}
+
+RANKS = 6
+"""The panel that there is only where several processes train together."""
 
 
 @dataclass(slots=True)
@@ -28,6 +31,7 @@ class View:
     point: str = ""
     hook: int = 0
     event: int | None = None
+    rank: int = 0
     metric: int = 0
     log: bool = False
     unbound: bool = False
@@ -63,6 +67,16 @@ class Scene:
     def __post_init__(self) -> None:
         self.points = [point.name for point in self.plan.points]
         self.pace = Pace.of(self.state, self.plan)
+
+    @property
+    def several(self) -> bool:
+        """Return whether several processes train together."""
+        return self.state.ranks.world > 1
+
+    @property
+    def panels(self) -> list[int]:
+        """Return the panels that there are of this run."""
+        return [number for number in PANELS if number != RANKS or self.several]
 
     def share(self, *bindings: Binding) -> float:
         """Return the share of the last minute's iterations that these bindings took."""

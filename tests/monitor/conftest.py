@@ -46,7 +46,7 @@ def scene(tmp_path: Path) -> Callable[..., Scene]:
         while live.poll():
             pass
         clock = live.state.now + still
-        health = examine(live.state, "alive", clock, live.plan, (inside, still))
+        health = examine(live.state, "alive", clock, live.plan, {0: (inside, still)})
         plan = live.plan or NO_PLAN
         return Scene(live.state, plan, health, View(), "cifar", run.id, clock=clock, machine=MACHINE)
 

@@ -25,10 +25,10 @@ def test_running_then_stalled_inside_a_hook() -> None:
     going = state(30)
     assert examine(going, "alive", going.now + 1).condition == "running"
     ema = next(binding for binding in plan().bindings if binding.hook == "ema")
-    stuck = examine(going, "alive", going.now + 60, plan(), (ema.id, 60.0))
+    stuck = examine(going, "alive", going.now + 60, plan(), {0: (ema.id, 60.0)})
     assert stuck.condition == "stalled"
     assert f"inside ema @ {ema.point}" in stuck.sentence
-    assert "not inside a hook" in examine(going, "alive", going.now + 60, plan(), (NOWHERE, 60.0)).sentence
+    assert "not inside a hook" in examine(going, "alive", going.now + 60, plan(), {0: (NOWHERE, 60.0)}).sentence
 
 
 def test_frames_without_progress_are_no_sign_of_life() -> None:

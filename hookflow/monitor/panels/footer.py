@@ -49,10 +49,11 @@ def _keys(scene: Scene) -> list[tuple[str, str]]:
         return []
     if scene.view.page != "main":
         return [("esc", "back"), ("↑ ↓", "scroll"), ("q", "quit")]
+    panels = f"1-{scene.panels[-1]}"
     if scene.replay:
         keys = [("?", "help"), ("space", "play/pause"), ("← →", "step"), (", .", "start/end"), ("< >", "speed")]
-        return [*keys, ("1-5", "panel"), ("q", "quit")]
-    keys = [("?", "help"), ("q", "quit" if scene.health.over or scene.readonly else "detach/stop"), ("1-5", "panel")]
+        return [*keys, (panels, "panel"), ("q", "quit")]
+    keys = [("?", "help"), ("q", "quit" if scene.health.over or scene.readonly else "detach/stop"), (panels, "panel")]
     keys += [("enter", "detail"), ("space", "freeze")]
     if not scene.readonly and not scene.health.over:
         keys += [("p", "resume" if scene.state.stage == "paused" else "pause"), ("c", "checkpoint"), ("s", "stop")]

@@ -42,6 +42,7 @@ def title(scene: Scene, width: int) -> Strip:
         (6, (f"SHUFFLED {scene.plan.shuffle}" if scene.plan.shuffle is not None else "", "warn")),
         (9, state_word),
         (6, (span(state.elapsed), "")),
+        (6, (f"{state.ranks.world} ranks" if scene.several else "", "")),
         (4, (f"{run.get('device', '')} {run.get('precision', '')}".strip(), "dim")),
         (2, (f"pid {run['pid']}@{run['host']}" if run else "", "dim")),
         (1, (f"{run.get('model', '')} {many(run['params'])} params" if run.get("params") else "", "dim")),
@@ -75,7 +76,7 @@ def progress(scene: Scene, width: int) -> Strip:
     eta = "ended" if state.end else span(pace.eta) if pace.eta is not None else "–:––:––"
     right: list[Part] = [(f"{pace.iters_per_s:6.1f} it/s", ""), "  "]
     if width >= 100:
-        right += [(f"{many(pace.samples_per_s):>5} samples/s", ""), "  "]
+        right += [(f"{many(pace.samples_per_s):>5} samples/s{' a rank' * scene.several}", ""), "  "]
     right += [("ETA ", "dim"), (f"{eta:>9} ", "strong")]
     if run.get("max_epochs"):
         whole = f"epoch {state.epoch:>{len(str(run['max_epochs']))}}/{run['max_epochs']}"

@@ -35,6 +35,14 @@ NUMBERS = (
     ("recorder", "time that writing the event log took, in its own thread"),
 )
 
+RANK_NUMBERS = (
+    ("several ranks", "all but the panel of the ranks, and what is said to be another's, is of rank 0 alone"),
+    ("ranks: it", "the iteration at one moment, the last that all have told of"),
+    ("ranks: own", "ms of an iteration without the backward pass, in which the ranks wait for one another"),
+    ("ranks: ·", "of the backward pass, what a rank waits for the slowest: what its own time is below that one's"),
+    ("ranks: +ms", "what the slowest needs beyond the median of the others, and in which phase or hook"),
+)
+
 SIGNS = (
     ("● ○ ‖ ◐ ?", "running, starting, paused, stalled (no progress), lost (process gone without an end)"),
     ("✓ ■ ✗", "finished, stopped, failed"),
@@ -51,11 +59,12 @@ def help_page(scene: Scene, width: int, height: int) -> list[Strip]:
     if splits := scene.state.synthetic:
         text = f"SYNTHETIC {', '.join(splits)} data: accuracy and loss say nothing about the real data set"
         lines += [*(row(inner, " ", (f" {part} ", "alarm")) for part in wrapped(text, max(inner - 4, 10))), row(inner)]
-    mode = "replay" if scene.replay else "live"
+    modes = ["", "replay" if scene.replay else "live", *(["ranks"] if scene.several else [])]
     lines.append(row(inner, (" keys", "title")))
-    lines += [part for key in KEYS if key.only in ("", mode) for part in _lines(inner, key.shown, key.about)]
+    lines += [part for key in KEYS if key.only in modes for part in _lines(inner, key.shown, key.about)]
     lines += [row(inner), row(inner, (" numbers", "title"))]
-    lines += [part for name, about in NUMBERS for part in _lines(inner, name, about)]
+    numbers = (*NUMBERS, *RANK_NUMBERS) if scene.several else NUMBERS
+    lines += [part for name, about in numbers for part in _lines(inner, name, about)]
     lines += [row(inner), row(inner, (" signs", "title"))]
     lines += [part for name, about in SIGNS for part in _lines(inner, name, about)]
     first = min(scene.view.scroll, max(len(lines) - (height - 2), 0))
