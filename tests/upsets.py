@@ -103,6 +103,8 @@ class Full:
                     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
                 case "process":
                     raise MemoryError
+                case "cuda":
+                    torch.empty(2**50, device="cuda")
                 case "cpu":
                     torch.empty(2**60)
 
@@ -132,7 +134,7 @@ class Settings:
         run.say(
             f"threads {torch.get_num_threads()}, deterministic {torch.are_deterministic_algorithms_enabled()} "
             f"{torch.backends.cudnn.deterministic}, benchmark {torch.backends.cudnn.benchmark}, "
-            f"matmul {torch.backends.cuda.matmul.fp32_precision}, conv {torch.backends.cudnn.conv.fp32_precision}"
+            f"tf32 {torch.backends.cuda.matmul.allow_tf32} {torch.backends.cudnn.allow_tf32}"
         )
 
 
@@ -142,3 +144,15 @@ class Still(Net):
     def __init__(self) -> None:
         super().__init__()
         self.body[3] = torch.nn.Identity()
+
+
+class CountsWaits:
+    """Has PyTorch warn of each wait for CUDA, from the third iteration to the sixth."""
+
+    def before_train_iter(self, run: Any) -> None:
+        if run.iter == 2:
+            torch.cuda.set_sync_debug_mode("warn")
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == min(6, run.iters_per_epoch):
+            torch.cuda.set_sync_debug_mode("default")

@@ -54,13 +54,12 @@ def _set(put_back: ExitStack, owner: Any, name: str, value: object) -> None:
 
 
 def _set_float32(put_back: ExitStack, tf32: bool) -> None:
-    """Let CUDA multiply float32 as such or as TF32. PyTorch's default is TF32 in convolutions and nowhere else."""
-    if hasattr(torch.backends.cudnn, "conv"):
-        for owner in (torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn):
-            _set(put_back, owner, "fp32_precision", "tf32" if tf32 else "ieee")
-    else:  # before PyTorch 2.9
-        for owner in (torch.backends.cuda.matmul, torch.backends.cudnn):
-            _set(put_back, owner, "allow_tf32", tf32)
+    """Let CUDA multiply float32 as such or as TF32. PyTorch's default is TF32 in convolutions and nowhere else.
+
+    By the older of two interfaces, which all code may read; the newer one raises wherever the older is asked.
+    """
+    for owner in (torch.backends.cuda.matmul, torch.backends.cudnn):
+        _set(put_back, owner, "allow_tf32", tf32)
 
 
 def _set_deterministic(put_back: ExitStack) -> None:

@@ -22,11 +22,10 @@ def messages(run_dir: RunDir) -> list[str]:
 
 
 def now() -> tuple[object, ...]:
-    cuda = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn.rnn
     cudnn = torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
-    precisions = (owner.fp32_precision for owner in cuda)
+    tf32 = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     deterministic = torch.are_deterministic_algorithms_enabled(), os.environ.get(CUBLAS)
-    return torch.get_num_threads(), *deterministic, *cudnn, *precisions
+    return torch.get_num_threads(), *deterministic, *cudnn, *tf32
 
 
 @pytest.mark.parametrize(
@@ -34,8 +33,8 @@ def now() -> tuple[object, ...]:
     [
         (["run.deterministic=true"], "threads 1, deterministic True True, benchmark False"),
         (["run.cudnn_benchmark=true"], "threads 1, deterministic False False, benchmark True"),
-        (['run.precision="fp32"'], "matmul ieee, conv ieee"),
-        (['run.precision="tf32"'], "matmul tf32, conv tf32"),
+        (['run.precision="fp32"'], "tf32 False False"),
+        (['run.precision="tf32"'], "tf32 True True"),
     ],
 )
 def test_they_are_set_for_a_run_and_put_back(

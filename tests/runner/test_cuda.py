@@ -1,0 +1,116 @@
+"""What runs only on CUDA. Skipped where there is none."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hookflow.events.rundir import RunDir
+from tests.conftest import NewRun, records
+from tests.runner.same import assert_same_end, final_state
+
+Train = Callable[..., int]
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs_cuda: there is no such device here")
+
+CUDA = 'run.device="cuda"'
+ON_DEVICE = 'data.train={use="./loaders.py:dataset", args={examples=64}, loader={batch_size=8, on_device=true}}'
+FETCHED = 'data.train={use="./loaders.py:dataset", args={examples=64}, loader={batch_size=8, workers=1}}'
+
+
+def reason(run_dir: RunDir) -> str:
+    return str(records(run_dir, "end")[-1]["reason"])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+def test_a_training_ends(new_run: NewRun, train_here: Train, precision: str) -> None:
+    run_dir = new_run(CUDA, f'run.precision="{precision}"', ON_DEVICE)
+    assert train_here(run_dir) == 0, reason(run_dir)
+    assert records(run_dir, "run")[0]["precision"] == precision
+    assert str(records(run_dir, "run")[0]["device"]).startswith("cuda")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("data", [ON_DEVICE, FETCHED])
+def test_a_resumed_run_ends_with_the_same_bits(
+    new_run: NewRun, train_here: Train, tmp_path: Path, precision: str, data: str
+) -> None:
+    run = (CUDA, data, "run.deterministic=true", f'run.precision="{precision}"', "hooks.throughput.enabled=false")
+    strike = f'args={{mark="{tmp_path / "mark"}", point="after_train_iter", at=11}}'
+    whole, cut = new_run(*run), new_run(*run, f'hooks.interrupts={{use="./watchers.py:Interrupts", {strike}}}')
+    assert train_here(whole) == 0, reason(whole)
+    assert train_here(cut) == 143, reason(cut)
+    assert train_here(cut, resume=True) == 0, reason(cut)
+    assert_same_end(whole, cut)
+
+
+@pytest.fixture
+def waits() -> Iterator[Callable[[], list[str]]]:
+    """Collect what PyTorch says of each wait of the training thread for CUDA, where it is told to warn of them."""
+    found: list[str] = []
+    trainer = threading.current_thread()
+
+    def note(message: Any, *about: Any, **more: Any) -> None:
+        if "synchronizing CUDA operation" in str(message) and threading.current_thread() is trainer:
+            found.append(str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = note
+        yield lambda: found
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("data", [ON_DEVICE, FETCHED])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ('run.precision="fp32"',),
+        ('run.precision="bf16"', "run.accumulate=2"),
+        ('run.precision="fp16"', "optimizer.args.fused=true", "hooks.ema.enabled=false", "hooks.checkpoint.after=[]"),
+        ('run.on_nan="skip"', "optimizer.args.fused=true", "hooks.ema.enabled=false", "hooks.checkpoint.after=[]"),
+    ],
+)
+def test_a_steady_iteration_waits_for_nothing(
+    new_run: NewRun, train_here: Train, waits: Callable[[], list[str]], data: str, more: tuple[str, ...]
+) -> None:
+    counts = 'hooks.counts={use="./upsets.py:CountsWaits", phase="first"}'
+    run_dir = new_run(CUDA, data, *more, counts, "run.max_epochs=1")
+    assert train_here(run_dir) == 0, reason(run_dir)
+    assert waits() == []
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_soon(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(CUDA, ON_DEVICE, 'task={use="./upsets.py:Upset", args={batches=[2]}}')
+    assert train_here(run_dir) == 1
+    assert "the loss is NaN in iteration 3 (" in reason(run_dir)
+
+
+def test_optimizers_that_decide_by_themselves_decide_alike(new_run: NewRun, train_here: Train) -> None:
+    upset = 'task={use="./upsets.py:Upset", args={batches=[2, 4]}}'
+    run = (CUDA, ON_DEVICE, upset, 'run.on_nan="skip"', "run.deterministic=true", "optimizer.args.fused=true")
+    looks = 'hooks.looks={use="./upsets.py:Looks"}'
+    blind = new_run(*run, "hooks.ema.enabled=false", "hooks.checkpoint.after=[]")
+    knowing = new_run(*run, "hooks.ema.enabled=false", "hooks.checkpoint.after=[]", looks)
+    assert train_here(blind) == train_here(knowing) == 0, reason(blind)
+    one, other = (final_state(run_dir)["model"] for run_dir in (blind, knowing))
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())  # type: ignore[attr-defined, index]
+
+
+def test_a_full_memory_is_told_of_with_the_numbers(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(CUDA, ON_DEVICE, 'hooks.full={use="./upsets.py:Full", args={kind="cuda"}}')
+    assert train_here(run_dir) == 1
+    assert "GiB were in tensors" in reason(run_dir) and "batch_size = 4 (now 8)" in reason(run_dir)
+
+
+def test_a_compiled_network_trains(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(CUDA, ON_DEVICE, "run.compile=true", "run.max_epochs=1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert train_here(run_dir) == 0, reason(run_dir)
