@@ -53,12 +53,15 @@ class Boundary:
 
     def heed_stops(self) -> None:
         """Look, before the training begins, whether a hook has asked to stop already."""
-        if self._agreement.settle(self._wants() & STOP, wait=True):
+        if self._agreement.settle(self._wants() & STOP, wait=True) & STOP:
             self._stop_as_agreed()
 
     def cuts_short(self) -> bool:
-        """Say whether a signal ends the evaluation at hand, whose batch is done; what it asks for is done later."""
-        if self._agreement.settle(STOP if self._signal else 0):
+        """Say whether a signal ends the evaluation at hand, whose batch is done.
+
+        What else is due waits for the next boundary: it is still wanted there.
+        """
+        if self._agreement.settle(STOP if self._signal else 0) & STOP:
             self._stop_as_agreed()
             return True
         return False
