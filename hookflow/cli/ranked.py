@@ -73,14 +73,14 @@ def train_as_rank(
 def _lead(talk: Store, find: Callable[[], RunDir]) -> RunDir:
     """Return the run directory, claimed and signed, and tell the other ranks of it, or that there is none."""
     try:
-        run_dir = find()
+        run_dir = RunDir(find().path.resolve())  # every rank has the same path for it
         claim(run_dir)
         run_dir.sign_process()
         run_dir.sign(launch=identity())
     except BaseException:
         talk.set("run", "")
         raise
-    talk.set("run", str(run_dir.path.resolve()))
+    talk.set("run", str(run_dir.path))
     return run_dir
 
 

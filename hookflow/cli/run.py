@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -109,8 +108,8 @@ def run(
     from hookflow.runner.launcher import started_by_torchrun
 
     if started_by_torchrun():
-        _refuse("torchrun has started this process", given | {"--ui=tui": ui is UI.tui})
-        raise typer.Exit(_as_rank(target, changes, ui, resume=resume, allow_changed_hooks=allow_changed_hooks))
+        wrong = given | {"--ui=tui": ui is UI.tui}
+        raise typer.Exit(_as_rank(target, changes, ui, wrong, resume=resume, allow_changed_hooks=allow_changed_hooks))
     if in_process:
         _refuse("--in-process is for a single process", {"--nproc": nproc, "--max-restarts": max_restarts})
     ranks = _number_of(nproc) if nproc else 1 if max_restarts else None
@@ -136,20 +135,33 @@ def run(
     raise typer.Exit(code)
 
 
-def _as_rank(target: str | None, changes: Changes, ui: UI, *, resume: bool, allow_changed_hooks: bool) -> int:
+def _as_rank(
+    target: str | None,
+    changes: Changes,
+    ui: UI,
+    wrong: Mapping[str, object],
+    *,
+    resume: bool,
+    allow_changed_hooks: bool,
+) -> int:
+    """Train as one of the ranks that torchrun has started; options that are `wrong` then are told by one of them."""
     from hookflow.cli.ranked import train_as_rank
 
-    find = partial(_resumed, target, changes, allow_changed_hooks) if resume else partial(_new, target, changes)
+    def find() -> RunDir:
+        _refuse("torchrun has started this process", wrong)
+        return _resumed(target, changes, allow_changed_hooks) if resume else _new(target, changes)
+
+    def root() -> Path:
+        return _place(target, changes)[1]
+
     face: Literal["plain", "json"] | None = None if ui is UI.none else "json" if ui is UI.json else "plain"
-    return train_as_rank(
-        find, lambda: _place(target, changes)[1], face, resume=resume, allow_changed_hooks=allow_changed_hooks
-    )
+    return train_as_rank(find, root, face, resume=resume, allow_changed_hooks=allow_changed_hooks)
 
 
 def _refuse(why: str, given: Mapping[str, object]) -> None:
     """Raise UserError for each of these options that has been given."""
     if wrong := [option for option, value in given.items() if value]:
-        raise UserError(Problem(f"{option} cannot be given: {why}", Where(option)) for option in wrong)
+        raise UserError(Problem(f"cannot be given here: {why}", Where(option)) for option in wrong)
 
 
 def _number_of(nproc: str) -> int:

@@ -54,7 +54,8 @@ class Agent:
             while not wait([work], PERIOD).done:
                 self._hand_on_signals()
             stop = work.result()
-        end(self._run_dir, self._began, self._since, stop)
+        go_on = f"hookflow run --resume {self._run_dir.id} --nproc {self._nproc}"
+        end(self._run_dir, self._since, stop, go_on, time.time() - self._began)
         return stop.exit
 
     def _hand_on_signals(self) -> None:

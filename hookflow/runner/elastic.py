@@ -29,6 +29,7 @@ def launch(nproc: int, *arguments: str) -> dict[int, int]:
         run_id=secrets.token_hex(8),
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
+        rdzv_configs={"read_timeout": 600},  # a busy machine is no failure
         local_addr="localhost",  # the machine's own name may lead nowhere
         logs_specs=DefaultLogsSpecs(log_dir=os.devnull),  # they print where the agent does
         max_restarts=0,  # the agent knows better when that helps

@@ -9,7 +9,7 @@ from typing import Any
 
 from hookflow.events.log import Appender, Tail
 from hookflow.events.rundir import RunDir
-from hookflow.runner.control import Stop
+from hookflow.runner.control import SIGNALS, Stop
 
 
 def why_ended(run_dir: RunDir, since: float, failed: Mapping[int, int]) -> Stop:
@@ -23,7 +23,7 @@ def why_ended(run_dir: RunDir, since: float, failed: Mapping[int, int]) -> Stop:
         if word["exit"] in (1, 2):
             return _stop(word)
     for rank, code in failed.items():
-        if code < 0:
+        if code < 0 and -code not in SIGNALS:  # those end a rank only where it is on its way out already
             name = signal.Signals(-code).name
             perhaps = " (the system may have been out of memory)" if name == "SIGKILL" else ""
             return Stop(f"rank {rank} was killed by {name}{perhaps}; the others were ended", "failed", 1, save=False)
@@ -33,12 +33,15 @@ def why_ended(run_dir: RunDir, since: float, failed: Mapping[int, int]) -> Stop:
     return Stop(f"rank {rank} ended with exit code {code} and left no word", "failed", 1, save=False)
 
 
-def end(run_dir: RunDir, began: float, since: float, stop: Stop) -> None:
-    """Let the event log of rank 0 end with `stop`, unless it does. The run began at `began`, the attempt at `since`."""
+def end(run_dir: RunDir, since: float, stop: Stop, go_on: str, seconds: float) -> None:
+    """Let the event log of rank 0 end with `stop`, unless it has an end that says so since the attempt began.
+
+    `go_on` is a command that goes on with a run that has failed; `seconds` is how long it took.
+    """
     word = _last_word(run_dir, 0, since)
     if word is None or word["exit"] != stop.exit:
-        seconds = time.time() - began
-        append(run_dir, "end", status=stop.status, exit=stop.exit, reason=stop.reason, seconds=seconds)
+        reason = f"{stop.reason}; go on with: {go_on}" if stop.exit == 1 else stop.reason
+        append(run_dir, "end", status=stop.status, exit=stop.exit, reason=reason, seconds=seconds)
 
 
 def append(run_dir: RunDir, kind: str, **fields: Any) -> None:

@@ -18,7 +18,7 @@ from hookflow.runner.launch import hold
 from hookflow.runner.orphan import end_with_parent
 from hookflow.runner.ranks import of_environment
 from hookflow.runner.recorder import Recorder
-from hookflow.runner.verdict import is_loss, verdict
+from hookflow.runner.verdict import is_loss, loss, verdict
 
 
 def train(
@@ -82,12 +82,11 @@ def _ended_by(error: BaseException, control: Control, recorder: Recorder, lost: 
         return Stop("\n".join([str(error), *notes]), "failed", 2, save=False)
     if isinstance(error, KeyboardInterrupt):
         return Stop(str(error) or "interrupted", "interrupted", control.stop.exit if control.stop else 130, save=False)
-    said = f"{type(error).__name__}: {error}"
     if lost:
-        return Stop(f"another rank is gone ({said})", "failed", 1, save=False)
-    if recorder.told is None or recorder.told not in (error, error.__cause__):
+        return Stop(loss(error), "failed", 1, save=False)
+    if recorder.told is not error:
         recorder.failure(error)
-    return Stop(said, "failed", 1, save=False)
+    return Stop(f"{type(error).__name__}: {error}", "failed", 1, save=False)
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from hookflow.events.records import Stage
 from hookflow.events.rundir import RunDir
 from hookflow.runner.meter import Cell, Meter
 from hookflow.runner.ranks import ALONE, Ranks
+from hookflow.runner.verdict import is_loss
 
 if TYPE_CHECKING:
     import torch
@@ -83,11 +84,16 @@ class Recorder:
         self._scalars.append((*self._place(), time.time(), name, value))
 
     def failure(self, error: BaseException, *, hook: str = "", point: str = "", action: str = "raise") -> None:
-        """Record what raised, with its whole traceback, and print that to where the process prints."""
+        """Record what raised, with its whole traceback, and print that to where the process prints.
+
+        What says no more than that another rank is gone is not told: that one's own word is what counts.
+        """
         if action == "raise":
             self.told = error
+            if self._ranks.world > 1 and is_loss(error):
+                return
         told = "".join(traceback.format_exception(error))
-        whose = f"rank {self._ranks.rank}: " if self._ranks.world > 1 else ""  # they all print to one place
+        whose = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
         print(f"{whose}{told}", end="", file=sys.stderr, flush=True)
         kind = type(error).__name__
         self.put("error", hook=hook, point=point, type=kind, text=str(error), traceback=told, action=action)

@@ -7,6 +7,8 @@ That says nothing to the user, who is to read of the first failure, in every log
 from __future__ import annotations
 
 import json
+import re
+import time
 
 from hookflow.runner.control import Stop
 from hookflow.runner.ranks import Ranks
@@ -15,6 +17,9 @@ KEY = "failed"
 
 PATIENCE = 1.0
 """Seconds that a rank which has lost another waits for that one's own word; it is killed if it says none."""
+
+PERIOD = 0.05
+"""Seconds between looks for it."""
 
 REACHABLE = 10.0
 """Seconds to wait for the store."""
@@ -28,6 +33,12 @@ def is_loss(error: BaseException) -> bool:
     return isinstance(error, DistError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in network)
     )
+
+
+def loss(error: BaseException) -> str:
+    """Return what an error that `is_loss` says of the connection, without where in the library and what to do there."""
+    said = re.sub(r"^\[\S+:\d+\] ", "", str(error).partition(". This is typically")[0])
+    return f"another rank is gone: {said}"
 
 
 def verdict(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
@@ -44,8 +55,9 @@ def verdict(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
         store = launcher.store(PATIENCE if lost else REACHABLE)
         if mine.status == "failed" and not lost:
             return _stop(store.compare_set(KEY, "", claim))
-        if lost:
-            store.wait([KEY])
+        until = time.monotonic() + PATIENCE
+        while lost and not store.check([KEY]) and time.monotonic() < until:
+            time.sleep(PERIOD)  # to wait for a key is answered with a warning when it does not come
         return _stop(store.get(KEY)) if store.check([KEY]) else mine
     except RuntimeError:  # nobody has said anything, or the launcher is gone
         return _stop(claim.encode()) if mine.status == "failed" and not lost else mine
