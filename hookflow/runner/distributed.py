@@ -15,9 +15,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed._composable.replicate import DDP, replicate
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.load import Loaded
@@ -100,7 +97,11 @@ def unmatched_units(section: DistributedSection, network: nn.Module, place: Plac
 
 def class_of(model: nn.Module) -> str:
     """Return the name of a model's class, as it was before a strategy put its own in front."""
-    return next(kind.__name__ for kind in type(model).__mro__ if not issubclass(kind, DDP | FSDPModule))
+    return next(kind.__name__ for kind in type(model).__mro__ if not any(map(_of_strategy, kind.__mro__)))
+
+
+def _of_strategy(kind: type) -> bool:
+    return kind.__module__.startswith("torch.distributed")
 
 
 class Strategy:
@@ -133,10 +134,15 @@ class Strategy:
         if self._section.strategy == "fsdp":
             self._shard(network, device)
         elif not self._own_steps:
+            from torch.distributed._composable.replicate import replicate  # takes as long as a third of torch itself
+
             for model in self._models:
                 replicate(model)
 
     def _shard(self, network: nn.Module, device: torch.device) -> None:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
         units = [
             module
