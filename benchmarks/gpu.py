@@ -1,0 +1,258 @@
+"""What a GPU makes of the settings: the same training in each precision, compiled, fed in several ways, side by side.
+
+    python benchmarks/gpu.py              # on CUDA; exits with 2 where there is none
+    python benchmarks/gpu.py cpu          # the same at a tiny size, to see that it works; its figures mean nothing
+
+Trains a small convolutional net on pictures of noise by the runner, once for each line of the table, in turns, and by a
+loop written by hand. Prints the median of the iterations a second, how much that is of the first line, and how often
+the training thread waited for the device in a steady iteration, as a table in Markdown. Compare the ratios.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed._composable.replicate import replicate
+from torch.nn import functional
+from torch.utils.data import TensorDataset
+
+from hookflow.events.log import Tail
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from hookflow.runner import loader
+from hookflow.runner.launch import prepare
+from hookflow.runner.process import train
+from hookflow.runner.transfer import moved
+from hookflow.zoo.airbench import AirNet
+
+PIPELINE = """
+[run]
+name = "gpu"
+max_iters = {iterations}
+device = "{device}"
+precision = "bf16"
+channels_last = true
+
+[model]
+use = "hookflow.zoo.airbench:AirNet"
+args = {{ widths = {widths} }}
+
+[optimizer]
+use = "torch.optim:SGD"
+args = {{ lr = 0.01, momentum = 0.9, fused = true }}
+
+[data.train]
+use = "./gpu.py:noise"
+args = {{ examples = {examples} }}
+loader = {{ batch_size = {batch_size}, on_device = true, drop_last = true }}
+
+[hooks.clip]
+use = "grad_clip"
+args = {{ max_norm = 1.0 }}
+
+[hooks.log]
+use = "log"
+
+[hooks.clock]
+use = "./gpu.py:Clock"
+"""
+
+
+class Size(NamedTuple):
+    """How large all of it is, and how often it is done."""
+
+    iterations: int
+    batch_size: int
+    examples: int
+    widths: list[int]
+    rounds: int
+
+
+SIZES = {"cuda": Size(300, 512, 16384, [64, 256, 256], 3), "cpu": Size(12, 8, 64, [8, 8], 1)}
+
+FETCHED = ("data.train.loader.on_device=false", "data.train.loader.workers=4")
+BY_HAND = "by hand, bf16, on the device"
+COMPILED = "bf16, compiled"
+VARIANTS: dict[str, tuple[str, ...]] = {
+    "bf16, on the device": (),
+    BY_HAND: (),
+    "fp32": ('run.precision="fp32"',),
+    "tf32": ('run.precision="tf32"',),
+    "fp16": ('run.precision="fp16"',),
+    'bf16, on_nan = "skip"': ('run.on_nan="skip"',),
+    'bf16, on_nan = "ignore"': ('run.on_nan="ignore"',),
+    "tf32, compiled": ('run.precision="tf32"', "run.compile=true"),
+    COMPILED: ("run.compile=true",),
+    "bf16, deterministic": ("run.deterministic=true",),
+    "bf16, cudnn_benchmark": ("run.cudnn_benchmark=true",),
+    "bf16, fetched by 4 workers": FETCHED,
+    "the same without prefetch": FETCHED,
+    "bf16, all-reduced by one rank": ('hooks.one={use="./gpu.py:OneRank"}',),
+}
+
+
+def noise(examples: int) -> TensorDataset:
+    """Return pictures of noise, uint8 made float, each with one of ten classes."""
+    generator = torch.Generator().manual_seed(0)
+    pictures = torch.randn(examples, 3, 32, 32, generator=generator)
+    return TensorDataset(pictures, torch.randint(10, (examples,), generator=generator))
+
+
+class Clock:
+    """Logs the iterations a second of the second half of a run, and the waits for CUDA in each of its last tenth."""
+
+    def __init__(self) -> None:
+        self.began = 0.0
+        self.counting = ExitStack()
+        self.waits: list[str] = []
+
+    def after_train_iter(self, run: Any) -> None:
+        half, rest = run.max_iters // 2, run.max_iters // 10
+        if run.iter == half:
+            _wait(run.device)
+            self.began = time.perf_counter()
+        if run.iter == run.max_iters - rest:
+            _wait(run.device)
+            run.log("rate", (run.iter - half) / (time.perf_counter() - self.began))
+            if run.device.type == "cuda":
+                self.waits = self.counting.enter_context(noted_waits())
+        if run.iter == run.max_iters:
+            self.counting.close()
+            if run.device.type == "cuda":
+                run.log("waits", len(self.waits) / rest)
+
+
+@contextmanager
+def noted_waits() -> Iterator[list[str]]:
+    """Yield a list of what PyTorch says of each wait of this thread for CUDA, which grows meanwhile."""
+    found: list[str] = []
+    trainer = threading.current_thread()
+
+    def note(message: Any, *about: Any, **more: Any) -> None:
+        if "synchronizing CUDA operation" in str(message) and threading.current_thread() is trainer:
+            found.append(str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = note
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            yield found
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
+class OneRank:
+    """Lets the gradients be all-reduced, as those of several ranks are, by a group of one."""
+
+    def before_train(self, run: Any) -> None:
+        backend = "nccl" if run.device.type == "cuda" else "gloo"
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        replicate(run.model)
+
+    def after_run(self) -> None:
+        dist.destroy_process_group()
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def by_runner(device: str, size: Size, overrides: Iterable[str], folder: Path) -> tuple[float, float | None]:
+    """Return the iterations a second, and the waits in one, which only CUDA can tell."""
+    source = Path(__file__)
+    text = PIPELINE.format(device=device, **size._asdict())
+    loaded = parse(text, source.with_suffix(".toml"), overrides)
+    run_dir = RunDir.create(folder, "gpu")
+    prepare(loaded, compile_pipeline(loaded, source.parent), run_dir, source.parent)
+    code = train(run_dir)
+    records = Tail(run_dir.events).read_all()
+    if code:
+        sys.exit(f"a training has ended with {code}, see above")
+    logged = {name: value for record in records if record["k"] == "scalars" for name, value in record["v"].items()}
+    return logged["rate"], logged.get("waits")
+
+
+def by_hand(kind: str, size: Size) -> float:
+    """Return the iterations a second of the same training as a loop of plain PyTorch."""
+    device = torch.device(kind)
+    pictures, target = (tensor.to(device) for tensor in noise(size.examples).tensors)
+    pictures = pictures.to(memory_format=torch.channels_last)
+    model = AirNet(size.widths).to(device=device, memory_format=torch.channels_last)
+    weights = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(weights, lr=0.01, momentum=0.9, fused=True)
+    began = 0.0
+    for it in range(size.iterations):
+        if it == size.iterations // 2:
+            _wait(device)
+            began = time.perf_counter()
+        if it % (size.examples // size.batch_size) == 0:
+            order = torch.randperm(size.examples).to(device)
+        rows = order[it * size.batch_size % size.examples :][: size.batch_size]
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, torch.bfloat16):
+            logits = model(pictures[rows])
+        functional.cross_entropy(logits.float(), target[rows]).backward()
+        torch.nn.utils.clip_grad_norm_(weights, 1.0)
+        optimizer.step()
+    _wait(device)
+    return (size.iterations - size.iterations // 2) / (time.perf_counter() - began)
+
+
+@contextmanager
+def prefetching(wanted: bool) -> Iterator[None]:
+    """Let batches be copied to the device one ahead, as ever, or each only when it is asked for."""
+    ahead: Callable[..., Iterator[Any]] = loader.ahead
+    if not wanted:
+        loader.ahead = lambda batches, device, layout: (moved(batch, device, layout) for batch in batches)
+    try:
+        yield
+    finally:
+        loader.ahead = ahead
+
+
+def main() -> None:
+    device = sys.argv[1] if len(sys.argv) > 1 else "cuda"
+    if device == "cuda" and not torch.cuda.is_available():
+        print("there is no CUDA here: nothing can be measured (`cpu` shows that it works)", file=sys.stderr)
+        sys.exit(2)
+    size = SIZES[device]
+    # For the CPU PyTorch 2.13 compiles this net in bf16 to one whose gradients are NaN.
+    variants = {name: keys for name, keys in VARIANTS.items() if device == "cuda" or name != COMPILED}
+    rates: dict[str, list[float]] = {name: [] for name in variants}
+    waits: dict[str, float | None] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(size.rounds):
+            for name, overrides in variants.items():
+                if name == BY_HAND:
+                    rates[name].append(by_hand(device, size))
+                    continue
+                with prefetching("without prefetch" not in name):
+                    rate, waits[name] = by_runner(device, size, overrides, Path(folder))
+                rates[name].append(rate)
+    here = torch.cuda.get_device_name() if device == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    print(f"{here}, torch {torch.__version__}; batches of {size.batch_size}, medians of {size.rounds} rounds\n")
+    print("| training | iterations/s | of the first | waits in an iteration |")
+    print("| --- | ---: | ---: | ---: |")
+    first = statistics.median(next(iter(rates.values())))
+    for name, found in rates.items():
+        rate = statistics.median(found)
+        waited = waits.get(name)
+        print(f"| {name} | {rate:.1f} | {rate / first:.2f} | {'' if waited is None else f'{waited:g}'} |")
+
+
+if __name__ == "__main__":
+    main()
