@@ -5,8 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from collections.abc import Mapping
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import MappingProxyType
 
 from hookflow.events.rundir import RunDir
 
@@ -16,22 +18,34 @@ _context.set_forkserver_preload(
 )
 
 
-def _train(path: Path, resume: bool) -> None:
+def _train(path: Path, output: str, options: Mapping[str, bool], environment: Mapping[str, str]) -> None:
     from hookflow.runner.process import train
 
+    os.environ.update(environment)
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have workers
     run_dir = RunDir(path)
-    output = os.open(run_dir.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(output, sys.stdout.fileno())
-    os.dup2(output, sys.stderr.fileno())
-    os._exit(train(run_dir, resume=resume))
+    printed = os.open(path / output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(printed, sys.stdout.fileno())
+    os.dup2(printed, sys.stderr.fileno())
+    os._exit(train(run_dir, **options))
 
 
 class Training:
-    """A process that does what `hookflow.runner.launch.start` starts."""
+    """A process that does what `hookflow.runner.launch.start` starts; what it prints is in `output` of the run.
 
-    def __init__(self, run_dir: RunDir, *, resume: bool = False) -> None:
-        self.process: ForkServerProcess = _context.Process(target=_train, args=(run_dir.path, resume), daemon=True)
+    `options` are those of `hookflow.runner.process.train`.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        *,
+        output: str = "output.log",
+        environment: Mapping[str, str] = MappingProxyType({}),
+        **options: bool,
+    ) -> None:
+        args = run_dir.path, output, options, dict(environment)
+        self.process: ForkServerProcess = _context.Process(target=_train, args=args, daemon=True)
         self.process.start()
 
     def wait(self) -> int:

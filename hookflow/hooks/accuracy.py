@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from hookflow.hooks.base import Hook, Slots
 
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
 
 class Accuracy(Hook):
-    """Counts right answers during validation and test and adds them to the metrics.
+    """Counts right answers during validation and test, over all ranks, and adds them to the metrics.
 
     Expects a task whose outputs hold `logits` (N, classes) and `target` (N). Counts on the device, so that nothing
     waits; only the end of the pass reads the total.
@@ -39,8 +42,9 @@ class Accuracy(Hook):
         self.right = self.right + (answers == target[:, None]).any(dim=1).sum()
         self.seen += len(target)
 
-    def after_val_epoch(self, metrics: MutableMapping[str, float]) -> None:
-        metrics[self.metric] = float(self.right) / max(self.seen, 1)
+    def after_val_epoch(self, run: Run, metrics: MutableMapping[str, float]) -> None:
+        right, seen = float(run.sum(float(self.right))), float(run.sum(self.seen))
+        metrics[self.metric] = right / max(seen, 1)
 
     before_test_epoch = before_val_epoch
     after_test_iter = after_val_iter

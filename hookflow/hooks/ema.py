@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.shards import here, shared_out_like
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -44,13 +45,16 @@ class EMA(Hook):
         self.model = model
         self.updates = 0
         self.average: dict[str, Any] = {}
+        self.averages: list[Any] = []
         self.weights: list[Any] = []
 
     def before_train(self, run: Run) -> None:
         weights = _floating(self._model(run))
         if not self.average:
             self.average = {name: tensor.clone() for name, tensor in weights.items()}
-        self.weights = [weights[name] for name in self.average]
+        self.average = {name: shared_out_like(tensor, weights[name]) for name, tensor in self.average.items()}
+        self.averages = [here(tensor) for tensor in self.average.values()]
+        self.weights = [here(weights[name]) for name in self.average]
 
     def after_optimizer_step(self, run: Run) -> None:
         if (run.iter + 1) % self.every or run.stepped(self.model) is None:
@@ -60,7 +64,7 @@ class EMA(Hook):
         self.updates += 1
         weight = max(1 - self.decay, 1 / (self.updates + 1))
         with torch.no_grad():
-            torch._foreach_lerp_(list(self.average.values()), self.weights, weight)
+            torch._foreach_lerp_(self.averages, self.weights, weight)
 
     def around_val(self, run: Run) -> Iterator[None]:
         self._swap(run)
@@ -89,8 +93,8 @@ class EMA(Hook):
     def _swap(self, run: Run) -> None:
         """Exchange the weights with their average, in place: whoever holds the tensors sees the other ones."""
         weights = _floating(self._model(run))
-        for name, average in self.average.items():
-            weight = weights[name]
+        for name, tensor in self.average.items():
+            weight, average = here(weights[name]), here(tensor)
             kept = weight.clone()
             weight.copy_(average)
             average.copy_(kept)

@@ -18,6 +18,11 @@ def here(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_shared_out(tensor) else tensor  # type: ignore[attr-defined]
 
 
+def whole(tensor: Tensor) -> Tensor:
+    """Return all of a tensor, on every process; the tensor itself where it is not shared out. All must call it."""
+    return tensor.full_tensor() if is_shared_out(tensor) else tensor  # type: ignore[attr-defined]
+
+
 def shared_out_like(tensor: Tensor, like: Tensor) -> Tensor:
     """Return a tensor that is whole on every process, shared out as another is; the tensor itself if that is not.
 

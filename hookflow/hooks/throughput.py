@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class Throughput(Hook):
-    """Logs `samples_per_s`, over the iterations since it last did; validation and checkpoints are left out."""
+    """Logs `samples_per_s`, of all ranks together, over the iterations since it last did.
+
+    Validation and checkpoints are left out.
+    """
 
     reads: ClassVar[Slots] = {"after_train_iter": ("batch",)}
 
@@ -49,5 +52,5 @@ class Throughput(Hook):
         self.iterations += 1
         if self.iterations == self.window:
             now = time.perf_counter()
-            run.log("samples_per_s", self.samples / (now - self.began))
+            run.log("samples_per_s", run.sum(self.samples / (now - self.began)))
             self.began, self.samples, self.iterations = now, 0, 0

@@ -4,6 +4,9 @@ A name is that of a number given to `run.log`, or of a single number among the o
 whichever came last counts. Where neither has ever come, it is a metric of the latest validation (or test), as
 `metrics.NAME` is always.
 
+Where several processes train together, a number is the mean over those ranks that have given it; so a condition holds
+on all of them or on none. For a hook that fires on rank "zero" alone it is that rank's own.
+
 **On CUDA a condition waits.** A number that the device computes has no value until the device has come so far; so a
 binding whose `when` names one makes the training thread wait for it, each time that the binding is otherwise due. An
 `every` beside the `when` makes that rare. Nothing is waited for on the CPU, nor where a condition names only what the
@@ -12,15 +15,17 @@ runner counts itself (`epoch`, `iter`, `max_epochs`, `max_iters`, `rank`) or met
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from hookflow.errors import nearest
 from hookflow.graph.plan import Binding, Plan
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
 from hookflow.runner.contract import as_number, scalar
+from hookflow.runner.distributed import Strategy
 
 
 class Progress(Protocol):
@@ -33,6 +38,8 @@ class Progress(Protocol):
     iters_per_epoch: int
     rank: int
     metrics: Mapping[str, float]
+    device: torch.device
+    strategy: Strategy
 
 
 class Scalars:
@@ -45,6 +52,7 @@ class Scalars:
         self._latest: dict[str, float | Tensor] = {}
         self._others: set[str] = set()
         self._unseen: dict[tuple[str, str], str] = {}
+        self._on_all = frozenset(hook.name for hook in plan.hooks if hook.ranks == "all")
 
     def log(self, name: str, value: float | Tensor) -> None:
         """Take what was given to `run.log`."""
@@ -64,29 +72,46 @@ class Scalars:
     def condition(self, binding: Binding) -> Callable[[], bool]:
         """Return the question whether the condition of a binding, which has one, holds now."""
         condition = parse_condition(str(binding.trigger.when))
+        over_ranks = self._run.strategy.several and binding.hook in self._on_all
+        named = sorted(name for name in condition.names if name not in FACTS and not name.startswith(METRICS))
 
-        def look(name: str) -> float | None:
-            value = self._value(name)
-            if value is None:
-                self._unseen[binding.hook, name] = condition.text
-            return value
+        def holds() -> bool:
+            numbers = self._over_ranks(named) if over_ranks and named else self._latest
 
-        return lambda: condition(look)
+            def look(name: str) -> float | None:
+                value = self._value(name, numbers)
+                if value is None:
+                    self._unseen[binding.hook, name] = condition.text
+                return value
 
-    def _value(self, name: str) -> float | None:
+            return condition(look)
+
+        return holds
+
+    def _over_ranks(self, names: Sequence[str]) -> Mapping[str, float]:
+        """Return the mean of each number over the ranks that have it. All must ask, and each waits for the others."""
+        run = self._run
+        given = [(self._number(name), 1.0) if name in self._latest else (0.0, 0.0) for name in names]
+        found = run.strategy.sum(torch.tensor(given, dtype=torch.float64, device=run.device), run.device)
+        return {name: total / ranks for name, (total, ranks) in zip(names, found.tolist(), strict=True) if ranks}
+
+    def _number(self, name: str) -> float:
+        return as_number(self._latest[name], f'"{name}" in a condition')
+
+    def _value(self, name: str, numbers: Mapping[str, float | Tensor]) -> float | None:
         run = self._run
         if name in FACTS:
             if name == "max_epochs" and run.max_epochs is None:
                 return run.max_iters / run.iters_per_epoch
             return float(getattr(run, name))
-        value = self._latest.get(name, run.metrics.get(name.removeprefix(METRICS)))
+        value = numbers.get(name, run.metrics.get(name.removeprefix(METRICS)))
         return None if value is None else as_number(value, f'"{name}" in a condition')
 
     def complaints(self) -> Iterator[str]:
         """Yield a line for each name that a condition has asked for, and that nobody has given a value to this day."""
         known = {*self._latest, *self._others, *self._run.metrics, *(f"{METRICS}{name}" for name in self._run.metrics)}
         for (hook, name), text in self._unseen.items():
-            if self._value(name) is None:
+            if self._value(name, self._latest) is None:
                 hint = nearest(name, known) or f"there are {', '.join(sorted(known)) or 'none'}"
                 yield f'hook "{hook}": nobody has ever logged the "{name}" of its condition "{text}"; {hint}'
 

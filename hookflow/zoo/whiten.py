@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook
+from hookflow.hooks.shards import shared_out_like
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +39,8 @@ class Whiten(Hook):
             raise UserError(Problem(said))
         if run.iter == 0:
             with torch.no_grad():
-                layer.weight.copy_(whitening(run.data["train"].sample(PICTURES), layer.weight.shape))
+                weights = whitening(run.data["train"].sample(PICTURES), layer.weight.shape)
+                layer.weight.copy_(shared_out_like(weights, layer.weight))
 
 
 def whitening(pictures: Tensor, shape: tuple[int, ...]) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.data import Dataset
 
 
@@ -44,3 +46,68 @@ class Clouds(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         return self.inputs[index], self.target[index]
+
+
+class Stops:
+    """Ends the run once it has come to an iteration; never twice for one mark."""
+
+    writes = ("course",)
+
+    def __init__(self, at: int, mark: str) -> None:
+        self.at, self.mark = at, Path(mark)
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter >= self.at and not self.mark.exists():
+            run.stop("as told")
+
+    def after_train(self) -> None:
+        self.mark.touch()
+
+
+class Tells:
+    """Says on every rank what it has: the shares of its batches, and at the end the sum of all weights."""
+
+    def after_train_iter(self, run: Any, batch: Any) -> None:
+        run.say(
+            f"batch {len(batch[1])} of {run.examples}, {run.sum(run.rank + 1)}, {run.mean(torch.ones(2) * run.rank)}"
+        )
+
+    def after_train(self, run: Any) -> None:
+        run.say(f"weights {[float(tensor.double().sum()) for tensor in run.model.state_dict().values()]}")
+        run.say(f"drawn {float(torch.rand(()))}")
+
+
+def far(run: Any) -> None:
+    """Say that a condition holds here."""
+    run.say(f"far at {run.iter}")
+
+
+def sums(run: Any) -> None:
+    """Ask for what all ranks must give."""
+    run.sum(1.0)
+
+
+class Pair:
+    """A task that steps two optimizers itself, each after a loss of its own."""
+
+    steps_itself = True
+
+    def step(self, run: Any, batch: Any) -> dict[str, Tensor]:
+        inputs, target = batch
+        first, second = run.models["first"], run.models["second"]
+        one = functional.cross_entropy(first(inputs), target)
+        run.backward(one, "first")
+        run.step("first")
+        two = functional.cross_entropy(second(inputs), target) + (first(inputs) - second(inputs)).square().mean()
+        run.backward(two, "second")
+        run.step("second")
+        return {"one": one.detach(), "two": two.detach()}
+
+    def evaluate(self, run: Any, batch: Any) -> dict[str, Tensor]:
+        inputs, target = batch
+        return {"loss": functional.cross_entropy(run.models["second"](inputs), target)}
+
+
+def uneven(rank: int, world: int) -> list[Any]:
+    """Give each rank another number of batches."""
+    return [(torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64))] * (world + rank + 1)

@@ -1,50 +1,49 @@
-"""Several ranks of one run, each a process of its own, as a launcher would start them."""
+"""Several ranks of one run, each a process of its own, with the environment that a launcher would give it."""
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 from hookflow.events.rundir import RunDir
+from tests.processes import Training
 
 
 class Ranks:
-    """The processes that carry out a run together; leave it as a context, and none of them is left."""
+    """The processes that carry out a run together, by rank; when left as a context, none of them is left over.
 
-    def __init__(self, run_dir: RunDir, world: int, *options: str) -> None:
-        self.run_dir = run_dir
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-m", "hookflow.runner", str(run_dir.path), *options]
-        self.processes = []
-        for rank in range(world):
-            place = {"RANK": str(rank), "WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
-            with output_of(run_dir, rank).open("ab") as output:
-                self.processes.append(
-                    subprocess.Popen(
-                        command, env={**os.environ, **meeting, **place}, stdout=output, stderr=subprocess.STDOUT
-                    )
-                )
+    `options` are those of `hookflow.runner.process.train`.
+    """
+
+    def __init__(self, run_dir: RunDir, world: int, **options: bool) -> None:
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+        self.trainings = [
+            Training(
+                run_dir,
+                output=output_of(run_dir, rank).name,
+                environment={**meeting, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                **options,
+            )
+            for rank in range(world)
+        ]
 
     def __enter__(self) -> Ranks:
         return self
 
     def __exit__(self, *error: object) -> None:
-        for process in self.processes:
-            process.kill()
-            process.wait()
+        for training in self.trainings:
+            training.process.kill()
+            training.process.join()
 
     def wait(self) -> list[int]:
         """Return the exit codes of all ranks, negative for a signal."""
-        return [process.wait(120) for process in self.processes]
+        return [training.wait() for training in self.trainings]
 
 
-def carry_out(run_dir: RunDir, world: int, *options: str) -> list[int]:
-    """Carry out a run on so many ranks, with options of `hookflow.runner.process.main`; return their exit codes."""
-    with Ranks(run_dir, world, *options) as ranks:
+def carry_out(run_dir: RunDir, world: int, **options: bool) -> list[int]:
+    """Carry out a run on so many ranks; return their exit codes."""
+    with Ranks(run_dir, world, **options) as ranks:
         return ranks.wait()
 
 
@@ -54,10 +53,12 @@ def printed(run_dir: RunDir, rank: int) -> str:
 
 
 def output_of(run_dir: RunDir, rank: int) -> Path:
+    """Return the file of what a rank prints."""
     return run_dir.path / f"output.rank{rank}.log"
 
 
 def free_port() -> int:
+    """Return a port where nobody listens."""
     with closing(socket.socket()) as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
