@@ -59,12 +59,16 @@ class Agent:
         return stop.exit
 
     def _hand_on_signals(self) -> None:
-        """Send each rank the signals that it has not had: the first asks it to stop, the second ends it at once."""
+        """Send each rank the next signal that it has not had: the first asks it to stop, the second ends it at once.
+
+        One at a time, since a process that has not yet looked at one does not notice the same one again.
+        """
         for rank in psutil.Process().children() if self._asked else ():
-            for number in self._asked[self._given.get(rank.pid, 0) :]:
+            given = self._given.get(rank.pid, 0)
+            if given < len(self._asked):
                 with contextlib.suppress(psutil.NoSuchProcess):
-                    rank.send_signal(number)
-            self._given[rank.pid] = len(self._asked)
+                    rank.send_signal(self._asked[given])
+                self._given[rank.pid] = given + 1
 
     def _launch(self) -> Stop:
         """Launch the ranks until they end as they should, or no restart is left, and return how that was."""

@@ -1,0 +1,49 @@
+"""Hooks for runs that a launcher has started: they strike on one rank, at one iteration, once for each mark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Dies:
+    """Kills the process of a rank as the system does, which leaves it no word."""
+
+    def __init__(self, rank: int, at: int, mark: str) -> None:
+        self.rank, self.at, self.mark = rank, at, Path(mark)
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.rank == self.rank and run.iter >= self.at and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Raises:
+    """Raises on one rank alone."""
+
+    def __init__(self, rank: int, at: int) -> None:
+        self.rank, self.at = rank, at
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.rank == self.rank and run.iter == self.at:
+            raise ValueError("as told")
+
+
+class Hangs:
+    """Never comes back from an iteration on rank 0, though it notices that it is asked to."""
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.rank == 0 and run.iter == 3:
+            run.say("hangs")
+            while run.control.stop is None:
+                time.sleep(0.01)
+            run.say("hears")
+            time.sleep(600)
+
+
+def slow() -> None:
+    """Take a while, so that a training does not end before something has been done to it."""
+    time.sleep(0.02)

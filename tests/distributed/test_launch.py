@@ -1,0 +1,137 @@
+"""`hookflow run --nproc`: an agent and its ranks, as real processes that are stopped, killed and started again."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from hookflow.errors import UserError
+from hookflow.events.log import Tail
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import load
+from hookflow.runner.launch import claim, prepare, start
+from tests.conftest import hookflow, wait_for
+
+HERE = Path(__file__).parent
+CLOUDS = HERE / "clouds.toml"
+SLOW = 'hooks.slow={use="./launched.py:slow", points=["after_train_iter"]}'
+Launch = Callable[..., tuple[RunDir, subprocess.Popen[bytes]]]
+
+
+def dies(name: str, mark: Path, at: int) -> str:
+    return f'hooks.{name}={{use="./launched.py:Dies", args={{rank=1, at={at}, mark="{mark}"}}}}'
+
+
+def records(run_dir: RunDir, kind: str, rank: int = 0) -> list[dict[str, Any]]:
+    return [record for record in Tail(run_dir.events_of(rank)).read_all() if record["k"] == kind]
+
+
+def ranks_of(run_dir: RunDir) -> list[psutil.Process]:
+    """Return the processes of the ranks that an agent has started."""
+    agent = psutil.Process(run_dir.describe()["pid"])
+    return sorted(agent.children(), key=lambda rank: int(rank.environ()["RANK"]))
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """Start a run of clouds on two ranks, with overrides."""
+    agents = []
+
+    def make(*overrides: str) -> tuple[RunDir, subprocess.Popen[bytes]]:
+        loaded = load(CLOUDS, overrides)
+        run_dir = RunDir.create(tmp_path / "runs", "clouds")
+        prepare(loaded, compile_pipeline(loaded), run_dir, HERE)
+        agents.append(start(run_dir, nproc=2))
+        return run_dir, agents[-1]
+
+    yield make
+    for agent in agents:
+        if agent.poll() is None:
+            for process in (*psutil.Process(agent.pid).children(), agent):
+                process.kill()
+        agent.wait()
+
+
+def test_a_killed_rank_ends_the_run_with_a_clear_word_and_the_run_is_resumed_and_restarted(tmp_path: Path) -> None:
+    sets = [f"--set={dies(name, tmp_path / name, at)}" for name, at in (("once", 14), ("again", 20))]
+    done = hookflow("run", str(CLOUDS), "--nproc=2", "--set=run.max_epochs=5", *sets, cwd=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    (run_dir,) = (RunDir(path.parent) for path in tmp_path.glob("runs/*/*/run.json"))
+    reason = "rank 1 was killed by SIGKILL (the system may have been out of memory); the others were ended"
+    assert f"{reason}; go on with: hookflow run --resume {run_dir.id} --nproc 2" in done.stdout
+    assert "Traceback" not in done.stdout, "that the others could not go on says nothing"
+    assert [end["exit"] for end in records(run_dir, "end")] == [1]
+
+    done = hookflow("run", "--resume", run_dir.id, "--nproc=2", "--max-restarts=1", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{reason}: restart 1 of 1, from the last checkpoint" in done.stdout
+    starts = [record["resumed_from"] for record in records(run_dir, "run")]
+    assert len(starts) == 3
+    assert starts[0] is None
+    assert all(starts[1:]), "each of the others goes on from a checkpoint"
+    assert [end["exit"] for end in records(run_dir, "end")] == [1, 0], "a restart is no end"
+    assert len(records(run_dir, "run", rank=1)) == 3
+    assert records(run_dir, "end", rank=1)[-1]["status"] == "finished"
+    assert run_dir.describe()["pid"] not in {record["pid"] for record in records(run_dir, "run")}, "the agent signs"
+
+
+def test_ctrl_c_is_handed_on_and_all_end_together_with_a_checkpoint(launch: Launch) -> None:
+    run_dir, agent = launch("run.max_epochs=500", SLOW)
+    wait_for(lambda: bool(records(run_dir, "epoch")))
+    agent.send_signal(signal.SIGINT)
+    assert agent.wait(60) == 130
+    (end,), (other,) = records(run_dir, "end"), records(run_dir, "end", rank=1)
+    assert (end["exit"], end["status"]) == (130, "interrupted")
+    assert end["it"] == other["it"] == records(run_dir, "checkpoint")[-1]["it"]
+
+
+def test_a_second_ctrl_c_waits_for_nothing(launch: Launch) -> None:
+    run_dir, agent = launch('hooks.hangs={use="./launched.py:Hangs"}')
+    wait_for(lambda: any(said["text"] == "hangs" for said in records(run_dir, "message")))
+    agent.send_signal(signal.SIGINT)
+    wait_for(lambda: any(said["text"] == "hears" for said in records(run_dir, "message")))
+    agent.send_signal(signal.SIGINT)
+    assert agent.wait(60) == 130
+    assert "at once" in records(run_dir, "end")[-1]["reason"]
+
+
+def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch: Launch) -> None:
+    run_dir, agent = launch("run.max_epochs=500", SLOW)
+    wait_for(lambda: bool(records(run_dir, "epoch")))
+    ranks = ranks_of(run_dir)
+    agent.kill()
+    with pytest.raises(UserError, match="being carried out already"):
+        claim(run_dir)
+    psutil.wait_procs(ranks, timeout=60)
+    (end,) = records(run_dir, "end")
+    assert (end["exit"], end["reason"]) == (143, f"the launcher (process {agent.pid}) is gone")
+    assert records(run_dir, "checkpoint")[-1]["it"] == end["it"]
+    claim(run_dir)
+
+
+def test_what_one_rank_raises_is_told_by_its_name_and_once(launch: Launch) -> None:
+    run_dir, agent = launch('hooks.raises={use="./launched.py:Raises", args={rank=1, at=3}}')
+    assert agent.wait(60) == 1
+    (end,) = records(run_dir, "end")
+    assert (end["exit"], end["reason"]) == (1, "rank 1: ValueError: as told")
+    assert not records(run_dir, "error"), "rank 0 has made no mistake"
+    assert records(run_dir, "error", rank=1)[0]["hook"] == "raises"
+    printed = run_dir.output.read_text()
+    assert printed.startswith("rank 1:\nTraceback (most recent call last):")
+    assert printed.count("Traceback") == 1
+
+
+def test_a_mistake_that_all_ranks_find_is_told_once(tmp_path: Path) -> None:
+    mistaken = '--set=model.weights="nowhere.pt"'
+    done = hookflow("run", str(CLOUDS), "--nproc=2", "--max-restarts=3", mistaken, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stderr.count("nowhere.pt") == 2, "the message, and the line of the file"
+    assert "Traceback" not in done.stdout + done.stderr
+    assert len(list(tmp_path.glob("runs/*/*/run.json"))) == 1
