@@ -42,7 +42,7 @@ def _row(seen: Glance, clock: float) -> tuple[str, ...]:
     return (
         seen.run.id,
         seen.run.path.parent.name,
-        f"{seen.health.glyph} {seen.health.condition}",
+        f"{seen.health.glyph} {seen.health.condition}" + f" ({state.ranks.world} ranks)" * (state.ranks.world > 1),
         f"{state.epoch}{whole}",
         str(state.it),
         f"{name}={number(state.best[name].value)}" if name else "-",

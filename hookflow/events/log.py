@@ -73,6 +73,8 @@ class Appender:
 class Tail:
     """Reads what has been appended since the last look; a line still being written waits for its end."""
 
+    chunk = CHUNK
+
     def __init__(self, path: Path) -> None:
         self._path = path
         self.at = 0
@@ -82,14 +84,14 @@ class Tail:
         self._rest = b""
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the next whole records, at most about CHUNK bytes of them; none when there is nothing new.
+        """Return the next whole records, at most about `chunk` bytes of them; none when there is nothing new.
 
         A line that is not a JSON object (torn by a kill) is passed over.
         """
         try:
             with self._path.open("rb") as file:
                 file.seek(self.at)
-                data = file.read(CHUNK)
+                data = file.read(self.chunk)
         except OSError:
             data = b""
         self.at += len(data)

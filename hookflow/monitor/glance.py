@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.health import Health, examine
+from hookflow.monitor.logs import SHARED, logs_of_others
 from hookflow.monitor.state import RunState
 
 SKIPPED = (b'{"k":"frame"', b'{"k":"scalars"')
@@ -37,13 +38,24 @@ def glance(run: RunDir, clock: float) -> Glance:
         pass  # it did not get as far as to have a log
     if state.end is None:
         _fold(state, last)
+    if state.ranks.world > 1 and (state.end is None or state.end["status"] in ("failed", "interrupted")):
+        _fold_others(run, state)
     return Glance(run, state, examine(state, run.life(), clock))
 
 
-def _fold(state: RunState, line: bytes) -> None:
+def _fold_others(run: RunDir, state: RunState) -> None:
+    """Find what another rank may have failed of, which rank 0 knows nothing of."""
+    for rank, path in logs_of_others(run).items():
+        with path.open("rb") as file:
+            for line in file:
+                if not line.startswith((*SKIPPED, *SHARED)):
+                    _fold(state, line, rank)
+
+
+def _fold(state: RunState, line: bytes, rank: int = 0) -> None:
     try:
         record = json.loads(line)
     except ValueError:
         return
     if isinstance(record, dict):
-        state.apply(record)
+        state.apply(record, rank)

@@ -13,11 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hookflow.events.log import CHUNK, Tail
+from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 
 SHARED = (b'{"k":"scalars"', b'{"k":"metrics"', b'{"k":"epoch"', b'{"k":"checkpoint"', b'{"k":"ack"')
 """How lines begin that other ranks write too, and that are shown of rank 0 alone."""
+
+RECENT = 1 << 19
+"""Bytes at the end of a log, when it is first looked at, that are read whole: some minutes of it."""
 
 _HEAD = re.compile(rb'\{"k":"frame",.*?"iters":\[\d+,\d+')
 """A frame as far as the sums of its iterations: without histograms and hooks."""
@@ -36,9 +39,21 @@ def logs_of_others(run: RunDir) -> dict[int, Path]:
 class Others(Tail):
     """Reads on in the log of another rank."""
 
+    chunk = 1 << 17
+
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._recent = path.stat().st_size - CHUNK
+        self._recent = path.stat().st_size - RECENT
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return what is next; the heads of frames that follow one another are added up into one."""
+        records: list[dict[str, Any]] = []
+        for record in super().read():
+            if records and _is_head(record) and _is_head(records[-1]):
+                records[-1] = _added(records[-1], record)
+            else:
+                records.append(record)
+        return records
 
     def parse(self, line: bytes) -> Any:
         if line.startswith(SHARED):
@@ -46,6 +61,16 @@ class Others(Tail):
         if self.at <= self._recent and (head := _HEAD.match(line)):
             line = head[0] + b"]}"
         return json.loads(line)
+
+
+def _is_head(record: dict[str, Any]) -> bool:
+    return record.get("k") == "frame" and "hooks" not in record
+
+
+def _added(head: dict[str, Any], following: dict[str, Any]) -> dict[str, Any]:
+    phases = {phase: ns + head["phases"].get(phase, 0) for phase, ns in following["phases"].items()}
+    iters = [one + other for one, other in zip(head["iters"], following["iters"], strict=True)]
+    return {**following, "phases": phases, "iters": iters}
 
 
 class Logs:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from hookflow.graph.plan import Plan
 from hookflow.monitor.journal import Journal
 from hookflow.monitor.rank import Rank
-from hookflow.monitor.skew import Straggler, can_judge, judge, surplus
+from hookflow.monitor.skew import Straggler, can_judge, judge, reason, surplus
 
 SILENCE = 10.0
 """Seconds without a word while others go on, from which on a rank is named; the longest between frames is two."""
@@ -18,6 +19,9 @@ ALIKE = 3.0
 
 HOLD = 5.0
 """Seconds that a straggler must be one before it is told of, and that it must have caught up."""
+
+EXPLAINED = 30.0
+"""Seconds for which the reason of a straggler is good: to find it takes longer than to find the straggler."""
 
 REMEMBERED = 1000
 """Things said, back to which it is known that they have been."""
@@ -29,7 +33,7 @@ class Ranks:
     def __init__(self, first: Rank | None = None, others: Mapping[int, Rank] | None = None) -> None:
         self.of: dict[int, Rank] = {0: first or Rank(), **(others or {})}
         self.straggler: Straggler | None = None
-        self._kept = self._looked = 0.0
+        self._kept = self._looked = self._explained = 0.0
         self._said: dict[tuple[str, ...], None] = {}
         self._waiting: dict[tuple[str, ...], tuple[Mapping[str, Any], list[int]]] = {}
 
@@ -81,13 +85,19 @@ class Ranks:
             return
         self._kept = self._kept or t
         self._looked, held = t, self.straggler
-        found = judge(self.of, plan, held.rank if held else None)
-        if (found.rank if found else None) == (held.rank if held else None):
-            self._kept, self.straggler = t, found
-        elif t >= self._kept + HOLD:
-            self._kept, self.straggler = t, found
-            kind, text = ("warn", found.sentence) if found else ("info", "the ranks are even again")
-            journal.add(t, kind, "ranks", text, own=True)  # type: ignore[arg-type]
+        found = judge(self.of, held.rank if held else None)
+        same = (found.rank if found else None) == (held.rank if held else None)
+        if not same and t < self._kept + HOLD:
+            return
+        if found and (not same or t >= self._explained + EXPLAINED):
+            self._explained, found = t, replace(found, reason=reason(self.of, plan, found.rank))
+        elif found and held:
+            found = replace(found, reason=held.reason)
+        self._kept, self.straggler = t, found
+        if found and not same:
+            journal.add(t, "warn", "ranks", found.sentence, own=True)
+        elif held and not found:
+            journal.add(t, "info", "ranks", "the ranks are even again", own=True)
 
     @property
     def first_failure(self) -> tuple[int, Mapping[str, Any]] | None:
@@ -174,6 +184,8 @@ class Ranks:
 
     def _release(self, journal: Journal) -> None:
         """Tell what has waited long enough for rank 0 to say it, too."""
+        if not self._waiting:
+            return
         due = self.newest - ALIKE if not self.of[0].end else self.newest
         for words, (record, numbers) in list(self._waiting.items()):
             if record["t"] <= due:

@@ -32,7 +32,7 @@ class Straggler:
     rank: int
     cost: float
     whole: float
-    reason: str
+    reason: str = ""
 
     @property
     def sentence(self) -> str:
@@ -59,16 +59,16 @@ def can_judge(ranks: Mapping[int, Rank]) -> bool:
     return len(ranks) > 1 and all(rank.work.iters >= ENOUGH for rank in ranks.values())
 
 
-def judge(ranks: Mapping[int, Rank], plan: Plan, held: int | None) -> Straggler | None:
+def judge(ranks: Mapping[int, Rank], held: int | None) -> Straggler | None:
     """Return the rank that the others wait for; None when they are even. `held` is the one told of last."""
     slowest, cost = surplus({number: rank.work for number, rank in ranks.items()})
     whole = ranks[slowest].work.whole
     if cost <= max(SHARE * whole, LEAST) * (STAYS if slowest == held else 1.0):
         return None
-    return Straggler(slowest, cost, whole, _reason(ranks, plan, slowest))
+    return Straggler(slowest, cost, whole)
 
 
-def _reason(ranks: Mapping[int, Rank], plan: Plan, slowest: int) -> str:
+def reason(ranks: Mapping[int, Rank], plan: Plan, slowest: int) -> str:
     """Return the phase that takes this rank so much longer than the others, or the hook."""
     phases = {number: _each(booked(rank, plan), rank) for number, rank in ranks.items()}
     phase = _largest([phase for phase in PHASES if phase not in ranks[slowest].meeting], phases, slowest)

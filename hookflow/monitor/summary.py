@@ -61,7 +61,7 @@ def _evenness(state: RunState) -> str:
     said = [f"no end record from rank {', '.join(map(str, gone))}"] if (gone := state.ranks.gone) else []
     if skew := state.ranks.mean_skew():
         slowest, cost, whole = skew
-        times = f"{ms(cost)} of each {ms(whole)} ms iteration ({percent(cost / whole)} %)"
+        times = f"{ms(cost)} ms of each {ms(whole)} ms iteration ({percent(cost / whole)} %)"
         said = [f"mean skew {times}, rank {slowest} the slowest", *said]
     return ", ".join(said) or "they did not get as far as to iterate"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from hookflow.monitor.health import examine
 from hookflow.monitor.machine import Gpu, Machine
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.view import Scene, View
-from tests.monitor.fake_run import make
+from tests.monitor.fake_run import make, make_ranks
 
 MACHINE = Machine(38.0, 3.1, 22.0, 2.8, (Gpu(0, 93, 12 * 2**30, 80 * 2**30, 61, 412.0),))
 
@@ -40,8 +40,20 @@ def whole(tmp_path: Path) -> RunDir:
 def scene(tmp_path: Path) -> Callable[..., Scene]:
     """Return a function that gives the scene of a run's first frames."""
 
-    def at(upto: int | None = 100, *, synthetic: bool = True, still: float = 0.1, inside: int = NOWHERE) -> Scene:
-        run = make(tmp_path / f"{upto}-{synthetic}", upto=upto, synthetic=synthetic)
+    def at(
+        upto: int | None = 100,
+        *,
+        synthetic: bool = True,
+        still: float = 0.1,
+        inside: int = NOWHERE,
+        world: int = 1,
+        late: Mapping[int, float] | None = None,
+    ) -> Scene:
+        root = tmp_path / f"{upto}-{synthetic}-{world}"
+        if world > 1:
+            run = make_ranks(root, world, late=late, upto=upto, synthetic=synthetic)
+        else:
+            run = make(root, upto=upto, synthetic=synthetic)
         live = Live(run)
         while live.poll():
             pass

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from hookflow.events.histogram import bin_of
-from hookflow.events.log import CHUNK, Appender
+from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import PATIENCE, examine
+from hookflow.monitor.logs import RECENT
 from hookflow.monitor.ranks import HOLD, SILENCE, named
 from hookflow.monitor.state import RunState
 from hookflow.monitor.timing import WINDOW
@@ -290,7 +291,7 @@ def test_of_a_long_log_the_old_frames_count_and_only_the_new_ones_are_read_whole
         for t in range(1, 3000):
             log.append([frame(float(t), hooks=every)])
         log.close()
-    assert run.events_of(1).stat().st_size > 2 * CHUNK
+    assert run.events_of(1).stat().st_size > 2 * RECENT
     live = Live(run)
     read(live)
     first, other = live.state.ranks.of[0], live.state.ranks.of[1]

@@ -70,7 +70,7 @@ def judged(found: Ranks, width: int) -> tuple[str, str]:
     """Return what there is to say of all ranks in so many cells, and the style for it: what is worst goes first."""
     if failed := found.first_failure:
         number, error = failed
-        return f"✗ rank {number} has failed: {error['type']}: {error['text']}", "error"
+        return f"✗ rank {number} failed: {error['type']}: {error['text']}", "error"
     if silent := found.silent:
         number = max(silent, key=lambda rank: silent[rank])
         others = f", and {len(silent) - 1} more" if len(silent) > 1 else ""

@@ -1,0 +1,211 @@
+"""Several ranks on the faces: the panel at every size, its key, plain lines, the summary, the list of runs."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from hookflow.cli.runs import runs
+from hookflow.events.log import Appender
+from hookflow.events.rundir import RunDir
+from hookflow.monitor import jsonl, plain
+from hookflow.monitor.app import MonitorApp
+from hookflow.monitor.health import examine
+from hookflow.monitor.keys import KEYS
+from hookflow.monitor.view import Scene
+from tests.golden_files import check_golden
+from tests.monitor.fake_run import BEGAN, make_ranks
+from tests.monitor.test_keys import shown, visit
+from tests.monitor.test_ranks import ERROR, MESSAGE, begun, frame, train
+from tests.monitor.test_screens import SIZES, drawn
+
+At = Callable[..., Scene]
+LATE = {2: 0.2}
+
+
+@pytest.mark.parametrize(("width", "height"), [*SIZES, (200, 60)])
+def test_four_ranks_with_a_straggler(scene: At, width: int, height: int) -> None:
+    text = drawn(scene(world=4, late=LATE), width, height)
+    assert "4 ranks" in text
+    assert "▲ rank 2" in text
+    check_golden(f"monitor/ranks-4-{width}x{height}.txt", text)
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_two_even_ranks(scene: At, width: int, height: int) -> None:
+    text = drawn(scene(world=2), width, height)
+    assert "waiting" not in text
+    check_golden(f"monitor/ranks-2-{width}x{height}.txt", text)
+
+
+@pytest.mark.parametrize(("width", "height"), [(120, 40), (80, 24)])
+def test_the_panel_made_large(scene: At, width: int, height: int) -> None:
+    large = scene(world=4, late=LATE)
+    large.view.focus, large.view.zoomed, large.view.rank = 6, True, 2
+    check_golden(f"monitor/zoom-ranks-{width}x{height}.txt", drawn(large, width, height))
+
+
+def test_a_rank_alone_has_no_panel(scene: At) -> None:
+    assert scene().panels == [1, 2, 3, 4, 5]
+    assert scene(world=2).panels == [1, 2, 3, 4, 5, 6]
+
+
+def test_of_many_ranks_those_to_look_at_are_shown(scene: At) -> None:
+    many = scene(world=16, late={11: 0.2, 5: 0.1})
+    text = drawn(many, 120, 40)
+    assert "▲ rank 11 keeps the others waiting" in text
+    assert "+5.7 ms data" in text
+    assert " 9 more " in text
+    many.view.focus, many.view.rank = 6, 14
+    assert "▸   14" in drawn(many, 120, 40)
+    many.view.zoomed = True
+    for width in (1, 7, 33, 60, 76, 100, 150, 300):
+        for height in (1, 3, 6, 11, 20, 30, 31, 90):
+            for focus in (2, 6):
+                many.view.focus = focus
+                for many.view.zoomed in (True, False):
+                    drawn(many, width, height)
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_what_is_wrong_with_a_rank_is_named_at_every_size(scene: At, width: int, height: int) -> None:
+    lost = scene(world=4)
+    for second in range(1, 14):
+        t = lost.state.now + 1
+        for rank in (0, 1, 2):
+            lost.state.apply(frame(t, it=600 + second), rank)
+    assert "nothing from rank 3 for 13 s" in drawn(lost, width, height)
+    lost.state.apply({**ERROR, "t": lost.state.now, "text": "bad label", "traceback": ""}, 1)
+    assert "rank 1 failed: ValueError" in drawn(lost, width, height)
+    lost.health = examine(lost.state, "gone", lost.state.now)
+    assert "✗ FAILED" in drawn(lost, width, height)
+
+
+def test_after_the_end_who_left_no_word_is_named(scene: At) -> None:
+    ended = scene(world=3)
+    end = {"k": "end", "t": ended.state.now, "it": 600, "ep": 6, "status": "finished", "exit": 0, "reason": ""}
+    ended.state.apply(end)
+    ended.state.apply(end, 1)
+    text = drawn(ended, 120, 40)
+    assert "no end record from rank 2" in text
+    assert "left no end" in text
+
+
+def test_a_stalled_run_names_the_rank_and_the_hook_it_is_stuck_in(scene: At) -> None:
+    going = scene(world=4)
+    ema = next(binding for binding in going.plan.bindings if binding.hook == "ema")
+    stuck = examine(going.state, "alive", going.state.now + 60, going.plan, {0: (-1, 60.0), 2: (ema.id, 60.0)})
+    assert stuck.sentence == f"no progress for 0:01:00, rank 2 inside ema @ {ema.point}"
+
+
+def test_the_digit_goes_to_the_ranks_and_makes_them_large(tmp_path: Path) -> None:
+    run = make_ranks(tmp_path, 4, late=LATE, upto=100)
+    run.sign_process()
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("6")
+        assert "┏━ [6] ranks" in shown(app)
+        assert "[2] hooks" in shown(app)
+        await pilot.press("down", "j")
+        assert "▸▲   2" in shown(app)
+        await pilot.press("6")
+        assert "[2] hooks" not in shown(app)
+        assert "waits for the slowest" in shown(app)
+        await pilot.press("escape", "tab")
+        assert "┏━ [1] points" in shown(app)
+        await pilot.press("question_mark", "end")
+        assert "ms of an iteration without the backward pass" in shown(app)
+        await pilot.press("home")
+        assert next(key for key in KEYS if key.only == "ranks").about in shown(app)
+
+    visit(run, what, size=(120, 60))
+
+
+def test_the_digit_shows_the_ranks_where_the_terminal_is_too_small_for_them(tmp_path: Path) -> None:
+    run = make_ranks(tmp_path, 4, late=LATE, upto=100)
+    run.sign_process()
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("6")
+        assert "┏━ [6] ranks" in shown(app)
+        await pilot.press("1", "6", "q", "d")
+
+    visit(run, what, size=(60, 15))
+
+
+def test_a_rank_alone_does_not_know_the_digit(whole: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("6")
+        assert app._view.focus == 2
+
+    visit(whole, what)
+
+
+def test_a_replay_shows_the_ranks(tmp_path: Path) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        assert "▲ rank 2" not in shown(app)
+        await pilot.press("space", "full_stop")
+        assert "rank 2 keeps the others waiting" in shown(app)
+
+    visit(make_ranks(tmp_path, 4, late=LATE), what, replay=0.25)
+
+
+def test_plain_lines_tell_of_the_ranks_only_what_matters(tmp_path: Path) -> None:
+    run = make_ranks(tmp_path, 4, late=LATE)
+    log = Appender(run.events_of(3))
+    log.append([{**MESSAGE, "t": BEGAN + 20, "text": "slow disk"}])
+    log.append([{**ERROR, "t": BEGAN + 21, "action": "ignore", "text": "as told", "traceback": "Trace\nback"}])
+    log.close()
+    out = io.StringIO()
+    assert plain.follow(run, out) == 0
+    check_golden("monitor/plain-ranks.txt", out.getvalue().replace(str(run.path), "RUN"))
+
+
+def test_an_error_of_another_rank_is_printed_though_rank_0_says_nothing_more(tmp_path: Path) -> None:
+    run = make_ranks(tmp_path, 2, upto=60)
+    asked: list[int] = []
+
+    def child_exit() -> int | None:
+        asked.append(1)
+        log = Appender(run.events_of(1))
+        log.append([{**ERROR, "t": BEGAN + 21, "text": "as told", "traceback": "Trace\nback"}] * (len(asked) == 2))
+        log.close()
+        return 1 if len(asked) == 3 else None
+
+    out = io.StringIO()
+    assert plain.follow(run, out, child_exit=child_exit) == 1
+    assert 'error      source="rank 1" text="ends the run: ValueError: as told"' in out.getvalue()
+    assert "error      | back" in out.getvalue()
+
+
+def test_raw_lines_are_those_of_rank_0(tmp_path: Path) -> None:
+    run = make_ranks(tmp_path, 3)
+    out = io.StringIO()
+    assert jsonl.follow(run, out) == 0
+    assert out.getvalue() == run.events.read_text()
+
+
+def test_the_list_of_runs_says_how_many_ranks_and_whose_failure_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_ranks(tmp_path, 4, upto=60)
+    run.sign_process()
+    runs(tmp_path)
+    assert "stalled (4 ranks)" in capsys.readouterr().out
+    log = Appender(run.events_of(2))
+    log.append([{**ERROR, "t": BEGAN + 30, "text": "as told", "traceback": ""}])
+    log.close()
+    run.sign(process_started=1.0)
+    runs(tmp_path)
+    assert "✗ failed (4 ranks)" in capsys.readouterr().out
+
+
+def test_without_iterations_nothing_is_compared() -> None:
+    state = begun(2)
+    train(state, range(1, 3), {"iters": 0}, {"iters": 0})
+    assert state.ranks.mean_skew() is None
