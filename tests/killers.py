@@ -1,4 +1,4 @@
-"""A hook that kills its own process: named by tests' pipelines as "./killers.py:Killer"."""
+"""Hooks that kill their own process: named by tests' pipelines as "./killers.py:Killer"."""
 
 from __future__ import annotations
 
@@ -33,10 +33,13 @@ class Killer:
 
     def before_run(self) -> None:
         attempt = len(list(self.folder.iterdir()))
-        if attempt == self.kills:
-            return
-        lot = Random(f"{self.seed} {attempt}")
-        match kind := lot.choice(["firing", "line", "line", "moment"]):
+        if attempt < self.kills:
+            kind = self.draw(Random(f"{self.seed} {attempt}"), ["firing", "line", "line", "moment"])
+            (self.folder / f"{attempt} {kind}").touch()
+
+    def draw(self, lot: Random, kinds: list[str]) -> str:
+        """Let the lot fall: one of these kinds, and where."""
+        match kind := lot.choice(kinds):
             case "firing":
                 self.firings = lot.randrange(1, 300)
             case "line":
@@ -46,7 +49,7 @@ class Killer:
                 moment = threading.Timer(lot.uniform(0.05, 0.4), kill)
                 moment.daemon = True
                 moment.start()
-        (self.folder / f"{attempt} {kind}").touch()
+        return kind
 
     def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Count the lines that other threads run of what writes a checkpoint."""
@@ -62,6 +65,16 @@ class Killer:
         self.firings -= 1
         if self.firings == 0:
             kill()
+
+
+class RankKiller(Killer):
+    """Does so on one of two ranks. Which attempt it is stands in the file "attempt" of the folder."""
+
+    def before_run(self, run: Any) -> None:  # type: ignore[override]
+        attempt = int((self.folder / "attempt").read_text())
+        lot = Random(f"{self.seed} {attempt}")
+        if attempt < self.kills and lot.randrange(2) == run.rank:
+            self.draw(lot, ["firing", "moment"] if run.rank else ["firing", "line", "moment"])  # rank 0 alone writes
 
 
 for _point in POINTS:
