@@ -261,6 +261,13 @@ class DistributedSection(Section):
     units: list[str] = []
     """With "fsdp": globs over the names of modules that are gathered one by one; left out, the model as a whole."""
 
+    @field_validator("units")
+    @classmethod
+    def _of_shares(cls, units: list[str], info: ValidationInfo) -> list[str]:
+        if units and info.data.get("strategy", "fsdp") != "fsdp":
+            raise ValueError('units are for strategy = "fsdp"; with "ddp" each process has the whole model')
+        return units
+
 
 class BindingSpec(Section):
     """A hook at one point: when it fires there, and who stands before and after it."""

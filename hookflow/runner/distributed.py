@@ -23,6 +23,9 @@ from hookflow.runner.device import choose_device
 from hookflow.runner.launcher import store
 from hookflow.runner.ranks import Ranks
 
+UNUSED = 'in hookflow: freeze the parameters that no loss reaches (requires_grad_(False)), or take strategy = "fsdp"'
+"""What can be done about parameters without a gradient, of which PyTorch says what can be done elsewhere."""
+
 Place = Callable[[str], Where]
 """Where in the pipeline a key is written."""
 
@@ -73,7 +76,12 @@ def joined(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
         timeout=timedelta(seconds=section.timeout),
         device_id=device if backend == "nccl" else None,
     )
-    yield
+    try:
+        yield
+    except RuntimeError as error:
+        if "find_unused_parameters" in str(error):
+            error.add_note(UNUSED)
+        raise
     dist.destroy_process_group()
 
 
@@ -119,6 +127,7 @@ class Strategy:
         self.several = ranks.world > 1
         self._section = section
         self._own_steps = own_steps
+        self._called = not self.several or own_steps or section.strategy == "fsdp"
         self._models: list[nn.Module] = []
         self._buffers: list[tuple[nn.Module, str]] = []
 
@@ -181,8 +190,21 @@ class Strategy:
 
         Which of them have a gradient must be the same on all ranks.
         """
+        if not self._called:
+            self._check_called()
         if self.several and self._own_steps:
             _reduced([p.grad for p in parameters if p.grad is not None], lambda flat: _mean(flat))
+
+    def _check_called(self) -> None:
+        """Raise UserError, at the first step, when gradients have come about that nobody brings together."""
+        from torch.distributed._composable.replicate import replicate
+
+        self._called = True
+        for model in self._models:
+            if not replicate.state(model).has_initialized and any(p.grad is not None for p in model.parameters()):
+                said = f"the task does not call the network {class_of(model)} itself, but something in it"
+                hint = "that keeps the gradients of each rank apart; call run.model(…), or run.models[name](…)"
+                raise UserError(Problem(said, hint=hint))
 
     def sum(self, value: float | Tensor, device: torch.device) -> Any:
         """Return the sum of what each rank gives, on the device; `value` itself where there is one."""

@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from hookflow.hooks.shards import is_shared_out
+from hookflow.hooks.shards import whole as all_of
 from hookflow.runner.agreement import Agreement
 from hookflow.runner.ranks import Ranks
 
@@ -30,13 +32,14 @@ def whole(state: dict[str, Any], agreement: Agreement) -> dict[str, Any]:
 
     All ranks must call it, and each waits for the others.
     """
-    gathered: dict[str, Any] = _gathered(dict(state))
+    first = agreement.ranks.first
+    gathered: dict[str, Any] = {key: _gathered(value, first or key == "hooks") for key, value in state.items()}
     looks = agreement.gather({name: _look(hook) for name, hook in gathered["hooks"].items()})
     alike = {name for name in looks[0] if all(look.get(name) == looks[0][name] for look in looks)}
     mine = {key: gathered[key] for key in OWN}
     mine["hooks"] = {name: hook for name, hook in gathered["hooks"].items() if name not in alike}
     _, *others = agreement.gather(mine)
-    gathered["ranks"] = others if agreement.ranks.first else []
+    gathered["ranks"] = others if first else []
     return gathered
 
 
@@ -51,18 +54,22 @@ def of_rank(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     return state | own | {"hooks": state["hooks"] | own["hooks"]}
 
 
-def _gathered(value: Any) -> Any:
-    """Return the value with every tensor whole that is shared out among the ranks."""
-    if isinstance(value, torch.Tensor):
-        return value.full_tensor() if hasattr(value, "full_tensor") else value  # a DTensor, whose import takes long
+def _gathered(value: Any, kept: bool) -> Any:
+    """Return the value with every tensor whole that is shared out among the ranks, in the host's memory.
+
+    No device need hold more than one of them whole. A rank where they are not `kept` has None in their place.
+    """
+    if is_shared_out(value):
+        everything = all_of(value)
+        return everything.cpu() if kept else None
     if type(value) is dict:
-        return {key: _gathered(item) for key, item in value.items()}
+        return {key: _gathered(item, kept) for key, item in value.items()}
     if type(value) is OrderedDict:
-        new = OrderedDict((key, _gathered(item)) for key, item in value.items())
+        new = OrderedDict((key, _gathered(item, kept)) for key, item in value.items())
         vars(new).update(vars(value))
         return new
     if type(value) in (list, tuple):
-        return type(value)(_gathered(item) for item in value)
+        return type(value)(_gathered(item, kept) for item in value)
     return value
 
 

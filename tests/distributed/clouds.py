@@ -87,6 +87,20 @@ def sums(run: Any) -> None:
     run.sum(1.0)
 
 
+class Unused(Plain):
+    """Has a layer that is to be trained, and is not used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen.requires_grad_(True)
+
+
+def inside(run: Any, batch: Any) -> dict[str, Tensor]:
+    """Compute by what is in the network, past the network itself."""
+    inputs, target = batch
+    return {"loss": functional.cross_entropy(run.model.head(run.model.body(inputs)), target)}
+
+
 class Pair:
     """A task that steps two optimizers itself, each after a loss of its own."""
 

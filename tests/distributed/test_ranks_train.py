@@ -171,13 +171,25 @@ def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> Non
         (["data.val.loader.batch_size=1"], "batches of 1 cannot be shared out among 2 processes"),
         (['data.train={use="../loaders.py:a_list"}'], "whose batches nobody shares out among 2 processes"),
         (['data.train={use="./clouds.py:uneven"}'], "unlike numbers of batches in an epoch: 3, 4"),
+        (
+            ['task={use="./clouds.py:inside"}', "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}"],
+            "the task does not call the network Plain itself",
+        ),
     ],
-    ids=["a sum on rank 0 alone", "nccl", "units", "batch size", "batches", "uneven"],
+    ids=["a sum on rank 0 alone", "nccl", "units", "batch size", "batches", "uneven", "past the network"],
 )
 def test_what_cannot_be_is_told(new_clouds: NewClouds, overrides: list[str], said: str) -> None:
     run_dir = new_clouds(*overrides)
     assert carry_out(run_dir, 2)[0] == 2, printed(run_dir, 0)
     assert said in str(ending(run_dir))
+
+
+def test_a_parameter_without_a_gradient_is_told_of(new_clouds: NewClouds) -> None:
+    run_dir = new_clouds('model.use="./clouds.py:Unused"')
+    assert carry_out(run_dir, 2) == [1, 1]
+    assert "freeze the parameters that no loss reaches" in printed(run_dir, 0) + printed(run_dir, 1)
+    shares = new_clouds('model.use="./clouds.py:Unused"', FSDP, "run.max_epochs=1")
+    assert carry_out(shares, 2) == [0, 0], printed(shares, 0)
 
 
 def records_of(run_dir: RunDir, rank: int, kind: str) -> list[dict[str, Any]]:
