@@ -1,0 +1,108 @@
+"""Who is said to have ended a run over several ranks, by what each of them has left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+
+from hookflow.errors import UserError
+from hookflow.events.log import Appender, Tail
+from hookflow.events.rundir import RunDir
+from hookflow.runner.control import Stop
+from hookflow.runner.last_word import end, why_ended
+from hookflow.runner.launch import claim, hold
+from hookflow.runner.verdict import is_loss, loss
+from tests.conftest import hookflow
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> RunDir:
+    return RunDir.create(tmp_path, "some")
+
+
+def says(run_dir: RunDir, rank: int, code: int, reason: str, t: float = 10.0) -> None:
+    status = {0: "finished", 1: "failed", 2: "failed"}.get(code, "interrupted")
+    log = Appender(run_dir.events_of(rank))
+    log.append([{"k": "end", "t": t, "it": 4, "ep": 1, "status": status, "exit": code, "reason": reason, "seconds": 1}])
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("said", "failed", "code", "reason"),
+    [
+        ({0: 0, 1: 0}, {}, 0, "rank 0 says"),
+        ({0: 1}, {0: 1, 1: -signal.SIGKILL}, 1, "rank 0 says"),  # the launcher has killed what did not end
+        ({1: 1}, {0: -signal.SIGKILL, 1: 1}, 1, "rank 1 says"),
+        ({0: 2, 1: 143}, {0: 2, 1: 143}, 2, "rank 0 says"),
+        ({0: 143}, {1: -signal.SIGSEGV, 0: 143}, 1, "rank 1 was killed by SIGSEGV; the others were ended"),
+        ({0: 130, 1: 130}, {0: 130, 1: -signal.SIGTERM}, 130, "rank 0 says"),
+        ({0: 0}, {1: 7}, 1, "rank 1 ended with exit code 7 and left no word"),
+        ({}, {}, 1, "rank 0 ended with exit code 0 and left no word"),
+    ],
+)
+def test_why_a_run_has_ended(
+    run_dir: RunDir, said: dict[int, int], failed: dict[int, int], code: int, reason: str
+) -> None:
+    says(run_dir, 0, 1, "an attempt before", t=1.0)
+    for rank, exit_code in said.items():
+        says(run_dir, rank, exit_code, f"rank {rank} says")
+    stop = why_ended(run_dir, 5.0, failed)
+    assert (stop.exit, stop.reason) == (code, reason)
+
+
+def test_an_end_is_written_where_there_is_none_that_says_so(run_dir: RunDir) -> None:
+    says(run_dir, 0, 130, "SIGINT received")
+    end(run_dir, 5.0, Stop("SIGINT received", "interrupted", 130, save=False), "go on", 2.0)
+    end(run_dir, 5.0, Stop("rank 1 was killed", "failed", 1, save=False), "hookflow run --resume", 2.0)
+    ends = Tail(run_dir.events).read_all()
+    assert [record["exit"] for record in ends] == [130, 1]
+    assert ends[-1]["reason"] == "rank 1 was killed; go on with: hookflow run --resume"
+    assert (ends[-1]["it"], ends[-1]["ep"]) == (4, 1), "where the run stood"
+
+
+def test_a_run_is_claimed_by_one_and_held_by_its_ranks(run_dir: RunDir) -> None:
+    lock, *ranks = claim(run_dir), hold(run_dir), hold(run_dir)
+    for held in (lock, *ranks):
+        with pytest.raises(UserError, match="carried out already"):
+            claim(run_dir)
+        os.close(held)
+    os.close(claim(run_dir))
+
+
+def test_what_says_only_that_another_rank_is_gone() -> None:
+    gone = RuntimeError(
+        "[/somewhere/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:722. "
+        "This is typically caused by a remote worker crashing."
+    )
+    assert is_loss(gone)
+    assert loss(gone) == "another rank is gone: Connection closed by peer [127.0.0.1]:722"
+    assert is_loss(torch.distributed.DistNetworkError("recv failed"))
+    assert not is_loss(RuntimeError("shapes do not fit"))
+    assert not is_loss(ValueError("Connection closed by peer"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--nproc=0"], '"0" is neither a number of processes nor auto'),
+        (["--nproc=2x"], '"2x" is neither a number of processes nor auto'),
+        (["--nproc=2", "--in-process"], "cannot be given here: --in-process is for a single process"),
+        (["--max-restarts=1", "--in-process"], "cannot be given here: --in-process is for a single process"),
+    ],
+)
+def test_options_that_do_not_go_together(options: list[str], said: str, tmp_path: Path) -> None:
+    done = hookflow("run", "some.toml", *options, cwd=tmp_path)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_auto_needs_a_gpu(tmp_path: Path) -> None:
+    done = hookflow("run", "some.toml", "--nproc=auto", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "auto is a rank for each GPU, and there is none" in done.stderr
