@@ -114,15 +114,16 @@ class FiniteSteps:
     def _words(self, total: int, it: int) -> str:
         so_far = "" if total == 1 else f"; {total} so far"
         said = f"iteration {it} takes no step: a gradient is not finite{so_far}"
-        return f"{said} (float16; its scale is halved, as is usual in the beginning)" if self._scales else said
+        return f"{said} in float16: the loss is scaled by half as much" if self._scales else said
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the scale, the steps in a row that it has held, and the number of steps left out."""
-        return {"scale": self._scale, "growth": self._growth, "left_out": self._left_out}
+        """Return the number of steps left out; in float16 also the scale, and the steps in a row that it has held."""
+        scale = {"scale": self._scale, "growth": self._growth} if self._scales else {}
+        return {"left_out": self._left_out, **scale}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take back what `state_dict` returned, of a run that may have been in another precision."""
-        if self._scales and float(state["scale"]) != 1.0:
+        if self._scales and "scale" in state:
             self._scale.copy_(state["scale"])
             self._growth.copy_(state["growth"])
         self._left_out = state["left_out"].to(self._run.device)

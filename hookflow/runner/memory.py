@@ -28,41 +28,43 @@ def is_full(error: BaseException) -> bool:
 
 @contextmanager
 def told_if_full(pipeline: Pipeline) -> Iterator[None]:
-    """Raise OutOfMemoryError, which says what to change in the pipeline, from whatever says that the memory is full."""
+    """Raise OutOfMemoryError, which says what to change in the pipeline, for whatever says that the memory is full.
+
+    It has come the same way: its traceback ends where the memory was asked for.
+    """
     try:
         yield
     except Exception as error:
         if not is_full(error):
             raise
-        raise OutOfMemoryError(advice(pipeline, error)) from error
+        raise OutOfMemoryError(advice(pipeline, error)).with_traceback(error.__traceback__) from None
 
 
 def advice(pipeline: Pipeline, error: BaseException) -> str:
-    """Return what fits less into memory, with the pipeline's own numbers, one line each."""
+    """Return what fits less into memory, with the pipeline's own numbers."""
     run = pipeline.run
     cuda = isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    lines = [f"the memory is full: {_held() if cuda else str(error) or 'no more could be had'}", "What takes less:"]
+    less = []
     if (size := batch_size(pipeline)) and size > 1:
-        smaller = -(-size // 2)
-        more = run.accumulate * 2
-        lines.append(
-            f"- batch_size = {smaller} (now {size}) with run.accumulate = {more} (now {run.accumulate}): the same "
-            "gradients, but for batch norm"
+        less.append(
+            f"batch_size = {-(-size // 2)} (now {size}) with run.accumulate = {run.accumulate * 2} (now "
+            f"{run.accumulate}), which computes the same but for batch norm"
         )
     if cuda and run.precision in ("fp32", "tf32"):
-        lines.append(f'- run.precision = "bf16" (now "{run.precision}"): half the memory for most of the activations')
-    if pipeline.data.train is not None and (loader := pipeline.data.train.loader) and loader.on_device:
-        lines.append("- on_device = false: the data set stays in this machine's memory")
-    lines.append("- torch.utils.checkpoint in the model: activations are computed again instead of kept")
-    lines.append("The checkpoints that stand are whole: `hookflow run --resume` goes on from the newest.")
-    return "\n".join(lines)
+        less.append(f'run.precision = "bf16" (now "{run.precision}"), which halves most of the activations')
+    if pipeline.data.train.loader is not None and pipeline.data.train.loader.on_device:
+        less.append("on_device = false, which leaves the data set in this machine's memory")
+    less.append("torch.utils.checkpoint in the model, which computes activations again instead of keeping them")
+    asked = str(error).split(". GPU")[0].rstrip(".") or "no more could be had"
+    return (
+        f"the memory is full: {asked}{_held() if cuda else ''}. What takes less: {'; '.join(less)}. "
+        "The checkpoints that stand are whole, and --resume goes on from the newest."
+    )
 
 
 def batch_size(pipeline: Pipeline) -> int | None:
     """Return the batch size of the training, where the pipeline says it."""
     data = pipeline.data.train
-    if data is None:
-        return None
     if data.loader is not None:
         return data.loader.batch_size
     size = data.args.get("batch_size") if isinstance(data.args, Mapping) else None
@@ -73,7 +75,7 @@ def _held() -> str:
     free, total = torch.cuda.mem_get_info()
     held, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
     return (
-        f"at most {held / 2**30:.2f} GiB were in tensors, {reserved / 2**30:.2f} GiB reserved by PyTorch; "
+        f"; at most {held / 2**30:.2f} GiB were in tensors, {reserved / 2**30:.2f} GiB reserved by PyTorch, and "
         f"{free / 2**30:.2f} of the device's {total / 2**30:.2f} GiB are free"
     )
 

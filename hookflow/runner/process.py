@@ -84,7 +84,8 @@ def _ended_by(error: BaseException, control: Control, recorder: Recorder, lost: 
         return Stop(str(error) or "interrupted", "interrupted", control.stop.exit if control.stop else 130, save=False)
     if lost:
         return Stop(loss(error), "failed", 1, save=False)
-    if recorder.told is None or recorder.told not in (error, error.__cause__):
+    first = error.__context__ if error.__suppress_context__ else error  # raised from None: the same in other words
+    if recorder.told is None or recorder.told not in (error, first):
         recorder.failure(error)
     return Stop(f"{type(error).__name__}: {error}", "failed", 1, save=False)
 

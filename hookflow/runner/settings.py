@@ -27,8 +27,8 @@ class NondeterministicError(RuntimeError):
 def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[None]:
     """Set threads, determinism, cuDNN's search and the precision of float32 on CUDA; `say` takes lines for people.
 
-    To be entered before anything is computed on CUDA. Raises NondeterministicError, from what PyTorch has raised,
-    when the run is deterministic and an operation cannot be.
+    To be entered before anything is computed on CUDA. Raises NondeterministicError, where PyTorch has raised, when the
+    run is deterministic and an operation cannot be.
     """
     with ExitStack() as put_back:
         if section.threads is not None:
@@ -44,7 +44,7 @@ def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[No
             yield
         except RuntimeError as error:
             if section.deterministic and "use_deterministic_algorithms" in str(error):
-                raise NondeterministicError(_words(error)) from error
+                raise NondeterministicError(_words(error)).with_traceback(error.__traceback__) from None
             raise
 
 

@@ -31,7 +31,7 @@ def test_the_last_words_say_what_to_change(new_run: NewRun, train_here: Train, k
     assert train_here(run_dir) == 1
     said = reason(run_dir)
     assert said.startswith("OutOfMemoryError: the memory is full")
-    assert "batch_size = 4 (now 8) with run.accumulate = 4 (now 2)" in said
+    assert "batch_size = 4 (now 8) with run.accumulate = 4 (now 2), which computes the same" in said
     assert "--resume" in said
     (error,) = records(run_dir, "error")
     assert "upsets.py" in str(error["traceback"]) and error["hook"] == "full"
