@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hookflow.graph.plan import Plan
-from hookflow.monitor.journal import Journal
+from hookflow.monitor.journal import Journal, Kind
 from hookflow.monitor.rank import Rank
 from hookflow.monitor.skew import Straggler, can_judge, judge, reason, surplus
 
@@ -27,6 +27,16 @@ REMEMBERED = 1000
 """Things said, back to which it is known that they have been."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What is to be an entry of the journal."""
+
+    t: float
+    kind: Kind
+    text: str
+    detail: str = ""
+
+
 class Ranks:
     """The ranks that have been heard of, by number; 0 is always there. Of an earlier attempt nothing is kept."""
 
@@ -35,7 +45,7 @@ class Ranks:
         self.straggler: Straggler | None = None
         self._kept = self._looked = self._explained = 0.0
         self._said: dict[tuple[str, ...], None] = {}
-        self._waiting: dict[tuple[str, ...], tuple[Mapping[str, Any], list[int]]] = {}
+        self._waiting: dict[tuple[str, ...], tuple[_Said, list[int]]] = {}
 
     def again(self, run: Mapping[str, Any]) -> Ranks:
         """Return the ranks of the attempt that rank 0 begins with `run`; some of the others may have begun before."""
@@ -65,11 +75,12 @@ class Ranks:
             case "frame":
                 rank.frame(record)
             case "message":
-                self._hear_message(number, record)
+                text = f"{record['source']}: {record['text']}"
+                self._wait(number, record, _Said(record["t"], record["level"], text))
             case "error":
                 self._hear_error(number, record, journal)
             case "end":
-                self._hear_end(number, record, journal)
+                self._hear_end(number, record)
         rank.now = max(rank.now, record["t"])
         self._release(journal)
 
@@ -150,12 +161,13 @@ class Ranks:
         slowest, cost = surplus(totals)
         return slowest, max(cost, 0.0), totals[slowest].whole
 
-    def _hear_message(self, number: int, record: Mapping[str, Any]) -> None:
+    def _wait(self, number: int, record: Mapping[str, Any], said: _Said) -> None:
+        """Keep what a rank says until it is clear who says the same."""
         words = _words(record)
         if words in self._waiting:
             self._waiting[words][1].append(number)
         elif words not in self._said:
-            self._waiting[words] = (record, [number])
+            self._waiting[words] = (said, [number])
 
     def _hear_error(self, number: int, record: Mapping[str, Any], journal: Journal) -> None:
         became = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}[record["action"]]
@@ -167,15 +179,13 @@ class Ranks:
             text = f"{place}{became}: {record['type']}: {record['text']}"
             journal.add(record["t"], "error", named([number]), text, record["traceback"], own=True)
 
-    def _hear_end(self, number: int, record: Mapping[str, Any], journal: Journal) -> None:
+    def _hear_end(self, number: int, record: Mapping[str, Any]) -> None:
         """An end for a reason that no error record tells is a user's mistake, which need not be on all machines."""
         rank = self.of[number]
         rank.end = record
-        words = ("end", record["reason"])
-        if record["status"] == "failed" and rank.fatal is None and words not in self._said:
-            self._remember(words)
+        if record["status"] == "failed" and rank.fatal is None:
             text = record["reason"].splitlines()[0] if record["reason"] else "failed"
-            journal.add(record["t"], "error", named([number]), text, record["reason"], own=True)
+            self._wait(number, record, _Said(record["t"], "error", text, record["reason"]))
 
     def _remember(self, words: tuple[str, ...]) -> None:
         self._said[words] = None
@@ -187,12 +197,11 @@ class Ranks:
         if not self._waiting:
             return
         due = self.newest - ALIKE if not self.of[0].end else self.newest
-        for words, (record, numbers) in list(self._waiting.items()):
-            if record["t"] <= due:
+        for words, (said, numbers) in list(self._waiting.items()):
+            if said.t <= due:
                 del self._waiting[words]
                 self._remember(words)
-                text = f"{record['source']}: {record['text']}"
-                journal.add(record["t"], record["level"], named(numbers), text, own=True)
+                journal.add(said.t, said.kind, named(numbers), said.text, said.detail, own=True)
 
 
 def _words(record: Mapping[str, Any]) -> tuple[str, ...]:

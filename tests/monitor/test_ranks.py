@@ -216,9 +216,15 @@ def test_an_error_of_any_rank_is_seen_at_once_and_the_first_one_is_why_the_run_f
     assert ended.sentence == "failed: rank 2, iteration 40: ValueError: bad label"
 
 
-def test_a_users_mistake_on_one_machine_is_shown() -> None:
+def test_a_users_mistake_on_one_machine_is_shown_and_one_on_all_is_rank_0s() -> None:
+    mistake = {"k": "end", "t": 1.0, "it": 0, "ep": 0, "status": "failed", "exit": 2, "reason": "no data/\nhere"}
     state = begun(2)
-    state.apply({"k": "end", "t": 1.0, "it": 0, "ep": 0, "status": "failed", "exit": 2, "reason": "no data/\nhere"}, 1)
+    state.apply(mistake, 1)
+    state.apply({**mistake, "t": 1.1})
+    assert [entry.source for entry in state.journal if entry.kind == "error"] == ["run"]
+    state = begun(2)
+    state.apply(mistake, 1)
+    state.apply({**mistake, "t": 1.1, "status": "interrupted", "reason": "SIGTERM"})
     assert [(entry.source, entry.text, entry.detail) for entry in state.journal if entry.kind == "error"] == [
         ("rank 1", "no data/", "no data/\nhere")
     ]
