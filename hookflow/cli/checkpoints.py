@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +15,8 @@ import typer
 from hookflow.cli.options import Format, RunArgument, RunsFolder
 
 HEADS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state")
+WIDE = ("names", "metrics", "state")
+"""What goes below a row, in lines of its own, where a terminal is too narrow for it."""
 
 
 def checkpoints(
@@ -45,6 +50,8 @@ def checkpoints(
         _print(found, verify)
     else:
         print(f"no checkpoints in {folder}")
+    if format_ is Format.text and (unfinished := [*folder.glob(f".{EXCEPTION}*"), *folder.glob(".it*")]):
+        print(f"{len(unfinished)} more not finished: being written now, or cleared away when the run goes on")
     raise typer.Exit(1 if any(one["damage"] for one in found) else 0)
 
 
@@ -65,9 +72,25 @@ def _seen(path: Path, names: list[str], verify: bool) -> dict[str, Any]:
 def _print(found: list[dict[str, Any]], verified: bool) -> None:
     clock = time.time()
     rows = [HEADS, *(_row(one, clock, "verified" if verified else "whole") for one in found)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(HEADS))]
-    for row in rows:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    lines = _columns(rows)
+    if sys.stdout.isatty() and max(map(len, lines)) > shutil.get_terminal_size().columns:
+        lines = _narrow(rows)
+    print("\n".join(lines))
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _narrow(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the rows with what is wide below each, in lines of its own."""
+    short = _columns([[cell for head, cell in zip(HEADS, row, strict=True) if head not in WIDE] for row in rows])
+    lines = short[:1]
+    for line, row in zip(short[1:], rows[1:], strict=True):
+        below = (cell for head, cell in zip(HEADS, row, strict=True) if head in WIDE and cell != "-")
+        lines += [line, *(f"  {cell.replace(',', ', ')}" for cell in below)]
+    return lines
 
 
 def _row(one: dict[str, Any], clock: float, whole: str) -> tuple[str, ...]:
