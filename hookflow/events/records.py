@@ -57,6 +57,8 @@ class Run(TypedDict):
     rank: int
     """Whose log this is, of the `world` processes that train together: each has one of its own."""
     world: int
+    strategy: Literal["", "ddp", "fsdp"]
+    """How they do it; empty for a process alone. With it goes where in an iteration they wait for one another."""
 
 
 class Frame(TypedDict):

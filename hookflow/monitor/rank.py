@@ -11,10 +11,8 @@ from hookflow.events.records import PHASES
 from hookflow.graph.plan import Binding, Plan
 from hookflow.monitor.timing import WINDOW, Minute, Timing
 
-WAITING: Mapping[str, tuple[str, ...]] = {"fsdp": ("forward", "backward")}
-"""Phases in which the ranks meet and wait for one another, by strategy; with any other it is MEETING."""
-
-MEETING = ("backward",)
+MEETING: Mapping[str, tuple[str, ...]] = {"ddp": ("backward",), "fsdp": ("forward", "backward")}
+"""Phases in which the ranks bring something together, and so wait for one another, by strategy."""
 
 NO_PLAN = Plan("", (), (), ())
 """What stands for a plan that has not been written yet."""
@@ -61,7 +59,7 @@ class Rank:
         self.work, self.total = Work(), Work()
         self._recent: deque[tuple[float, int, int, int]] = deque()
         self._track: deque[tuple[float, int]] = deque(maxlen=TRACK)
-        self._meeting = WAITING.get(self.run.get("strategy", ""), MEETING)
+        self._meeting = MEETING.get(self.run.get("strategy", ""), MEETING["ddp"])
 
     @property
     def meeting(self) -> tuple[str, ...]:

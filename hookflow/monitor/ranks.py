@@ -81,7 +81,7 @@ class Ranks:
                 self._hear_error(number, record, journal)
             case "end":
                 self._hear_end(number, record)
-        rank.now = max(rank.now, record["t"])
+        rank.now, rank.it = max(rank.now, record["t"]), record.get("it", rank.it)
         self._release(journal)
 
     def say(self, record: Mapping[str, Any]) -> None:
@@ -172,7 +172,7 @@ class Ranks:
     def _hear_error(self, number: int, record: Mapping[str, Any], journal: Journal) -> None:
         became = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}[record["action"]]
         if record["action"] == "raise":
-            self.of[number].fatal = {**record, "it": self.of[number].it}
+            self.of[number].fatal = record
         if (words := _words(record)) not in self._said:
             self._remember(words)
             place = f"{record['hook']} @ {record['point']}, " if record["hook"] else ""

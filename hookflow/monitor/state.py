@@ -29,6 +29,7 @@ UNTOLD_RUN: dict[str, Any] = {
     "resumed_from": None,
     "rank": 0,
     "world": 1,
+    "strategy": "",
 }
 UNTOLD_DATA = {"name": "", "examples": 0, "batches": 0, "batch_size": 0, "synthetic": False, "note": ""}
 UNTOLD_END = {"status": "failed", "exit": 1, "reason": "", "seconds": 0.0}
@@ -116,6 +117,7 @@ class RunState:
         self.now = max(self.now, record["t"])
         if "it" in record:
             self.it, self.ep = record["it"], record["ep"]
+            self.first.it = self.it
         take(record)
 
     @property
@@ -276,7 +278,9 @@ class RunState:
         self.stage = "end"
         reason = f": {record['reason']}" if record["reason"] else ""
         text = f"{record['status']} after {span(self.elapsed)}, {many(self.it)} iterations{reason}"
-        untold = record["status"] == "failed" and self.first.fatal is None  # else the error itself is an entry already
+        untold = (
+            record["status"] == "failed" and self.ranks.first_failure is None
+        )  # else the error itself is an entry already
         self._note(record, "error" if untold else "info", "run", text)
 
     def _on_command(self, record: Mapping[str, Any]) -> None:

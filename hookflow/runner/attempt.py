@@ -58,7 +58,7 @@ def carry_out(
         store.rewind(checkpoint)
     with told_if_full(loaded.pipeline), torch_settings(loaded.pipeline.run, say), joined(loaded, ranks):
         parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks)
-        _record_start(recorder, plan, parts, checkpoint)
+        _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
         agreement = agreement_of(ranks, loaded.pipeline.distributed.timeout)
         runner = Runner(parts, plan, run_dir, store, recorder, control, agreement)
         try:
@@ -89,7 +89,7 @@ def _load(run_dir: RunDir) -> Loaded:
     return written if written.pipeline == recorded.pipeline else recorded
 
 
-def _record_start(recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path | None) -> None:
+def _record_start(recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path | None, strategy: str) -> None:
     iters_per_epoch = parts.iters_per_epoch
     recorder.put(
         "run",
@@ -111,4 +111,5 @@ def _record_start(recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path
         resumed_from=checkpoint.name if checkpoint else None,
         rank=parts.ranks.rank,
         world=parts.ranks.world,
+        strategy=strategy if parts.ranks.world > 1 else "",
     )

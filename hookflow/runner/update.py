@@ -72,6 +72,8 @@ class Update:
         self.stepping = names
         run.strategy.average(self._parameters(names))
         run.strategy.share_buffers()
+        if run.ranks.world > 1:
+            run.meter.book("backward")  # here too they wait for one another, in a task that steps itself
         found = None
         self.asked_to_skip = run.course.agreed(self.asked_to_skip, *BEFORE_THE_STEP[:-1])
         if finite and not self.asked_to_skip:

@@ -206,14 +206,14 @@ def test_an_error_of_any_rank_is_seen_at_once_and_the_first_one_is_why_the_run_f
     ]
     stalled = examine(state, "alive", 5.0 + PATIENCE)
     assert stalled.condition == "stalled"
-    assert stalled.sentence.endswith("; failed: rank 2, iteration 40: ValueError: bad label")
+    assert stalled.sentence.endswith("; failed: rank 2, iteration 5: ValueError: bad label")
     for rank, text in ((0, "connection closed by peer"), (1, "connection closed by peer")):
         state.apply({**ERROR, "t": 6.0 + rank, "type": "RuntimeError", "text": text, "traceback": ""}, rank)
     assert state.journal.errors == 2, "of what follows from it, one"
     state.apply({"k": "end", "t": 8.0, "it": 40, "ep": 0, "status": "interrupted", "exit": 143, "reason": "SIGTERM"})
     ended = examine(state, "gone", 9.0)
     assert ended.condition == "failed"
-    assert ended.sentence == "failed: rank 2, iteration 40: ValueError: bad label"
+    assert ended.sentence == "failed: rank 2, iteration 5: ValueError: bad label"
 
 
 def test_a_users_mistake_on_one_machine_is_shown_and_one_on_all_is_rank_0s() -> None:

@@ -38,7 +38,10 @@ NUMBERS = (
 RANK_NUMBERS = (
     ("several ranks", "all but the panel of the ranks, and what is said to be another's, is of rank 0 alone"),
     ("ranks: it", "the iteration at one moment, the last that all have told of"),
-    ("ranks: own", "ms of an iteration without the backward pass, in which the ranks wait for one another"),
+    (
+        "ranks: own",
+        "ms of an iteration without the backward pass (FSDP: and the forward pass), where ranks wait for one another",
+    ),
     ("ranks: ·", "of the backward pass, what a rank waits for the slowest: what its own time is below that one's"),
     ("ranks: +ms", "what the slowest needs beyond the median of the others, and in which phase or hook"),
 )

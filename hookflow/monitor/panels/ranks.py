@@ -159,7 +159,8 @@ class _Drawing:
             return [(f" {at:>6}", "dim"), (f" {'·':>5}{' ' * (blanks - 6)}", "dim")]
         books = booked(rank, self._scene.plan)
         iters = rank.minute.sums(rank.now)["iters"] or 1
-        at = f"{self._places[number][1]:.0f}" if number in self._places else f"{rank.it}"
+        going = number in self._places and self._scene.state.end is None
+        at = f"{self._places[number][1]:.0f}" if going else f"{rank.it}"
         parts: list[Part] = [(f" {at:>6}", ""), (f" {_ms(rank.work.whole):>5}", "")]
         parts += [(f" {_ms(rank.work.own):>5}", "")] if columns.own else []
         parts += [(f" {_ms(books[phase] / iters):>5}", "dim") for phase in FIGURES if columns.figures]
