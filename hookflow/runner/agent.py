@@ -25,6 +25,9 @@ from hookflow.runner.last_word import append, end, why_ended
 PERIOD = 0.1
 """Seconds between looks at the signals that have come."""
 
+LAST = 5.0
+"""Seconds that a rank has to end at once."""
+
 
 class Agent:
     """Carries out a run by `nproc` ranks on this machine, starting them again up to `max_restarts` times.
@@ -39,7 +42,7 @@ class Agent:
         self._options = options
         self._began = self._since = time.time()
         self._asked: list[int] = []
-        self._given: dict[int, int] = {}
+        self._given: dict[int, tuple[int, float]] = {}
 
     def carry_out(self) -> int:
         """Return the exit code of the run, once its event log has an end."""
@@ -61,14 +64,17 @@ class Agent:
     def _hand_on_signals(self) -> None:
         """Send each rank the next signal that it has not had: the first asks it to stop, the second ends it at once.
 
-        One at a time, since a process that has not yet looked at one does not notice the same one again.
+        One at a time, since a process that has not yet looked at one does not notice the same one again. A rank that
+        has had the second and is still there after LAST seconds is killed: it is stuck in a library.
         """
         for rank in psutil.Process().children() if self._asked else ():
-            given = self._given.get(rank.pid, 0)
-            if given < len(self._asked):
-                with contextlib.suppress(psutil.NoSuchProcess):
+            given, since = self._given.get(rank.pid, (0, 0.0))
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if given < len(self._asked):
                     rank.send_signal(self._asked[given])
-                self._given[rank.pid] = given + 1
+                    self._given[rank.pid] = given + 1, time.monotonic()
+                elif given > 1 and time.monotonic() - since > LAST:
+                    rank.kill()
 
     def _launch(self) -> Stop:
         """Launch the ranks until they end as they should, or no restart is left, and return how that was."""
@@ -84,15 +90,20 @@ class Agent:
             except Exception as error:
                 traceback.print_exc()
                 return Stop(f"the ranks cannot be started: {error}", "failed", 1, save=False)
+            if len(self._asked) > 1 and -signal.SIGKILL in failed.values():  # by this agent
+                return self._interrupted("received twice: ended at once")
             stop = why_ended(self._run_dir, self._since, failed)
             if stop.exit != 1 or not left or self._asked:
                 return stop
             again = f"restart {self._max_restarts - left + 1} of {self._max_restarts}, from the last checkpoint"
             append(self._run_dir, "message", level="warn", source="hookflow", text=f"{stop.reason}: {again}")
             options = ["--resume", *self._options]
+        return self._interrupted("received before the training began")
+
+    def _interrupted(self, how: str) -> Stop:
         first = signal.Signals(self._asked[0])
         code = 130 if first is signal.SIGINT else 143
-        return Stop(f"{first.name} received before the training began", "interrupted", code, save=False)
+        return Stop(f"{first.name} {how}", "interrupted", code, save=False)
 
 
 def main() -> None:

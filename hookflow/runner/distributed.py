@@ -20,7 +20,7 @@ from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.device import choose_device
-from hookflow.runner.launcher import store
+from hookflow.runner.launcher import meet
 from hookflow.runner.ranks import Ranks
 
 UNUSED = 'in hookflow: freeze the parameters that no loss reaches (requires_grad_(False)), or take strategy = "fsdp"'
@@ -70,7 +70,7 @@ def joined(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
         torch.cuda.set_device(device)
     dist.init_process_group(
         backend,
-        store=store(section.timeout),
+        store=meet(ranks, section.timeout),
         rank=ranks.rank,
         world_size=ranks.world,
         timeout=timedelta(seconds=section.timeout),

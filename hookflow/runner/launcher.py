@@ -7,13 +7,20 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import psutil
 
+from hookflow.runner.ranks import Ranks
+
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+
+
+PERIOD = 0.05
+"""Seconds between looks whether the others are there."""
 
 
 def started_by_torchrun() -> bool:
@@ -45,3 +52,21 @@ def store(seconds: float) -> Store:
     found, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
     done, _ = restarts()
     return PrefixStore(f"hookflow/{done}", found)
+
+
+def meet(ranks: Ranks, seconds: float) -> Store:
+    """Return the store once all ranks are there. Raises RuntimeError when they are not, after so many seconds.
+
+    The library would wait without looking at signals: a rank that fails before it is there would leave the others
+    deaf to the launcher.
+    """
+    found = store(seconds)
+    found.set(f"rank {ranks.rank}", "")
+    expected = [f"rank {rank}" for rank in range(ranks.world)]
+    until = time.monotonic() + seconds
+    while not found.check(expected):
+        if time.monotonic() > until:
+            missing = ", ".join(name for name in expected if not found.check([name]))
+            raise RuntimeError(f"not all ranks are there after {seconds} seconds; still missing: {missing}")
+        time.sleep(PERIOD)
+    return found

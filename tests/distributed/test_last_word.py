@@ -12,9 +12,11 @@ import torch
 from hookflow.errors import UserError
 from hookflow.events.log import Appender, Tail
 from hookflow.events.rundir import RunDir
+from hookflow.runner import agent, launcher
 from hookflow.runner.control import Stop
 from hookflow.runner.last_word import end, why_ended
 from hookflow.runner.launch import claim, hold
+from hookflow.runner.ranks import Ranks
 from hookflow.runner.verdict import is_loss, loss
 from tests.conftest import hookflow
 
@@ -106,3 +108,50 @@ def test_auto_needs_a_gpu(tmp_path: Path) -> None:
     done = hookflow("run", "some.toml", "--nproc=auto", cwd=tmp_path)
     assert done.returncode == 2
     assert "auto is a rank for each GPU, and there is none" in done.stderr
+
+
+def test_ranks_wait_for_each_other_without_being_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = torch.distributed.HashStore()
+    monkeypatch.setattr(launcher, "store", lambda seconds: shared)
+
+    def interrupt(number: int, frame: object) -> None:
+        raise InterruptedError
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(InterruptedError):
+            launcher.meet(Ranks(0, 2, 0), 60)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(RuntimeError, match="still missing: rank 1"):
+        launcher.meet(Ranks(0, 2, 0), 0)
+    shared.set("rank 1", "")
+    assert launcher.meet(Ranks(0, 2, 0), 60) is shared
+
+
+def test_a_rank_that_heeds_no_signal_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch, run_dir: RunDir) -> None:
+    sent: list[int] = []
+
+    class Stuck:
+        pid = 7
+        send_signal = staticmethod(sent.append)
+
+        def kill(self) -> None:
+            sent.append(signal.SIGKILL)
+
+        def children(self) -> list[Stuck]:
+            return [self]
+
+    monkeypatch.setattr(agent.psutil, "Process", Stuck)
+    monkeypatch.setattr(agent, "LAST", 0)
+    starter = agent.Agent(run_dir, 1, 0, [])
+    starter._hand_on_signals()
+    starter._asked += [signal.SIGINT]
+    for _ in range(3):
+        starter._hand_on_signals()
+    assert sent == [signal.SIGINT], "the first is waited for, however long that takes"
+    starter._asked += [signal.SIGINT]
+    for _ in range(2):
+        starter._hand_on_signals()
+    assert sent == [signal.SIGINT, signal.SIGINT, signal.SIGKILL]
