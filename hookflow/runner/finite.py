@@ -50,7 +50,7 @@ class FiniteSteps:
         """Say what it costs, where it costs anything."""
         if self.waits and self._run.device.type == "cuda":
             said = f"the training waits for the device before each step, to see whether to take it: {self._reason}"
-            self._run.say(said, "warn")
+            self._run.say(said)
 
     def seed(self, loss: Tensor, share: float) -> Tensor:
         """Return the gradient that the backward pass of a loss begins with, when it counts by `share`."""
@@ -63,9 +63,13 @@ class FiniteSteps:
     def found(self, names: tuple[str, ...]) -> Tensor:
         """Divide the gradients of these optimizers by the scale; return 1 if one of them is not finite, else 0."""
         found = torch.zeros((), device=self._run.device)
-        inverse = self._scale.double().reciprocal().float() if self._scales else self._scale
+        inverse = self._scale.double().reciprocal().float() if self._scales else None
         for alike in _by_dtype(gradient for name in names for gradient in _gradients(self._optimizers[name])):
-            torch._amp_foreach_non_finite_check_and_unscale_(alike, found, inverse)
+            if inverse is not None:
+                torch._amp_foreach_non_finite_check_and_unscale_(alike, found, inverse)
+            else:
+                largest = torch.stack(torch._foreach_norm(alike, torch.inf))
+                found = torch.maximum(found, largest.isfinite().all().logical_not().float())
         if self._run.ranks.world > 1:
             torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
         self._found = torch.maximum(self._found, found)
@@ -147,7 +151,9 @@ def _gradients(optimizer: Optimizer) -> Iterator[Tensor]:
             gradient = parameter.grad
             if gradient is not None:
                 gradient = gradient.to_local() if hasattr(gradient, "to_local") else gradient
-                yield gradient._values() if gradient.is_sparse else gradient
+                gradient = gradient._values() if gradient.is_sparse else gradient
+                if gradient.numel():  # a rank's share may be empty
+                    yield gradient
 
 
 def _by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:

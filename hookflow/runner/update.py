@@ -104,7 +104,7 @@ class Update:
                 self.finite.step(self._optimizers[name], found)
             else:
                 self._optimizers[name].step()
-        if found is not None:
+        if self.finite and found is not None and not self.finite.waits:
             self._note(found)
 
     def _note(self, left_out: Tensor | bool) -> None:
