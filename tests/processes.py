@@ -14,7 +14,15 @@ from hookflow.events.rundir import RunDir
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
-    ["hookflow.runner.process", "hookflow.runner.attempt", "torch._dynamo", "tests.processes"]
+    [
+        "hookflow.runner.process",
+        "hookflow.runner.attempt",
+        "torch._dynamo",
+        "torch.distributed._composable.replicate",
+        "torch.distributed.fsdp",
+        "torch.distributed.tensor",
+        "tests.processes",
+    ]
 )
 
 

@@ -6,6 +6,8 @@ import socket
 from contextlib import closing
 from pathlib import Path
 
+from torch._C._distributed_c10d import TCPStore
+
 from hookflow.events.rundir import RunDir
 from tests.processes import Training
 
@@ -13,11 +15,18 @@ from tests.processes import Training
 class Ranks:
     """The processes that carry out a run together, by rank; when left as a context, none of them is left over.
 
-    `options` are those of `hookflow.runner.process.train`.
+    As with torch's launcher, the store by which they meet is none of theirs, and stays when they have gone. `options`
+    are those of `hookflow.runner.process.train`.
     """
 
     def __init__(self, run_dir: RunDir, world: int, **options: bool) -> None:
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(world)}
+        self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        meeting = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(self.store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "WORLD_SIZE": str(world),
+        }
         self.trainings = [
             Training(
                 run_dir,

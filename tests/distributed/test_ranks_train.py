@@ -180,7 +180,7 @@ def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> Non
 )
 def test_what_cannot_be_is_told(new_clouds: NewClouds, overrides: list[str], said: str) -> None:
     run_dir = new_clouds(*overrides)
-    assert carry_out(run_dir, 2)[0] == 2, printed(run_dir, 0)
+    assert carry_out(run_dir, 2) == [2, 2], printed(run_dir, 0)
     assert said in str(ending(run_dir))
 
 
