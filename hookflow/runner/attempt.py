@@ -47,7 +47,8 @@ def carry_out(
     plan = Plan.from_json(json.loads(texts[run_dir.plan.name]))
     loaded = _load(run_dir)
     store = CheckpointStore(run_dir.checkpoints, texts)
-    store.clear_leftovers()
+    if ranks.first:
+        store.clear_leftovers()
     checkpoint = _to_resume(store, say) if resume else None
     if checkpoint is not None:
         changes = changed_hooks(checkpoint, loaded.pipeline, plan)
@@ -55,7 +56,8 @@ def carry_out(
             raise UserError(changes)
         for change in changes:
             say(change.message, "warn")
-        store.rewind(checkpoint)
+        if ranks.first:
+            store.rewind(checkpoint)
     with told_if_full(loaded.pipeline), torch_settings(loaded.pipeline.run, say), joined(loaded, ranks):
         parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks)
         _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)

@@ -53,6 +53,15 @@ def test_a_rank_killed_at_random(tmp_path: Path, setup: str, seed: int, kills: i
     assert_same_end(alone, killed)
 
 
+def test_what_was_left_is_cleared_away_by_one(tmp_path: Path) -> None:
+    run_dir = new_run(tmp_path, "run.max_epochs=1")
+    for number in range(1000):
+        (run_dir.checkpoints / f".it{number:08d}.7").mkdir(parents=True)
+        (run_dir.checkpoints / f".it{number:08d}.7" / "model.pt").touch()
+    assert carry_out(run_dir, 2) == [0, 0]
+    assert not [*run_dir.checkpoints.glob(".it*")]
+
+
 def new_run(folder: Path, *overrides: str) -> RunDir:
     loaded = load(HERE / "clouds.toml", overrides)
     run_dir = RunDir.create(folder, "clouds")
