@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from hookflow.graph.closure import closure
 from hookflow.graph.links import stated
 from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.slots import COMMUTING
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
         for slot in then.reads:
             clash |= writers.get(slot, 0)
         for slot in then.writes:
-            clash |= writers[slot] | readers.get(slot, 0)
+            clash |= readers.get(slot, 0) | (0 if slot in COMMUTING else writers[slot])
         above = clash & (1 << row) - 1 & alike[_place(then)] & ~ancestors[row]
         while above:
             lowest = above & -above
@@ -81,6 +82,6 @@ def _ancestors(plan: Plan, point: str) -> list[int]:
 
 
 def _slots(first: Binding, then: Binding) -> tuple[str, ...]:
-    """Return the slots that both touch and one of them writes."""
-    both = {*first.reads, *first.writes} & {*then.reads, *then.writes}
-    return tuple(sorted(both & {*first.writes, *then.writes}))
+    """Return the slots that one of them writes and the other one reads, or both write."""
+    read = {*first.writes} & {*then.reads} | {*then.writes} & {*first.reads}
+    return tuple(sorted(read | {*first.writes} & {*then.writes} - COMMUTING))

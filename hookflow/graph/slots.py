@@ -26,6 +26,9 @@ SLOTS: dict[str, str] = {
 ALIKE = ("model", "grads", "optimizer", "lr", "metrics")
 """The slots of which every one of the processes that train together must hold the same."""
 
+COMMUTING = frozenset({"course"})
+"""Slots whose writers need no order among them: who asks for a stop or a skip gets it, whoever asks first."""
+
 
 MANY = 50
 """Where so many slots are touched by one hook alone, that is how the pipeline is made, and no slip of the pen."""

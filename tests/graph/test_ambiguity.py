@@ -48,6 +48,15 @@ def test_a_pair_may_be_allowed_by_either_of_the_two() -> None:
     assert pairs(three) == [("b", "c", ("model",))]
 
 
+def test_requests_on_the_course_need_no_order_among_them_but_with_who_reads_it() -> None:
+    writes = {"writes": ["course"]}
+    assert not pairs(plan(node("a", **writes), node("b", **writes)))
+    both = {"reads": ["course"], "writes": ["course", "model"]}
+    assert pairs(plan(node("a", **both), node("b", **both))) == [("a", "b", ("course", "model"))]
+    alone = {"writes": ["course", "model"]}
+    assert pairs(plan(node("a", **alone), node("b", **alone))) == [("a", "b", ("model",))]
+
+
 def test_thousands_of_writers_of_one_slot_are_not_enumerated_for_the_first_few() -> None:
     compiled = plan(*(node(f"h{k}", writes=["model"]) for k in range(2000)))
     assert len(list(islice(ambiguities(compiled), 5))) == 5
