@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from hookflow.runner.to_host import ToHost
@@ -23,19 +24,23 @@ class Place(NamedTuple):
 
 
 class Losses:
-    """The losses of a training: each is looked at as soon as the host has it, without waiting for the device.
+    """The losses of a training: each is looked at as soon as the host has it, without waiting for CUDA.
 
-    So on CUDA a loss that is not finite ends the run an iteration or so later; `settle` is for those moments when it
-    must be certain that there was none.
+    So there a loss that is not finite ends the run an iteration or so later; `settle` is for those moments when it must
+    be certain that there was none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._at_once = device.type != "cuda"
         self._sent: ToHost[Place] = ToHost()
 
     def watch(self, loss: Tensor, place: Place) -> None:
         """Take a loss. Raises NonFiniteLossError when this one, or one before it, is known not to be finite."""
-        self._sent.send(loss, place)
-        self._look(wait=False)
+        if self._at_once:
+            _check(loss.item(), place)
+        else:
+            self._sent.send(loss, place)
+            self._look(wait=False)
 
     def settle(self) -> None:
         """Wait for every loss that has been taken. Raises NonFiniteLossError when one is not finite."""
@@ -43,8 +48,12 @@ class Losses:
 
     def _look(self, wait: bool) -> None:
         for value, place in self._sent.arrived(wait):
-            if not isfinite(value):
-                raise NonFiniteLossError(_words(value, place))
+            _check(value, place)
+
+
+def _check(value: float, place: Place) -> None:
+    if not isfinite(value):
+        raise NonFiniteLossError(_words(value, place))
 
 
 def _words(value: float, place: Place) -> str:

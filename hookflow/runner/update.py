@@ -36,7 +36,7 @@ class Update:
         self.asked_to_skip = False
         self._left_out: tuple[int, list[Tensor | bool]] = (-1, [])
         scales, skips = run.precision == "fp16", on_nan == "skip"
-        self.losses = Losses() if on_nan == "raise" else None
+        self.losses = Losses(run.device) if on_nan == "raise" else None
         self.finite = FiniteSteps(run, optimizers, scales, skips) if scales or skips else None
 
     def backward(self, offered: tuple[Any, ...], names: Collection[str], share: float = 1.0) -> None:

@@ -161,7 +161,7 @@ class Slow:
 
 
 def test_a_loss_that_is_still_being_computed_is_looked_at_later() -> None:
-    losses = Losses()
+    losses = Losses(torch.device("cuda"))
     losses.watch(torch.tensor(1.0), Place(0, 0, 0))
     device = Slow()
     losses._sent._under_way.append((torch.tensor(math.nan), device, Place(1, 0, 1)))  # type: ignore[arg-type]
@@ -174,7 +174,7 @@ def test_what_is_behind_a_checkpoint_is_certain(
     new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The device is so slow that nothing is known of a loss until somebody waits: a save does."""
-    from hookflow.runner import to_host
+    from hookflow.runner import to_host, update
 
     send = to_host.ToHost.send
 
@@ -184,6 +184,7 @@ def test_what_is_behind_a_checkpoint_is_certain(
         self._under_way.append((copy, Slow(), mark))  # type: ignore[arg-type]
 
     monkeypatch.setattr(to_host.ToHost, "send", send_slowly)
+    monkeypatch.setattr(update, "Losses", lambda device: Losses(torch.device("cuda")))
     run_dir = new_run(upset(2), "hooks.clip.enabled=false")
     assert train_here(run_dir) == 1
     assert "iteration 3 (" in reason(run_dir)
