@@ -68,10 +68,12 @@ def costliest(state: RunState, plan: Plan, pace: Pace) -> list[tuple[str, float]
     return sorted(((hook, taken) for hook, taken in shares.items() if taken), key=lambda item: -item[1])
 
 
-def bottleneck(pace: Pace) -> str:
+def bottleneck(state: RunState, pace: Pace) -> str:
     """Say in a word what the training waits for; nothing when it has not iterated lately."""
     if not any(pace.phases.values()):
         return ""
+    if (straggler := state.ranks.straggler) and straggler.rank:
+        return f"rank-{straggler.rank}-bound"
     if pace.phases["data"] > 0.3:
         return "input-bound"
     return "hook-bound" if pace.phases["hooks"] > 0.2 else "compute-bound"
@@ -79,7 +81,7 @@ def bottleneck(pace: Pace) -> str:
 
 def verdict(state: RunState, plan: Plan, pace: Pace) -> str:
     """Say in a few words what the training waits for, and what its hooks cost."""
-    word = bottleneck(pace)
+    word = bottleneck(state, pace)
     if not word:
         return ""
     waits = f": {percent(pace.phases['data'])} % waits for data" if word == "input-bound" else ""

@@ -15,6 +15,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import PATIENCE, examine
 from hookflow.monitor.logs import RECENT
+from hookflow.monitor.pace import Pace, verdict
 from hookflow.monitor.ranks import HOLD, SILENCE, named
 from hookflow.monitor.state import RunState
 from hookflow.monitor.timing import WINDOW
@@ -86,6 +87,7 @@ def test_the_rank_that_takes_longest_by_itself_is_the_one_that_the_others_wait_f
     assert straggler.sentence == "rank 2 keeps the others waiting: 18.0 ms of each 100 ms iteration, in data"
     assert said(state) == [straggler.sentence]
     assert state.journal.warnings == 1
+    assert verdict(state, plan(), Pace.of(state, plan())).startswith("rank-2-bound, hooks ")
 
 
 def test_where_a_hook_takes_the_time_the_hook_is_named() -> None:

@@ -31,7 +31,9 @@ def lines(scene: Scene, width: int) -> list[Strip]:
     if not pace.whole:
         return [row(width, *_bar(pace, width)), row(width, (" no training iteration yet", "dim"))]
     said = (
-        verdict(scene.state, scene.plan, pace) if width >= 100 else f"{bottleneck(pace)} {rough(pace.p50 / 1e6)} ms/it"
+        verdict(scene.state, scene.plan, pace)
+        if width >= 100
+        else f"{bottleneck(scene.state, pace)} {rough(pace.p50 / 1e6)} ms/it"
     )
     wide = width >= 100
     legends = [_legend(pace, PHASES, wide), _legend(pace, PHASES[:-1], wide), _legend(pace, PHASES[:-1], False)]

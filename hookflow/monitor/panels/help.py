@@ -36,6 +36,7 @@ NUMBERS = (
 )
 
 RANK_NUMBERS = (
+    ("rank-2-bound", "iterations wait for that rank, see the ranks"),
     ("several ranks", "all but the panel of the ranks, and what is said to be another's, is of rank 0 alone"),
     ("ranks: it", "the iteration at one moment, the last that all have told of"),
     (

@@ -50,12 +50,11 @@ def ranks(scene: Scene, width: int, height: int) -> list[Strip]:
         inner, max(cell_len(_where(found.of.get(number))) for number in numbers or [0]), scene.view.zoomed
     )
     drawn = _Drawing(scene, columns, inner)
-    body = [drawn.head(), *(drawn.line(number, focused) for number in numbers)]
+    body = [drawn.head(found.world - len(numbers)), *(drawn.line(number, focused) for number in numbers)]
     if len(body) + 2 <= room:
         body += [row(inner), _legend(inner)]
-    hidden = found.world - len(numbers)
     verdict, _ = judged(found, inner - 15)
-    return boxed(f"[6] ranks  {verdict}", body, width, height, focused, f"{hidden} more" if hidden else "")
+    return boxed(f"[6] ranks  {verdict}", body, width, height, focused)
 
 
 def line(scene: Scene, width: int) -> Strip:
@@ -128,12 +127,14 @@ class _Drawing:
         self._behind = self._ranks.behind()
         self._silent = self._ranks.silent
 
-    def head(self) -> Strip:
+    def head(self, hidden: int) -> Strip:
+        """Return the names of the columns, and how many ranks are not shown."""
         columns = self._columns
         text = f"  {'rank':>4} {'it':>6} {'ms/it':>5}" + f" {'own':>5}" * columns.own
         text += "".join(f" {word:>5}" for word in FIGURES.values()) * columns.figures
         text += f" {fit('last 60 s', columns.bar)}" if columns.bar else ""
         text += f" {fit('where', columns.where)}" if columns.where else ""
+        text += f" {hidden} more" if hidden and columns.note else ""
         return row(self._width, (text, "dim"))
 
     def line(self, number: int, focused: bool) -> Strip:
