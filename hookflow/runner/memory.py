@@ -72,11 +72,11 @@ def batch_size(pipeline: Pipeline) -> int | None:
 
 
 def _held() -> str:
-    free, total = torch.cuda.mem_get_info()
+    _, total = torch.cuda.mem_get_info()
     held, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
     return (
-        f"; at most {held / 2**30:.2f} GiB were in tensors, {reserved / 2**30:.2f} GiB reserved by PyTorch, and "
-        f"{free / 2**30:.2f} of the device's {total / 2**30:.2f} GiB are free"
+        f"; of the device's {total / 2**30:.2f} GiB at most {held / 2**30:.2f} GiB were in tensors, "
+        f"{reserved / 2**30:.2f} GiB reserved by PyTorch"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,7 +17,7 @@ from hookflow.runner.checkpoint import CheckpointStore, read
 from hookflow.runner.finite import why_the_host_looks
 from hookflow.runner.losses import Losses, NonFiniteLossError, Place
 from tests.conftest import TESTS, TOY, NewRun, records
-from tests.runner.same import assert_same, curve, final_state
+from tests.runner.same import assert_same, assert_same_end, curve, final_state
 
 Train = Callable[..., int]
 ONE_EPOCH = "run.max_epochs=1"
@@ -190,3 +191,24 @@ def test_what_is_behind_a_checkpoint_is_certain(
     assert "iteration 3 (" in reason(run_dir)
     assert not CheckpointStore(run_dir.checkpoints).names(), "the first would have been saved at the end of the epoch"
     assert SimpleNamespace(**records(run_dir, "end")[-1]).it == 5  # type: ignore[arg-type]
+
+
+def test_schedules_go_on_over_a_step_that_is_left_out(new_run: NewRun, train_here: Train) -> None:
+    chain = 'chain=[{use="StepLR", args={step_size=2, gamma=0.5}, length="1ep"}]'
+    schedule = f'hooks.schedule={{use="scheduler", args={{{chain}}}}}'
+    run = (schedule, ONE_EPOCH, "hooks.log.points=['after_train_iter']", 'run.on_nan="skip"')
+    whole, upset_one = new_run(*run), new_run(*run, upset(0, 2))
+    assert train_here(whole) == train_here(upset_one) == 0, reason(upset_one)
+    rates = [{at: v for (at, _, name), v in curve(one).items() if name == "lr"} for one in (whole, upset_one)]
+    assert rates[0] == rates[1] and len({*rates[0].values()}) == 3
+
+
+def test_a_resumed_run_counts_on(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    run = (upset(1, 4), 'run.on_nan="skip"', "hooks.throughput.enabled=false", "run.max_epochs=2")
+    strike = f'args={{mark="{tmp_path / "mark"}", point="after_train_iter", at=3}}'
+    whole, cut = new_run(*run), new_run(*run, f'hooks.interrupts={{use="./watchers.py:Interrupts", {strike}}}')
+    assert train_here(whole) == 0, reason(whole)
+    assert train_here(cut) == 143, reason(cut)
+    assert train_here(cut, resume=True) == 0, reason(cut)
+    assert skipped(cut) == [1.0, 2.0]
+    assert_same_end(whole, cut)
