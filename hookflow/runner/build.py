@@ -116,7 +116,9 @@ class _Builder:
         trains = {name: self._trained(name, models, network) for name in self.pipeline.optimizers}
         task = self._task(makes["task"])
         strategy = self._strategy(task)
-        strategy.spread(network, [*models.values()], device)  # with FSDP the parameters are others from here on
+        strategy.spread(
+            network, [*models.values()], device, self.places.of
+        )  # with FSDP the parameters are others from here on
         groups = self._fitting(network, trains, plan)
         parts = Parts(
             section=section,
@@ -278,7 +280,7 @@ class _Builder:
     def _strategy(self, task: Any) -> Strategy:
         section, own_steps = self.pipeline.distributed, steps_itself(task)
         if self.ranks.world > 1 and own_steps and section.strategy == "fsdp":
-            said = "a task that steps its optimizers itself cannot train a model of which each process has its share"
+            said = "a task that steps its optimizers itself cannot train what is shared out among processes"
             raise UserError(Problem(said, self.places.of("distributed.strategy"), 'strategy = "ddp" can'))
         return Strategy(section, self.ranks, own_steps=own_steps)
 

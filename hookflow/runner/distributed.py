@@ -131,15 +131,18 @@ class Strategy:
         self._models: list[nn.Module] = []
         self._buffers: list[tuple[nn.Module, str]] = []
 
-    def spread(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device) -> None:
+    def spread(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Place) -> None:
         """Let every rank have the weights of rank 0, and each model (a part of the network) what it keeps of them.
 
-        That is before there are optimizers: with "fsdp" the parameters are others afterwards.
+        That is before there are optimizers: with "fsdp" the parameters are others afterwards. Raises UserError when
+        they lie in memory as that cannot share them out.
         """
         if not self.several:
             return
+        if self._section.strategy == "fsdp":
+            _check_layout(network, place)
         for tensor in (*network.parameters(), *network.buffers()):
-            dist.broadcast(tensor.detach(), src=0)
+            _reduced([tensor.detach()], lambda flat: dist.broadcast(flat, src=0))
         self._models = [model for model in models if any(p.requires_grad for p in model.parameters())]
         self._buffers = list(_kept_buffers(network))
         if self._section.strategy == "fsdp":
@@ -223,6 +226,14 @@ class Strategy:
             with torch.no_grad():
                 found = (module._buffers[name] for module, name in self._buffers)
                 _reduced([buffer for buffer in found if buffer is not None], lambda flat: dist.broadcast(flat, src=0))
+
+
+def _check_layout(network: nn.Module, place: Place) -> None:
+    for name, parameter in network.named_parameters():
+        if not parameter.is_contiguous():
+            said = f'"fsdp" cannot share out "{name}", which has its channels last in memory'
+            hint = 'leave run.channels_last, and such a layout in the model, or take strategy = "ddp"'
+            raise UserError(Problem(said, place("distributed.strategy"), hint))
 
 
 def _kept_buffers(network: nn.Module) -> Iterator[tuple[nn.Module, str]]:

@@ -87,6 +87,15 @@ def sums(run: Any) -> None:
     run.sum(1.0)
 
 
+class Across(Plain):
+    """Has weights that lie in memory in another order than their dimensions'."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = self.body[0].weight
+        weight.data = weight.data.t().contiguous().t()
+
+
 class Unused(Plain):
     """Has a layer that is to be trained, and is not used."""
 

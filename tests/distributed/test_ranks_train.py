@@ -18,7 +18,7 @@ from hookflow.runner.launch import prepare
 from tests.conftest import records
 from tests.distributed.clouds import Plain
 from tests.distributed.several import carry_out, printed
-from tests.runner.same import curve, final_state
+from tests.runner.same import assert_same, curve, final_state
 
 HERE = Path(__file__).parent
 FSDP = 'distributed.strategy="fsdp"'
@@ -108,6 +108,22 @@ def test_a_checkpoint_of_shares_is_read_by_plain_pytorch(new_clouds: NewClouds) 
     assert (record["model"], record["params"]) == ("Plain", sum(p.numel() for p in model.parameters()))
 
 
+def test_shares_are_resumed_to_the_bit(new_clouds: NewClouds, tmp_path: Path) -> None:
+    """In the middle of an epoch, with batch norm, dropout, and gradients that are looked at before each step."""
+    stops = 'hooks.stops={use="./clouds.py:Stops", args={at=4, mark="%s"}}'
+    often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]', "data.train.args.examples=44"
+    overrides = (*often, FSDP, UNITS, 'model.use="./clouds.py:Normed"', 'run.on_nan="skip"')
+    (tmp_path / "was").touch()
+    left_alone, stopped = (new_clouds(*overrides, stops % (tmp_path / mark)) for mark in ("was", "mark"))
+    assert carry_out(left_alone, 2) == carry_out(stopped, 2) == [0, 0], printed(stopped, 0)
+    assert records(stopped, "end")[0]["it"] == 4
+    assert carry_out(stopped, 2, resume=True) == [0, 0], printed(stopped, 0)
+    assert curve(stopped) == curve(left_alone)
+    states = [final_state(run_dir) for run_dir in (left_alone, stopped)]
+    for part in ("model", "model_ema", "optimizer", "random", "ranks"):
+        assert_same(states[0][part], states[1][part], part)
+
+
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_ranks_do_not_drift_apart(new_clouds: NewClouds, strategy: str) -> None:
     """Whatever each draws, and whatever a model keeps beside its parameters."""
@@ -144,7 +160,7 @@ def test_a_task_that_steps_itself_trains_alike(new_clouds: NewClouds, train_here
     assert second == pytest.approx(first, rel=1e-4, abs=1e-5)
     refused = new_clouds(*overrides, FSDP)
     assert carry_out(refused, 2) == [2, 2]
-    assert "a task that steps its optimizers itself cannot train a model of which" in str(ending(refused))
+    assert "a task that steps its optimizers itself cannot train what is shared out" in str(ending(refused))
 
 
 def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> None:
@@ -168,6 +184,7 @@ def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> Non
         ),
         (['distributed.backend="nccl"'], "carries what GPUs hold, and this run computes on cpu"),
         ([FSDP, 'distributed.units=["bodi"]'], 'no module of the network matches "bodi"'),
+        ([FSDP, 'model.use="./clouds.py:Across"'], 'cannot share out "body.0.weight", which has its channels last'),
         (["data.val.loader.batch_size=1"], "batches of 1 cannot be shared out among 2 processes"),
         (['data.train={use="../loaders.py:a_list"}'], "whose batches nobody shares out among 2 processes"),
         (['data.train={use="./clouds.py:uneven"}'], "unlike numbers of batches in an epoch: 3, 4"),
@@ -176,7 +193,7 @@ def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> Non
             "the task does not call the network Plain itself",
         ),
     ],
-    ids=["a sum on rank 0 alone", "nccl", "units", "batch size", "batches", "uneven", "past the network"],
+    ids=["a sum on rank 0 alone", "nccl", "units", "channels", "batch size", "batches", "uneven", "past the network"],
 )
 def test_what_cannot_be_is_told(new_clouds: NewClouds, overrides: list[str], said: str) -> None:
     run_dir = new_clouds(*overrides)
