@@ -1,4 +1,4 @@
-"""Networks compiled by `torch.compile`, in place, and hooks in them that were added too late for it."""
+"""Networks compiled by `torch.compile`, in place, and hooks that come into them afterwards."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 from hookflow.errors import Problem, UserError, Where
 
 HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-"""Where a module keeps its hooks, which `torch.compile` looks at once: when it first meets the module."""
+"""Where a module keeps its hooks."""
 
 WITHOUT = "take run.compile out"
 COMPILERS = {"c": ("C", "CC", ("gcc", "clang")), "c++": ("C++", "CXX", ("g++", "clang++"))}
@@ -34,8 +34,9 @@ def check_compiler(device: torch.device, where: Where) -> None:
 class Compiled:
     """The networks of a run, compiled. Their parameters keep their names.
 
-    Module hooks that are there at the first call are compiled along; `look` tells of those that have come since, which
-    never fire, and of a `forward` that has been replaced, which is not called.
+    Module hooks that are there at the first call are compiled along. `look` tells of those that have come since, and of
+    a `forward` that has been replaced: each of them makes PyTorch compile anew. (It would never call them, had it put
+    the network into a wrapper; the versions before 2.13 have not been looked at.)
     """
 
     def __init__(self, models: Mapping[str, nn.Module], mode: bool | str, say: Callable[..., None]) -> None:
@@ -56,8 +57,8 @@ class Compiled:
             self._told = True
             self._say(
                 f"a hook or a forward was put into {', '.join(changed[:3])}{', …' if len(changed) > 3 else ''} after "
-                "the network was compiled: it is never called. Register it as a hook of the pipeline (at forward_pre, "
-                f"forward, …), or by before_train; or {WITHOUT}",
+                "the network was compiled, which compiles it anew. Register it as a hook of the pipeline (at "
+                f"forward_pre, forward, …) or by before_train, so that it is compiled once; or {WITHOUT}",
                 "warn",
             )
 
@@ -69,7 +70,7 @@ class Compiled:
 
 
 def _changeable(module: nn.Module) -> tuple[Any, ...]:
-    """Return what must not change in a module once it is compiled."""
+    """Return what makes PyTorch compile a module anew when it changes."""
     return (*(tuple(getattr(module, kind)) for kind in HOOKS), module.__dict__.get("forward"))
 
 
