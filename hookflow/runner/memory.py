@@ -46,10 +46,9 @@ def advice(pipeline: Pipeline, error: BaseException) -> str:
     cuda = isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     less = []
     if (size := batch_size(pipeline)) and size > 1:
-        less.append(
-            f"batch_size = {-(-size // 2)} (now {size}) with run.accumulate = {run.accumulate * 2} (now "
-            f"{run.accumulate}), which computes the same but for batch norm"
-        )
+        twice = f" with run.accumulate = {run.accumulate * 2} (now {run.accumulate}), which computes the same but for"
+        group = f"{twice} batch norm" if len(pipeline.optimizers) == 1 else ""  # several, a task may step itself
+        less.append(f"batch_size = {-(-size // 2)} (now {size}){group}")
     if cuda and run.precision in ("fp32", "tf32"):
         less.append(f'run.precision = "bf16" (now "{run.precision}"), which halves most of the activations')
     if pipeline.data.train.loader is not None and pipeline.data.train.loader.on_device:

@@ -10,7 +10,7 @@ import torch
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.load import parse
 from hookflow.runner.memory import advice
-from tests.conftest import TOY, NewRun, records
+from tests.conftest import TESTS, TOY, NewRun, records
 
 Train = Callable[..., int]
 
@@ -56,3 +56,9 @@ def test_a_data_set_on_the_device_and_float32_are_spoken_of() -> None:
 def test_one_that_says_no_batch_size_is_told_the_rest() -> None:
     said = advice(parse(TOY.read_text(), TOY).pipeline, MemoryError())
     assert "batch_size" not in said and "torch.utils.checkpoint" in said
+
+
+def test_where_the_task_may_step_itself_nothing_is_said_of_accumulation() -> None:
+    gan = TESTS / "gan.toml"
+    said = advice(parse(gan.read_text(), gan, ("data.train.args.batch_size=8",)).pipeline, MemoryError())
+    assert "batch_size = 4 (now 8); " in said and "accumulate" not in said
