@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -66,7 +66,7 @@ def batch_size(pipeline: Pipeline) -> int | None:
     data = pipeline.data.train
     if data.loader is not None:
         return data.loader.batch_size
-    size = data.args.get("batch_size") if isinstance(data.args, Mapping) else None
+    size = data.args.get("batch_size")
     return size if isinstance(size, int) else None
 
 
