@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from hookflow.runner.checkpoint import CheckpointStore, read
-from hookflow.runner.saving import HostCopy, begin
+from hookflow.runner.saving import HostCopy, Saving, begin
 
 ROUNDS = 7
 WIDTH, LAYERS = 1024, 10
@@ -114,7 +114,7 @@ def saves(folder: Path) -> dict[str, list[float]]:
     def beside(copy: HostCopy) -> None:
         nonlocal saving
         copied = copy.of(whole)
-        saving = begin(lambda: store.save(copied, ["last"], {"it": 1}), copied, ["last"], {"it": 1}, 0.0)
+        saving = begin(Saving(copied, ["last"], {"it": 1}, 0.0), lambda: store.save(copied, ["last"], {"it": 1}))
 
     copy.of(whole)
     for _ in range(ROUNDS):
