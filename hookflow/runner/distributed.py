@@ -105,6 +105,24 @@ def unmatched_units(section: DistributedSection, network: nn.Module, place: Plac
             yield Problem(f'no module of the network matches "{glob}"', place(f"distributed.units.{k}"), hint)
 
 
+def units_of(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
+    """Return the modules that the globs mean, the outer ones first.
+
+    What lies within a module that a glob means is not meant by the same glob: "layers.*" are the layers. Nor are
+    lists of modules, which are not called, and modules without parameters.
+    """
+    meant: dict[str, set[str]] = {glob: set() for glob in globs}
+    units = []
+    for name, module in network.named_modules():
+        called = type(module).forward is not nn.Module.forward and any(True for _ in module.parameters())
+        for glob in globs:
+            within = any(name.startswith(f"{outer}.") for outer in meant[glob])
+            if name and called and not within and fnmatchcase(name, glob):
+                meant[glob].add(name)
+                units += [module] if module not in units else []
+    return units
+
+
 def class_of(model: nn.Module) -> str:
     """Return the name of a model's class, as it was before a strategy put its own in front."""
     return next(kind.__name__ for kind in type(model).__mro__ if not any(map(_of_strategy, kind.__mro__)))
@@ -158,11 +176,7 @@ class Strategy:
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh(device.type, (dist.get_world_size(),))
-        units = [
-            module
-            for name, module in network.named_modules()
-            if name and any(fnmatchcase(name, glob) for glob in self._section.units) and module not in self._models
-        ]
+        units = [module for module in units_of(network, self._section.units) if module not in self._models]
         for module in [*reversed(units), *self._models]:  # what lies within another one goes first
             fully_shard(module, mesh=mesh)
 

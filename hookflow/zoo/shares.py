@@ -18,6 +18,8 @@ class Shares:
     """
 
     def __init__(self, examples: int, batch_size: int, *, drop_last: bool, rank: int = 0, world: int = 1) -> None:
+        if batch_size < world:
+            raise ValueError(f"batches of {batch_size} cannot be shared out among {world} processes")
         self.examples = examples
         self.batch_size = batch_size
         self.drop_last = drop_last

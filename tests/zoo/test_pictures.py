@@ -11,7 +11,7 @@ from hookflow.zoo.pictures import MEAN, STD, Batch, Pictures
 CPU = torch.device("cpu")
 
 
-def make(examples=50, *, batch_size=16, training=True, augment=True, sizes=(), seed=3, side=8):
+def make(examples=50, *, batch_size=16, training=True, augment=True, sizes=(), seed=3, side=8, **ranks):
     rng = np.random.default_rng(0)
     pictures = rng.integers(0, 256, (examples, side, side, 3), dtype=np.uint8)
     classes = np.arange(examples, dtype=np.int64)  # a class of its own for each, to tell them apart
@@ -25,6 +25,7 @@ def make(examples=50, *, batch_size=16, training=True, augment=True, sizes=(), s
         sizes=sizes,
         seed=seed,
         device=CPU,
+        **ranks,
     )
 
 
@@ -68,6 +69,21 @@ def test_a_set_smaller_than_a_batch_is_one_batch():
     assert sorted(batch.classes.tolist()) == [0, 1, 2, 3, 4]
     assert source.info["batches"] == 1
     assert source.info["batch_size"] == 5
+
+
+def test_ranks_share_every_batch_augmented_as_it_would_be():
+    """Two of 50 are left over in validation, too few for three ranks: the batch before has them."""
+    for training, sizes in ((True, [16, 16, 16]), (False, [16, 16, 18])):
+        alone = make(training=training)
+        parts = [make(training=training, rank=rank, world=3) for rank in range(3)]
+        shares = [list(part.epoch(1)) for part in parts]
+        assert [len(share) for share in shares] == [len(sizes)] * 3
+        assert [[part.whole(index) for index in range(3)] for part in parts] == [sizes] * 3
+        whole = [torch.cat(all_of) for all_of in zip(*alone.epoch(1), strict=True)]
+        for rank, share in enumerate(shares):
+            begins = [sum(sizes[:k]) for k in range(3)]
+            expected = [Batch(*(of[b : b + n][rank::3] for of in whole)) for b, n in zip(begins, sizes, strict=True)]
+            assert same(share, expected)
 
 
 def test_an_epoch_shows_every_picture_once():

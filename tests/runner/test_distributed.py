@@ -1,0 +1,77 @@
+"""What is decided for several ranks, before there are any."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from hookflow.errors import UserError, Where
+from hookflow.pipeline.schema import DistributedSection
+from hookflow.runner.distributed import backend_of, device_of, units_of, unmatched_units
+from hookflow.runner.ranks import Ranks
+from hookflow.zoo.shares import Shares
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
+
+
+def here(key: str) -> Where:
+    return Where("p.toml", 1, 1) if key else Where("p.toml")
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say that there are two GPUs here."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+@pytest.mark.usefixtures("gpus")
+@pytest.mark.parametrize("wanted", ["auto", "cuda"])
+def test_each_rank_has_the_gpu_of_its_number_on_its_machine(wanted: str) -> None:
+    assert device_of(wanted, Ranks(3, 4, local=1), here) == GPU
+    with pytest.raises(UserError, match="there are 2 GPUs here, and this is process 3 on them"):
+        device_of(wanted, Ranks(2, 4, local=2), here)
+
+
+@pytest.mark.usefixtures("gpus")
+def test_one_gpu_is_not_for_several() -> None:
+    with pytest.raises(UserError, match='"cuda:1" is one GPU, and there are 2 processes'):
+        device_of("cuda:1", Ranks(0, 2), here)
+    assert device_of("cuda:1", Ranks(), here) == GPU
+    assert device_of("cpu", Ranks(1, 2, local=1), here) == CPU
+
+
+def test_without_gpus_ranks_compute_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_of("auto", Ranks(1, 2, local=1), here) == CPU
+    with pytest.raises(UserError, match="there is no such device here"):
+        device_of("cuda", Ranks(1, 2, local=1), here)
+
+
+def test_the_backend_fits_the_device() -> None:
+    asked = {said: DistributedSection(backend=said) for said in ("auto", "gloo", "nccl")}  # type: ignore[arg-type]
+    assert [backend_of(asked["auto"], device, here) for device in (CPU, GPU)] == ["gloo", "nccl"]
+    assert [backend_of(asked["gloo"], device, here) for device in (CPU, GPU)] == ["gloo", "gloo"]
+    assert backend_of(asked["nccl"], GPU, here) == "nccl"
+    with pytest.raises(UserError, match="this run computes on cpu"):
+        backend_of(asked["nccl"], CPU, here)
+
+
+def test_units_are_the_outermost_that_a_glob_matches() -> None:
+    def layer() -> nn.Module:
+        return nn.Sequential(nn.Linear(2, 2), nn.GELU())
+
+    network = nn.Sequential()
+    network.add_module("layers", nn.ModuleList([layer(), layer()]))
+    first, second = network.layers  # type: ignore[misc]
+    assert units_of(network, ["layers*"]) == units_of(network, ["layers.*"]) == [first, second]
+    assert units_of(network, ["layers.*", "*.0.?"]) == [first, first[0], second]
+    assert units_of(network, []) == []
+    (problem,) = unmatched_units(DistributedSection(strategy="fsdp", units=["layer.*"]), network, here)
+    assert 'no module of the network matches "layer.*"' in problem.message
+
+
+def test_a_share_has_an_example_of_every_batch() -> None:
+    with pytest.raises(ValueError, match="batches of 3 cannot be shared out among 4 processes"):
+        Shares(40, 3, drop_last=False, world=4)
