@@ -44,6 +44,7 @@ class Saver:
     def save(self) -> None:
         """Copy the state, and let another thread write it; what is on its way to the disk is waited for first."""
         run = self._run
+        run.update.settle()
         self.tell()
         began = time.perf_counter()
         before, run.stage = run.stage, "save"
