@@ -51,7 +51,7 @@ def _over_ranks(run: Run, numbers: dict[str, Any]) -> dict[str, Any]:
 
     def on_device(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            return value.detach().double().reshape(())
+            return value.detach().to(run.device, torch.float64, non_blocking=True).reshape(())
         return torch.full((), value, dtype=torch.float64, device=run.device)
 
     here = torch.stack([*map(on_device, numbers.values()), on_device(1.0)])

@@ -57,8 +57,10 @@ def assert_alike(one: RunDir, other: RunDir) -> None:
         pytest.param(2, [], id="ddp"),
         pytest.param(2, [FSDP, UNITS], id="fsdp"),
         pytest.param(4, ["run.max_epochs=1"], id="four"),
-        pytest.param(2, ["run.accumulate=4"], id="ddp, accumulated"),
-        pytest.param(2, ["run.accumulate=4", FSDP], id="fsdp, accumulated"),
+        pytest.param(2, ["run.accumulate=4", "data.train.loader.workers=1"], id="ddp, accumulated, by workers"),
+        pytest.param(
+            2, ["run.accumulate=4", "data.train.loader.on_device=true", FSDP], id="fsdp, accumulated, on device"
+        ),
     ],
 )
 def test_several_train_as_one(new_clouds: NewClouds, train_here: TrainHere, world: int, overrides: list[str]) -> None:

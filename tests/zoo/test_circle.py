@@ -55,7 +55,7 @@ def test_the_net_learns_it():
 
 
 def test_ranks_share_every_batch():
-    """Of 1024 points in batches of 100 the last 24 are left out; of three ranks one has more of each than the others."""
+    """Of 1024 points in batches of 100 the last 24 are left out; of three ranks one has more of each than others."""
     alone, *ranks = (
         circle(batch_size=100, seed=3, rank=rank, world=world) for rank, world in [(0, 1), (0, 3), (1, 3), (2, 3)]
     )
