@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import math
 import os
+import pickle
 import signal
 import socket
 import time
@@ -203,7 +203,7 @@ class MonitorApp(App[Outcome]):
             case "pause":
                 self._ask("resume" if self.state.stage == "paused" else "pause")
             case "freeze":
-                self._frozen = None if self._frozen else copy.deepcopy(self.state)
+                self._frozen = None if self._frozen else pickle.loads(pickle.dumps(self.state))  # quicker than a copy
             case "picture":
                 self._picture()
             case _ if self._player:

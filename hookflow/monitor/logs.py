@@ -93,10 +93,10 @@ class Logs:
                     self._waiting[rank].extend(tail.read())
                     if not tail.grew:
                         del more[rank]
-            heads = [(_stamp(records[0]), rank) for rank, records in self._waiting.items() if records]
+            heads = [rank for rank, records in self._waiting.items() if records]
             if not heads:
                 return
-            rank = min(heads)[1]
+            rank = heads[0] if len(heads) == 1 else min(heads, key=lambda rank: _stamp(self._waiting[rank][0]))
             yield rank, self._waiting[rank].popleft()
 
 

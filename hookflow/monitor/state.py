@@ -102,7 +102,8 @@ class RunState:
                 self.ranks.hear(rank, record, self.journal)
             else:
                 self._fold(record)
-                self.ranks.look(self.now, plan, self.journal)
+                if len(self.ranks.of) > 1:
+                    self.ranks.look(self.now, plan, self.journal)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             kind = f'record "{record.get("k")}"'
             self._warn(record, kind, "monitor", f"a {kind} cannot be read and is passed over: {error!r}")
