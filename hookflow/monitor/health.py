@@ -10,6 +10,7 @@ from typing import Literal
 from hookflow.events.now import NOWHERE
 from hookflow.events.rundir import Life
 from hookflow.graph.plan import Plan
+from hookflow.monitor.ranks import named
 from hookflow.monitor.state import RunState
 from hookflow.monitor.why import why
 from hookflow.monitor.words import span
@@ -90,13 +91,16 @@ def _where(state: RunState, plan: Plan | None, inside: Mapping[int, tuple[int, f
         return f", nothing from rank {number} for {span(silent[number])}"
     if plan is None or not inside:
         return ""
-    stuck = {
-        number: plan.bindings[binding]
-        for number, (binding, _) in inside.items()
-        if NOWHERE < binding < len(plan.bindings)
-    }
+    stuck: dict[int, list[int]] = {}
+    for number, (binding, _) in sorted(inside.items()):
+        if NOWHERE < binding < len(plan.bindings):
+            stuck.setdefault(binding, []).append(number)
     if not stuck:
         return ", not inside a hook"
-    number = max(stuck, key=lambda rank: inside[rank][1])
-    named = f"rank {number} " if state.ranks.world > 1 else ""
-    return f", {named}inside {stuck[number].hook} @ {stuck[number].point}"
+    fewest = min(map(len, stuck.values()))  # most ranks are where they wait for the others
+    told = [
+        f", {f'{named(ranks)} ' * (state.ranks.world > 1)}inside {plan.bindings[at].hook} @ {plan.bindings[at].point}"
+        for at, ranks in stuck.items()
+        if len(ranks) == fewest
+    ]
+    return "".join(told)
