@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import sys
@@ -10,11 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hookflow.errors import Problem, UserError, Where
-from hookflow.events.rundir import RunDir, all_runs
+from hookflow.errors import Problem, UserError
+from hookflow.events.rundir import RunDir
 from hookflow.runner.last_word import append
 from hookflow.runner.launch import claim
-from hookflow.runner.launcher import identity, restarts, store
+from hookflow.runner.launcher import meet, restarts, store
 from hookflow.runner.ranks import Ranks, of_environment
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ MISTAKEN = 2
 
 def train_as_rank(
     find: Callable[[], RunDir],
-    root: Callable[[], Path],
     face: Face | None,
     *,
     resume: bool,
@@ -40,13 +40,14 @@ def train_as_rank(
     """Train in this process and return the exit code. Rank 0 alone shows anything, by `face`.
 
     Rank 0 takes the run directory that `find` makes or finds, and tells the others. When torchrun has started them
-    again, that is the one from before, below `root`, and the run goes on.
+    again, that is the one from before, which its store remembers, and the run goes on.
     """
-    ranks, (done, most), talk = of_environment(), restarts(), store(PATIENCE)
+    ranks, (done, most) = of_environment(), restarts()
+    talk = meet(ranks, PATIENCE)
     if ranks.first:
-        run_dir = _lead(talk, (lambda: _of_this_launch(root())) if done else find)
-    elif path := talk.get("run").decode():
-        run_dir = RunDir(Path(path))
+        run_dir, again = _lead(talk, find, restarted=done > 0)
+    elif told := json.loads(talk.get("run")):
+        run_dir, again = RunDir(Path(told[0])), told[1]
     else:
         return MISTAKEN
     if blind := _blind(talk, run_dir, ranks):
@@ -54,14 +55,14 @@ def train_as_rank(
             return MISTAKEN
         said = f"{run_dir.path} cannot be seen on {', '.join(sorted(blind))}"
         raise UserError(Problem(said, hint="runs over several machines need a folder that all of them share: run.dir"))
-    if ranks.first and done:
-        text = f"the launcher has started the ranks again ({done} of {most}): going on from the last checkpoint"
+    if ranks.first and again:
+        text = "the launcher has started the ranks again: going on from the last checkpoint"
         append(run_dir, "message", level="warn", source="hookflow", text=text)
     with _printing_to_the_run(run_dir, ranks, face):
         from hookflow.runner.process import train
 
         code = train(
-            run_dir, resume=resume or done > 0, allow_changed_hooks=allow_changed_hooks, restarts_left=most - done
+            run_dir, resume=resume or again, allow_changed_hooks=allow_changed_hooks, restarts_left=most - done
         )
     if code == MISTAKEN and ranks.first:
         from hookflow.cli.run import last_words
@@ -70,29 +71,28 @@ def train_as_rank(
     return code
 
 
-def _lead(talk: Store, find: Callable[[], RunDir]) -> RunDir:
-    """Return the run directory, claimed and signed, and tell the other ranks of it, or that there is none."""
+def _lead(talk: Store, find: Callable[[], RunDir], *, restarted: bool) -> tuple[RunDir, bool]:
+    """Return the run directory, claimed and signed, and whether it is one from before the ranks were started again.
+
+    The other ranks are told, or learn that there is none.
+    """
+    kept = store(PATIENCE)
     try:
-        run_dir = RunDir(find().path.resolve())  # every rank has the same path for it
+        if again := kept.check(["run"]):
+            run_dir = RunDir(Path(kept.get("run").decode()))
+        elif restarted:
+            said = "torchrun has started the ranks again, and its store has forgotten of which run"
+            raise UserError(Problem(said, hint="go on with it by: hookflow run --resume RUN"))
+        else:
+            run_dir = RunDir(find().path.resolve())  # every rank has the same path for it
         claim(run_dir)
         run_dir.sign_process()
-        run_dir.sign(launch=identity())
     except BaseException:
-        talk.set("run", "")
+        talk.set("run", json.dumps(None))
         raise
-    talk.set("run", str(run_dir.path))
-    return run_dir
-
-
-def _of_this_launch(root: Path) -> RunDir:
-    """Return the newest run below `root` that this launcher has begun. Raises UserError when there is none."""
-    given, parent = identity()
-    for run_dir in all_runs(root):
-        launch = run_dir.describe().get("launch", ["", ""])
-        if launch[1] == parent or (given and launch[0] == given):
-            return run_dir
-    said = f"torchrun has started the ranks again, and no run in {root} is the one from before"
-    raise UserError(Problem(said, Where("RUN"), "go on with it by: hookflow run --resume RUN"))
+    kept.set("run", str(run_dir.path))
+    talk.set("run", json.dumps([str(run_dir.path), again]))
+    return run_dir, again
 
 
 def _blind(talk: Store, run_dir: RunDir, ranks: Ranks) -> set[str]:

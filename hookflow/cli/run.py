@@ -151,11 +151,8 @@ def _as_rank(
         _refuse("torchrun has started this process", wrong)
         return _resumed(target, changes, allow_changed_hooks) if resume else _new(target, changes)
 
-    def root() -> Path:
-        return _place(target, changes)[1]
-
     face: Literal["plain", "json"] | None = None if ui is UI.none else "json" if ui is UI.json else "plain"
-    return train_as_rank(find, root, face, resume=resume, allow_changed_hooks=allow_changed_hooks)
+    return train_as_rank(find, face, resume=resume, allow_changed_hooks=allow_changed_hooks)
 
 
 def _refuse(why: str, given: Mapping[str, object]) -> None:

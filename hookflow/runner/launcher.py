@@ -1,26 +1,26 @@
 """What torch.distributed's launcher tells the ranks that it starts, and the store by which they talk to one another.
 
-The store is there before they are a process group, and after that has broken. Imports torch only for the store.
+The store is there before they are a process group, and after that has broken; and it may outlive them, when they are
+started again. Imports torch only for the store.
 """
 
 from __future__ import annotations
 
 import os
-import socket
+import secrets
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
-
-import psutil
 
 from hookflow.runner.ranks import Ranks
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
-
 PERIOD = 0.05
 """Seconds between looks whether the others are there."""
+
+_met: Store | None = None
 
 
 def started_by_torchrun() -> bool:
@@ -29,20 +29,13 @@ def started_by_torchrun() -> bool:
 
 
 def restarts() -> tuple[int, int]:
-    """Return how often the launcher has started these ranks again, and how often it may in all."""
+    """Return how often the launcher on this machine has started its ranks again, and how often it may in all."""
     done, most = (os.environ.get(f"TORCHELASTIC_{name}", "0") for name in ("RESTART_COUNT", "MAX_RESTARTS"))
     return int(done), int(most)
 
 
-def identity() -> tuple[str, str]:
-    """Return the id that the user has given to this launch ("" for none), and the process that is behind it here."""
-    given = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    parent = psutil.Process(os.getppid())
-    return "" if given == "none" else given, f"{socket.gethostname()} {parent.pid} {parent.create_time():.0f}"
-
-
 def store(seconds: float) -> Store:
-    """Return the store at `MASTER_ADDR` and `MASTER_PORT`, with what these ranks tell since they were last started.
+    """Return the store at `MASTER_ADDR` and `MASTER_PORT`, with what ranks of earlier starts may have left in it.
 
     Whoever waits for a key in it does so for at most `seconds`. Raises RuntimeError when it cannot be reached.
     """
@@ -50,23 +43,49 @@ def store(seconds: float) -> Store:
     from torch.distributed.rendezvous import rendezvous
 
     found, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
-    done, _ = restarts()
-    return PrefixStore(f"hookflow/{done}", found)
+    return PrefixStore("hookflow", found)
+
+
+def met() -> Store | None:
+    """Return what `meet` has returned; None where these ranks have not met."""
+    return _met
 
 
 def meet(ranks: Ranks, seconds: float) -> Store:
-    """Return the store once all ranks are there. Raises RuntimeError when they are not, after so many seconds.
+    """Return a part of the store that is these ranks' own, once all of them are there.
 
-    The library would wait without looking at signals: a rank that fails before it is there would leave the others
-    deaf to the launcher.
+    Rank 0 answers each by a word that this one has just made up, since another machine's launcher does not count this
+    one's restarts. Raises RuntimeError when they are not there after so many seconds. The library would wait without
+    looking at signals: a rank that fails before it is there would leave the others deaf to the launcher.
     """
-    found = store(seconds)
-    found.set(f"rank {ranks.rank}", "")
+    global _met
+    if _met is not None:
+        return _met
+    from torch._C._distributed_c10d import PrefixStore
+
+    found, me = store(seconds), secrets.token_hex(8)
+    name = me if ranks.first else ""
+    found.set(f"hello {ranks.rank}", me)
     expected = [f"rank {rank}" for rank in range(ranks.world)]
     until = time.monotonic() + seconds
-    while not found.check(expected):
+    while True:
+        if ranks.first:
+            _answer(found, me, ranks.world)
+        elif found.check([f"answer {me}"]):
+            name = found.get(f"answer {me}").decode()
+        if name:
+            ours = PrefixStore(name, found)
+            ours.set(f"rank {ranks.rank}", "")
+            if ours.check(expected):
+                _met = ours
+                return ours
         if time.monotonic() > until:
-            missing = ", ".join(name for name in expected if not found.check([name]))
-            raise RuntimeError(f"not all ranks are there after {seconds} seconds; still missing: {missing}")
+            raise RuntimeError(f"not all of the {ranks.world} ranks are there after {seconds} seconds")
         time.sleep(PERIOD)
-    return found
+
+
+def _answer(found: Store, name: str, world: int) -> None:
+    """Tell whoever has said hello, ranks of an earlier start among them, how the part of these ranks is named."""
+    for rank in range(1, world):
+        if found.check([f"hello {rank}"]):
+            found.set(f"answer {found.get(f'hello {rank}').decode()}", name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from threading import Thread
 
 import pytest
 import torch
@@ -113,6 +114,8 @@ def test_auto_needs_a_gpu(tmp_path: Path) -> None:
 def test_ranks_wait_for_each_other_without_being_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = torch.distributed.HashStore()
     monkeypatch.setattr(launcher, "store", lambda seconds: shared)
+    monkeypatch.setattr(launcher, "_met", None)
+    shared.set("hello 1", "of an earlier start")
 
     def interrupt(number: int, frame: object) -> None:
         raise InterruptedError
@@ -124,10 +127,22 @@ def test_ranks_wait_for_each_other_without_being_deaf(monkeypatch: pytest.Monkey
             launcher.meet(Ranks(0, 2, 0), 60)
     finally:
         signal.signal(signal.SIGALRM, before)
-    with pytest.raises(RuntimeError, match="still missing: rank 1"):
+    with pytest.raises(RuntimeError, match="not all of the 2 ranks are there"):
         launcher.meet(Ranks(0, 2, 0), 0)
-    shared.set("rank 1", "")
-    assert launcher.meet(Ranks(0, 2, 0), 60) is shared
+    assert launcher.met() is None
+
+
+def test_ranks_that_have_met_have_a_part_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = torch.distributed.HashStore()
+    monkeypatch.setattr(launcher, "store", lambda seconds: shared)
+    monkeypatch.setattr(launcher, "_met", None)
+    other = Thread(target=launcher.meet, args=(Ranks(1, 2, 1), 60))
+    other.start()
+    ours = launcher.meet(Ranks(0, 2, 0), 60)
+    other.join()
+    assert launcher.met() is not None
+    ours.set("some", "thing")
+    assert not shared.check(["some"])
 
 
 def test_a_rank_that_heeds_no_signal_is_killed_in_the_end(monkeypatch: pytest.MonkeyPatch, run_dir: RunDir) -> None:

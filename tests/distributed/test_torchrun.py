@@ -32,36 +32,25 @@ def only_run(folder: Path) -> RunDir:
     return RunDir(identity.parent)
 
 
-def test_ranks_that_torchrun_starts_again_go_on_in_the_run_of_before(tmp_path: Path) -> None:
-    kill = f"--set={dies('once', tmp_path / 'once', 14)}"
-    many = ("--standalone", "--nproc-per-node=2", "--max-restarts=1")
-    with torchrun(tmp_path, *many, "-m", "hookflow", "run", str(CLOUDS), "--set=run.max_epochs=5", kill) as launcher:
-        printed, errors = launcher.communicate(timeout=120)
-    assert launcher.returncode == 0, printed + errors
-    run_dir = only_run(tmp_path)
-    first, second = records(run_dir, "run")
-    assert (first["resumed_from"], second["resumed_from"] is not None) == (None, True)
-    assert [end["exit"] for end in records(run_dir, "end")] == [0], "a restart is no end"
-    assert printed.count("status=finished") == 1, "the first rank alone shows anything"
-    assert "Traceback" not in printed + errors
-
-
-def test_two_machines_see_one_run_directory(tmp_path: Path) -> None:
-    meeting = (
-        f"--rdzv-endpoint=localhost:{free_port()}",
-        "--rdzv-backend=c10d",
-        "--rdzv-id=two",
-        "--local-addr=localhost",
-    )
-    command = ("--nnodes=2", "--nproc-per-node=1", *meeting, "-m", "hookflow", "run", str(CLOUDS), "--ui=json")
+def test_the_ranks_of_two_machines_share_a_run_and_go_on_in_it_when_they_are_started_again(tmp_path: Path) -> None:
+    meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-id=two")
+    machines = ("--nnodes=2", "--nproc-per-node=1", "--local-addr=localhost", "--max-restarts=1", *meeting)
+    options = ("--ui=json", "--set=run.max_epochs=5", f"--set={dies('once', tmp_path / 'once', 14)}")
+    command = (*machines, "-m", "hookflow", "run", str(CLOUDS), *options)
     with torchrun(tmp_path, *command) as one, torchrun(tmp_path, *command) as other:
         printed = [machine.communicate(timeout=120) for machine in (one, other)]
     assert [one.returncode, other.returncode] == [0, 0], printed
-    first, second = sorted((said for said, _ in printed), key=len)
-    assert not first, "the second rank shows nothing"
     run_dir = only_run(tmp_path)
-    assert [record["exit"] for record in map(json.loads, second.splitlines()) if record["k"] == "end"] == [0]
-    assert {records(run_dir, "run", rank)[0]["rank"] for rank in (0, 1)} == {0, 1}
+    for rank in (0, 1):
+        first, second = records(run_dir, "run", rank)
+        assert first["rank"] == second["rank"] == rank
+        assert first["resumed_from"] is None
+        assert second["resumed_from"] is not None
+    assert [end["exit"] for end in records(run_dir, "end")] == [0], "a restart is no end"
+    shown = [json.loads(line) for said, _ in printed for line in said.splitlines()]
+    assert {record["rank"] for record in shown if record["k"] == "run"} == {0}, "the first rank alone shows anything"
+    assert len([record for record in shown if record["k"] == "end"]) == 1
+    assert not any("Traceback" in errors for _, errors in printed)
 
 
 def test_a_mistake_is_told_by_one_rank(tmp_path: Path) -> None:
@@ -90,15 +79,9 @@ def test_a_machine_that_does_not_see_the_run_directory_is_named(
     assert found == [{"far"}, {"far"}]
 
 
-def test_a_restarted_rank_finds_the_run_of_its_own_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = [RunDir(tmp_path / "clouds" / f"20260101-00000{k}-aaaa") for k in range(4)]
-    launches = [["", "here 7 100"], ["mine", "there 9 100"], ["", "here 8 100"], ["theirs", "there 1 1"]]
-    for run_dir, launch in zip(runs, launches, strict=True):
-        run_dir.path.mkdir(parents=True)
-        run_dir.sign(launch=launch)
-    for identity, wanted in ((("", "here 7 100"), 0), (("mine", "elsewhere 3 3"), 1), (("", "here 8 100"), 2)):
-        monkeypatch.setattr(ranked, "identity", lambda identity=identity: identity)
-        assert ranked._of_this_launch(tmp_path) == runs[wanted]
-    monkeypatch.setattr(ranked, "identity", lambda: ("", "here 7 101"))
-    with pytest.raises(ranked.UserError, match=r"no run in .* is the one from before"):
-        ranked._of_this_launch(tmp_path)
+def test_ranks_started_again_without_their_store_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranked, "store", lambda seconds: HashStore())
+    talk = HashStore()
+    with pytest.raises(ranked.UserError, match="its store has forgotten of which run"):
+        ranked._lead(talk, lambda: RunDir.create(tmp_path, "clouds"), restarted=True)
+    assert json.loads(talk.get("run")) is None, "the others do not wait"
