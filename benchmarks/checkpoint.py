@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookflow.runner.checkpoint import CheckpointStore, read
-from hookflow.runner.saving import HostCopy, Saving, begin
+from hookflow.runner.checkpoints.saving import HostCopy, Saving, begin
+from hookflow.runner.checkpoints.store import CheckpointStore, read
 
 ROUNDS = 7
 WIDTH, LAYERS = 1024, 10

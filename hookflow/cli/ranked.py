@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
-from hookflow.runner.last_word import append
+from hookflow.runner.distributed.last_word import append
+from hookflow.runner.distributed.launcher import meet, restarts, store
+from hookflow.runner.distributed.ranks import Ranks, of_environment
 from hookflow.runner.launch import claim
-from hookflow.runner.launcher import meet, restarts, store
-from hookflow.runner.ranks import Ranks, of_environment
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store

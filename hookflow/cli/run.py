@@ -105,7 +105,7 @@ def run(
         shuffle=shuffle,
     )
     given = {"--detach": detach, "--in-process": in_process, "--nproc": nproc, "--max-restarts": max_restarts}
-    from hookflow.runner.launcher import started_by_torchrun
+    from hookflow.runner.distributed.launcher import started_by_torchrun
 
     if started_by_torchrun():
         wrong = given | {"--ui=tui": ui is UI.tui}
@@ -234,8 +234,8 @@ def _place(target: str | None, changes: Changes) -> tuple[str | None, Path]:
 
 def _refuse_changed_hooks(run_dir: RunDir, loaded: Loaded, plan: Plan) -> None:
     """Raise UserError when the newest checkpoint knows other hooks, before the run is written down as changed."""
-    from hookflow.runner.changes import changed_hooks
-    from hookflow.runner.manifest import damage, standing
+    from hookflow.runner.checkpoints.changes import changed_hooks
+    from hookflow.runner.checkpoints.manifest import damage, standing
 
     whole = (path for path in standing(run_dir.checkpoints) if not damage(path, thorough=False))
     newest = next(whole, None)

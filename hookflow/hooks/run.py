@@ -40,7 +40,7 @@ class Run(Protocol):
     data: Mapping[str, Any]
     """The data sources by split: "train", and "val" and "test" where the pipeline has them.
 
-    `hookflow.runner.source.Source` says what each can do.
+    `hookflow.runner.loading.source.Source` says what each can do.
     """
     metrics: Mapping[str, float]
     """What the latest validation or test found."""

@@ -16,19 +16,19 @@ from hookflow.events.records import VERSION
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
-from hookflow.runner.agreement import agreement_of
 from hookflow.runner.build import Parts, build
-from hookflow.runner.changes import changed_hooks
-from hookflow.runner.checkpoint import CheckpointStore
+from hookflow.runner.checkpoints.changes import changed_hooks
+from hookflow.runner.checkpoints.store import CheckpointStore
 from hookflow.runner.control import Control, Stop
-from hookflow.runner.device import describe
-from hookflow.runner.distributed import class_of, joined
-from hookflow.runner.memory import told_if_full
-from hookflow.runner.ranks import Ranks
+from hookflow.runner.distributed.agreement import agreement_of
+from hookflow.runner.distributed.ranks import Ranks
+from hookflow.runner.distributed.strategy import class_of, joined
+from hookflow.runner.loading.source import close
+from hookflow.runner.numerics.device import describe
+from hookflow.runner.numerics.memory import told_if_full
+from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.runner import Runner
-from hookflow.runner.settings import torch_settings
-from hookflow.runner.source import close
 
 
 def carry_out(
@@ -47,21 +47,19 @@ def carry_out(
     plan = Plan.from_json(json.loads(texts[run_dir.plan.name]))
     loaded = _load(run_dir)
     store = CheckpointStore(run_dir.checkpoints, texts)
-    if ranks.first:
-        store.clear_leftovers()
-    checkpoint = _to_resume(store, say) if resume else None
-    if checkpoint is not None:
-        changes = changed_hooks(checkpoint, loaded.pipeline, plan)
-        if changes and not allow_changed_hooks:
-            raise UserError(changes)
-        for change in changes:
-            say(change.message, "warn")
-        if ranks.first:
-            store.rewind(checkpoint)
     with told_if_full(loaded.pipeline), torch_settings(loaded.pipeline.run, say), joined(loaded, ranks):
+        agreement = agreement_of(ranks, loaded.pipeline.distributed.timeout)
+        checkpoint = agreement.first(_begin(store, say, resume) if ranks.first else None)
+        if checkpoint is not None:
+            changes = changed_hooks(checkpoint, loaded.pipeline, plan)
+            if changes and not allow_changed_hooks:
+                raise UserError(changes)
+            for change in changes:
+                say(change.message, "warn")
+            if ranks.first:
+                store.rewind(checkpoint)
         parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks)
         _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
-        agreement = agreement_of(ranks, loaded.pipeline.distributed.timeout)
         runner = Runner(parts, plan, run_dir, store, recorder, control, agreement)
         try:
             stop = runner.run(checkpoint, test=loaded.pipeline.run.test)
@@ -71,7 +69,11 @@ def carry_out(
     return stop or Stop("every iteration is done", "finished", 0, save=False)
 
 
-def _to_resume(store: CheckpointStore, say: Callable[..., None]) -> Path | None:
+def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Path | None:
+    """Clear away what a killed process has left, and return the checkpoint to resume from, if that is wanted."""
+    store.clear_leftovers()
+    if not resume:
+        return None
     checkpoint, passed_over = store.newest_good()
     for line in passed_over:
         say(line, "warn")

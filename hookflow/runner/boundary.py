@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hookflow.runner.agreement import END_EPOCH, OBEY, SAVE, STOP, TELL, Agreement
 from hookflow.runner.control import Control, Stop
+from hookflow.runner.distributed.agreement import END_EPOCH, OBEY, SAVE, STOP, TELL, Agreement
 
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner

@@ -15,12 +15,12 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.build import build
-from hookflow.runner.checkpoint import CheckpointStore
+from hookflow.runner.checkpoints.store import CheckpointStore
 from hookflow.runner.control import Control
+from hookflow.runner.loading.source import close
+from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.runner import Runner
-from hookflow.runner.settings import torch_settings
-from hookflow.runner.source import close
 
 Say = Callable[[str, str], None]
 """Takes a line for people, and how grave it is: "info", "warn" or "error"."""

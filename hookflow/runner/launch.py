@@ -51,7 +51,7 @@ def start(run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts
     command = [sys.executable, "-m", "hookflow.runner", str(run_dir.path), *options]
     if nproc is not None:
         several = (f"--nproc={nproc}", f"--max-restarts={max_restarts}")
-        command = [sys.executable, "-m", "hookflow.runner.agent", str(run_dir.path), *several, *options]
+        command = [sys.executable, "-m", "hookflow.runner.distributed.agent", str(run_dir.path), *several, *options]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which a child process inherits
     try:
         with run_dir.output.open("ab") as output:

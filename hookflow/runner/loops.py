@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from hookflow.errors import Problem, UserError
+from hookflow.runner.checkpoints.state import capture
 from hookflow.runner.contract import (
     as_number,
     batch_size_of,
@@ -18,8 +19,7 @@ from hookflow.runner.contract import (
     evaluation_of,
     single_numbers,
 )
-from hookflow.runner.device import autocast
-from hookflow.runner.state import capture
+from hookflow.runner.numerics.device import autocast
 
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner

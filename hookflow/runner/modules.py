@@ -16,8 +16,8 @@ from torch.utils.hooks import RemovableHandle
 
 from hookflow.errors import Problem, Where, nearest
 from hookflow.graph.plan import Binding, Plan
-from hookflow.runner.compiling import hidden
 from hookflow.runner.dispatch import Due, Firing
+from hookflow.runner.numerics.compiling import hidden
 
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner

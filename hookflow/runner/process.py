@@ -14,11 +14,11 @@ from pathlib import Path
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.control import Control, Stop
+from hookflow.runner.distributed.orphan import end_with_parent
+from hookflow.runner.distributed.ranks import of_environment
+from hookflow.runner.distributed.verdict import is_loss, loss, verdict
 from hookflow.runner.launch import hold
-from hookflow.runner.orphan import end_with_parent
-from hookflow.runner.ranks import of_environment
 from hookflow.runner.recorder import Recorder
-from hookflow.runner.verdict import is_loss, loss, verdict
 
 
 def train(

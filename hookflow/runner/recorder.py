@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hookflow.events.log import Appender, Tail
 from hookflow.events.records import Stage
 from hookflow.events.rundir import RunDir
+from hookflow.runner.distributed.ranks import ALONE, Ranks
+from hookflow.runner.distributed.verdict import is_loss
 from hookflow.runner.meter import Cell, Meter
-from hookflow.runner.ranks import ALONE, Ranks
-from hookflow.runner.verdict import is_loss
 
 if TYPE_CHECKING:
     import torch

@@ -16,22 +16,22 @@ from hookflow.events.records import Stage
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Plan
 from hookflow.runner import loops
-from hookflow.runner.agreement import ALONE, Agreement
 from hookflow.runner.boundary import Boundary
 from hookflow.runner.build import Parts
-from hookflow.runner.checkpoint import NOTHING, CheckpointStore, read
-from hookflow.runner.compiling import Compiled
+from hookflow.runner.checkpoints.saver import Saver
+from hookflow.runner.checkpoints.state import restore
+from hookflow.runner.checkpoints.store import NOTHING, CheckpointStore, read
 from hookflow.runner.contract import Named, scalar, steps_itself
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.course import Course
 from hookflow.runner.dispatch import Dispatcher, Firing
-from hookflow.runner.memory import is_full, let_go
+from hookflow.runner.distributed.agreement import ALONE, Agreement
 from hookflow.runner.meter import Meter
 from hookflow.runner.modules import attach, once_an_iteration
+from hookflow.runner.numerics.compiling import Compiled
+from hookflow.runner.numerics.memory import is_full, let_go
 from hookflow.runner.recorder import Recorder
-from hookflow.runner.saver import Saver
 from hookflow.runner.scalars import Scalars
-from hookflow.runner.state import restore
 from hookflow.runner.triggers import make_triggers
 from hookflow.runner.update import Update
 

@@ -25,7 +25,7 @@ from hookflow.errors import nearest
 from hookflow.graph.plan import Binding, Plan
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
 from hookflow.runner.contract import as_number, scalar
-from hookflow.runner.distributed import Strategy
+from hookflow.runner.distributed.strategy import Strategy
 
 
 class Progress(Protocol):

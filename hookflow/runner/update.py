@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hookflow.runner.course import BEFORE_THE_STEP
-from hookflow.runner.finite import FiniteSteps
-from hookflow.runner.losses import Losses, Place
+from hookflow.runner.numerics.finite import FiniteSteps
+from hookflow.runner.numerics.losses import Losses, Place
 
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner

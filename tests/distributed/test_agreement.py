@@ -11,8 +11,8 @@ import pytest
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from hookflow.runner.agreement import END_EPOCH, OBEY, SAVE, STOP, TELL, Agreement, agreement_of
-from hookflow.runner.ranks import Ranks
+from hookflow.runner.distributed.agreement import END_EPOCH, OBEY, SAVE, STOP, TELL, Agreement, agreement_of
+from hookflow.runner.distributed.ranks import Ranks
 
 BOUNDARIES = 8
 WORLD = 3

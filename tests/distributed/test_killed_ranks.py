@@ -9,9 +9,9 @@ import pytest
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.checkpoint import CheckpointStore
+from hookflow.runner.checkpoints.manifest import damage
+from hookflow.runner.checkpoints.store import CheckpointStore
 from hookflow.runner.launch import prepare
-from hookflow.runner.manifest import damage
 from tests.conftest import records
 from tests.distributed.several import carry_out
 from tests.runner.same import assert_same_end

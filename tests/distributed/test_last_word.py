@@ -13,12 +13,12 @@ import torch
 from hookflow.errors import UserError
 from hookflow.events.log import Appender, Tail
 from hookflow.events.rundir import RunDir
-from hookflow.runner import agent, launcher
 from hookflow.runner.control import Stop
-from hookflow.runner.last_word import end, why_ended
+from hookflow.runner.distributed import agent, launcher
+from hookflow.runner.distributed.last_word import end, why_ended
+from hookflow.runner.distributed.ranks import Ranks
+from hookflow.runner.distributed.verdict import is_loss, loss
 from hookflow.runner.launch import claim, hold
-from hookflow.runner.ranks import Ranks
-from hookflow.runner.verdict import is_loss, loss
 from tests.conftest import hookflow
 
 

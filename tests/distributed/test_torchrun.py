@@ -14,7 +14,7 @@ from torch.distributed import HashStore
 
 from hookflow.cli import ranked
 from hookflow.events.rundir import RunDir
-from hookflow.runner.ranks import Ranks
+from hookflow.runner.distributed.ranks import Ranks
 from tests.distributed.several import free_port
 from tests.distributed.test_launch import CLOUDS, dies, records
 

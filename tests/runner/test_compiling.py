@@ -12,9 +12,9 @@ from torch import nn
 
 from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
-from hookflow.runner import compiling
-from hookflow.runner.compiling import Compiled, check_compiler
 from hookflow.runner.launch import start
+from hookflow.runner.numerics import compiling
+from hookflow.runner.numerics.compiling import Compiled, check_compiler
 from tests.conftest import NewRun, records
 from tests.runner.same import final_state
 

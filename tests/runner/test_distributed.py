@@ -8,8 +8,8 @@ from torch import nn
 
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.runner.distributed import backend_of, device_of, units_of, unmatched_units
-from hookflow.runner.ranks import Ranks
+from hookflow.runner.distributed.ranks import Ranks
+from hookflow.runner.distributed.strategy import backend_of, device_of, units_of, unmatched_units
 from hookflow.zoo.shares import Shares
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)

@@ -13,9 +13,9 @@ import torch
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.checkpoint import CheckpointStore, read
-from hookflow.runner.finite import why_the_host_looks
-from hookflow.runner.losses import Losses, NonFiniteLossError, Place
+from hookflow.runner.checkpoints.store import CheckpointStore, read
+from hookflow.runner.numerics.finite import why_the_host_looks
+from hookflow.runner.numerics.losses import Losses, NonFiniteLossError, Place
 from tests.conftest import TESTS, TOY, NewRun, records
 from tests.runner.same import assert_same, assert_same_end, curve, final_state
 
@@ -175,7 +175,8 @@ def test_what_is_behind_a_checkpoint_is_certain(
     new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The device is so slow that nothing is known of a loss until somebody waits: a save does."""
-    from hookflow.runner import to_host, update
+    from hookflow.runner import update
+    from hookflow.runner.numerics import to_host
 
     send = to_host.ToHost.send
 

@@ -9,7 +9,7 @@ import torch
 
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.load import parse
-from hookflow.runner.memory import advice
+from hookflow.runner.numerics.memory import advice
 from tests.conftest import TESTS, TOY, NewRun, records
 
 Train = Callable[..., int]

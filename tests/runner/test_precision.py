@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.device import choose_precision
+from hookflow.runner.numerics.device import choose_precision
 from tests.conftest import TESTS, TOY, NewRun, records
 from tests.runner.same import assert_same_end, curve, final_state
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.runner.checkpoint import CheckpointStore
-from hookflow.runner.manifest import damage
+from hookflow.runner.checkpoints.manifest import damage
+from hookflow.runner.checkpoints.store import CheckpointStore
 from tests.conftest import NewRun, records
 from tests.processes import Training
 from tests.runner.same import assert_same_end

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoint import CheckpointStore
+from hookflow.runner.checkpoints.manifest import damage
+from hookflow.runner.checkpoints.store import CheckpointStore
 from hookflow.runner.launch import start
-from hookflow.runner.manifest import damage
 from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same_end

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from hookflow.runner.draw import Draw, seed_of
-from hookflow.runner.loader_parts import LoaderParts
-from hookflow.runner.transfer import moved
+from hookflow.runner.loading.draw import Draw, seed_of
+from hookflow.runner.loading.loader_parts import LoaderParts
+from hookflow.runner.loading.transfer import moved
 
 
 class Augment:

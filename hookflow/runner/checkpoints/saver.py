@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hookflow.runner.checkpoint import NOTHING, CheckpointStore, Saved
-from hookflow.runner.gather import whole
+from hookflow.runner.checkpoints.saving import GRACE, HostCopy, NotSavedError, Saving, begin
+from hookflow.runner.checkpoints.state import capture, check_storable
+from hookflow.runner.checkpoints.store import NOTHING, CheckpointStore, Saved
+from hookflow.runner.distributed.gather import whole
 from hookflow.runner.recorder import Recorder
-from hookflow.runner.saving import GRACE, HostCopy, NotSavedError, Saving, begin
-from hookflow.runner.state import capture, check_storable
 
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner

@@ -38,7 +38,16 @@ import torch
 
 from hookflow import __version__
 from hookflow.errors import Problem, UserError
-from hookflow.runner.manifest import EXCEPTION, MANIFEST, TRAINING, VERSION, damage, links, read_manifest, standing
+from hookflow.runner.checkpoints.manifest import (
+    EXCEPTION,
+    MANIFEST,
+    TRAINING,
+    VERSION,
+    damage,
+    links,
+    read_manifest,
+    standing,
+)
 
 NOTHING: Mapping[str, Any] = {}
 

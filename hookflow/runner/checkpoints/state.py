@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from hookflow.errors import Problem, UserError
-from hookflow.runner.gather import of_rank
-from hookflow.runner.sharded import load_model, load_optimizer
+from hookflow.runner.distributed.gather import of_rank
+from hookflow.runner.distributed.sharded import load_model, load_optimizer
 
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner

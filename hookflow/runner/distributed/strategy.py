@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.runner.device import choose_device
-from hookflow.runner.launcher import meet
-from hookflow.runner.ranks import Ranks
+from hookflow.runner.distributed.launcher import meet
+from hookflow.runner.distributed.ranks import Ranks
+from hookflow.runner.numerics.device import choose_device
 
 UNUSED = 'in hookflow: freeze the parameters that no loss reaches (requires_grad_(False)), or take strategy = "fsdp"'
 """What can be done about parameters without a gradient, of which PyTorch says what can be done elsewhere."""

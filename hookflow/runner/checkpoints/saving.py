@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from hookflow.runner.checkpoint import Saved
+from hookflow.runner.checkpoints.store import Saved
 
 GRACE = 5.0
 """Seconds that a run which ends at once waits for the write that it has called off."""

@@ -17,8 +17,8 @@ import torch
 
 from hookflow.hooks.shards import is_shared_out
 from hookflow.hooks.shards import whole as all_of
-from hookflow.runner.agreement import Agreement
-from hookflow.runner.ranks import Ranks
+from hookflow.runner.distributed.agreement import Agreement
+from hookflow.runner.distributed.ranks import Ranks
 
 OWN = ("random", "data", "gradients", "scalars")
 """The entries of a state of which each rank has one of its own."""

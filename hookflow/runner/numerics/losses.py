@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hookflow.runner.to_host import ToHost
+from hookflow.runner.numerics.to_host import ToHost
 
 
 class NonFiniteLossError(ArithmeticError):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.runner.draw import Draw, drawing, seed_of
+from hookflow.runner.loading.draw import Draw, drawing, seed_of
 from hookflow.zoo.shares import Shares
 
 

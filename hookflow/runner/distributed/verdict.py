@@ -10,9 +10,9 @@ import json
 import re
 import time
 
-from hookflow.runner import launcher
 from hookflow.runner.control import Stop
-from hookflow.runner.ranks import Ranks
+from hookflow.runner.distributed import launcher
+from hookflow.runner.distributed.ranks import Ranks
 
 KEY = "failed"
 

@@ -20,7 +20,7 @@ import psutil
 
 from hookflow.events.rundir import RunDir
 from hookflow.runner.control import SIGNALS, Stop
-from hookflow.runner.last_word import append, end, why_ended
+from hookflow.runner.distributed.last_word import append, end, why_ended
 
 PERIOD = 0.1
 """Seconds between looks at the signals that have come."""
@@ -78,7 +78,7 @@ class Agent:
 
     def _launch(self) -> Stop:
         """Launch the ranks until they end as they should, or no restart is left, and return how that was."""
-        from hookflow.runner.elastic import launch  # which imports torch
+        from hookflow.runner.distributed.elastic import launch  # which imports torch
 
         options = self._options
         for left in range(self._max_restarts, -1, -1):
@@ -107,7 +107,7 @@ class Agent:
 
 
 def main() -> None:
-    """`python -m hookflow.runner.agent RUN_DIR --nproc N …`: what `hookflow run --nproc N` starts."""
+    """`python -m hookflow.runner.distributed.agent RUN_DIR --nproc N …`: what `hookflow run --nproc N` starts."""
     parser = argparse.ArgumentParser()
     parser.add_argument("run_dir", type=lambda path: RunDir(Path(path)))
     parser.add_argument("--nproc", type=int, required=True)

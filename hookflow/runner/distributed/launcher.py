@@ -12,7 +12,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from hookflow.runner.ranks import Ranks
+from hookflow.runner.distributed.ranks import Ranks
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hookflow.graph.plan import Plan
-from hookflow.runner.to_host import ToHost
+from hookflow.runner.numerics.to_host import ToHost
 
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.distributed as dist
 
-from hookflow.runner.ranks import Ranks
+from hookflow.runner.distributed.ranks import Ranks
 
 STOP, END_EPOCH, SAVE, TELL, OBEY = (1 << bit for bit in range(5))
 """What may be wanted at a boundary; several are added up."""
