@@ -163,7 +163,7 @@ def test_the_dashboard_in_a_real_terminal(tmp_path: Path) -> None:
             terminal.wait_for("RUNNING")
             terminal.wait_for("SYNTHETIC")
             terminal.press("q")
-            terminal.wait_for("detach")
+            terminal.wait_for("the training goes on")  # the footer has "detach", too
             terminal.press("d")
             assert terminal.finish() == 0
             assert terminal.mode == terminal.cooked

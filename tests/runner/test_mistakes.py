@@ -105,7 +105,7 @@ def test_an_old_mistake_does_not_end_the_dashboard_of_a_new_attempt(mistaken: Pa
         terminal.wait_for("RUNNING")
         (run,) = all_runs(tmp_path / "runs")
         terminal.press("q")
-        terminal.wait_for("detach")
+        terminal.wait_for("the training goes on")  # the footer has "detach", too
         terminal.press("d")
         assert terminal.finish() == 0
     finally:

@@ -73,6 +73,7 @@ def test_a_linear_model_fails(sources):
     assert _accuracy(model, sources[1]) < 0.5
 
 
+@pytest.mark.long
 def test_a_small_net_succeeds(sources):
     training, validation = sources
     torch.manual_seed(0)
