@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from typing import Any
+
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import DistributedSection
+from hookflow.runner.distributed.agreement import Agreement
+from hookflow.runner.distributed.gather import whole
 from hookflow.runner.distributed.ranks import Ranks
-from hookflow.runner.distributed.strategy import backend_of, device_of, units_of, unmatched_units
+from hookflow.runner.distributed.strategy import Strategy, backend_of, device_of, units_of, unmatched_units
 from hookflow.zoo.shares import Shares
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
@@ -40,6 +46,43 @@ def test_one_gpu_is_not_for_several() -> None:
         device_of("cuda:1", Ranks(0, 2), here)
     assert device_of("cuda:1", Ranks(), here) == GPU
     assert device_of("cpu", Ranks(1, 2, local=1), here) == CPU
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that is to lie on a GPU: as such it must not be pickled."""
+
+    def cpu(self, *how: Any) -> torch.Tensor:
+        return self.as_subclass(torch.Tensor)
+
+
+def test_what_is_gathered_from_the_ranks_lies_in_the_host_s_memory() -> None:
+    given: list[Any] = []
+
+    class Seen(Agreement):
+        def gather(self, mine: Any) -> list[Any]:
+            given.append(mine)
+            return [mine, {} if len(given) == 1 else mine]  # the other rank's hooks look unlike
+
+    tensor = torch.ones(2).as_subclass(OnGpu)
+    hooks = {"own": OrderedDict(held=[tensor], number=1)}
+    state = {"random": {"torch": torch.ones(1)}, "data": {}, "scalars": {"loss": tensor}, "hooks": hooks}
+    found = whole({**state, "gradients": {"optimizer": [tensor, None]}}, Seen())
+    mine = given[1]
+    for sent in (mine["scalars"]["loss"], mine["gradients"]["optimizer"][0], mine["hooks"]["own"]["held"][0]):
+        assert type(sent) is torch.Tensor
+        assert sent.tolist() == [1, 1]
+    assert type(mine["hooks"]["own"]) is OrderedDict
+    assert mine["hooks"]["own"]["number"] == 1
+    assert found["scalars"]["loss"] is tensor, "its own goes with all that is copied at once"
+
+
+def test_a_sum_is_taken_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    reduced: list[torch.Tensor] = []
+    monkeypatch.setattr(dist, "all_reduce", reduced.append)
+    strategy = Strategy(DistributedSection(), Ranks(0, 2), own_steps=False)
+    for value in (torch.ones(2), 1.0):  # nccl refuses what lies in the host's memory
+        assert strategy.sum(value, torch.device("meta")).device.type == "meta"
+    assert all(tensor.is_meta for tensor in reduced)
 
 
 def test_without_gpus_ranks_compute_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

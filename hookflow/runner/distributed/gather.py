@@ -38,7 +38,7 @@ def whole(state: dict[str, Any], agreement: Agreement) -> dict[str, Any]:
     alike = {name for name in looks[0] if all(look.get(name) == looks[0][name] for look in looks)}
     mine = {key: gathered[key] for key in OWN}
     mine["hooks"] = {name: hook for name, hook in gathered["hooks"].items() if name not in alike}
-    _, *others = agreement.gather(mine)
+    _, *others = agreement.gather(_on_host(mine))
     gathered["ranks"] = others if first else []
     return gathered
 
@@ -71,6 +71,18 @@ def _gathered(value: Any, kept: bool) -> Any:
     if type(value) in (list, tuple):
         return type(value)(_gathered(item, kept) for item in value)
     return value
+
+
+def _on_host(value: Any) -> Any:
+    """Return the value with its tensors in the host's memory.
+
+    Pickled as it is, a tensor would come out on the GPU of the rank that it is from, on every other one.
+    """
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if type(value) in (dict, OrderedDict):
+        return type(value)((key, _on_host(item)) for key, item in value.items())
+    return type(value)(map(_on_host, value)) if type(value) in (list, tuple) else value
 
 
 def _look(value: Any) -> str:

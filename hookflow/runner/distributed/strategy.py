@@ -228,7 +228,7 @@ class Strategy:
         if not self.several:
             return value
         if isinstance(value, Tensor):
-            total = value.detach().clone(memory_format=torch.contiguous_format)
+            total = value.detach().to(device, copy=True, memory_format=torch.contiguous_format)
         else:
             total = torch.full((), value, dtype=torch.float64, device=device)  # which waits for no device
         dist.all_reduce(total)
