@@ -88,7 +88,7 @@ def _next(run: Runner, batches: Iterator[Any]) -> Any:
     for batch in batches:
         run.meter.book("data")
         run.batch_size = batch_size_of(batch)
-        run.weigh_batch()
+        run.share.weigh()
         return batch
     said = f"the training data said that it has {run.batches_per_epoch} batches, and gave {run.batch_idx}"
     raise UserError(Problem(said, hint="its __len__ must be the number of batches that it yields in an epoch"))
@@ -107,7 +107,7 @@ def _iteration(run: Runner, batches: Iterator[Any]) -> None:
                 run.strategy.synchronize(run.skips_batches or run.batch_idx + 1 == last)
             offered = batch, run.batch_idx, _step(run, batch)
             if not run.steps_itself:
-                share = group.share(run, offered[2]) if group else run.weight
+                share = group.share(run, offered[2]) if group else run.share.weight
                 run.update.backward(offered, run.update.every, share)
         run.batch_idx += 1
     if offered is not None and not run.steps_itself:
@@ -164,13 +164,13 @@ class Group:
 
     def share(self, run: Runner, outputs: Mapping[str, Any]) -> float:
         """Take in what the task has made of the batch at hand, and return what its loss is to be multiplied with."""
-        examples = run.examples
+        examples = run.share.examples
         self.expected = self.expected or max(self.batches * examples, 1)
         self.examples += examples
         self.here += run.batch_size
         for name, value in single_numbers(outputs).items():
             self.sums[name] = self.sums.get(name, 0.0) + value * run.batch_size
-        return run.weight * examples / self.expected
+        return run.share.weight * examples / self.expected
 
     def close(self, run: Runner, outputs: Mapping[str, Any]) -> dict[str, Any]:
         """Put the gradients right, and return the last batch's outputs with the mean of each number over all."""

@@ -26,6 +26,7 @@ from hookflow.runner.control import Control, Stop
 from hookflow.runner.course import Course
 from hookflow.runner.dispatch import Dispatcher, Firing
 from hookflow.runner.distributed.agreement import ALONE, Agreement
+from hookflow.runner.distributed.share import Share
 from hookflow.runner.meter import Meter
 from hookflow.runner.modules import attach, once_an_iteration
 from hookflow.runner.numerics.compiling import Compiled
@@ -79,9 +80,7 @@ class Runner:
         self.rank = parts.ranks.rank
         self.world = parts.ranks.world
         self.strategy = parts.strategy
-        self._on_zero = frozenset(hook.name for hook in plan.hooks if hook.ranks == "zero")
-        self.weight = 1.0
-        self._examples = 0
+        self.share = Share(self, parts.strategy)
         self.iter = self.epoch = self.batch_idx = self.batches = self.batch_size = 0
         self.metrics: Mapping[str, float] = {}
         self.stage: Stage = "start"
@@ -175,20 +174,11 @@ class Runner:
 
     def sum(self, value: float | torch.Tensor) -> Any:
         """Return the sum of what each rank gives here; `value` itself where there is one. See `hooks.run.Run.sum`."""
-        self._may_reduce("sum")
-        return self.strategy.sum(value, self.device)
+        return self.share.sum(value)
 
     def mean(self, value: float | torch.Tensor) -> Any:
         """Return the mean of what each rank gives here; `value` itself where there is one. See `hooks.run.Run.sum`."""
-        self._may_reduce("mean")
-        return self.strategy.sum(value, self.device) / self.world if self.strategy.several else value
-
-    def _may_reduce(self, call: str) -> None:
-        """Raise UserError where the other ranks do not call it, and would be waited for."""
-        here = self.inside
-        if self.strategy.several and here is not None and here.hook in self._on_zero:
-            said = f'the hook "{here.hook}" fires on rank 0 alone, and run.{call} needs all ranks'
-            raise UserError(Problem(said, hint='let it fire on all: ranks = "all"'))
+        return self.share.mean(value)
 
     def say(self, text: str, level: str = "info") -> None:
         """Record a line for people: "info", "warn" or "error"."""
@@ -247,7 +237,7 @@ class Runner:
         self.meter.book("forward")
         offered = self._in_own_step("backward"), self.batch_idx, {"loss": loss}
         with torch.autocast(self.device.type, enabled=False):
-            self.update.backward(offered, self._named(optimizers), self.weight)
+            self.update.backward(offered, self._named(optimizers), self.share.weight)
         torch.clear_autocast_cache()  # what it holds belongs to the graph that is gone now
 
     def step(self, *optimizers: str) -> None:
@@ -307,21 +297,6 @@ class Runner:
     def step_skipped(self) -> bool:
         """Whether the iteration that has just been done has left a step out: as asked, or for what was not finite."""
         return self.update.left_out_in(self.iter - 1)
-
-    def weigh_batch(self) -> None:
-        """Set what the loss of the batch that has just come weighs in the mean over ranks.
-
-        Then the mean of their gradients is the gradient of the batch that they have together.
-        """
-        if self.strategy.several:
-            whole = getattr(self.data["train"], "whole", None)
-            self._examples = whole(self.batch_idx) if whole else self.batch_size * self.world
-            self.weight = self.batch_size * self.world / self._examples
-
-    @property
-    def examples(self) -> int:
-        """The examples of the batch at hand on all ranks together, as the data gave them; alone, `batch_size`."""
-        return self._examples if self.strategy.several else self.batch_size
 
     @property
     def finished(self) -> bool:

@@ -68,9 +68,8 @@ class Tells:
     """Says on every rank what it has: the shares of its batches, and at the end the sum of all weights."""
 
     def after_train_iter(self, run: Any, batch: Any) -> None:
-        run.say(
-            f"batch {len(batch[1])} of {run.examples}, {run.sum(run.rank + 1)}, {run.mean(torch.ones(2) * run.rank)}"
-        )
+        over_all = f"{run.sum(run.rank + 1)}, {run.mean(torch.ones(2) * run.rank)}"
+        run.say(f"batch {len(batch[1])} of {run.share.examples}, {over_all}")
 
     def after_train(self, run: Any) -> None:
         run.say(f"weights {[float(tensor.double().sum()) for tensor in run.model.state_dict().values()]}")
