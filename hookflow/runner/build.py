@@ -107,6 +107,8 @@ class _Builder:
         section = self.pipeline.run
         makes = self._makes()
         device = device_of(section.device, self.ranks, self.places.of)
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # what users put on "cuda", and what is pinned, is for the same one
         if section.compile:
             check_compiler(device, self.places.of("run.compile"))
         loaders = self._loaders(device)

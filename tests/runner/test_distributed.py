@@ -45,6 +45,8 @@ def test_one_gpu_is_not_for_several() -> None:
     with pytest.raises(UserError, match='"cuda:1" is one GPU, and there are 2 processes'):
         device_of("cuda:1", Ranks(0, 2), here)
     assert device_of("cuda:1", Ranks(), here) == GPU
+    with pytest.raises(UserError, match='"cuda:2", but there is no such device here'):
+        device_of("cuda:2", Ranks(), here)
     assert device_of("cpu", Ranks(1, 2, local=1), here) == CPU
 
 

@@ -10,6 +10,9 @@ import pytest
 import torch
 
 from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import load
+from hookflow.runner.build import build
 from hookflow.runner.numerics.device import choose_precision
 from tests.conftest import TESTS, TOY, NewRun, records
 from tests.runner.same import assert_same_end, curve, final_state
@@ -102,3 +105,15 @@ def test_tf32_without_cuda_is_fp32_and_told(new_run: NewRun, train_here: Train) 
 
 def test_tf32_is_tf32_on_cuda() -> None:
     assert choose_precision("tf32", torch.device("cuda"), lambda *said: None) == "tf32"
+
+
+def test_the_gpu_that_is_named_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    made_current: list[torch.device] = []
+    device = torch.device("cuda", 1)
+    monkeypatch.setattr("hookflow.runner.build.device_of", lambda *asked: device)
+    monkeypatch.setattr(torch.cuda, "set_device", made_current.append)
+    monkeypatch.setattr(torch.nn.Module, "to", lambda *args, **more: 1 / 0)  # so far it comes where there is none
+    loaded = load(TOY)
+    with pytest.raises(ZeroDivisionError):
+        build(loaded, compile_pipeline(loaded), TESTS, lambda *said: None)
+    assert made_current == [device]

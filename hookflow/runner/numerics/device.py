@@ -23,7 +23,8 @@ def choose_device(wanted: str) -> torch.device:
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     device = torch.device(wanted)
-    here = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    cuda = torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
+    here = {"cpu": True, "cuda": cuda, "mps": torch.backends.mps.is_available()}
     if not here[device.type]:
         raise UserError(
             Problem(f'run.device = "{wanted}", but there is no such device here', hint='"auto" takes what is there')
