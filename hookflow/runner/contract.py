@@ -130,9 +130,16 @@ def check_outputs(outputs: Any, method: str, own_steps: bool = False) -> None:
 
 
 def single_numbers(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers among a task's outputs, and the tensors of no dimensions, which stay on their device."""
-    found = {n: v.detach() if isinstance(v, Tensor) else v for n, v in outputs.items()}
+    """Return the numbers among a task's outputs, and the tensors of no dimensions, which stay on their device.
+
+    Those of 16 bits become float32: they are to be summed, and a sum is soon beyond fp16, or too coarse in bf16.
+    """
+    found = {n: _wide(v.detach()) if isinstance(v, Tensor) else v for n, v in outputs.items()}
     return {n: v for n, v in found.items() if isinstance(v, int | float) or (isinstance(v, Tensor) and not v.ndim)}
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.float() if not tensor.ndim and tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def batch_size_of(batch: Any) -> int:

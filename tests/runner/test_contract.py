@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
-from hookflow.runner.contract import as_number, batch_size_of
+from hookflow.runner.contract import as_number, batch_size_of, single_numbers
 from tests.conftest import NewRun, records
 
 Train = Callable[..., int]
@@ -105,3 +105,16 @@ def test_a_value_that_a_constructor_refuses_says_where(new_run: NewRun, train_he
     assert train_here(run_dir) in (1, 2)
     told = str(records(run_dir, "end")[0]["reason"]) + str(records(run_dir, "error"))
     assert "linear.py" in told
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_numbers_of_16_bits_can_be_summed(half: torch.dtype) -> None:
+    total: Any = 0.0
+    for _ in range(1000):
+        total = total + single_numbers({"mae": torch.tensor(1.0, dtype=half)})["mae"] * 500
+    assert float(total) == 500_000
+    kept = {"steps": torch.tensor(3), "exact": torch.tensor(0.1, dtype=torch.float64)}
+    assert {name: value.dtype for name, value in single_numbers(kept).items()} == {
+        "steps": torch.int64,
+        "exact": torch.float64,
+    }
