@@ -14,7 +14,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoints.store import CheckpointStore, read
-from hookflow.runner.numerics.finite import why_the_host_looks
+from hookflow.runner.numerics.finite import FiniteSteps, why_the_host_looks
 from hookflow.runner.numerics.losses import Losses, NonFiniteLossError, Place
 from tests.conftest import TESTS, TOY, NewRun, records
 from tests.runner.same import assert_same, assert_same_end, curve, final_state
@@ -169,6 +169,25 @@ def test_a_loss_that_is_still_being_computed_is_looked_at_later() -> None:
     losses.watch(torch.tensor(2.0), Place(2, 0, 2))
     with pytest.raises(NonFiniteLossError, match="iteration 2 "):
         losses.settle()
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that is to lie on a GPU."""
+
+    device = torch.device("cuda")
+
+    def cpu(self) -> torch.Tensor:  # type: ignore[override]
+        return self.as_subclass(torch.Tensor)
+
+
+def test_a_step_that_the_host_leaves_out_is_told_of_in_its_iteration() -> None:
+    run = SimpleNamespace(device=torch.device("cpu"), iter=3, plan=compile_pipeline(load(TOY)))
+    weights = [torch.nn.Parameter(torch.ones(2))]
+    optimizers = {"optimizer": torch.optim.SGD(weights, lr=1.0)}
+    finite = FiniteSteps(run, optimizers, scales=False, skips_nan=True)  # type: ignore[arg-type]
+    finite._left_out = torch.ones(()).as_subclass(OnGpu)
+    assert finite.refuses(("optimizer",), torch.ones(()))
+    assert [*finite._counts.arrived()] == [(1.0, 4)], "no event of the device says when"
 
 
 def test_what_is_behind_a_checkpoint_is_certain(

@@ -83,8 +83,8 @@ class FiniteSteps:
             self._counts.send(self._left_out, self._run.iter + 1)
             return False
         refused = bool(found)
-        if refused:
-            self._counts.send(self._left_out, self._run.iter + 1)
+        if refused:  # the host has waited already: so this is told in the iteration itself, whatever the device
+            self._counts.send(self._left_out.cpu(), self._run.iter + 1)
         else:
             self._began.update(names)
         return refused
