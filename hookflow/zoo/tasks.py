@@ -38,7 +38,8 @@ class Classification:
         pictures, target = batch
         logits: Tensor = run.model(pictures)
         if self.flip_at_test:
-            logits = (logits + run.model(pictures.flip(3))) / 2
+            kept = logits.clone()  # a network compiled to CUDA graphs writes its next output over this one
+            logits = (kept + run.model(pictures.flip(3))) / 2
         return self._outputs(logits, target)
 
     def _outputs(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:

@@ -49,6 +49,23 @@ def test_flip_at_test_averages_a_picture_with_its_mirror_and_leaves_training_alo
     assert not torch.allclose(task.step(trained(model), batch)["logits"], task.step(trained(model), mirror)["logits"])
 
 
+class SameMemory(LeftColumn):
+    """Gives every output in the memory of the last one, as a network does that is compiled to CUDA graphs."""
+
+    def __init__(self):
+        super().__init__()
+        self.output = torch.empty(5, 4)
+
+    def forward(self, pictures):
+        return self.output.copy_(super().forward(pictures))
+
+
+def test_flip_at_test_does_not_lean_on_an_output_that_is_written_over(batch):
+    task = Classification(flip_at_test=True)
+    wanted = task.evaluate(trained(LeftColumn()), batch)["logits"]
+    assert torch.equal(task.evaluate(trained(SameMemory()), batch)["logits"], wanted)
+
+
 def test_the_loss_is_float32_whatever_the_logits_are():
     logits = torch.zeros(2, 10, dtype=torch.bfloat16)
     loss = Classification().step(trained(nn.Identity()), (logits, torch.tensor([1, 2])))["loss"]
