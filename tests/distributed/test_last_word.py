@@ -57,6 +57,26 @@ def test_why_a_run_has_ended(
     assert (stop.exit, stop.reason) == (code, reason)
 
 
+@pytest.mark.parametrize(
+    ("said", "failed", "code", "reason"),
+    [
+        ({1: 130}, {0: 1, 1: 130}, 130, "rank 1 says"),  # rank 0 knows only that rank 1 is gone
+        ({}, {0: 1, 1: 130}, 130, "SIGINT received"),
+        ({}, {0: -signal.SIGKILL, 1: 130}, 130, "SIGINT received"),  # by the launcher, which ends the others
+        ({1: 1}, {0: 130, 1: 1}, 1, "rank 1 says"),
+        ({}, {0: 1, 1: -signal.SIGSEGV}, 1, "rank 1 was killed by SIGSEGV; the others were ended"),
+        ({0: 0, 1: 0}, {}, 0, "rank 0 says"),
+    ],
+)
+def test_a_run_that_the_user_interrupts_has_been_interrupted(
+    run_dir: RunDir, said: dict[int, int], failed: dict[int, int], code: int, reason: str
+) -> None:
+    for rank, exit_code in said.items():
+        says(run_dir, rank, exit_code, f"rank {rank} says")
+    stop = why_ended(run_dir, 5.0, failed, Stop("SIGINT received", "interrupted", 130, save=False))
+    assert (stop.exit, stop.reason) == (code, reason)
+
+
 def test_an_end_is_written_where_there_is_none_that_says_so(run_dir: RunDir) -> None:
     says(run_dir, 0, 130, "SIGINT received")
     end(run_dir, 5.0, Stop("SIGINT received", "interrupted", 130, save=False), "go on", 2.0)

@@ -100,6 +100,7 @@ def test_a_second_ctrl_c_waits_for_nothing(launch: Launch) -> None:
     agent.send_signal(signal.SIGINT)
     assert agent.wait(60) == 130
     assert "at once" in records(run_dir, "end")[-1]["reason"]
+    assert any(said["text"].startswith("SIGINT received: ") for said in records(run_dir, "message"))
 
 
 def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch: Launch) -> None:

@@ -54,8 +54,12 @@ class Agent:
                 signal.signal(number, lambda got, frame: self._asked.append(got))
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            told = False
             while not wait([work], PERIOD).done:
                 self._hand_on_signals()
+                if self._asked and not told:
+                    told = True
+                    self._tell_of_signal()
             stop = work.result()
         go_on = f"hookflow run --resume {self._run_dir.id} --nproc {self._nproc}"
         end(self._run_dir, self._since, stop, go_on, time.time() - self._began)
@@ -76,6 +80,12 @@ class Agent:
                 elif given > 1 and time.monotonic() - since > LAST:
                     rank.kill()
 
+    def _tell_of_signal(self) -> None:
+        """Say at once that the first signal has come, since the ranks may need a while."""
+        name = signal.Signals(self._asked[0]).name
+        text = f"{name} received: all ranks finish the iteration and save; a second one ends them at once"
+        append(self._run_dir, "message", level="info", source="hookflow", text=text)
+
     def _launch(self) -> Stop:
         """Launch the ranks until they end as they should, or no restart is left, and return how that was."""
         from hookflow.runner.distributed.elastic import launch  # which imports torch
@@ -90,9 +100,11 @@ class Agent:
             except Exception as error:
                 traceback.print_exc()
                 return Stop(f"the ranks cannot be started: {error}", "failed", 1, save=False)
-            if len(self._asked) > 1 and -signal.SIGKILL in failed.values():  # by this agent
-                return self._interrupted("received twice: ended at once")
-            stop = why_ended(self._run_dir, self._since, failed)
+            how = "received twice: ended at once" if len(self._asked) > 1 else "received"
+            interrupted = self._interrupted(how) if self._asked else None
+            if interrupted and len(self._asked) > 1 and -signal.SIGKILL in failed.values():  # by this agent
+                return interrupted
+            stop = why_ended(self._run_dir, self._since, failed, interrupted)
             if stop.exit != 1 or not left or self._asked:
                 return stop
             again = f"restart {self._max_restarts - left + 1} of {self._max_restarts}, from the last checkpoint"

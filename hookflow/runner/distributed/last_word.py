@@ -12,16 +12,23 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.control import SIGNALS, Stop
 
 
-def why_ended(run_dir: RunDir, since: float, failed: Mapping[int, int]) -> Stop:
+INTERRUPTED = (130, 143)
+"""The exit codes of a rank that a signal has ended as it should."""
+
+
+def why_ended(run_dir: RunDir, since: float, failed: Mapping[int, int], interrupted: Stop | None = None) -> Stop:
     """Return how the attempt that began at `since` (seconds since 1970) has ended.
 
     `failed` are the exit codes of the ranks that did not end with 0, a signal that killed one as a negative number.
-    What a rank itself says of its failure counts most, then that one was killed, then what rank 0 says.
+    What a rank itself says of its failure counts most, then that the user has `interrupted` the run and a rank has
+    ended of that (the others, that it is gone), then that one was killed, then what rank 0 says.
     """
     words = {rank: word for rank in (0, *failed) if (word := _last_word(run_dir, rank, since))}
     for word in words.values():
         if word["exit"] in (1, 2):
             return _stop(word)
+    if interrupted is not None and any(code in INTERRUPTED for code in failed.values()):
+        return next((_stop(word) for word in words.values() if word["exit"] in INTERRUPTED), interrupted)
     for rank, code in failed.items():
         if code < 0 and -code not in SIGNALS:  # those end a rank only where it is on its way out already
             name = signal.Signals(-code).name
