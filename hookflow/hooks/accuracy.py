@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 
 if TYPE_CHECKING:
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 class Accuracy(Hook):
     """Counts right answers during validation and test, over all ranks, and adds them to the metrics.
 
-    Expects a task whose outputs hold `logits` (N, classes) and `target` (N). Counts on the device, so that nothing
-    waits; only the end of the pass reads the total.
+    Needs a task whose outputs hold `logits` (N, classes) and `target` (N), as Classification's do. Counts on the
+    device, so that nothing waits; only the end of the pass reads the total.
     """
 
     phase = "early"
@@ -37,6 +38,8 @@ class Accuracy(Hook):
         self.right, self.seen = 0, 0
 
     def after_val_iter(self, outputs: dict[str, Any]) -> None:
+        if "logits" not in outputs or "target" not in outputs:
+            raise UserError(_missing(outputs))
         target = outputs["target"]
         answers = outputs["logits"].topk(self.topk, dim=1).indices
         self.right = self.right + (answers == target[:, None]).any(dim=1).sum()
@@ -49,3 +52,9 @@ class Accuracy(Hook):
     before_test_epoch = before_val_epoch
     after_test_iter = after_val_iter
     after_test_epoch = after_val_epoch
+
+
+def _missing(outputs: dict[str, Any]) -> Problem:
+    given = ", ".join(f'"{name}"' for name in outputs) or "nothing"
+    said = f'accuracy needs the outputs "logits" (N, classes) and "target" (N) of the task, which gives {given}'
+    return Problem(said, hint="return them beside the loss, as hookflow.zoo.tasks:Classification does, or leave it out")

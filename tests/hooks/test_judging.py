@@ -7,6 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from hookflow.errors import UserError
+from hookflow.hooks.accuracy import Accuracy
 from hookflow.hooks.checkpoint import Checkpoint
 from hookflow.hooks.early_stop import EarlyStop
 
@@ -91,3 +93,8 @@ def test_stopping_early(mode: str, values: list[float], stops_at: int) -> None:
         hook.after_val(run)  # type: ignore[arg-type]
         stopped.append(bool(run.stopped))
     assert stopped.index(True) == stops_at
+
+
+def test_accuracy_says_what_it_needs_of_the_task() -> None:
+    with pytest.raises(UserError, match=r'needs the outputs "logits" .* and "target" .*, which gives "loss"'):
+        Accuracy().after_val_iter({"loss": 1.0})
