@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 from hookflow.hooks.registry import BUILT_IN
@@ -30,6 +31,11 @@ def test_the_pipeline_and_the_hook_run_as_they_stand(tmp_path: Path) -> None:
     logged = {name for record in records(run, "scalars") for name in record["v"]}  # type: ignore[attr-defined]
     assert {"loss", "lr", "grad_norm", "weight_norm"} <= logged
     assert records(run, "metrics")[-1]["v"]["accuracy"] > 0.9  # type: ignore[index]
+
+
+def test_the_data_can_be_shared_out_among_ranks_as_is_promised() -> None:
+    data = tomllib.loads(block("# mine.toml"))["data"]
+    assert all("loader" in split for split in data.values()), "a DataLoader that is given ready-made cannot be"
 
 
 def test_every_hook_that_comes_with_it_is_listed() -> None:
