@@ -15,6 +15,7 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.distributed.orphan import end_with_parent
+from hookflow.runner.distributed.overdue import is_overdue
 from hookflow.runner.distributed.ranks import of_environment
 from hookflow.runner.distributed.verdict import is_loss, loss, verdict
 from hookflow.runner.launch import hold
@@ -87,7 +88,8 @@ def _ended_by(error: BaseException, control: Control, recorder: Recorder, lost: 
     first = error.__context__ if error.__suppress_context__ else error  # raised from None: the same in other words
     if recorder.told is None or recorder.told not in (error, first):
         recorder.failure(error)
-    return Stop(f"{type(error).__name__}: {error}", "failed", 1, save=False)
+    why = recorder.why if is_overdue(error) else f"{type(error).__name__}: {error}"
+    return Stop(why, "failed", 1, save=False)
 
 
 def main() -> None:

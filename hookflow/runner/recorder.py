@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hookflow.events.log import Appender, Tail
 from hookflow.events.records import Stage
 from hookflow.events.rundir import RunDir
+from hookflow.runner.distributed.overdue import is_overdue, overdue
 from hookflow.runner.distributed.ranks import ALONE, Ranks
 from hookflow.runner.distributed.verdict import is_loss
 from hookflow.runner.meter import Cell, Meter
@@ -49,6 +50,9 @@ class Recorder:
     def __init__(self, run_dir: RunDir, on_command: Callable[[dict[str, Any]], None], ranks: Ranks = ALONE) -> None:
         self.told: BaseException | None = None
         """What `failure` has told of that ends the run."""
+        self.why = ""
+        """What it has said of it."""
+        self._run_dir = run_dir
         self._log = Appender(run_dir.events_of(ranks.rank))
         self._ranks = ranks
         self._commands = Tail(run_dir.commands)
@@ -92,11 +96,16 @@ class Recorder:
             self.told = error
             if self._ranks.world > 1 and is_loss(error):
                 return
+        kind, text = type(error).__name__, str(error)
+        why = f"{kind}: {text}"
+        if self._ranks.world > 1 and is_overdue(error):
+            why = text = overdue(error, self._run_dir, self._ranks, hook, point)
+        if action == "raise":
+            self.why = why
         told = "".join(traceback.format_exception(error))
         whose = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
         print(f"{whose}{told}", end="", file=sys.stderr, flush=True)
-        kind = type(error).__name__
-        self.put("error", hook=hook, point=point, type=kind, text=str(error), traceback=told, action=action)
+        self.put("error", hook=hook, point=point, type=kind, text=text, traceback=told, action=action)
 
     def close(self) -> None:
         """Write what is left and end the thread; give it up after GRACE seconds, when the disk does not answer."""

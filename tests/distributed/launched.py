@@ -44,6 +44,21 @@ class Hangs:
             time.sleep(600)
 
 
+class Means:
+    """Waits for the others in a hook of its own."""
+
+    def after_train_iter(self, run: Any) -> None:
+        run.mean(1.0)
+
+
+class Stays:
+    """Does not come back from an iteration on rank 1 before the launcher ends the ranks."""
+
+    def after_train_iter(self, run: Any) -> None:
+        while run.rank == 1 and run.iter == 3 and run.control.stop is None:
+            time.sleep(0.01)
+
+
 def slow() -> None:
     """Take a while, so that a training does not end before something has been done to it."""
     time.sleep(0.02)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -11,14 +12,17 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
+from hookflow.events import now
 from hookflow.events.log import Appender, Tail
 from hookflow.events.rundir import RunDir
 from hookflow.runner.control import Stop
 from hookflow.runner.distributed import agent, launcher
 from hookflow.runner.distributed.last_word import end, why_ended
+from hookflow.runner.distributed.overdue import is_overdue
 from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.distributed.verdict import is_loss, loss
 from hookflow.runner.launch import claim, hold
+from hookflow.runner.recorder import Recorder
 from tests.conftest import hookflow
 
 
@@ -106,6 +110,26 @@ def test_what_says_only_that_another_rank_is_gone() -> None:
     assert is_loss(torch.distributed.DistNetworkError("recv failed"))
     assert not is_loss(RuntimeError("shapes do not fit"))
     assert not is_loss(ValueError("Connection closed by peer"))
+
+
+def test_who_waits_too_long_says_where_and_where_the_others_are(run_dir: RunDir) -> None:
+    late = RuntimeError("[/somewhere/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 8000ms for recv")
+    assert is_overdue(late)
+    assert not is_loss(late), "the other has not gone"
+    run_dir.plan.write_text(json.dumps({"bindings": [{"hook": "hang", "point": "after_train_iter"}]}))
+    for rank, binding in ((1, 0), (2, now.NOWHERE)):
+        now.share(run_dir.now_of(rank))[0] = binding
+    says(run_dir, 2, 0, "some")
+    recorder = Recorder(run_dir, lambda command: None, Ranks(0, 3, 0))
+    recorder.failure(late, hook="ozm", point="after_train_iter")
+    recorder.flush()
+    said = (
+        'waited 8 s for the others, in hook "ozm" at after_train_iter; '
+        'rank 1 is in hook "hang" at after_train_iter, rank 2 is in no hook, at iteration 4'
+    )
+    assert recorder.why == said
+    (record,) = Tail(run_dir.events).read_all()
+    assert (record["k"], record["hook"], record["text"]) == ("error", "ozm", said)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from hookflow.events.log import Appender, Tail
 from hookflow.events.rundir import RunDir
 from hookflow.runner.control import SIGNALS, Stop
 
-
 INTERRUPTED = (130, 143)
 """The exit codes of a rank that a signal has ended as it should."""
 

@@ -12,6 +12,7 @@ import time
 
 from hookflow.runner.control import Stop
 from hookflow.runner.distributed import launcher
+from hookflow.runner.distributed.overdue import is_overdue
 from hookflow.runner.distributed.ranks import Ranks
 
 KEY = "failed"
@@ -24,9 +25,14 @@ PERIOD = 0.05
 
 
 def is_loss(error: BaseException) -> bool:
-    """Say whether `error` means no more than that another rank, or the launcher, has gone."""
+    """Say whether `error` means no more than that another rank, or the launcher, has gone.
+
+    One that has not come in time has not gone; that is told as a failure, of the rank that has waited.
+    """
     from torch.distributed import DistError
 
+    if is_overdue(error):
+        return False
     network = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
     return isinstance(error, DistError) or (
         isinstance(error, RuntimeError) and any(words in str(error) for words in network)

@@ -1,0 +1,48 @@
+"""A rank that has waited for the others until `distributed.timeout`: where it stands, and where they do.
+
+It has not lost them: they may live, and be stuck in a hook. Each rank shares where it is through a small file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from hookflow.events.log import Tail
+from hookflow.events.now import NOWHERE, look
+from hookflow.events.rundir import RunDir
+from hookflow.runner.distributed.ranks import Ranks
+
+_SAID = re.compile(r"Timed out waiting (\d+)\s*ms")
+"""What gloo says; nccl ends the process instead."""
+
+
+def is_overdue(error: BaseException) -> bool:
+    """Say whether `error` means that another rank has not come within `distributed.timeout`."""
+    return isinstance(error, RuntimeError) and _SAID.search(str(error)) is not None
+
+
+def overdue(error: BaseException, run_dir: RunDir, ranks: Ranks, hook: str, point: str) -> str:
+    """Return what an error that `is_overdue` means: how long this rank has waited, in which hook, and where others are.
+
+    `hook` and `point` are empty where this rank was in none.
+    """
+    found = _SAID.search(str(error))
+    seconds = int(found[1]) / 1e3 if found else 0.0
+    mine = f'in hook "{hook}" at {point}' if hook else _iteration(run_dir, ranks.rank)
+    others = [f"rank {rank} is {_place(run_dir, rank)}" for rank in range(ranks.world) if rank != ranks.rank]
+    return f"waited {seconds:g} s for the others, {mine}; {', '.join(others)}"
+
+
+def _place(run_dir: RunDir, rank: int) -> str:
+    seen = look(run_dir.now_of(rank))
+    if seen is None or seen[0] == NOWHERE:
+        return f"in no hook, {_iteration(run_dir, rank)}"
+    binding: dict[str, Any] = json.loads(run_dir.plan.read_text("utf-8"))["bindings"][seen[0]]
+    return f'in hook "{binding["hook"]}" at {binding["point"]}'
+
+
+def _iteration(run_dir: RunDir, rank: int) -> str:
+    last = (Tail(run_dir.events_of(rank)).read_all() or [{}])[-1]
+    return f"at iteration {last.get('it', 0)}"
