@@ -64,7 +64,8 @@ def train(
             lost = lost and stop is own
     control.cover_ears()
     if (agent and lost) or (restarts_left and stop.exit == 1):
-        recorder.put("message", level="error", source="hookflow", text=stop.reason)
+        level = "warn" if lost else "error"  # an error is this rank's word of its failure
+        recorder.put("message", level=level, source="hookflow", text=stop.reason)
     else:
         seconds = time.perf_counter() - began
         recorder.put("end", status=stop.status, exit=stop.exit, reason=stop.reason, seconds=seconds)

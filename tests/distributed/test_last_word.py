@@ -33,8 +33,12 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 def says(run_dir: RunDir, rank: int, code: int, reason: str, t: float = 10.0) -> None:
     status = {0: "finished", 1: "failed", 2: "failed"}.get(code, "interrupted")
+    puts(run_dir, rank, {"k": "end", "status": status, "exit": code, "reason": reason, "seconds": 1}, t=t)
+
+
+def puts(run_dir: RunDir, rank: int, *records: dict[str, object], t: float = 10.0) -> None:
     log = Appender(run_dir.events_of(rank))
-    log.append([{"k": "end", "t": t, "it": 4, "ep": 1, "status": status, "exit": code, "reason": reason, "seconds": 1}])
+    log.append([{"t": t, "it": 4, "ep": 1, **record} for record in records])
     log.close()
 
 
@@ -81,14 +85,49 @@ def test_a_run_that_the_user_interrupts_has_been_interrupted(
     assert (stop.exit, stop.reason) == (code, reason)
 
 
+RAISED: dict[str, object] = {"k": "error", "type": "ValueError", "text": "as told", "action": "raise"}
+TOLD: dict[str, object] = {"k": "message", "level": "error", "source": "hookflow", "text": "rank 1: in other words"}
+
+
+@pytest.mark.parametrize(
+    ("left", "reason"),
+    [
+        ([RAISED], "rank 1: ValueError: as told"),
+        ([RAISED, TOLD, {"k": "frame"}], "rank 1: in other words"),
+        ([TOLD, RAISED], "rank 1: ValueError: as told"),
+        ([RAISED | {"action": "disable"}], "rank 1 ended with exit code 1 and left no word"),
+        ([TOLD | {"level": "warn"}], "rank 1 ended with exit code 1 and left no word"),
+        ([RAISED | {"t": 1.0}], "rank 1 ended with exit code 1 and left no word"),
+    ],
+)
+def test_a_rank_without_an_end_has_told_of_its_failure(
+    run_dir: RunDir, left: list[dict[str, object]], reason: str
+) -> None:
+    puts(run_dir, 1, *left)
+    assert why_ended(run_dir, 5.0, {1: 1}).reason == reason
+    if reason.endswith("as told"):
+        assert why_ended(run_dir, 5.0, {0: 1, 1: -signal.SIGKILL}).reason == reason, "though it was killed then"
+
+
+def test_of_ranks_that_were_killed_the_first_says_why(run_dir: RunDir) -> None:
+    for rank in (0, 1):
+        puts(run_dir, rank, {"k": "frame"}, t=40.0 - rank * 30)
+    reason = why_ended(run_dir, 5.0, {0: -signal.SIGKILL, 1: -signal.SIGKILL}).reason
+    assert reason.startswith("rank 1 was killed by SIGKILL"), "rank 0 went on, until the launcher killed it"
+
+
 def test_an_end_is_written_where_there_is_none_that_says_so(run_dir: RunDir) -> None:
     says(run_dir, 0, 130, "SIGINT received")
     end(run_dir, 5.0, Stop("SIGINT received", "interrupted", 130, save=False), "go on", 2.0)
     end(run_dir, 5.0, Stop("rank 1 was killed", "failed", 1, save=False), "hookflow run --resume", 2.0)
     ends = Tail(run_dir.events).read_all()
     assert [record["exit"] for record in ends] == [130, 1]
-    assert ends[-1]["reason"] == "rank 1 was killed; go on with: hookflow run --resume"
+    assert ends[-1]["reason"] == "rank 1 was killed; no checkpoint stands yet"
     assert (ends[-1]["it"], ends[-1]["ep"]) == (4, 1), "where the run stood"
+    (run_dir.checkpoints / "it00000004").mkdir(parents=True)
+    says(run_dir, 0, 130, "SIGINT received")
+    end(run_dir, 5.0, Stop("rank 1 was killed", "failed", 1, save=False), "hookflow run --resume", 2.0)
+    assert Tail(run_dir.events).read_all()[-1]["reason"] == "rank 1 was killed; go on with: hookflow run --resume"
 
 
 def test_a_run_is_claimed_by_one_and_held_by_its_ranks(run_dir: RunDir) -> None:

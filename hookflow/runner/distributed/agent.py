@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoints.manifest import standing
 from hookflow.runner.control import SIGNALS, Stop
 from hookflow.runner.distributed.last_word import append, end, why_ended
 
@@ -107,7 +108,8 @@ class Agent:
             stop = why_ended(self._run_dir, self._since, failed, interrupted)
             if stop.exit != 1 or not left or self._asked:
                 return stop
-            again = f"restart {self._max_restarts - left + 1} of {self._max_restarts}, from the last checkpoint"
+            place = "from the last checkpoint" if standing(self._run_dir.checkpoints) else "from the beginning"
+            again = f"restart {self._max_restarts - left + 1} of {self._max_restarts}, {place}"
             append(self._run_dir, "message", level="warn", source="hookflow", text=f"{stop.reason}: {again}")
             options = ["--resume", *self._options]
         return self._interrupted("received before the training began")

@@ -9,6 +9,7 @@ from typing import Any
 
 from hookflow.events.log import Appender, Tail
 from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoints.manifest import standing
 from hookflow.runner.control import SIGNALS, Stop
 
 INTERRUPTED = (130, 143)
@@ -26,13 +27,17 @@ def why_ended(run_dir: RunDir, since: float, failed: Mapping[int, int], interrup
     for word in words.values():
         if word["exit"] in (1, 2):
             return _stop(word)
+    for rank in failed:
+        if rank not in words and (told := _failure(run_dir, rank, since)):
+            return Stop(told, "failed", 1, save=False)
     if interrupted is not None and any(code in INTERRUPTED for code in failed.values()):
         return next((_stop(word) for word in words.values() if word["exit"] in INTERRUPTED), interrupted)
-    for rank, code in failed.items():
-        if code < 0 and -code not in SIGNALS:  # those end a rank only where it is on its way out already
-            name = signal.Signals(-code).name
-            perhaps = " (the system may have been out of memory)" if name == "SIGKILL" else ""
-            return Stop(f"rank {rank} was killed by {name}{perhaps}; the others were ended", "failed", 1, save=False)
+    killed = [rank for rank, code in failed.items() if code < 0 and -code not in SIGNALS]
+    if killed:  # by SIGNALS a rank ends only where it is on its way out already
+        rank = min(killed, key=lambda one: _last_time(run_dir, one))  # the launcher kills the others, but later
+        name = signal.Signals(-failed[rank]).name
+        perhaps = " (the system may have been out of memory)" if name == "SIGKILL" else ""
+        return Stop(f"rank {rank} was killed by {name}{perhaps}; the others were ended", "failed", 1, save=False)
     if 0 in words and (words[0]["exit"] or not failed):
         return _stop(words[0])
     rank, code = next(iter(failed.items()), (0, 0))
@@ -42,11 +47,13 @@ def why_ended(run_dir: RunDir, since: float, failed: Mapping[int, int], interrup
 def end(run_dir: RunDir, since: float, stop: Stop, go_on: str, seconds: float) -> None:
     """Let the event log of rank 0 end with `stop`, unless it has an end that says so since the attempt began.
 
-    `go_on` is a command that goes on with a run that has failed; `seconds` is how long it took.
+    `go_on` is a command that goes on with a run that has failed, from a checkpoint if one stands; `seconds` is how long
+    it took.
     """
     word = _last_word(run_dir, 0, since)
     if word is None or word["exit"] != stop.exit:
-        reason = f"{stop.reason}; go on with: {go_on}" if stop.exit == 1 else stop.reason
+        then = f"go on with: {go_on}" if standing(run_dir.checkpoints) else "no checkpoint stands yet"
+        reason = f"{stop.reason}; {then}" if stop.exit == 1 else stop.reason
         append(run_dir, "end", status=stop.status, exit=stop.exit, reason=reason, seconds=seconds)
 
 
@@ -62,6 +69,24 @@ def append(run_dir: RunDir, kind: str, **fields: Any) -> None:
 def _last_word(run_dir: RunDir, rank: int, since: float) -> dict[str, Any] | None:
     records = Tail(run_dir.events_of(rank)).read_all()
     return next((one for one in reversed(records) if one["k"] == "end" and one["t"] >= since), None)
+
+
+def _failure(run_dir: RunDir, rank: int, since: float) -> str:
+    """Return what a rank that has left no end has said of its failure, in the words of an end; empty if nothing.
+
+    One that will be started again ends with a message instead; one that was killed on its way out has told the error.
+    """
+    records = [one for one in Tail(run_dir.events_of(rank)).read_all() if one["t"] >= since]
+    last = next((one for one in reversed(records) if one["k"] not in ("frame", "scalars")), None)
+    if last and last["k"] == "message" and (last["level"], last["source"]) == ("error", "hookflow"):
+        return str(last["text"])
+    errors = [one for one in records if one["k"] == "error" and one["action"] == "raise"]
+    return f"rank {rank}: {errors[-1]['type']}: {errors[-1]['text']}" if errors else ""
+
+
+def _last_time(run_dir: RunDir, rank: int) -> float:
+    records = Tail(run_dir.events_of(rank)).read_all()
+    return float(records[-1]["t"]) if records else 0.0
 
 
 def _stop(word: Mapping[str, Any]) -> Stop:
