@@ -19,7 +19,7 @@ from hookflow.monitor.paint import clean
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import summary
-from hookflow.monitor.words import clock, number, percent, span
+from hookflow.monitor.words import clock, number, one_line, percent, span
 
 EVERY = 10.0
 """Seconds of the run between lines on its progress, when nothing else is told."""
@@ -209,8 +209,8 @@ def _event(record: Mapping[str, Any], state: RunState) -> list[str]:
             return [_line(record["level"], **at, source=record["source"], text=record["text"])]
         case "error":
             facts = {key: record[key] for key in ("hook", "point", "type", "text", "action")}
-            return [_line("error", **at, **facts)]
+            return [_line("error", **at, **{**facts, "text": one_line(record["text"])})]
         case "end":
-            facts = {"status": record["status"], "exit": record["exit"], "reason": record["reason"] or "none"}
+            facts = {"status": record["status"], "exit": record["exit"], "reason": one_line(record["reason"]) or "none"}
             return [_line("end", **at, **facts, seconds=f"{state.elapsed:.1f}")]
     return []

@@ -10,6 +10,7 @@ from hookflow.graph.plan import Plan
 from hookflow.monitor.journal import Journal, Kind
 from hookflow.monitor.rank import Rank
 from hookflow.monitor.skew import Straggler, can_judge, judge, reason, surplus
+from hookflow.monitor.words import one_line
 
 SILENCE = 10.0
 """Seconds without a word while others go on, from which on a rank is named; the longest between frames is two."""
@@ -176,7 +177,7 @@ class Ranks:
         if (words := _words(record)) not in self._said:
             self._remember(words)
             place = f"{record['hook']} @ {record['point']}, " if record["hook"] else ""
-            text = f"{place}{became}: {record['type']}: {record['text']}"
+            text = f"{place}{became}: {record['type']}: {one_line(record['text'])}"
             journal.add(record["t"], "error", named([number]), text, record["traceback"], own=True)
 
     def _hear_end(self, number: int, record: Mapping[str, Any]) -> None:
@@ -184,7 +185,7 @@ class Ranks:
         rank = self.of[number]
         rank.end = record
         if record["status"] == "failed" and rank.fatal is None:
-            text = record["reason"].splitlines()[0] if record["reason"] else "failed"
+            text = one_line(record["reason"]) or "failed"
             self._wait(number, record, _Said(record["t"], "error", text, record["reason"]))
 
     def _remember(self, words: tuple[str, ...]) -> None:

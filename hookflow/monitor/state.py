@@ -17,7 +17,7 @@ from hookflow.monitor.rank import NO_PLAN, Rank
 from hookflow.monitor.ranks import Ranks
 from hookflow.monitor.series import Series
 from hookflow.monitor.timing import Minute, Timing
-from hookflow.monitor.words import many, number, size, span
+from hookflow.monitor.words import many, number, one_line, size, span
 
 IDLE = ("start", "paused", "end")
 """Stages whose time is no part of the pace of the training."""
@@ -262,7 +262,7 @@ class RunState:
     def _on_error(self, record: Mapping[str, Any]) -> None:
         became = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}[record["action"]]
         place = f"{record['point']}, " if record["point"] else ""
-        text = f"{place}{became}: {record['type']}: {record['text']}"
+        text = f"{place}{became}: {record['type']}: {one_line(record['text'])}"
         self.ranks.say(record)
         self._note(record, "error", record["hook"] or "hookflow", text, record["traceback"])
         known = self.errors[record["hook"], record["point"]] = {**record, "it": self.it}
@@ -277,12 +277,13 @@ class RunState:
         self.ranks.say(record)
         self.stillborn = record["exit"] == 2 and not begun
         self.stage = "end"
-        reason = f": {record['reason']}" if record["reason"] else ""
+        reason = f": {one_line(record['reason'])}" if record["reason"] else ""
         text = f"{record['status']} after {span(self.elapsed)}, {many(self.it)} iterations{reason}"
         untold = (
             record["status"] == "failed" and self.ranks.first_failure is None
         )  # else the error itself is an entry already
-        self._note(record, "error" if untold else "info", "run", text)
+        detail = record["reason"] if "\n" in record["reason"] else ""
+        self._note(record, "error" if untold else "info", "run", text, detail)
 
     def _on_command(self, record: Mapping[str, Any]) -> None:
         self.requests.setdefault(record["id"], Request(record["cmd"], record["t"]))

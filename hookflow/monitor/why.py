@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from hookflow.monitor.state import RunState
+from hookflow.monitor.words import one_line
 
 FRAME = re.compile(r'^ *File "(?P<file>.+)", line (?P<line>\d+)', re.MULTILINE)
 """A frame of a traceback as Python prints it."""
@@ -17,7 +18,7 @@ def why(state: RunState) -> list[str]:
     """
     if state.end is None:
         return _failure(state)
-    status, reason = state.end["status"], state.end["reason"]
+    status, reason = state.end["status"], one_line(state.end["reason"])
     if status == "failed" or state.ranks.first_failure:
         return _failure(state) or [f"failed: {reason}"]
     if status != "finished":
@@ -33,7 +34,7 @@ def _failure(state: RunState) -> list[str]:
     rank, error = first
     place = f"rank {rank}, " if rank else ""
     place += f'hook "{error["hook"]}" at {error["point"]}, ' if error["hook"] else ""
-    lines = [f"failed: {place}iteration {error['it']}: {error['type']}: {error['text']}".removesuffix(": ")]
+    lines = [f"failed: {place}iteration {error['it']}: {error['type']}: {one_line(error['text'])}".removesuffix(": ")]
     if frames := list(FRAME.finditer(error["traceback"])):
         lines.append(f"at {frames[-1]['file']}:{frames[-1]['line']}")
     return lines

@@ -64,6 +64,12 @@ def many(count: float) -> str:
     return f"{count / 1000:.1f}T"
 
 
+def one_line(text: str) -> str:
+    """Return the first line of a text, with "…" where there are more."""
+    first, *more = text.strip().splitlines() or [""]
+    return f"{first} …" if more else first
+
+
 def number(value: float) -> str:
     """Return a scalar with four significant digits or so, in seven characters at most (eight below zero)."""
     if not math.isfinite(value):

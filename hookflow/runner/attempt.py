@@ -24,6 +24,7 @@ from hookflow.runner.distributed.agreement import agreement_of
 from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.distributed.strategy import class_of, joined
 from hookflow.runner.loading.source import close
+from hookflow.runner.loading.workers import told_of_workers
 from hookflow.runner.numerics.device import describe
 from hookflow.runner.numerics.memory import told_if_full
 from hookflow.runner.numerics.settings import torch_settings
@@ -62,7 +63,8 @@ def carry_out(
         _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
         runner = Runner(parts, plan, run_dir, store, recorder, control, agreement)
         try:
-            stop = runner.run(checkpoint, test=loaded.pipeline.run.test)
+            with told_of_workers():
+                stop = runner.run(checkpoint, test=loaded.pipeline.run.test)
         finally:
             for source in parts.data.values():
                 close(source)

@@ -18,6 +18,7 @@ from hookflow.runner.build import build
 from hookflow.runner.checkpoints.store import CheckpointStore
 from hookflow.runner.control import Control
 from hookflow.runner.loading.source import close
+from hookflow.runner.loading.workers import told_of_workers
 from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.runner import Runner
@@ -64,7 +65,8 @@ def judge(
         recorder.start()
         try:
             runner = Runner(parts, plan, aside, CheckpointStore(aside.checkpoints), recorder, Control())
-            metrics = dict(runner.judge(checkpoint, split))
+            with told_of_workers():
+                metrics = dict(runner.judge(checkpoint, split))
         except Exception as error:
             if recorder.told is not error and not isinstance(error, UserError):
                 recorder.failure(error)

@@ -228,7 +228,7 @@ def test_a_users_mistake_on_one_machine_is_shown_and_one_on_all_is_rank_0s() -> 
     state.apply(mistake, 1)
     state.apply({**mistake, "t": 1.1, "status": "interrupted", "reason": "SIGTERM"})
     assert [(entry.source, entry.text, entry.detail) for entry in state.journal if entry.kind == "error"] == [
-        ("rank 1", "no data/", "no data/\nhere")
+        ("rank 1", "no data/ …", "no data/\nhere")
     ]
 
 

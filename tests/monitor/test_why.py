@@ -10,6 +10,7 @@ import pytest
 
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
+from hookflow.monitor.plain import follow
 from hookflow.monitor.summary import print_summary
 from tests.monitor.fake_run import BEGAN, make
 
@@ -50,6 +51,16 @@ def test_an_error_that_was_lived_with_is_not_why_the_run_failed(tmp_path: Path) 
     told = ended(tmp_path, "failed", "MemoryError: ", error)
     assert "failed: MemoryError" in told
     assert "boom" not in told
+
+
+def test_of_an_error_of_many_lines_the_first_is_told(tmp_path: Path) -> None:
+    error = {**ERROR, **PLACE, "text": "half a page\nfollows", "traceback": TRACEBACK, "action": "raise"}
+    told = ended(tmp_path, "failed", "KeyError: half a page\nfollows", error)
+    assert "iteration 130: KeyError: half a page …\n" in told
+    lines = io.StringIO()
+    follow(RunDir(next(tmp_path.glob("*/*"))), lines)
+    assert 'text="half a page …"' in lines.getvalue()
+    assert 'reason="KeyError: half a page …"' in lines.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,10 @@ from hookflow.runner.distributed.launcher import meet
 from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.numerics.device import choose_device
 
-UNUSED = 'in hookflow: freeze the parameters that no loss reaches (requires_grad_(False)), or take strategy = "fsdp"'
+UNUSED = (
+    "some parameters have had no gradient, which the ranks wait for: freeze those that no loss reaches "
+    '(requires_grad_(False)), or take strategy = "fsdp"'
+)
 """What can be done about parameters without a gradient, of which PyTorch says what can be done elsewhere."""
 
 Place = Callable[[str], Where]
@@ -79,9 +82,11 @@ def joined(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if "find_unused_parameters" in str(error):
-            error.add_note(UNUSED)
-        raise
+        if "find_unused_parameters" not in str(error):
+            raise
+        told = RuntimeError(UNUSED)
+        told.add_note(str(error))
+        raise told.with_traceback(error.__traceback__) from None
     dist.destroy_process_group()
 
 
