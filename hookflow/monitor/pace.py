@@ -16,7 +16,7 @@ from hookflow.monitor.words import percent
 class Pace:
     """The last minute. Shares are of `whole`, the time in training iterations; durations in ns; `eta` in seconds.
 
-    `eta` is None while there is nothing to judge by.
+    `eta` is None while there is nothing to judge by. `samples_per_s` is of all ranks together, the rest of rank 0.
     """
 
     whole: float
@@ -37,13 +37,20 @@ class Pace:
         return cls(
             whole=whole,
             iters_per_s=sums["iters"] / seconds if seconds else 0.0,
-            samples_per_s=sums["samples"] / seconds if seconds else 0.0,
+            samples_per_s=_samples_per_s(state),
             p50=state.minute.percentile(state.now, 0.5),
             p95=state.minute.percentile(state.now, 0.95),
             phases={phase: books[phase] / whole if whole else 0.0 for phase in PHASES},
             recorder=sums["cost"] / 1e9 / min(max(state.elapsed, 1.0), WINDOW),
             eta=_eta(state, seconds / sums["iters"] if sums["iters"] else 0.0),
         )
+
+
+def _samples_per_s(state: RunState) -> float:
+    """Return the examples a second of all ranks; those not heard of take as many as the others."""
+    heard = [sums for rank in state.ranks.of.values() if (sums := rank.minute.sums(state.now))["ns"]]
+    speeds = [sums["samples"] / sums["ns"] * 1e9 for sums in heard]
+    return sum(speeds) * state.ranks.world / len(speeds) if speeds else 0.0
 
 
 def _eta(state: RunState, iteration: float) -> float | None:

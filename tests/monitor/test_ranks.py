@@ -126,6 +126,15 @@ def test_a_straggler_is_told_of_once_stays_for_less_and_goes_when_it_has_caught_
     assert state.ranks.straggler is None
 
 
+def test_samples_a_second_are_those_of_all_ranks() -> None:
+    state = begun(4)
+    state.apply({**frame(1.0), "samples": 30}, 0)
+    assert Pace.of(state, plan()).samples_per_s == pytest.approx(4 * 30), "as if all were like rank 0"
+    for rank in (1, 2, 3):
+        state.apply({**frame(1.0), "samples": 40}, rank)
+    assert Pace.of(state, plan()).samples_per_s == pytest.approx(30 + 3 * 40)
+
+
 def test_a_moment_makes_no_straggler() -> None:
     state = begun(2)
     train(state, range(1, int(HOLD)), {}, {"data": 30.0})
