@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -71,6 +72,11 @@ class RunDir:
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
+    @property
+    def lock(self) -> Path:
+        """Locked by whoever carries out the run; see `hookflow.runner.launch.claim`."""
+        return self.path / "lock"
+
     @classmethod
     def create(cls, root: Path, name: str) -> RunDir:
         """Make `root/name/<date>-<time>-<four hex digits>/` and return it."""
@@ -97,7 +103,10 @@ class RunDir:
         self.sign(pid=process.pid, process_started=process.create_time(), host=socket.gethostname())
 
     def life(self) -> Life:
-        """Say whether the process behind the run lives: asked of the system, never guessed from a missing `end`."""
+        """Say whether the process behind the run lives: asked of the system, never guessed from a missing `end`.
+
+        Of several that train together one alone keeps the run alive: when their launcher is killed, they still save.
+        """
         facts = self.describe()
         if "pid" not in facts:
             return "unborn"
@@ -106,9 +115,21 @@ class RunDir:
         try:
             process = psutil.Process(facts["pid"])
             same = abs(process.create_time() - facts["process_started"]) < 1.0
-            return "alive" if same and process.status() != psutil.STATUS_ZOMBIE else "gone"
+            lives = same and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
-            return "gone"
+            lives = False
+        return "alive" if lives or (self.events_of(1).exists() and self._is_locked()) else "gone"
+
+    def _is_locked(self) -> bool:
+        """Say whether somebody holds the lock of the run, by taking it for a moment."""
+        try:
+            with self.lock.open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # there is none, or a file system that knows no locks
+            pass
+        return False
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -38,9 +38,13 @@ def follow_records(
 
 
 def _over(run: RunDir, live: Live, child_exit: Callable[[], int | None] | None) -> bool:
-    """Say whether nothing more will come. The end of an earlier attempt is not the end of the one that goes on."""
+    """Say whether nothing more will come. The end of an earlier attempt is not the end of the one that goes on.
+
+    A child that was killed may have left others behind, which still save.
+    """
     if child_exit is not None:
-        return child_exit() is not None
+        code = child_exit()
+        return code is not None and (code >= 0 or run.life() != "alive")
     life = run.life()
     if life == "gone":
         return True

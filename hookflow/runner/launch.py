@@ -19,6 +19,9 @@ from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, dump
 from hookflow.runner.control import SIGNALS
 
+TRIES, PERIOD = 3, 0.02
+"""How often the lock of a run is tried, and the seconds between: `RunDir.life` takes it for a moment, to ask."""
+
 
 def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
     """Write down what will be run: the resolved pipeline, the plan, and who asked for it.
@@ -90,13 +93,16 @@ def hold(run_dir: RunDir) -> int:
 
 
 def _lock(run_dir: RunDir, how: int) -> int:
-    lock = os.open(run_dir.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(lock, how | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        hint = f"see it with: hookflow watch {run_dir.id}"
-        raise UserError(Problem(f"the run {run_dir.id} is being carried out already", hint=hint)) from None
-    except OSError:
-        pass  # a file system that knows no locks
-    return lock
+    lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT, 0o644)
+    for _ in range(TRIES):
+        try:
+            fcntl.flock(lock, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(PERIOD)
+        except OSError:  # a file system that knows no locks
+            return lock
+        else:
+            return lock
+    os.close(lock)
+    hint = f"see it with: hookflow watch {run_dir.id}"
+    raise UserError(Problem(f"the run {run_dir.id} is being carried out already", hint=hint))

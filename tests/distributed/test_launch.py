@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from hookflow.errors import UserError
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
+from hookflow.monitor.plain import follow
 from hookflow.pipeline.load import load
 from hookflow.runner.launch import claim, prepare, start
 from tests.conftest import hookflow, wait_for
@@ -110,6 +112,7 @@ def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch:
     agent.kill()
     with pytest.raises(UserError, match="being carried out already"):
         claim(run_dir)
+    assert follow(run_dir, io.StringIO(), child_exit=agent.wait) == 143, "what is shown waits for the ranks' own end"
     psutil.wait_procs(ranks, timeout=60)
     (end,) = records(run_dir, "end")
     assert (end["exit"], end["reason"]) == (143, f"the launcher (process {agent.pid}) is gone")

@@ -1,3 +1,4 @@
+import fcntl
 import os
 import subprocess
 import sys
@@ -6,6 +7,8 @@ from pathlib import Path
 from hookflow.events import commands, now
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir, all_runs
+from hookflow.monitor import follower
+from hookflow.monitor.feed import Live
 
 
 def test_a_run_lives_as_long_as_its_process(tmp_path: Path) -> None:
@@ -25,6 +28,21 @@ def test_a_pid_that_was_given_away_again_is_not_the_run(tmp_path: Path) -> None:
     run.sign_process(os.getpid())
     run.sign(process_started=run.describe()["process_started"] - 100)
     assert run.life() == "gone"
+
+
+def test_a_run_whose_launcher_was_killed_lives_as_long_as_a_rank_holds_it(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "toy")
+    run.sign_process(os.getpid())
+    run.sign(process_started=0.0)
+    run.events_of(1).touch()
+    assert run.life() == "gone", "there is no lock"
+    with run.lock.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        assert run.life() == "alive"
+        assert follower._over(run, Live(run), lambda: 1), "that one has ended by itself"
+        assert not follower._over(run, Live(run), lambda: -9)
+    assert run.life() == "gone"
+    assert follower._over(run, Live(run), lambda: -9)
 
 
 def test_a_run_of_another_machine_is_told_as_such(tmp_path: Path) -> None:
