@@ -37,7 +37,7 @@ def checkpoints(
     from hookflow.cli.find import find_run
     from hookflow.runner.checkpoints.manifest import EXCEPTION, links, standing
 
-    folder = find_run(run, dir).checkpoints
+    folder = find_run(run, dir, begun=True).checkpoints
     names: dict[str, list[str]] = {}
     for name, target in sorted(links(folder).items()):
         names.setdefault(target.name, []).append(name)

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.rundir import RunDir, all_runs
 
+TRAINED = re.compile(rb'"it":[1-9]')
+"""What is in the log of a run that has done an iteration."""
 
-def find_run(wanted: str | None, root: Path) -> RunDir:
+
+def find_run(wanted: str | None, root: Path, *, begun: bool = False) -> RunDir:
     """Return the run that `wanted` means: a path, an id, a unique beginning or end of one, or a name (its newest run).
 
-    None means the newest of all. Raises UserError when there is none, or more than one.
+    None means the newest of all. With `begun`, runs that ended before they had trained anything are passed over where
+    there is another of their name, unless they are named by more than that. Raises UserError when there is none, or
+    more than one.
     """
     if wanted and (Path(wanted) / "run.json").is_file():
         return RunDir(Path(wanted))
     runs = all_runs(root)
     if not runs:
         raise _problem(f"there are no runs in {root}", "start one with `hookflow run`, or name the place with --dir")
-    if wanted is None:
-        return runs[0]
     for run in runs:
-        if wanted in (run.id, run.path.parent.name):
+        if wanted == run.id:
             return run
+    name = runs[0].path.parent.name if wanted is None else wanted
+    if named := [run for run in runs if run.path.parent.name == name]:
+        return next(filter(_has_begun, named), named[0]) if begun else named[0]
     close = [run for run in runs if run.id.startswith(wanted) or run.id.endswith(wanted)]
     if len(close) == 1:
         return close[0]
@@ -30,6 +37,17 @@ def find_run(wanted: str | None, root: Path) -> RunDir:
         raise _problem(f'"{wanted}" may be any of {len(close)} runs', f"{', '.join(run.id for run in close[:5])}")
     names = [name for run in runs for name in (run.id, run.path.parent.name, run.id.rsplit("-", 1)[-1])]
     raise _problem(f'no run "{wanted}" in {root}', nearest(wanted, names) or "`hookflow runs` lists them")
+
+
+def _has_begun(run: RunDir) -> bool:
+    """Say whether a run has trained or has a checkpoint; one that goes on is on its way there."""
+    if run.life() == "alive" or any(run.checkpoints.glob("*")):
+        return True
+    try:
+        with run.events.open("rb") as log:
+            return any(map(TRAINED.search, log))
+    except OSError:
+        return False
 
 
 def _problem(message: str, hint: str) -> UserError:

@@ -72,7 +72,7 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
             raise UserError(Problem(f"{named} is a checkpoint without its run", Where("CHECKPOINT"), hint))
         return run_dir, folder
     run, colon, name = (named or "").partition(":")
-    run_dir = find_run(run or None, root)
+    run_dir = find_run(run or None, root, begun=True)
     store = CheckpointStore(run_dir.checkpoints)
     if colon:
         there = {**{path.name: path for path in store.all()}, **store.names()}

@@ -211,7 +211,7 @@ def _resumed(target: str | None, changes: Changes, allow_changed_hooks: bool = F
     from hookflow.cli.target import recorded_plan
     from hookflow.runner.launch import claim, prepare
 
-    run_dir = find_run(*_place(target, changes))
+    run_dir = find_run(*_place(target, changes), begun=True)
     os.close(claim(run_dir))  # refuses, before anything is written, where the run is being carried out
     if changes != Changes():
         base = Path(run_dir.describe()["base"])

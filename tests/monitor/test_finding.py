@@ -44,6 +44,19 @@ def test_a_run_is_found(root: Path, wanted: str | None, found: str) -> None:
     assert find_run(str(root / "mnist" / "20260923-080000-c222"), root).id == "20260923-080000-c222"
 
 
+def test_a_run_that_was_refused_before_it_trained_is_passed_over_where_another_goes_by_its_name(tmp_path: Path) -> None:
+    trained, refused = make(tmp_path, upto=60), RunDir(tmp_path / "cifar" / "20260930-080000-b111")
+    refused.path.mkdir(parents=True)
+    refused.sign(id=refused.id, name="cifar")
+    refused.events.write_text('{"k":"end","t":1.0,"it":0,"ep":0,"status":"failed","exit":2}\n')
+    for wanted in (None, "cifar"):
+        assert find_run(wanted, tmp_path, begun=True) == trained
+        assert find_run(wanted, tmp_path) == refused
+    assert find_run("b111", tmp_path, begun=True) == refused
+    refused.checkpoints.joinpath("it00000000").mkdir(parents=True)
+    assert find_run(None, tmp_path, begun=True) == refused
+
+
 @pytest.mark.parametrize(
     ("wanted", "says"),
     [("cifr", 'did you mean "cifar"?'), ("2026", "any of 3 runs"), ("zzzzzz", "`hookflow runs` lists them")],
