@@ -172,7 +172,15 @@ def _number_of(nproc: str) -> int:
         return gpus
     if not nproc.isdecimal() or not int(nproc):
         raise UserError(Problem(f'"{nproc}" is neither a number of processes nor auto', Where("--nproc"), "--nproc 2"))
+    _warn_if_crowded(int(nproc))
     return int(nproc)
+
+
+def _warn_if_crowded(ranks: int) -> None:
+    """Say so when more than two ranks would share each core. More than there are GPUs are refused where it has any."""
+    cores = os.cpu_count() or 1
+    if ranks > 2 * cores:
+        print(f"warning: {ranks} ranks share {cores} core{'s' * (cores > 1)}", file=sys.stderr)
 
 
 def last_words(run_dir: RunDir) -> str:
