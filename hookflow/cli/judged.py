@@ -72,6 +72,9 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
             raise UserError(Problem(f"{named} is a checkpoint without its run", Where("CHECKPOINT"), hint))
         return run_dir, folder
     run, colon, name = (named or "").partition(":")
+    folder = Path(named or ".")
+    if folder.parent.name == "checkpoints" and (folder.parent.parent / "run.json").is_file():
+        run, colon, name = str(folder.parent.parent), "/", folder.name  # it is not there, but its run is
     run_dir = find_run(run or None, root, begun=True)
     store = CheckpointStore(run_dir.checkpoints)
     if colon:

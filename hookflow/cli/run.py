@@ -178,7 +178,7 @@ def _number_of(nproc: str) -> int:
 
 def _warn_if_crowded(ranks: int) -> None:
     """Say so when more than two ranks would share each core. More than there are GPUs are refused where it has any."""
-    cores = os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if ranks > 2 * cores:
         print(f"warning: {ranks} ranks share {cores} core{'s' * (cores > 1)}", file=sys.stderr)
 

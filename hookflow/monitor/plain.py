@@ -142,15 +142,15 @@ class _Printer:
             "it": f"{state.it}/{state.total_iters}",
             **scalars,
         }
-        if pace.whole:  # else nothing has been measured yet: a run may be over in no time
+        if pace.iters_per_s:  # else no iteration has been timed yet: a run may be over in no time
             facts |= {
                 "it/s": f"{pace.iters_per_s:.1f}",
                 "samples/s": f"{pace.samples_per_s:.0f}",
                 "eta": span(pace.eta) if pace.eta is not None else "unknown",
                 **{phase: f"{percent(pace.phases[phase])}%" for phase in PHASES},
             }
-        if worst := costliest(state, plan, pace):
-            facts["costliest"] = f"{worst[0][0]}:{percent(worst[0][1])}%"
+            if worst := costliest(state, plan, pace):
+                facts["costliest"] = f"{worst[0][0]}:{percent(worst[0][1])}%"
         return _line("train", **facts)
 
 

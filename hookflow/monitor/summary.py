@@ -63,7 +63,8 @@ def _evenness(state: RunState) -> str:
         slowest, cost, whole = skew
         times = f"{ms(cost)} ms of each {ms(whole)} ms iteration ({percent(cost / whole)} %)"
         said = [f"mean skew {times}, rank {slowest} the slowest", *said]
-    return ", ".join(said) or "they did not get as far as to iterate"
+    too_early = "too few iterations to compare them" if state.it else "they did not get as far as to iterate"
+    return ", ".join(said) or too_early
 
 
 def _costs(state: RunState, plan: Plan) -> str:

@@ -78,11 +78,12 @@ def test_the_trace(new_run: NewRun, train_here: Train, tmp_path: Path, split: st
     [
         ("{id}:lst", 'has no checkpoint "lst"; did you mean "last"?'),
         ("{id}:it00000001", 'has no checkpoint "it00000001"'),
+        ("{path}/checkpoints/lst", 'has no checkpoint "lst"; did you mean "last"?'),
         ("{name}y", 'no run "toyy"'),
     ],
 )
 def test_what_is_not_there(trained: RunDir, named: str, said: str) -> None:
-    wanted = named.format(id=trained.id, name=trained.path.parent.name)
+    wanted = named.format(path=trained.path, id=trained.id, name=trained.path.parent.name)
     with pytest.raises(UserError) as told:
         found("val", wanted, "--dir", str(trained.path.parent.parent))
     assert said in str(told.value).replace("\n    ", "; ")

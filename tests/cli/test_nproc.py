@@ -20,6 +20,6 @@ from hookflow.cli.run import _number_of
 def test_ranks_that_crowd_the_cores_are_warned_of(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cores: int, wanted: str, said: str
 ) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cores)), raising=False)
     assert _number_of(wanted) == int(wanted)
     assert capsys.readouterr().err == said

@@ -15,7 +15,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor import follower, jsonl, plain
 from hookflow.monitor.summary import print_summary
 from tests.golden_files import check_golden
-from tests.monitor.fake_run import Training, make
+from tests.monitor.fake_run import BEGAN, Training, make
 
 
 def told(run: RunDir) -> tuple[int, str]:
@@ -54,6 +54,19 @@ def test_an_epoch_longer_than_ten_seconds_is_told_of_on_the_way(tmp_path: Path) 
     run.sign(pid=1, host="elsewhere")
     _, text = told(run)
     assert text.count(" train ") > 8 * 4
+
+
+def test_before_an_iteration_has_been_timed_no_speed_is_told(tmp_path: Path) -> None:
+    run = make(tmp_path, upto=0)
+    log = Appender(run.events)
+    at = {"t": BEGAN + plain.EVERY, "it": 0, "ep": 0}
+    waits = {"bi": 0, "bn": 98, "samples": 0, "phases": {"data": 10**9}, "iters": [0, 0, 0, 0, {}], "hooks": {}}
+    log.append([{"k": "run", **at, "t": BEGAN}, {"k": "frame", **at, "stage": "train", **waits, "cost": 0}])
+    log.append([{"k": "end", **at}])
+    log.close()
+    run.sign(pid=1, host="elsewhere")
+    (line,) = (line for line in told(run)[1].splitlines() if " train " in line)
+    assert line.endswith("ep=1 it=0/0")
 
 
 def test_a_log_that_lacks_keys_is_told_as_far_as_it_goes(tmp_path: Path) -> None:

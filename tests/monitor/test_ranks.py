@@ -18,6 +18,7 @@ from hookflow.monitor.logs import RECENT
 from hookflow.monitor.pace import Pace, verdict
 from hookflow.monitor.ranks import HOLD, SILENCE, named
 from hookflow.monitor.state import RunState
+from hookflow.monitor.summary import _evenness
 from hookflow.monitor.timing import WINDOW
 from tests.monitor.fake_run import BEGAN, append_rank, make_ranks, plan
 
@@ -124,6 +125,12 @@ def test_a_straggler_is_told_of_once_stays_for_less_and_goes_when_it_has_caught_
     assert len(said(state)) == 2
     assert said(state)[1] == "the ranks are even again"
     assert state.ranks.straggler is None
+
+
+def test_ranks_of_one_iteration_are_not_compared() -> None:
+    state = begun(2)
+    state.apply(frame(0.1, iters=0, it=1), 0)
+    assert _evenness(state) == "too few iterations to compare them"
 
 
 def test_samples_a_second_are_those_of_all_ranks() -> None:

@@ -79,7 +79,7 @@ def test_a_step_from_what_is_not_finite_is_left_out(new_run: NewRun, train_here:
     assert len({*weights[1:3]}) == 1 and len({*weights}) == 4, "the third iteration changes nothing"
     assert skipped(run_dir) == [1.0]
     assert [line for line in messages(run_dir) if "no step" in line] == [
-        "iteration 3 takes no step: a gradient is not finite"
+        "iteration 3 takes no step: the loss or a gradient is not finite"
     ]
 
 

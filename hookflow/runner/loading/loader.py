@@ -60,7 +60,7 @@ class Loader:
             batches=len(order),
             batch_size=parts.section.batch_size,
             synthetic=False,
-            note=f"fetched by {workers} workers" if workers else "",
+            note=f"fetched by {workers} worker{'s' * (workers > 1)}" if workers else "",
         )
 
     def __len__(self) -> int:

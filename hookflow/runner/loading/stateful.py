@@ -157,7 +157,7 @@ def stream_of(data: Any, parts: LoaderParts, shares_itself: bool) -> Stateful:
         batches=length,
         batch_size=section.batch_size,
         synthetic=False,
-        note=f"fetched by {section.workers} workers" if section.workers else "",
+        note=f"fetched by {section.workers} worker{'s' * (section.workers > 1)}" if section.workers else "",
     )
     drawn = Drawn(data, parts.seed, rank=parts.rank, world=parts.world, shares_itself=shares_itself)
     return Stateful(_loader(drawn, parts), info, parts.device, parts.channels_last, parts.say, Augment(parts))

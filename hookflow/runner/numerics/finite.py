@@ -117,7 +117,7 @@ class FiniteSteps:
 
     def _words(self, total: int, it: int) -> str:
         so_far = "" if total == 1 else f"; {total} so far"
-        said = f"iteration {it} takes no step: a gradient is not finite{so_far}"
+        said = f"iteration {it} takes no step: the loss or a gradient is not finite{so_far}"
         return f"{said} in float16: the loss is scaled by half as much" if self._scales else said
 
     def state_dict(self) -> dict[str, Tensor]:
