@@ -30,13 +30,13 @@ def find_run(wanted: str | None, root: Path, *, begun: bool = False) -> RunDir:
     name = runs[0].path.parent.name if wanted is None else wanted
     if named := [run for run in runs if run.path.parent.name == name]:
         return next(filter(_has_begun, named), named[0]) if begun else named[0]
-    close = [run for run in runs if run.id.startswith(wanted) or run.id.endswith(wanted)]
+    close = [run for run in runs if run.id.startswith(name) or run.id.endswith(name)]
     if len(close) == 1:
         return close[0]
     if close:
-        raise _problem(f'"{wanted}" may be any of {len(close)} runs', f"{', '.join(run.id for run in close[:5])}")
+        raise _problem(f'"{name}" may be any of {len(close)} runs', f"{', '.join(run.id for run in close[:5])}")
     names = [name for run in runs for name in (run.id, run.path.parent.name, run.id.rsplit("-", 1)[-1])]
-    raise _problem(f'no run "{wanted}" in {root}', nearest(wanted, names) or "`hookflow runs` lists them")
+    raise _problem(f'no run "{name}" in {root}', nearest(name, names) or "`hookflow runs` lists them")
 
 
 def _has_begun(run: RunDir) -> bool:
