@@ -105,7 +105,6 @@ def test_the_number_of_threads(new_run: NewRun, train_here: Train) -> None:
     assert torch.get_num_threads() == before, "it is put back"
 
 
-
 def test_pictures_with_the_channels_last(new_run: NewRun, train_here: Train) -> None:
     seen = 'hooks.seen={use="./watchers.py:SeesLayout"}'
     off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
