@@ -178,9 +178,10 @@ def _number_of(nproc: str) -> int:
 
 def _warn_if_crowded(ranks: int) -> None:
     """Say so when more than two ranks would share each core. More than there are GPUs are refused where it has any."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if ranks > 2 * cores:
-        print(f"warning: {ranks} ranks share {cores} core{'s' * (cores > 1)}", file=sys.stderr)
+    from hookflow.runner.cores import cores
+
+    if ranks > 2 * (there := cores()):
+        print(f"warning: {ranks} ranks share {there} core{'s' * (there > 1)}", file=sys.stderr)
 
 
 def last_words(run_dir: RunDir) -> str:

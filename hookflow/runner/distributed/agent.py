@@ -21,6 +21,7 @@ import psutil
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoints.manifest import standing
 from hookflow.runner.control import SIGNALS, Stop
+from hookflow.runner.cores import cores
 from hookflow.runner.distributed.last_word import append, end, why_ended
 
 PERIOD = 0.1
@@ -127,8 +128,7 @@ def main() -> None:
     parser.add_argument("--nproc", type=int, required=True)
     parser.add_argument("--max-restarts", type=int, default=0)
     given, options = parser.parse_known_args()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(cores // given.nproc, 1)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(cores() // given.nproc, 1)))
     raise SystemExit(Agent(given.run_dir, given.nproc, given.max_restarts, options).carry_out())
 
 

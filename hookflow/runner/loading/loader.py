@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import warnings
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hookflow.events.records import DataInfo
+from hookflow.runner.cores import cores
 from hookflow.runner.loading.augment import Augment
 from hookflow.runner.loading.draw import Draw, drawing, seed_of
 from hookflow.runner.loading.loader_parts import LoaderParts
@@ -144,7 +144,7 @@ def leave_signals_to_the_training(worker: int) -> None:
 
 def tell_if_many(workers: int, say: Callable[..., None]) -> None:
     """Say so when there are more workers than processors for them."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processors = cores()
     if workers > processors:
         say(f"{workers} workers share {processors} processors, and the training needs one too", "warn")
 
