@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 
+from hookflow.runner.checkpoints.nested import mapped
 from hookflow.runner.checkpoints.store import Saved
 
 GRACE = 5.0
@@ -85,7 +85,7 @@ class HostCopy:
         """Return a copy of a state; what is one tensor there is one in the copy."""
         copies: dict[Any, torch.Tensor] = {}
         taken: dict[Any, list[torch.Tensor]] = {}
-        copied = {key: self._copied(value, copies, taken) for key, value in state.items()}
+        copied: dict[str, Any] = mapped(dict(state), lambda leaf: self._copied(leaf, copies, taken))
         for device in {key[0] for key in copies if key[0].type == "cuda"}:
             torch.cuda.current_stream(device).synchronize()
         if self._reuse:
@@ -102,14 +102,6 @@ class HostCopy:
                 memory = self._memory_for(value, taken)
                 copies[key] = memory.copy_(value.detach(), non_blocking=value.is_cuda)
             return copies[key]
-        if type(value) is dict:
-            return {key: self._copied(item, copies, taken) for key, item in value.items()}
-        if type(value) is OrderedDict:
-            new = OrderedDict((key, self._copied(item, copies, taken)) for key, item in value.items())
-            vars(new).update(copy.deepcopy(vars(value)))  # the versions that a state_dict carries
-            return new
-        if type(value) in (list, tuple):
-            return type(value)(self._copied(item, copies, taken) for item in value)
         return copy.deepcopy(value)
 
     def _memory_for(self, tensor: torch.Tensor, taken: dict[Any, list[torch.Tensor]]) -> torch.Tensor:

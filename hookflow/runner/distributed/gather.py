@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections import OrderedDict
 from typing import Any
 
 import torch
 
 from hookflow.hooks.shards import is_shared_out
 from hookflow.hooks.shards import whole as all_of
+from hookflow.runner.checkpoints.nested import mapped
 from hookflow.runner.distributed.agreement import Agreement
 from hookflow.runner.distributed.ranks import Ranks
 
@@ -59,18 +59,14 @@ def _gathered(value: Any, kept: bool) -> Any:
 
     No device need hold more than one of them whole. A rank where they are not `kept` has None in their place.
     """
-    if is_shared_out(value):
-        everything = all_of(value)
+
+    def gathered(leaf: Any) -> Any:
+        if not is_shared_out(leaf):
+            return leaf
+        everything = all_of(leaf)
         return everything.cpu() if kept else None
-    if type(value) is dict:
-        return {key: _gathered(item, kept) for key, item in value.items()}
-    if type(value) is OrderedDict:
-        new = OrderedDict((key, _gathered(item, kept)) for key, item in value.items())
-        vars(new).update(vars(value))
-        return new
-    if type(value) in (list, tuple):
-        return type(value)(_gathered(item, kept) for item in value)
-    return value
+
+    return mapped(value, gathered)
 
 
 def _on_host(value: Any) -> Any:
@@ -78,11 +74,7 @@ def _on_host(value: Any) -> Any:
 
     Pickled as it is, a tensor would come out on the GPU of the rank that it is from, on every other one.
     """
-    if isinstance(value, torch.Tensor):
-        return value.cpu()
-    if type(value) in (dict, OrderedDict):
-        return type(value)((key, _on_host(item)) for key, item in value.items())
-    return type(value)(map(_on_host, value)) if type(value) in (list, tuple) else value
+    return mapped(value, lambda leaf: leaf.cpu() if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def _look(value: Any) -> str:
