@@ -7,7 +7,7 @@ order, each with what those before it have left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -35,11 +35,18 @@ def unmatched(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Wher
     names = [name for name, _ in model.named_modules()]
     for binding in plan.bindings:
         for glob in binding.modules:
-            if not any(fnmatchcase(name, glob) for name in names):
-                there = ", ".join(filter(None, names[:8])) + ", …" * (len(names) > 8)
-                hint = nearest(glob, names) or f"there are {there or 'none but the network itself'}"
-                said = f'hook "{binding.hook}" at {binding.point}: no module of the network matches "{glob}"'
-                yield Problem(said, place(binding, glob), hint)
+            if wrong := no_module(glob, names):
+                said, hint = wrong
+                yield Problem(f'hook "{binding.hook}" at {binding.point}: {said}', place(binding, glob), hint)
+
+
+def no_module(glob: str, names: Sequence[str]) -> tuple[str, str] | None:
+    """Return that a glob matches none of these names of modules, and a hint at what may be meant; None if it does."""
+    if any(fnmatchcase(name, glob) for name in names):
+        return None
+    there = ", ".join(filter(None, names[:8])) + ", …" * (len(names) > 8)
+    hint = nearest(glob, names) or f"there are {there or 'none but the network itself'}"
+    return f'no module of the network matches "{glob}"', hint
 
 
 def attach(run: Runner) -> list[RemovableHandle]:

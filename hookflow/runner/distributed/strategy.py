@@ -16,12 +16,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.errors import Problem, UserError, Where
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.distributed.launcher import meet
 from hookflow.runner.distributed.ranks import Ranks
+from hookflow.runner.modules import no_module
 from hookflow.runner.numerics.device import choose_device
+from hookflow.runner.numerics.dtypes import by_dtype
 
 UNUSED = (
     "some parameters have had no gradient, which the ranks wait for: freeze those that no loss reaches "
@@ -104,10 +106,9 @@ def unmatched_units(section: DistributedSection, network: nn.Module, place: Plac
     """Yield a problem for each glob of `distributed.units` that matches no module of the network."""
     names = [name for name, _ in network.named_modules() if name]
     for k, glob in enumerate(section.units):
-        if not any(fnmatchcase(name, glob) for name in names):
-            there = ", ".join(names[:8]) + ", …" * (len(names) > 8)
-            hint = nearest(glob, names) or f"there are {there or 'none but the network itself'}"
-            yield Problem(f'no module of the network matches "{glob}"', place(f"distributed.units.{k}"), hint)
+        if wrong := no_module(glob, names):
+            said, hint = wrong
+            yield Problem(said, place(f"distributed.units.{k}"), hint)
 
 
 def units_of(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
@@ -270,10 +271,7 @@ def _mean(flat: Tensor) -> None:
 
 def _reduced(tensors: list[Tensor], collective: Callable[[Tensor], object]) -> None:
     """Call a collective on the contents of all tensors, one call a type of number, and put back what it leaves."""
-    alike: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in tensors:
-        alike.setdefault(tensor.dtype, []).append(tensor)
-    for group in alike.values():
+    for group in by_dtype(tensors):
         flat = torch.cat([tensor.reshape(-1) for tensor in group])
         collective(flat)
         pieces = torch.split(flat, [tensor.numel() for tensor in group])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hookflow.graph.plan import Plan
+from hookflow.hooks.shards import here
+from hookflow.runner.numerics.dtypes import by_dtype
 from hookflow.runner.numerics.to_host import ToHost
 
 if TYPE_CHECKING:
@@ -64,7 +66,7 @@ class FiniteSteps:
         """Divide the gradients of these optimizers by the scale; return 1 if one of them is not finite, else 0."""
         found = torch.zeros((), device=self._run.device)
         inverse = self._scale.double().reciprocal().float() if self._scales else None
-        for alike in _by_dtype(gradient for name in names for gradient in _gradients(self._optimizers[name])):
+        for alike in by_dtype(gradient for name in names for gradient in _gradients(self._optimizers[name])):
             if inverse is not None:
                 torch._amp_foreach_non_finite_check_and_unscale_(alike, found, inverse)
             else:
@@ -150,14 +152,7 @@ def _gradients(optimizer: Optimizer) -> Iterator[Tensor]:
         for parameter in group["params"]:
             gradient = parameter.grad
             if gradient is not None:
-                gradient = gradient.to_local() if hasattr(gradient, "to_local") else gradient
+                gradient = here(gradient)
                 gradient = gradient._values() if gradient.is_sparse else gradient
                 if gradient.numel():  # a rank's share may be empty
                     yield gradient
-
-
-def _by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
-    alike: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in tensors:
-        alike.setdefault(tensor.dtype, []).append(tensor)
-    return alike.values()
