@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookflow.runner.checkpoints.saving import HostCopy, Saving, begin
-from hookflow.runner.checkpoints.store import CheckpointStore, read
+from hookflow.runner.checkpoint.saving import HostCopy, Saving, begin
+from hookflow.runner.checkpoint.store import CheckpointStore, read
 
 ROUNDS = 7
 WIDTH, LAYERS = 1024, 10
@@ -75,7 +75,7 @@ class Noise:
 class FirstIteration:
     """Notes when a process has done its first iteration, and lets it end then."""
 
-    writes = {"after_train_iter": ("course",)}  # noqa: RUF012
+    writes = {"after_train_iter": ("control",)}  # noqa: RUF012
 
     def __init__(self, file: str) -> None:
         self.file = Path(file)

@@ -31,9 +31,9 @@ from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
+from hookflow.runner.data import loader
+from hookflow.runner.data.transfer import moved
 from hookflow.runner.launch import prepare
-from hookflow.runner.loading import loader
-from hookflow.runner.loading.transfer import moved
 from hookflow.runner.process import train
 from hookflow.zoo.airbench import AirNet
 

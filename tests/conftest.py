@@ -66,8 +66,8 @@ def train_here() -> Iterator[Callable[..., int]]:
 @pytest.fixture
 def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing depend on how long a disk takes: what is saved at a boundary is on the disk by the next one."""
-    from hookflow.runner.checkpoints import saver
-    from hookflow.runner.checkpoints.saving import Saving, begin
+    from hookflow.runner.checkpoint import saver
+    from hookflow.runner.checkpoint.saving import Saving, begin
 
     def begin_and_wait(*args: Any) -> Saving:
         saving = begin(*args)

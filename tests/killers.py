@@ -11,8 +11,8 @@ from types import FrameType
 from typing import Any
 
 from hookflow.graph.points import POINTS
-from hookflow.runner.checkpoints import manifest, saving
-from hookflow.runner.checkpoints import store as checkpoint
+from hookflow.runner.checkpoint import manifest, saving
+from hookflow.runner.checkpoint import store as checkpoint
 
 FILES = {str(module.__file__) for module in (checkpoint, manifest, saving)}
 

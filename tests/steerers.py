@@ -72,7 +72,7 @@ for _point in _all_points():
 class Skips:
     """Wants no step at all."""
 
-    writes = ("course",)
+    writes = ("control",)
 
     def after_backward(self, run: Any) -> None:
         run.skip_step()
@@ -81,7 +81,7 @@ class Skips:
 class SkipsAll:
     """Wants no batch at all."""
 
-    writes = ("course",)
+    writes = ("control",)
 
     def before_train_iter(self, run: Any) -> None:
         run.skip_batch()

@@ -35,7 +35,7 @@ def checkpoints(
     Example: `hookflow checkpoints cifar --verify`
     """
     from hookflow.cli.find import find_run
-    from hookflow.runner.checkpoints.manifest import EXCEPTION, links, standing
+    from hookflow.runner.checkpoint.manifest import EXCEPTION, links, standing
 
     folder = find_run(run, dir, begun=True).checkpoints
     names: dict[str, list[str]] = {}
@@ -57,7 +57,7 @@ def checkpoints(
 
 def _seen(path: Path, names: list[str], verify: bool) -> dict[str, Any]:
     """Return what there is to say of a checkpoint; what a damaged one does not tell is None."""
-    from hookflow.runner.checkpoints.manifest import DamagedError, damage, read_manifest
+    from hookflow.runner.checkpoint.manifest import DamagedError, damage, read_manifest
 
     try:
         manifest = read_manifest(path)

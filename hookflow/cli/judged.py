@@ -62,7 +62,7 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
     """
     from hookflow.cli.find import find_run
     from hookflow.events.rundir import RunDir
-    from hookflow.runner.checkpoints.store import CheckpointStore
+    from hookflow.runner.checkpoint.store import CheckpointStore
 
     if named and (Path(named) / "manifest.json").is_file():
         folder = Path(named).resolve()

@@ -243,8 +243,8 @@ def _place(target: str | None, changes: Changes) -> tuple[str | None, Path]:
 
 def _refuse_changed_hooks(run_dir: RunDir, loaded: Loaded, plan: Plan) -> None:
     """Raise UserError when the newest checkpoint knows other hooks, before the run is written down as changed."""
-    from hookflow.runner.checkpoints.changes import changed_hooks
-    from hookflow.runner.checkpoints.manifest import damage, standing
+    from hookflow.runner.checkpoint.changes import changed_hooks
+    from hookflow.runner.checkpoint.manifest import damage, standing
 
     whole = (path for path in standing(run_dir.checkpoints) if not damage(path, thorough=False))
     newest = next(whole, None)

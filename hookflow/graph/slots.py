@@ -19,14 +19,14 @@ SLOTS: dict[str, str] = {
     "lr": "the learning rates of the parameter groups",
     "metrics": "what a validation or test has found",
     "checkpoint": "the state that is about to be saved, or has been read",
-    "course": "whether and how the training goes on: a skipped batch or step, the end of an epoch or of the run",
+    "control": "whether and how the training goes on: a skipped batch or step, the end of an epoch or of the run",
     "rng": "the random generators",
 }
 
 ALIKE = ("model", "grads", "optimizer", "lr", "metrics")
 """The slots of which every one of the processes that train together must hold the same."""
 
-COMMUTING = frozenset({"course"})
+COMMUTING = frozenset({"control"})
 """Slots whose writers need no order among them: who asks for a stop or a skip gets it, whoever asks first."""
 
 

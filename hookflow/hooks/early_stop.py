@@ -18,7 +18,7 @@ class EarlyStop(Hook):
 
     phase = "late"
     reads = ("metrics",)
-    writes = ("course",)
+    writes = ("control",)
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class Run(Protocol):
     data: Mapping[str, Any]
     """The data sources by split: "train", and "val" and "test" where the pipeline has them.
 
-    `hookflow.runner.loading.source.Source` says what each can do.
+    `hookflow.runner.data.source.Source` says what each can do.
     """
     metrics: Mapping[str, float]
     """What the latest validation or test found."""
@@ -101,18 +101,18 @@ class Run(Protocol):
         """Let the task, and the hooks that fire after this one, have another batch; who calls it writes `batch`."""
 
     def skip_batch(self) -> None:
-        """Compute nothing of the batch at hand, and go on with the next; who calls it writes `course`."""
+        """Compute nothing of the batch at hand, and go on with the next; who calls it writes `control`."""
 
     def skip_step(self) -> None:
-        """Leave the weights as they are in this iteration; who calls it writes `course`."""
+        """Leave the weights as they are in this iteration; who calls it writes `control`."""
 
     def stop_epoch(self, reason: str) -> None:
-        """End the epoch after this iteration, as if the data were at their end; who calls it writes `course`."""
+        """End the epoch after this iteration, as if the data were at their end; who calls it writes `control`."""
 
     def stop(self, reason: str) -> None:
         """End the training at the next boundary: after this iteration, or after this epoch's validation.
 
-        Who calls it writes `course`.
+        Who calls it writes `control`.
         """
 
     def save_checkpoint(self, *names: str, moved: Mapping[str, int] = ..., keep: int | None = None) -> None:

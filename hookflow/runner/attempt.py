@@ -17,14 +17,14 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.build import Parts, build
-from hookflow.runner.checkpoints.changes import changed_hooks
-from hookflow.runner.checkpoints.store import CheckpointStore
+from hookflow.runner.checkpoint.changes import changed_hooks
+from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.control import Control, Stop
+from hookflow.runner.data.source import close
+from hookflow.runner.data.workers import told_of_workers
 from hookflow.runner.distributed.agreement import agreement_of
 from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.distributed.strategy import class_of, joined
-from hookflow.runner.loading.source import close
-from hookflow.runner.loading.workers import told_of_workers
 from hookflow.runner.numerics.device import describe
 from hookflow.runner.numerics.memory import told_if_full
 from hookflow.runner.numerics.settings import torch_settings

@@ -25,13 +25,13 @@ from hookflow.pipeline.parts import key_of, named_parts, trained_by, wrong_parts
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.registry import DATA
 from hookflow.pipeline.schema import Component, RunSection
-from hookflow.runner.checkpoints.weights import load_weights
+from hookflow.runner.checkpoint.weights import load_weights
 from hookflow.runner.contract import FunctionTask, steps_itself, wrong_task
+from hookflow.runner.data.draw import Draw, seed_of
+from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
+from hookflow.runner.data.source import as_source
 from hookflow.runner.distributed.ranks import ALONE, Ranks
 from hookflow.runner.distributed.strategy import Strategy, device_of, unmatched_units
-from hookflow.runner.loading.draw import Draw, seed_of
-from hookflow.runner.loading.loader_parts import LoaderParts, loader_parts
-from hookflow.runner.loading.source import as_source
 from hookflow.runner.modules import unmatched
 from hookflow.runner.numerics.compiling import check_compiler
 from hookflow.runner.numerics.device import choose_precision

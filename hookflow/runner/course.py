@@ -30,7 +30,7 @@ class Course:
         self.epoch_ends = False
         self.wants_epoch_to_end = False
         several = run.ranks.world > 1
-        self._agreed_at = {b.point for b in run.plan.bindings if several and "course" in b.writes}
+        self._agreed_at = {b.point for b in run.plan.bindings if several and "control" in b.writes}
 
     def replace_batch(self, batch: Any) -> None:
         self._may("replace_batch", "batch", WITH_A_BATCH)
@@ -38,16 +38,16 @@ class Course:
         self._run.batch_size = batch_size_of(batch)
 
     def skip_batch(self) -> None:
-        self._may("skip_batch", "course", WITH_A_BATCH)
+        self._may("skip_batch", "control", WITH_A_BATCH)
         self.skips_batch = True
 
     def skip_step(self) -> None:
-        self._may("skip_step", "course", BEFORE_THE_STEP)
+        self._may("skip_step", "control", BEFORE_THE_STEP)
         self._run.update.asked_to_skip = True
 
     def stop_epoch(self, reason: str) -> None:
         points = self._run.plan.points
-        self._may("stop_epoch", "course", [point.name for point in points if points.in_iteration(point.name)])
+        self._may("stop_epoch", "control", [point.name for point in points if points.in_iteration(point.name)])
         if not self.epoch_ends and not self.wants_epoch_to_end:
             self._run.say(f"epoch {self._run.epoch + 1} ends early: {reason}")
             self.wants_epoch_to_end = self._run.ranks.world > 1
@@ -59,7 +59,7 @@ class Course:
 
     def may_stop(self) -> None:
         """Raise UserError where `run.stop` is called by who may not, or too late."""
-        self._may("stop", "course", [p.name for p in self._run.plan.points if p.name not in TOO_LATE_TO_STOP])
+        self._may("stop", "control", [p.name for p in self._run.plan.points if p.name not in TOO_LATE_TO_STOP])
 
     def taken(self, split: Literal["train", "val", "test"]) -> bool:
         """Return whether the batch at hand is to be skipped, on all ranks, and forget it."""

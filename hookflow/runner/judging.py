@@ -15,10 +15,10 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.build import build
-from hookflow.runner.checkpoints.store import CheckpointStore
+from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.control import Control
-from hookflow.runner.loading.source import close
-from hookflow.runner.loading.workers import told_of_workers
+from hookflow.runner.data.source import close
+from hookflow.runner.data.workers import told_of_workers
 from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.runner import Runner

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from hookflow.errors import Problem, UserError
-from hookflow.runner.checkpoints.state import capture
+from hookflow.runner.checkpoint.state import capture
 from hookflow.runner.contract import (
     as_number,
     batch_size_of,

@@ -18,9 +18,9 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.runner import loops
 from hookflow.runner.boundary import Boundary
 from hookflow.runner.build import Parts
-from hookflow.runner.checkpoints.saver import Saver
-from hookflow.runner.checkpoints.state import restore
-from hookflow.runner.checkpoints.store import NOTHING, CheckpointStore, read
+from hookflow.runner.checkpoint.saver import Saver
+from hookflow.runner.checkpoint.state import restore
+from hookflow.runner.checkpoint.store import NOTHING, CheckpointStore, read
 from hookflow.runner.contract import Named, scalar, steps_itself
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.course import Course
@@ -104,7 +104,7 @@ class Runner:
         )
         self.reach = self.dispatcher.fire
         self.batch_writers = self._each_batch() if self.accumulate > 1 else ()
-        self.skips_batches = any("course" in firing.binding.writes for firing in self.batch_writers)
+        self.skips_batches = any("control" in firing.binding.writes for firing in self.batch_writers)
         recorder.watch(self.meter, self)
 
     def run(self, resume: Path | None = None, *, test: bool = False) -> Stop | None:

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hookflow.events.records import DataInfo
-from hookflow.zoo.shares import Shares
+from hookflow.sharding import Shares
 
 SPLITS = {"train": 1024, "val": 256, "test": 256}
 """Points of each split."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hookflow.events.records import DataInfo
-from hookflow.zoo.shares import Shares
+from hookflow.sharding import Shares
 
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)

@@ -51,7 +51,7 @@ class Clouds(Dataset[Any]):
 class Stops:
     """Ends the run once it has come to an iteration; never twice for one mark."""
 
-    writes = ("course",)
+    writes = ("control",)
 
     def __init__(self, at: int, mark: str) -> None:
         self.at, self.mark = at, Path(mark)

@@ -12,7 +12,7 @@ import torch
 class Acts:
     """Calls something of the run on one rank, at one iteration of one point."""
 
-    writes = ("course",)
+    writes = ("control",)
 
     def __init__(self, call: str, rank: int, at: int, point: str, args: list[Any]) -> None:
         self.call, self.rank, self.iteration, self.point, self.args = call, rank, at, point, args

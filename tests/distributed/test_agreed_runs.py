@@ -15,7 +15,7 @@ from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.checkpoints.store import CheckpointStore, read
+from hookflow.runner.checkpoint.store import CheckpointStore, read
 from hookflow.runner.launch import prepare
 from tests.conftest import wait_for
 from tests.distributed.several import Ranks, carry_out

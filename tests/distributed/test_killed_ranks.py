@@ -9,8 +9,8 @@ import pytest
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.checkpoints.manifest import damage
-from hookflow.runner.checkpoints.store import CheckpointStore
+from hookflow.runner.checkpoint.manifest import damage
+from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.launch import prepare
 from tests.conftest import records
 from tests.distributed.several import carry_out

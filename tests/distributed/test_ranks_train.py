@@ -13,7 +13,7 @@ from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.checkpoints.store import CheckpointStore
+from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.launch import prepare
 from tests.conftest import records
 from tests.distributed.clouds import Plain

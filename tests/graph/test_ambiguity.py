@@ -49,11 +49,11 @@ def test_a_pair_may_be_allowed_by_either_of_the_two() -> None:
 
 
 def test_requests_on_the_course_need_no_order_among_them_but_with_who_reads_it() -> None:
-    writes = {"writes": ["course"]}
+    writes = {"writes": ["control"]}
     assert not pairs(plan(node("a", **writes), node("b", **writes)))
-    both = {"reads": ["course"], "writes": ["course", "model"]}
-    assert pairs(plan(node("a", **both), node("b", **both))) == [("a", "b", ("course", "model"))]
-    alone = {"writes": ["course", "model"]}
+    both = {"reads": ["control"], "writes": ["control", "model"]}
+    assert pairs(plan(node("a", **both), node("b", **both))) == [("a", "b", ("control", "model"))]
+    alone = {"writes": ["control", "model"]}
     assert pairs(plan(node("a", **alone), node("b", **alone))) == [("a", "b", ("model",))]
 
 

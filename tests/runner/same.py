@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoints.store import CheckpointStore, read
+from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import records
 
 

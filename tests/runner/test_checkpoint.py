@@ -17,10 +17,10 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.graph.points import POINTS
-from hookflow.runner.checkpoints import store as checkpoint
-from hookflow.runner.checkpoints.manifest import TRAINING, damage
-from hookflow.runner.checkpoints.state import check_storable
-from hookflow.runner.checkpoints.store import CheckpointStore, read
+from hookflow.runner.checkpoint import store as checkpoint
+from hookflow.runner.checkpoint.manifest import TRAINING, damage
+from hookflow.runner.checkpoint.state import check_storable
+from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import NewRun, records
 
 Train = Callable[..., int]

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
-from hookflow.runner.checkpoints.manifest import MANIFEST, TRAINING, VERSION, damage, read_manifest
-from hookflow.runner.checkpoints.store import CheckpointStore, read
+from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION, damage, read_manifest
+from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import NewRun, records
 
 Train = Callable[..., int]

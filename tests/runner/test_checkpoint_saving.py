@@ -17,10 +17,10 @@ from torch import nn
 
 from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoints import store as checkpoint
-from hookflow.runner.checkpoints.manifest import EXCEPTION, MANIFEST, damage, read_manifest, standing
-from hookflow.runner.checkpoints.saving import HostCopy
-from hookflow.runner.checkpoints.store import CheckpointStore, read
+from hookflow.runner.checkpoint import store as checkpoint
+from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, read_manifest, standing
+from hookflow.runner.checkpoint.saving import HostCopy
+from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same, assert_same_end

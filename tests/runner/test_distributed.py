@@ -16,7 +16,7 @@ from hookflow.runner.distributed.agreement import Agreement
 from hookflow.runner.distributed.gather import whole
 from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.distributed.strategy import Strategy, backend_of, device_of, units_of, unmatched_units
-from hookflow.zoo.shares import Shares
+from hookflow.sharding import Shares
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
 

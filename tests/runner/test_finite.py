@@ -13,7 +13,7 @@ import torch
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.checkpoints.store import CheckpointStore, read
+from hookflow.runner.checkpoint.store import CheckpointStore, read
 from hookflow.runner.numerics.finite import FiniteSteps, why_the_host_looks
 from hookflow.runner.numerics.losses import Losses, NonFiniteLossError, Place
 from tests.conftest import TESTS, TOY, NewRun, records

@@ -17,12 +17,12 @@ from torch.utils.data import RandomSampler
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.places import Places
 from hookflow.pipeline.schema import LoaderSection
-from hookflow.runner.checkpoints.state import random_state
-from hookflow.runner.loading.loader import Loader
-from hookflow.runner.loading.loader_parts import loader_parts
-from hookflow.runner.loading.on_device import OnDevice
-from hookflow.runner.loading.order import Order, SampledOrder
-from hookflow.runner.loading.source import Source, as_source, close
+from hookflow.runner.checkpoint.state import random_state
+from hookflow.runner.data.loader import Loader
+from hookflow.runner.data.loader_parts import loader_parts
+from hookflow.runner.data.on_device import OnDevice
+from hookflow.runner.data.order import Order, SampledOrder
+from hookflow.runner.data.source import Source, as_source, close
 from tests.conftest import TESTS
 from tests.loaders import Pictures, dataset
 from tests.runner.same import assert_same

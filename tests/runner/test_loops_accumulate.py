@@ -69,7 +69,7 @@ def test_the_trace(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
 def test_a_skipped_batch_counts_for_nothing(new_run: NewRun, train_here: Train) -> None:
     """The first of five batches is left out; the step is that of the other four, as one batch."""
     args = '{call="skip_batch", point="before_train_iter", at=0}'
-    steers = f'hooks.steers={{use="./steerers.py:Steers", args={args}, writes=["course"]}}'
+    steers = f'hooks.steers={{use="./steerers.py:Steers", args={args}, writes=["control"]}}'
     small = new_run(PLAIN, EACH, steers, "run.accumulate=5", "run.max_epochs=1")
     rest = new_run(PLAIN, EACH, "run.max_epochs=1", "data.train.args={batch_size=32, begin=8, whole=true}")
     assert train_here(small) == train_here(rest) == 0

@@ -17,7 +17,7 @@ Train = Callable[..., int]
 SHORT = ("data.train.args={examples=24}", "data.val.args={examples=16,split=1}")
 
 
-def steers(call: str, point: str, at: int = 1, writes: str = '["course"]') -> str:
+def steers(call: str, point: str, at: int = 1, writes: str = '["control"]') -> str:
     args = f'{{call="{call}", point="{point}", at={at}}}'
     return f'hooks.steers={{use="./steerers.py:Steers", args={args}, writes={writes}, phase="early"}}'
 
@@ -95,13 +95,13 @@ def test_where_it_is_asked_for_matters_not(new_run: NewRun, train_here: Train, c
 @pytest.mark.parametrize(
     ("call", "point", "writes", "said"),
     [
-        ("stop", "after_backward", "[]", 'the slot "course"; declare it: writes = ["course"] in [hooks.steers], or'),
-        ("skip_step", "after_backward", '["grads"]', 'does not say that it writes the slot "course"'),
-        ("skip_step", "after_optimizer_step", '["course"]', "after_optimizer_step; it may be called at after_forward,"),
-        ("skip_batch", "after_forward", '["course"]', "after_forward; it may be called at before_train_iter,"),
-        ("stop_epoch", "before_train_epoch", '["course"]', "run.stop_epoch means nothing at before_train_epoch"),
-        ("stop_epoch", "after_val", '["course"]', "run.stop_epoch means nothing at after_val"),
-        ("stop", "after_run", '["course"]', "run.stop means nothing at after_run"),
+        ("stop", "after_backward", "[]", 'the slot "control"; declare it: writes = ["control"] in [hooks.steers], or'),
+        ("skip_step", "after_backward", '["grads"]', 'does not say that it writes the slot "control"'),
+        ("skip_step", "after_optimizer_step", '["control"]', "after_optimizer_step; it may be called at after_forward,"),
+        ("skip_batch", "after_forward", '["control"]', "after_forward; it may be called at before_train_iter,"),
+        ("stop_epoch", "before_train_epoch", '["control"]', "run.stop_epoch means nothing at before_train_epoch"),
+        ("stop_epoch", "after_val", '["control"]', "run.stop_epoch means nothing at after_val"),
+        ("stop", "after_run", '["control"]', "run.stop means nothing at after_run"),
     ],
 )  # fmt: skip
 def test_who_may_not(new_run: NewRun, train_here: Train, call: str, point: str, writes: str, said: str) -> None:

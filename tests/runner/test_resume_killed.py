@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.runner.checkpoints.manifest import damage
-from hookflow.runner.checkpoints.store import CheckpointStore
+from hookflow.runner.checkpoint.manifest import damage
+from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import NewRun, records
 from tests.processes import Training
 from tests.runner.same import assert_same_end

@@ -11,7 +11,7 @@ import torch
 
 from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoints.store import CheckpointStore
+from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training
 

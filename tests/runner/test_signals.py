@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoints.manifest import damage
-from hookflow.runner.checkpoints.store import CheckpointStore
+from hookflow.runner.checkpoint.manifest import damage
+from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.launch import start
 from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training

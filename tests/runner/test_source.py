@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.loading.batches import Batches
+from hookflow.runner.data.batches import Batches
 from tests.conftest import NewRun, records
 from tests.loaders import a_list, with_sampler
 from tests.runner.same import assert_same_end

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
-from hookflow.runner.loading.source import close
-from hookflow.runner.loading.stateful import Stateful
+from hookflow.runner.data.source import close
+from hookflow.runner.data.stateful import Stateful
 from tests.loaders import Endless, Numbers, NumbersWithPlace
 from tests.runner.same import assert_same
 from tests.runner.test_loader import source

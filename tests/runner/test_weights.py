@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from hookflow.runner.checkpoints.store import CheckpointStore
+from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import NewRun, records
 from tests.toy import Net
 

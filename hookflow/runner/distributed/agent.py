@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoints.manifest import standing
+from hookflow.runner.checkpoint.manifest import standing
 from hookflow.runner.control import SIGNALS, Stop
 from hookflow.runner.cores import cores
 from hookflow.runner.distributed.last_word import append, end, why_ended

@@ -16,7 +16,7 @@ import torch
 
 from hookflow.hooks.shards import is_shared_out
 from hookflow.hooks.shards import whole as all_of
-from hookflow.runner.checkpoints.nested import mapped
+from hookflow.runner.checkpoint.nested import mapped
 from hookflow.runner.distributed.agreement import Agreement
 from hookflow.runner.distributed.ranks import Ranks
 

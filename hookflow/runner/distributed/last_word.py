@@ -9,7 +9,7 @@ from typing import Any
 
 from hookflow.events.log import Appender, Tail
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoints.manifest import standing
+from hookflow.runner.checkpoint.manifest import standing
 from hookflow.runner.control import SIGNALS, Stop
 
 INTERRUPTED = (130, 143)

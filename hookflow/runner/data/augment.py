@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from hookflow.runner.loading.draw import Draw, seed_of
-from hookflow.runner.loading.loader_parts import LoaderParts
-from hookflow.runner.loading.transfer import moved
+from hookflow.runner.data.draw import Draw, seed_of
+from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.data.transfer import moved
 
 
 class Augment:

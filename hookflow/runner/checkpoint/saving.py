@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from hookflow.runner.checkpoints.nested import mapped
-from hookflow.runner.checkpoints.store import Saved
+from hookflow.runner.checkpoint.nested import mapped
+from hookflow.runner.checkpoint.store import Saved
 
 GRACE = 5.0
 """Seconds that a run which ends at once waits for the write that it has called off."""

@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from hookflow.events.records import DataInfo
 from hookflow.runner.cores import cores
-from hookflow.runner.loading.augment import Augment
-from hookflow.runner.loading.draw import Draw, drawing, seed_of
-from hookflow.runner.loading.loader_parts import LoaderParts
-from hookflow.runner.loading.order import Order
-from hookflow.runner.loading.transfer import ahead
+from hookflow.runner.data.augment import Augment
+from hookflow.runner.data.draw import Draw, drawing, seed_of
+from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.data.order import Order
+from hookflow.runner.data.transfer import ahead
 
 Key = tuple[int, int, Tensor]
 """What a batch is made of: its epoch, its index there, and the indices of its examples."""

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
-from hookflow.runner.loading.augment import Augment
-from hookflow.runner.loading.draw import Draw, drawing, seed_of
-from hookflow.runner.loading.loader import examples_of
-from hookflow.runner.loading.loader_parts import LoaderParts
-from hookflow.runner.loading.transfer import each, moved, tensors
+from hookflow.runner.data.augment import Augment
+from hookflow.runner.data.draw import Draw, drawing, seed_of
+from hookflow.runner.data.loader import examples_of
+from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.data.transfer import each, moved, tensors
 
 
 class OnDevice:

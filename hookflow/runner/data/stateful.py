@@ -10,12 +10,12 @@ import torch
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
-from hookflow.runner.checkpoints.state import random_state, set_random_state
-from hookflow.runner.loading.augment import Augment
-from hookflow.runner.loading.drawn import Drawn, again_of
-from hookflow.runner.loading.loader import leave_signals_to_the_training, quietly, tell_if_many
-from hookflow.runner.loading.loader_parts import LoaderParts
-from hookflow.runner.loading.transfer import moved
+from hookflow.runner.checkpoint.state import random_state, set_random_state
+from hookflow.runner.data.augment import Augment
+from hookflow.runner.data.drawn import Drawn, again_of
+from hookflow.runner.data.loader import leave_signals_to_the_training, quietly, tell_if_many
+from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.data.transfer import moved
 
 
 class Stateful:

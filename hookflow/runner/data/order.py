@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.runner.loading.draw import Draw, drawing, seed_of
-from hookflow.zoo.shares import Shares
+from hookflow.runner.data.draw import Draw, drawing, seed_of
+from hookflow.sharding import Shares
 
 
 class Order(Shares):

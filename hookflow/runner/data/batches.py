@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from hookflow.events.records import DataInfo
-from hookflow.runner.checkpoints.state import random_state, set_random_state
-from hookflow.runner.loading.transfer import moved
+from hookflow.runner.checkpoint.state import random_state, set_random_state
+from hookflow.runner.data.transfer import moved
 
 
 class Batches:

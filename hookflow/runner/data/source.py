@@ -10,11 +10,11 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo
-from hookflow.runner.loading.batches import Batches
-from hookflow.runner.loading.loader import Loader
-from hookflow.runner.loading.loader_parts import LoaderParts
-from hookflow.runner.loading.on_device import OnDevice
-from hookflow.runner.loading.stateful import Stateful, stream_of
+from hookflow.runner.data.batches import Batches
+from hookflow.runner.data.loader import Loader
+from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.data.on_device import OnDevice
+from hookflow.runner.data.stateful import Stateful, stream_of
 
 EXPECTED = (
     "a data set, with a loader beside use; a torch.utils.data.DataLoader, or another iterable of batches that has a "

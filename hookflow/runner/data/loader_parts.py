@@ -17,7 +17,7 @@ from hookflow.hooks.arguments import parameters_of, wrong_arguments
 from hookflow.pipeline.places import Places
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import Component, LoaderSection
-from hookflow.runner.loading.order import Order, SampledOrder
+from hookflow.runner.data.order import Order, SampledOrder
 
 CALLED_WITH = {"collate": ("a list of examples",), "sampler": ("the data set",), "augment": ("a batch", "a generator")}
 """What each named part is called with."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from hookflow.runner.loading.draw import Draw, drawing, seed_of
+from hookflow.runner.data.draw import Draw, drawing, seed_of
 
 
 class Drawn(IterableDataset[Any]):

@@ -38,7 +38,7 @@ import torch
 
 from hookflow import __version__
 from hookflow.errors import Problem, UserError
-from hookflow.runner.checkpoints.manifest import (
+from hookflow.runner.checkpoint.manifest import (
     EXCEPTION,
     MANIFEST,
     TRAINING,

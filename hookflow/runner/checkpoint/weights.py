@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.runner.checkpoints.store import CPU, read_tensors
+from hookflow.runner.checkpoint.store import CPU, read_tensors
 
 
 def load_weights(model: nn.Module, path: Path, where: Where) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hookflow.runner.checkpoints.saving import GRACE, HostCopy, NotSavedError, Saving, begin
-from hookflow.runner.checkpoints.state import capture, check_storable
-from hookflow.runner.checkpoints.store import NOTHING, CheckpointStore, Saved
+from hookflow.runner.checkpoint.saving import GRACE, HostCopy, NotSavedError, Saving, begin
+from hookflow.runner.checkpoint.state import capture, check_storable
+from hookflow.runner.checkpoint.store import NOTHING, CheckpointStore, Saved
 from hookflow.runner.distributed.gather import whole
 from hookflow.runner.recorder import Recorder
 
