@@ -16,7 +16,7 @@ runner counts itself (`epoch`, `iter`, `max_epochs`, `max_iters`, `rank`) or met
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,29 +26,19 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
 from hookflow.runner.contract import as_number, scalar
 from hookflow.runner.distributed.strategy import Strategy
-
-
-class Progress(Protocol):
-    """What a condition may ask of the run itself."""
-
-    iter: int
-    epoch: int
-    max_iters: int
-    max_epochs: int | None
-    iters_per_epoch: int
-    rank: int
-    metrics: Mapping[str, float]
-    device: torch.device
-    strategy: Strategy
+from hookflow.runner.state import RunState
 
 
 class Scalars:
     """The numbers of one run. Only those that conditions name are kept, and a checkpoint keeps them too."""
 
-    def __init__(self, plan: Plan, run: Progress) -> None:
-        self._run = run
+    def __init__(self, plan: Plan, state: RunState, strategy: Strategy, device: torch.device, rank: int) -> None:
+        self._state = state
+        self._strategy = strategy
+        self._device = device
+        self._rank = rank
         conditions = (parse_condition(b.trigger.when) for b in plan.bindings if b.trigger.when)
-        self._watched = frozenset(name for condition in conditions for name in condition.names)
+        self.watched = frozenset(name for condition in conditions for name in condition.names)
         self._latest: dict[str, float | Tensor] = {}
         self._others: set[str] = set()
         self._unseen: dict[tuple[str, str], str] = {}
@@ -56,23 +46,23 @@ class Scalars:
 
     def log(self, name: str, value: float | Tensor) -> None:
         """Take what was given to `run.log`."""
-        if name in self._watched:
+        if name in self.watched:
             self._latest[name] = value
-        elif self._watched:
+        elif self.watched:
             self._others.add(name)
 
     def take(self, outputs: Mapping[str, Any]) -> None:
         """Take the single numbers among the outputs of a training iteration; they stay where they are computed."""
-        if not self._watched:
+        if not self.watched:
             return
         for name, value in outputs.items():
             if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1):
-                self.log(name, scalar(value, name) if name in self._watched else 0.0)
+                self.log(name, scalar(value, name) if name in self.watched else 0.0)
 
     def condition(self, binding: Binding) -> Callable[[], bool]:
         """Return the question whether the condition of a binding, which has one, holds now."""
         condition = parse_condition(str(binding.trigger.when))
-        over_ranks = self._run.strategy.several and binding.hook in self._on_all
+        over_ranks = self._strategy.several and binding.hook in self._on_all
         named = sorted(name for name in condition.names if name not in FACTS and not name.startswith(METRICS))
 
         def holds() -> bool:
@@ -90,17 +80,18 @@ class Scalars:
 
     def _over_ranks(self, names: Sequence[str]) -> Mapping[str, float]:
         """Return the mean of each number over the ranks that have it. All must ask, and each waits for the others."""
-        run = self._run
         given = [(self._number(name), 1.0) if name in self._latest else (0.0, 0.0) for name in names]
-        found = run.strategy.sum(torch.tensor(given, dtype=torch.float64, device=run.device), run.device)
+        found = self._strategy.all_reduce(torch.tensor(given, dtype=torch.float64, device=self._device), self._device)
         return {name: total / ranks for name, (total, ranks) in zip(names, found.tolist(), strict=True) if ranks}
 
     def _number(self, name: str) -> float:
         return as_number(self._latest[name], f'"{name}" in a condition')
 
     def _value(self, name: str, numbers: Mapping[str, float | Tensor]) -> float | None:
-        run = self._run
+        run = self._state
         if name in FACTS:
+            if name == "rank":
+                return float(self._rank)
             if name == "max_epochs" and run.max_epochs is None:
                 return run.max_iters / run.iters_per_epoch
             return float(getattr(run, name))
@@ -109,7 +100,7 @@ class Scalars:
 
     def complaints(self) -> Iterator[str]:
         """Yield a line for each name that a condition has asked for, and that nobody has given a value to this day."""
-        known = {*self._latest, *self._others, *self._run.metrics, *(f"{METRICS}{name}" for name in self._run.metrics)}
+        known = {*self._latest, *self._others, *self._state.metrics, *(f"{METRICS}{name}" for name in self._state.metrics)}
         for (hook, name), text in self._unseen.items():
             if self._value(name, self._latest) is None:
                 hint = nearest(name, known) or f"there are {', '.join(sorted(known)) or 'none'}"
@@ -120,4 +111,4 @@ class Scalars:
 
     def load_state_dict(self, state: Mapping[str, float | Tensor]) -> None:
         """Take back what `state_dict` returned, of a run whose conditions may have named other numbers."""
-        self._latest = {name: value for name, value in state.items() if name in self._watched}
+        self._latest = {name: value for name, value in state.items() if name in self.watched}

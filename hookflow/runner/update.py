@@ -1,66 +1,90 @@
-"""From a loss to new weights: the one place where gradients are computed and optimizers step.
+"""From a loss to new weights: where gradients are computed and optimizers step, in every iteration that is not plain.
 
 The five step points fire here, in this order whoever asks: `after_forward`, `before_backward`, `after_backward` at each
-loss; `before_optimizer_step`, `after_optimizer_step` at each step.
+loss; `before_optimizer_step`, `after_optimizer_step` at each step. `hookflow.runner.iteration.plain` does the same for
+one batch, one process and no questions asked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
-from hookflow.runner.course import BEFORE_THE_STEP
-from hookflow.runner.numerics.finite import FiniteSteps
-from hookflow.runner.numerics.losses import Losses, Place
-
-if TYPE_CHECKING:
-    from hookflow.runner.runner import Runner
+from hookflow.runner.distributed.consensus import AnyConsensus
+from hookflow.runner.distributed.strategy import Strategy
+from hookflow.runner.engine import Engine
+from hookflow.runner.numerics.losses import Losses
+from hookflow.runner.numerics.step_guard import StepGuard
+from hookflow.runner.requests import BEFORE_THE_STEP, Requests
+from hookflow.runner.state import RunState
+from hookflow.runner.timing import BACKWARD, OPTIMIZER, Timeline
 
 
 class Update:
     """The gradients and the optimizers of a run.
 
     Gradients add up until the optimizer has used them for a step; the next loss then finds none. `stepping` names the
-    optimizers whose step is at hand, `asked_to_skip` says that a hook does not want it.
+    optimizers whose step is being taken. `loss_weight` is what the loss of this rank counts: so that the mean of the
+    gradients over ranks is the gradient of the whole batch.
     """
 
-    def __init__(self, run: Runner, optimizers: Mapping[str, torch.optim.Optimizer], on_nan: str) -> None:
-        self._run = run
-        self._optimizers = optimizers
+    def __init__(
+        self,
+        state: RunState,
+        engine: Engine,
+        timeline: Timeline,
+        requests: Requests,
+        optimizers: Mapping[str, Optimizer],
+        strategy: Strategy,
+        consensus: AnyConsensus,
+        losses: Losses | None,
+        guard: StepGuard | None,
+    ) -> None:
         self.every = tuple(optimizers)
-        self._used = set(optimizers)
         self.stepping: tuple[str, ...] = ()
-        self.asked_to_skip = False
+        self.loss_weight = 1.0
+        self.losses = losses
+        self.guard = guard
+        self._state = state
+        self._engine = engine
+        self._timeline = timeline
+        self._requests = requests
+        self._optimizers = optimizers
+        self._clear = {name: clears_gradients([optimizer]) for name, optimizer in optimizers.items()}
+        self._strategy = strategy
+        self._consensus = consensus
+        self._skips_agreed = strategy.several and any(
+            "control" in binding.writes for point in BEFORE_THE_STEP for binding in engine.plan.at(point)
+        )
+        self._used = set(optimizers)
         self._left_out: tuple[int, list[Tensor | bool]] = (-1, [])
-        scales, skips = run.precision == "fp16", on_nan == "skip"
-        self.losses = Losses(run.device) if on_nan == "raise" else None
-        self.finite = FiniteSteps(run, optimizers, scales, skips) if scales or skips else None
 
-    def backward(self, offered: tuple[Any, ...], names: Collection[str], share: float = 1.0) -> None:
-        """Add the gradients of a loss, times `share`, to the parameters of the optimizers that are named.
+    def backward(self, offered: tuple[Any, ...], names: Collection[str], weight: float) -> None:
+        """Add the gradients of a loss, times `weight`, to the parameters of the optimizers that are named.
 
         `offered` is what the points are: the batch, its index, and the outputs with the loss.
         """
-        run, (*_, outputs) = self._run, offered
-        run.reach("after_forward", *offered)
-        run.reach("before_backward", *offered)
+        *_, outputs = offered
+        self._engine.fire("after_forward", *offered)
+        self._engine.fire("before_backward", *offered)
         for name in self._used.intersection(names):
-            self._optimizers[name].zero_grad(set_to_none=True)
+            self._clear[name]()
         self._used.difference_update(names)
         loss = outputs["loss"]
         if self.losses:
-            self.losses.watch(loss, Place(run.iter, run.epoch, run.batch_idx))
+            self.losses.watch(loss)
         seed = None
-        if self.finite:
-            seed = self.finite.seed(loss, share)
-        elif share != 1.0:
-            loss = loss * share
+        if self.guard:
+            seed = self.guard.seed(loss, weight)
+        elif weight != 1.0:
+            loss = loss * weight
         loss.backward(seed, inputs=None if len(names) == len(self.every) else [*self._parameters(names)])
-        run.meter.book("backward")
-        run.reach("after_backward", *offered)
+        self._timeline.mark(BACKWARD)
+        self._engine.fire("after_backward", *offered)
 
     def step(self, offered: tuple[Any, ...], names: tuple[str, ...]) -> None:
         """Let the optimizers that are named use their gradients, unless a hook has asked to skip that.
@@ -68,49 +92,51 @@ class Update:
         Nor do they where the gradients are not finite, if that is to be looked at; what the host knows of it in time
         looks to hooks as if one had asked.
         """
-        run, finite = self._run, self.finite
         self.stepping = names
-        run.strategy.average(self._parameters(names))
-        run.strategy.share_buffers()
-        if run.ranks.world > 1:
-            run.meter.book("backward")  # here too they wait for one another, in a task that steps itself
-        found = None
-        self.asked_to_skip = run.course.agreed(self.asked_to_skip, *BEFORE_THE_STEP[:-1])
-        if finite and not self.asked_to_skip:
-            found = finite.found(names)
-            self.asked_to_skip = finite.refuses(names, found)
-        if not self.asked_to_skip:
-            entered = run.dispatcher.entered
-            run.reach("before_optimizer_step", *offered)
-            self.asked_to_skip = run.course.agreed(self.asked_to_skip, BEFORE_THE_STEP[-1])
-            if self.asked_to_skip:
-                run.dispatcher.leave(entered)
+        self._strategy.broadcast_buffers()
+        self._strategy.average_gradients(self._parameters(names))
+        if self._strategy.several:
+            self._timeline.mark(BACKWARD)  # here too they wait for one another, in a task that steps itself
+        found_inf = None
+        skips = self._skips()
+        if self.guard and not skips:
+            found_inf = self.guard.found_inf(names)
+            skips = self.guard.should_skip(names, found_inf)
+        if not skips:
+            entered = len(self._engine.arounds)
+            self._engine.fire("before_optimizer_step", *offered)
+            if skips := self._skips():
+                self._engine.leave(entered)
         self._used.update(names)
-        if finite and found is not None and len(self._used) == len(self.every):
-            finite.move_scale()
-        if self.asked_to_skip:
-            self.asked_to_skip = False
-            self._note(True)
+        if self.guard and found_inf is not None and len(self._used) == len(self.every):
+            self.guard.update_scale()
+        if skips:
+            self.leave_out(True)
         else:
-            self._take(names, found)
-            run.meter.book("optimizer")
-            run.reach("after_optimizer_step", *offered)
-        if finite:
-            finite.tell()
+            self._take(names, found_inf)
+            self._timeline.mark(OPTIMIZER)
+            self._engine.fire("after_optimizer_step", *offered)
+        if self.guard:
+            self.guard.report()
 
-    def _take(self, names: tuple[str, ...], found: Tensor | None) -> None:
+    def _skips(self) -> bool:
+        """Return whether a hook (on any rank) has asked to skip the current step, and forget it."""
+        skips, self._requests.skips_step = self._requests.skips_step, False
+        return self._consensus.any_rank(skips) if self._skips_agreed else skips
+
+    def _take(self, names: tuple[str, ...], found_inf: Tensor | None) -> None:
         for name in names:
-            if self.finite and found is not None:
-                self.finite.step(self._optimizers[name], found)
+            if self.guard and found_inf is not None:
+                self.guard.step(self._optimizers[name], found_inf)
             else:
                 self._optimizers[name].step()
-        if self.finite and found is not None and not self.finite.waits:
-            self._note(found)
+        if self.guard and found_inf is not None and not self.guard.waits:
+            self.leave_out(found_inf)
 
-    def _note(self, left_out: Tensor | bool) -> None:
+    def leave_out(self, left_out: Tensor | bool) -> None:
         """Remember of this iteration that a step was left out, or where it stands whether it was."""
-        if self._left_out[0] != self._run.iter:
-            self._left_out = self._run.iter, []
+        if self._left_out[0] != self._state.iter:
+            self._left_out = self._state.iter, []
         self._left_out[1].append(left_out)
 
     def left_out_in(self, iteration: int) -> bool:
@@ -118,17 +144,12 @@ class Update:
         of, steps = self._left_out
         return of == iteration and any(map(bool, steps))
 
-    def announce(self) -> None:
-        """Say what a look at the gradients costs, where it costs anything."""
-        if self.finite:
-            self.finite.announce()
-
     def settle(self) -> None:
         """Wait until it is certain of every loss that it was finite. Raises NonFiniteLossError when one was not."""
         if self.losses:
             self.losses.settle()
-        if self.finite:
-            self.finite.tell(wait=True)
+        if self.guard:
+            self.guard.report(wait=True)
 
     def scale(self, factor: float) -> None:
         """Multiply all gradients."""
@@ -139,19 +160,41 @@ class Update:
         for optimizer in self._optimizers.values():
             optimizer.zero_grad(set_to_none=True)
 
-    def _parameters(self, names: Iterable[str]) -> Iterable[torch.Tensor]:
+    def _parameters(self, names: Iterable[str]) -> Iterator[Tensor]:
         return (p for name in names for group in self._optimizers[name].param_groups for p in group["params"])
 
-    def state_dict(self) -> dict[str, list[torch.Tensor | None]]:
+    def state_dict(self) -> dict[str, list[Tensor | None]]:
         """Return the gradients that no step has used yet, by the optimizer's name.
 
         Between two iterations there are none, unless a task that steps its optimizers itself has left some.
         """
         return {name: [p.grad for p in self._parameters([name])] for name in self.every if name not in self._used}
 
-    def load_state_dict(self, state: Mapping[str, list[torch.Tensor | None]]) -> None:
+    def load_state_dict(self, state: Mapping[str, list[Tensor | None]]) -> None:
         """Take back what `state_dict` returned."""
         self._used = set(self.every) - state.keys()
         for name, gradients in state.items():
             for parameter, gradient in zip(self._parameters([name]), gradients, strict=True):
                 parameter.grad = None if gradient is None else gradient.to(parameter.device)
+
+
+def clears_gradients(optimizers: Sequence[Optimizer]) -> Callable[[], None]:
+    """Return what drops the gradients of these optimizers.
+
+    `Optimizer.zero_grad` costs 6 µs for what two loops do in 0.1; one that has been overridden is called.
+    """
+    if all(getattr(optimizer.zero_grad, "__func__", None) is Optimizer.zero_grad for optimizer in optimizers):
+
+        def clear() -> None:
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    for parameter in group["params"]:
+                        parameter.grad = None
+
+    else:
+
+        def clear() -> None:
+            for optimizer in optimizers:
+                optimizer.zero_grad(set_to_none=True)
+
+    return clear

@@ -53,8 +53,8 @@ class Saving:
             return failed
 
 
-def begin(saving: Saving, write: Callable[[], Saved]) -> Saving:
-    """Call `write` in a thread. That is no reason for a process to live on."""
+def begin(saving: Saving, write: Callable[[], Saved], ended: Callable[[], None]) -> Saving:
+    """Call `write` in a thread, and then `ended`. That is no reason for a process to live on."""
 
     def work() -> None:
         try:
@@ -63,6 +63,7 @@ def begin(saving: Saving, write: Callable[[], Saved]) -> Saving:
             saving.outcome.set_exception(error)
         else:
             saving.outcome.set_result(saved)
+        ended()
 
     saving.thread = threading.Thread(target=work, name="hookflow-checkpoint", daemon=True)
     saving.thread.start()

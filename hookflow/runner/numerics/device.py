@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
@@ -54,10 +54,18 @@ def _cpu_has_bf16() -> bool:
     return any(getattr(torch.cpu, ask, lambda: False)() for ask in asks)
 
 
-def autocast(device: torch.device, precision: str) -> AbstractContextManager[object]:
-    """Return what the forward pass runs in."""
+def in_precision(step: Callable[[Any, Any], Any], device: torch.device, precision: str) -> Callable[[Any, Any], Any]:
+    """Return a task's method that runs in autocast where the precision has 16 bits, and else the method itself."""
     half = HALVES.get(precision)
-    return nullcontext() if half is None else torch.autocast(device.type, half)
+    if half is None:
+        return step
+    cast = torch.autocast(device.type, half)  # which may be entered again and again
+
+    def computed(run: Any, batch: Any) -> Any:
+        with cast:
+            return step(run, batch)
+
+    return computed
 
 
 def describe(device: torch.device) -> str:

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hookflow.runner.numerics.to_host import ToHost
+from hookflow.runner.numerics.async_scalar_copy import AsyncScalarCopy
+from hookflow.runner.state import RunState
 
 
 class NonFiniteLossError(ArithmeticError):
@@ -30,30 +31,31 @@ class Losses:
     be certain that there was none.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self._at_once = device.type != "cuda"
-        self._sent: ToHost[Place] = ToHost()
+    def __init__(self, device: torch.device, state: RunState) -> None:
+        self._state = state
+        self._sent: AsyncScalarCopy[Place] = AsyncScalarCopy()
+        self.watch = self._watch_later if device.type == "cuda" else self._watch_now
 
-    def watch(self, loss: Tensor, place: Place) -> None:
+    def _watch_now(self, loss: Tensor) -> None:
         """Take a loss. Raises NonFiniteLossError when this one, or one before it, is known not to be finite."""
-        if self._at_once:
-            _check(loss.item(), place)
-        else:
-            self._sent.send(loss, place)
-            self._look(wait=False)
+        if not isfinite(value := loss.item()):
+            raise NonFiniteLossError(_words(value, self._place()))
+
+    def _watch_later(self, loss: Tensor) -> None:
+        self._sent.send(loss, self._place())
+        self._look(wait=False)
 
     def settle(self) -> None:
         """Wait for every loss that has been taken. Raises NonFiniteLossError when one is not finite."""
         self._look(wait=True)
 
+    def _place(self) -> Place:
+        return Place(self._state.iter, self._state.epoch, self._state.batch_idx)
+
     def _look(self, wait: bool) -> None:
         for value, place in self._sent.arrived(wait):
-            _check(value, place)
-
-
-def _check(value: float, place: Place) -> None:
-    if not isfinite(value):
-        raise NonFiniteLossError(_words(value, place))
+            if not isfinite(value):
+                raise NonFiniteLossError(_words(value, place))
 
 
 def _words(value: float, place: Place) -> str:
@@ -62,5 +64,5 @@ def _words(value: float, place: Place) -> str:
         f"the loss is {number} in iteration {place.it + 1} (epoch {place.ep + 1}, batch {place.batch + 1}). "
         "Lower the learning rate, bound the gradients (the hook grad_clip), compute with a wider range "
         '(run.precision = "bf16" or "fp32"), or leave such steps out: run.on_nan = "skip". '
-        "The checkpoints are from before it."
+        "Existing checkpoints are not affected."
     )

@@ -1,25 +1,21 @@
-"""What is said, and what is let go of, when the memory is full."""
+"""Out of memory: what is said of it, and what is freed."""
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 
 from hookflow.pipeline.schema import Pipeline
-
-if TYPE_CHECKING:
-    from hookflow.runner.runner import Runner
 
 
 class OutOfMemoryError(RuntimeError):
     """The memory of the device, or of this machine, does not hold what the run needs."""
 
 
-def is_full(error: BaseException) -> bool:
+def is_oom(error: BaseException) -> bool:
     """Say whether an exception means that there was no memory left: the device's, or this machine's."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
@@ -27,15 +23,15 @@ def is_full(error: BaseException) -> bool:
 
 
 @contextmanager
-def told_if_full(pipeline: Pipeline) -> Iterator[None]:
-    """Raise OutOfMemoryError, which says what to change in the pipeline, for whatever says that the memory is full.
+def explain_oom(pipeline: Pipeline) -> Iterator[None]:
+    """Raise OutOfMemoryError, which says what to change in the pipeline, for whatever says that memory has run out.
 
     It has come the same way: its traceback ends where the memory was asked for.
     """
     try:
         yield
     except Exception as error:
-        if not is_full(error):
+        if not is_oom(error):
             raise
         raise OutOfMemoryError(advice(pipeline, error)).with_traceback(error.__traceback__) from None
 
@@ -56,8 +52,8 @@ def advice(pipeline: Pipeline, error: BaseException) -> str:
     less.append("torch.utils.checkpoint in the model, which computes activations again instead of keeping them")
     asked = str(error).split(". GPU")[0].rstrip(".") or "no more could be had"
     return (
-        f"the memory is full: {asked}{_held() if cuda else ''}. What takes less: {'; '.join(less)}. "
-        "The checkpoints that stand are whole, and --resume goes on from the newest."
+        f"out of memory: {asked}{_held() if cuda else ''}. To reduce it: {'; '.join(less)}. "
+        "Existing checkpoints are not affected; --resume continues from the newest."
     )
 
 
@@ -79,12 +75,12 @@ def _held() -> str:
     )
 
 
-def let_go(run: Runner, error: BaseException) -> None:
+def free_memory(error: BaseException, drop_gradients: Callable[[], None], device: torch.device) -> None:
     """Free what the iteration held, so that hooks which fire at the end of the run find some memory again.
 
     That is the gradients, and what lies in the frames that the exception has come through: batch and activations.
     """
     traceback.clear_frames(error.__traceback__)
-    run.update.drop()
-    if run.device.type == "cuda":
+    drop_gradients()
+    if device.type == "cuda":
         torch.cuda.empty_cache()

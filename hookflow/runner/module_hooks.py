@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from hookflow.errors import Problem, Where, nearest
 from hookflow.graph.plan import Binding, Plan
-from hookflow.runner.dispatch import Due, Firing
+from hookflow.runner.engine import Engine
+from hookflow.runner.firing import Due, Firing
 from hookflow.runner.numerics.compiling import hidden
-
-if TYPE_CHECKING:
-    from hookflow.runner.runner import Runner
+from hookflow.runner.state import RunState
 
 
 def picked(binding: Binding, model: nn.Module) -> Iterator[nn.Module]:
@@ -49,41 +48,48 @@ def no_module(glob: str, names: Sequence[str]) -> tuple[str, str] | None:
     return f'no module of the network matches "{glob}"', hint
 
 
-def attach(run: Runner) -> list[RemovableHandle]:
+def attach(model: nn.Module, engine: Engine, state: RunState, *, compiled: bool) -> list[RemovableHandle]:
     """Register every binding at a module point with PyTorch, in the plan's order; return what takes them off again."""
     handles = []
-    for point in (point.name for point in run.plan.points if point.kind == "module"):
-        for firing in run.dispatcher.firings(point):
+    for point in (point.name for point in engine.plan.points if point.kind == "module"):
+        for firing in engine.firings(point):
             if firing.due is not None:
-                firing.due = once_an_iteration(firing.due, run)
-            handles += [_register(run, firing, module) for module in picked(firing.binding, run.model)]
+                firing.due = once_an_iteration(firing.due, state)
+            fire = _guarded(firing, engine, state)
+            fire = hidden(fire) if compiled else fire
+            handles += [_register(fire, firing, module) for module in picked(firing.binding, model)]
     return handles
 
 
-def once_an_iteration(due: Due, run: Runner) -> Due:
+def once_an_iteration(due: Due, state: RunState) -> Due:
     """Return `due`, asked once an iteration: what it says holds for all modules of a binding, however often called."""
     asked, answer = -1, False
 
     def same() -> bool:
         nonlocal asked, answer
-        if asked != run.iter:
-            asked, answer = run.iter, due()
+        if asked != state.iter:
+            asked, answer = state.iter, due()
         return answer
 
     return same
 
 
-def _register(run: Runner, firing: Firing, module: nn.Module) -> RemovableHandle:
-    """Register one binding on one module. PyTorch hands over `kwargs` only to who asks, and wants them back then."""
-    call, here = run.dispatcher.call_within, firing.binding
-    with_kwargs = "kwargs" in here.takes
+def _guarded(firing: Firing, engine: Engine, state: RunState) -> Callable[..., Any]:
+    """Return what calls a binding in the iterations of training alone."""
+    dispatcher = engine.dispatcher
 
     def fire(module: nn.Module, *offered: Any) -> Any:
-        return call(firing, (run, module, *offered)) if run.stage == "train" else None
+        if state.stage != "train":
+            return None
+        return dispatcher.call_within(firing, (dispatcher.run, module, *offered))
 
-    if run.compile:
-        fire = hidden(fire)
-    match here.point:
+    return fire
+
+
+def _register(fire: Callable[..., Any], firing: Firing, module: nn.Module) -> RemovableHandle:
+    """Register one binding on one module. PyTorch hands over `kwargs` only to who asks, and wants them back then."""
+    with_kwargs = "kwargs" in firing.binding.takes
+    match firing.binding.point:
         case "forward_pre" if with_kwargs:
             return module.register_forward_pre_hook(fire, with_kwargs=True)
         case "forward_pre":

@@ -12,7 +12,7 @@ from torch import Tensor
 Mark = TypeVar("Mark")
 
 
-class ToHost(Generic[Mark]):
+class AsyncScalarCopy(Generic[Mark]):
     """Single numbers in the order in which they were sent, each with a mark that says what it is.
 
     On CUDA each is copied to pinned memory once the device has come so far; on the CPU it is there at once. Other

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -11,18 +10,16 @@ from torch.optim import Optimizer
 
 from hookflow.graph.plan import Plan
 from hookflow.hooks.shards import here
+from hookflow.runner.numerics.async_scalar_copy import AsyncScalarCopy
 from hookflow.runner.numerics.dtypes import by_dtype
-from hookflow.runner.numerics.to_host import ToHost
-
-if TYPE_CHECKING:
-    from hookflow.runner.runner import Runner
+from hookflow.runner.state import RunState
 
 FIRST_SCALE = 2.0**16
 GROWTH, BACKOFF, INTERVAL = 2.0, 0.5, 2000
 """How the scale of float16 moves: up after so many steps in a row, down at each that is left out. As in PyTorch."""
 
 
-class FiniteSteps:
+class StepGuard:
     """Looks at the gradients before each step, and has it left out when one of them is not finite.
 
     With `scales` every loss is multiplied by a factor before its gradients are computed, so that small ones are not
@@ -33,26 +30,42 @@ class FiniteSteps:
     step out by itself, as PyTorch's fused ones can, and for hooks that fire after each step. On the CPU that is free.
     """
 
-    def __init__(self, run: Runner, optimizers: Mapping[str, Optimizer], scales: bool, skips_nan: bool) -> None:
-        self._run = run
+    def __init__(
+        self,
+        plan: Plan,
+        optimizers: Mapping[str, Optimizer],
+        device: torch.device,
+        state: RunState,
+        *,
+        scales: bool,
+        skips_nan: bool,
+        several: bool,
+        log: Callable[[str, float], None],
+        say: Callable[..., None],
+    ) -> None:
+        self._device = device
+        self._state = state
+        self._several = several
+        self._log = log
+        self._say = say
         self._optimizers = optimizers
         self._skips_nan = skips_nan
-        self._scale = torch.full((), FIRST_SCALE if scales else 1.0, device=run.device)
+        self._scale = torch.full((), FIRST_SCALE if scales else 1.0, device=device)
         self._scales = scales
-        self._growth = torch.zeros((), dtype=torch.int32, device=run.device)
-        self._found = torch.zeros((), device=run.device)
-        self._left_out = torch.zeros((), device=run.device)
-        self._told = 0
-        self._counts: ToHost[int] = ToHost()
+        self._growth = torch.zeros((), dtype=torch.int32, device=device)
+        self._found = torch.zeros((), device=device)
+        self._left_out = torch.zeros((), device=device)
+        self._reported = 0
+        self._counts: AsyncScalarCopy[int] = AsyncScalarCopy()
         self._began: set[str] = set()
-        self._reason = why_the_host_looks(run.plan, optimizers)
-        self.waits = run.device.type != "cuda" or bool(self._reason)
+        self._reason = why_the_host_looks(plan, optimizers)
+        self.waits = device.type != "cuda" or bool(self._reason)
 
     def announce(self) -> None:
         """Say what it costs, where it costs anything."""
-        if self.waits and self._run.device.type == "cuda":
+        if self.waits and self._device.type == "cuda":
             said = f"the training waits for the device before each step, to see whether to take it: {self._reason}"
-            self._run.say(said)
+            self._say(said)
 
     def seed(self, loss: Tensor, share: float) -> Tensor:
         """Return the gradient that the backward pass of a loss begins with, when it counts by `share`."""
@@ -62,9 +75,9 @@ class FiniteSteps:
         return seed.to(loss.dtype)
 
     @torch.no_grad()
-    def found(self, names: tuple[str, ...]) -> Tensor:
+    def found_inf(self, names: tuple[str, ...]) -> Tensor:
         """Divide the gradients of these optimizers by the scale; return 1 if one of them is not finite, else 0."""
-        found = torch.zeros((), device=self._run.device)
+        found = torch.zeros((), device=self._device)
         inverse = self._scale.double().reciprocal().float() if self._scales else None
         for alike in by_dtype(gradient for name in names for gradient in _gradients(self._optimizers[name])):
             if inverse is not None:
@@ -72,50 +85,50 @@ class FiniteSteps:
             else:
                 largest = torch.stack(torch._foreach_norm(alike, torch.inf))
                 found = torch.maximum(found, largest.isfinite().all().logical_not().float())
-        if self._run.ranks.world > 1:
+        if self._several:
             torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
         self._found = torch.maximum(self._found, found)
         self._left_out = self._left_out + found
         return found
 
-    def refuses(self, names: tuple[str, ...], found: Tensor) -> bool:
+    def should_skip(self, names: tuple[str, ...], found_inf: Tensor) -> bool:
         """Return whether the host knows that the step of these optimizers is not taken."""
         # A fused SGD whose very first step is left out would go on with whatever lay in memory as its momentum.
         if not self.waits and self._began.issuperset(names):
-            self._counts.send(self._left_out, self._run.iter + 1)
+            self._counts.send(self._left_out, self._state.iter + 1)
             return False
-        refused = bool(found)
+        refused = bool(found_inf)
         if refused:  # the host has waited already: so this is told in the iteration itself, whatever the device
-            self._counts.send(self._left_out.cpu(), self._run.iter + 1)
+            self._counts.send(self._left_out.cpu(), self._state.iter + 1)
         else:
             self._began.update(names)
         return refused
 
-    def step(self, optimizer: Optimizer, found: Tensor) -> None:
+    def step(self, optimizer: Optimizer, found_inf: Tensor) -> None:
         """Let an optimizer step, unless it is one that sees by itself that it must not."""
         if self.waits:
             optimizer.step()
             return
-        optimizer.found_inf = found  # type: ignore[attr-defined]
+        optimizer.found_inf = found_inf  # type: ignore[attr-defined]
         optimizer.step()
         del optimizer.found_inf  # type: ignore[attr-defined]
 
-    def move_scale(self) -> None:
+    def update_scale(self) -> None:
         """Move the scale of the losses; for when no gradients are left that were computed with the present one."""
         if self._scales:
             torch._amp_update_scale_(self._scale, self._growth, self._found, GROWTH, BACKOFF, INTERVAL)
             self._found = torch.zeros_like(self._found)
 
-    def tell(self, wait: bool = False) -> None:
+    def report(self, wait: bool = False) -> None:
         """Log how many steps have been left out, and say so of the 1st, the 10th, the 100th, and so on."""
         for count, it in self._counts.arrived(wait):
             total = int(count)
-            if total > self._told:
-                self._run.log("skipped_steps", total)
-                if not self._told or len(str(total)) > len(str(self._told)):
+            if total > self._reported:
+                self._log("skipped_steps", total)
+                if not self._reported or len(str(total)) > len(str(self._reported)):
                     usual = self._scales and total == 1
-                    self._run.say(self._words(total, it), "info" if usual else "warn")
-                self._told = total
+                    self._say(self._words(total, it), "info" if usual else "warn")
+                self._reported = total
 
     def _words(self, total: int, it: int) -> str:
         so_far = "" if total == 1 else f"; {total} so far"
@@ -123,17 +136,21 @@ class FiniteSteps:
         return f"{said} in float16: the loss is scaled by half as much" if self._scales else said
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the number of steps left out; in float16 also the scale, and the steps in a row that it has held."""
+        """Return the number of steps left out, and whether one since the scale was last moved was; the scale in float16.
+
+        With the scale go the steps in a row that it has held.
+        """
         scale = {"scale": self._scale, "growth": self._growth} if self._scales else {}
-        return {"left_out": self._left_out, **scale}
+        return {"left_out": self._left_out, "found": self._found, **scale}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Take back what `state_dict` returned, of a run that may have been in another precision."""
         if self._scales and "scale" in state:
             self._scale.copy_(state["scale"])
             self._growth.copy_(state["growth"])
-        self._left_out = state["left_out"].to(self._run.device)
-        self._told = int(self._left_out)
+        self._found.copy_(state["found"])
+        self._left_out = state["left_out"].to(self._device)
+        self._reported = int(self._left_out)
 
 
 def why_the_host_looks(plan: Plan, optimizers: Mapping[str, Optimizer]) -> str:

@@ -1,0 +1,209 @@
+"""The checkpoints of one run, seen from the training: requested, copied, on their way to the disk, reported."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hookflow.graph.plan import Plan
+from hookflow.runner.checkpoint.saving import GRACE, HostCopy, NotSavedError, Saving, begin
+from hookflow.runner.checkpoint.snapshot import Snapshot
+from hookflow.runner.checkpoint.storable import check_storable
+from hookflow.runner.checkpoint.store import CheckpointStore, Saved
+from hookflow.runner.distributed.consensus import AnyConsensus
+from hookflow.runner.distributed.gather import full_state
+from hookflow.runner.engine import Engine
+from hookflow.runner.recorder import Recorder
+from hookflow.runner.requests import Requests
+from hookflow.runner.state import RunState
+from hookflow.runner.timing import Timeline
+from hookflow.runner.update import Update
+
+LAST = "last"
+"""What the checkpoint that was saved latest goes by, whatever else it goes by."""
+
+
+class CheckpointManager:
+    """Saves the state of a run at safe points. `keep` is how many of the newest stay, beside those that bear a name;
+    None keeps all."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        state: RunState,
+        engine: Engine,
+        requests: Requests,
+        update: Update,
+        snapshot: Snapshot,
+        consensus: AnyConsensus,
+        timeline: Timeline,
+        store: CheckpointStore,
+        recorder: Recorder,
+        folder: Path,
+        keep: int | None,
+    ) -> None:
+        self.before_validation: Mapping[str, Any] | None = None
+        """What is saved instead of the present state: a validation was aborted, and the resumed run does it again."""
+        self.saved_at: int | None = None
+        """The iteration of the newest checkpoint."""
+        self._plan = plan
+        self._state = state
+        self._engine = engine
+        self._requests = requests
+        self._update = update
+        self._snapshot = snapshot
+        self._consensus = consensus
+        self._ranks = consensus.ranks
+        self._timeline = timeline
+        self._store = store
+        self._recorder = recorder
+        self._folder = folder
+        self._keep = keep
+        self._saving: Saving | None = None
+        given_away = any("checkpoint" in binding.takes for binding in plan.at("after_save_checkpoint"))
+        self._copy = HostCopy(reuse=not given_away)
+
+    @property
+    def has_written(self) -> bool:
+        """Whether a checkpoint is on the disk, or could not be written, that has not been reported."""
+        return self._saving is not None and self._saving.ended
+
+    def save(self) -> None:
+        """Copy the state, and let another thread write it; what is on its way to the disk is waited for first."""
+        self._update.settle()
+        self.report()
+        began = time.perf_counter()
+        with self._state.during("save"), self._timeline.aside():
+            requested = self._requested_by_all()
+            moved = {name: it for name, it in requested.items() if it is not None}
+            names = [LAST, *(name for name in requested if name not in moved and name != LAST)]
+            state = self._copied()
+            facts = self._facts(state)
+            saving = Saving(state, names, facts, (time.perf_counter() - began) * 1e3)
+            if self._ranks.first:
+                begin(saving, partial(self._write, saving, moved, self._keep), self._wake)
+            self._saving = saving
+            self.saved_at = self._state.iter
+
+    def request_last(self) -> None:
+        """Request that the end of the training is saved, unless it has been, or nobody saves anything in this run."""
+        wanted = self._keep is not None or self.saved_at is not None
+        if wanted and self.saved_at != self._state.iter > 0:
+            self._requests.save([LAST])
+
+    def _wake(self) -> None:
+        self._state.attention = True
+
+    def _requested_by_all(self) -> dict[str, int | None]:
+        """Return the names to save by, as all ranks want it, and forget them."""
+        requested: dict[str, int | None] = {}
+        keeps: list[int] = []
+        for names, keep in self._consensus.all_gather_object(self._requests.take_saves()):
+            requested.update(names)
+            keeps += [keep] if keep is not None else []
+        self._keep = max(keeps, default=self._keep)
+        return requested
+
+    def _copied(self) -> dict[str, Any]:
+        """Return the state in the host's memory. What hooks enter around a save is left once that is there.
+
+        Of several ranks the first one copies it, and with it what the others have of their own.
+        """
+        entered = len(self._engine.arounds)
+        state = dict(self.before_validation or self._snapshot.capture())
+        self._engine.fire("before_save_checkpoint", state)
+        check_storable(state)
+        if self._ranks.world > 1:
+            state = full_state(state, self._consensus)
+        copied = self._copy.of(state) if self._ranks.first else state
+        self._engine.leave(entered)
+        return copied
+
+    def _facts(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        position = state["position"]
+        return {
+            "it": self._state.iter,
+            "ep": self._state.epoch,
+            "metrics": position["metrics"],
+            "metrics_it": position["metrics_at"],
+            "pipeline": self._plan.pipeline,
+            "world": self._ranks.world,
+        }
+
+    def _write(self, saving: Saving, moved: Mapping[str, int], keep: int | None) -> Saved:
+        """Bring a checkpoint to the disk, and remove those that it replaces. Another thread does this."""
+        self._recorder.flush()  # what a checkpoint has behind it, the log must have too
+        saved = self._store.save(saving.state, saving.names, saving.facts, moved)
+        if keep is not None:
+            self._store.prune(keep)
+        return saved
+
+    def report(self) -> None:
+        """Report the checkpoint that is on its way to the disk, once it is there; wait for that, if need be."""
+        if self._saving is None:
+            return
+        saving = self._saving
+        with self._state.during("save"), self._timeline.aside():
+            try:
+                saved = self._consensus.broadcast_object(saving.result() if saving.thread else None)
+            finally:
+                self._saving = saving if saving.thread and not saving.ended else None  # a signal may cut it short
+            if not isinstance(saved, Saved):
+                raise saved or NotSavedError("rank 0 has written no checkpoint")
+            self._recorder.put(
+                "checkpoint",
+                it=saving.facts["it"],
+                ep=saving.facts["ep"],
+                path=str(saved.path.relative_to(self._folder)),
+                names=saving.names,
+                bytes=saved.bytes,
+                ms=saving.ms,
+            )
+            self._engine.fire("after_save_checkpoint", saving.state, saved.path)
+
+    def save_the_rest(self) -> None:
+        """See to it that all is on the disk that has been requested."""
+        self.report()
+        if self._consensus.any_rank(bool(self._requests.saves)):
+            self.save()
+            self.report()
+
+    def report_if_possible(self) -> None:
+        """Do what `report` does, in a run that has failed already."""
+        self._if_possible(self.report if self._ranks.world == 1 else self._wait)
+
+    def save_after_error(self, error: BaseException) -> None:
+        """Save the state after something has raised; no run resumes from it by itself."""
+        self._if_possible(partial(self._save_after, error))
+
+    def abandon(self) -> None:
+        """Call off what is still being written: the run ends."""
+        self._store.abandon()
+        if self._saving is not None and self._saving.thread:
+            self._saving.thread.join(GRACE)
+
+    def _wait(self) -> None:
+        """Wait for the disk alone: the other ranks may have gone."""
+        if self._saving is not None and self._saving.thread and isinstance(failed := self._saving.result(), Exception):
+            raise failed
+
+    def _save_after(self, error: BaseException) -> None:
+        if self._ranks.world > 1:
+            raise NotSavedError("that takes all ranks, and this one has raised")
+        state = self._copied()
+        facts = self._facts(state) | {"exception": f"{type(error).__name__}: {error}"}
+        path = self._store.save_after_error(state, facts).path
+        self._say(f"the state after {type(error).__name__} was raised is in {path.relative_to(self._folder)}", "warn")
+
+    def _if_possible(self, save: Callable[[], None]) -> None:
+        """Save, or say why not: the run has failed already, and ends with the error that it failed with."""
+        try:
+            save()
+        except Exception as error:
+            self._say(f"no checkpoint could be saved after the error: {error}", "error")
+
+    def _say(self, text: str, level: str) -> None:
+        self._recorder.put("message", level=level, source="hookflow", text=text)

@@ -1,0 +1,138 @@
+"""All that a run must not forget, taken out of it and put back: to the bit.
+
+Every mutable state of the runner is either here or follows from what is: `tests/runner/test_snapshot.py` walks over
+all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookflow.errors import Problem, UserError
+from hookflow.graph.plan import Plan
+from hookflow.runner.checkpoint.random_state import random_state, set_random_state
+from hookflow.runner.distributed.gather import local_state
+from hookflow.runner.distributed.ranks import Ranks
+from hookflow.runner.distributed.sharded import load_model, load_optimizer
+from hookflow.runner.engine import Engine
+from hookflow.runner.requests import Requests
+from hookflow.runner.scalars import Scalars
+from hookflow.runner.state import RunState
+from hookflow.runner.triggers import Trigger
+from hookflow.runner.update import Update
+
+OTHER = "a run continues with the model and the optimizer that it began with; start a new one for others"
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The parts of a run that have a state."""
+
+    plan: Plan
+    ranks: Ranks
+    device: torch.device
+    model: nn.Module
+    models: Mapping[str, nn.Module]
+    optimizers: Mapping[str, torch.optim.Optimizer]
+    hooks: Mapping[str, Any]
+    data: Mapping[str, Any]
+    state: RunState
+    engine: Engine
+    requests: Requests
+    update: Update
+    scalars: Scalars
+    triggers: Mapping[int, Trigger]
+    say: Callable[..., None]
+
+    def capture(self, *, validation_due: bool = False) -> dict[str, Any]:
+        """Return the state of the run between two iterations; its tensors are the run's own, not copies.
+
+        `validation_due` says that a run which is resumed from here begins with a validation.
+        """
+        guard = self.update.guard
+        return {
+            **{_key_of("model", name): model.state_dict() for name, model in self.models.items()},
+            **{_key_of("optimizer", name): optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "modes": [name for name, module in self.model.named_modules() if not module.training],
+            "gradients": self.update.state_dict(),
+            "step_guard": guard.state_dict() if guard else {},
+            "position": self.state.state_dict() | {"validation_due": validation_due},
+            "requests": self.requests.state_dict(),
+            "engine": self.engine.state_dict(),
+            "scalars": self.scalars.state_dict(),
+            "hooks": {name: hook.state_dict() for name, hook in self.hooks.items() if hasattr(hook, "state_dict")},
+            "triggers": {self._key(id_): trigger.state_dict() for id_, trigger in self.triggers.items()},
+            "data": {split: data.state_dict() for split, data in self.data.items() if hasattr(data, "state_dict")},
+            "random": random_state(self.device),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Put the state back, as it was on this rank. What the checkpoint does not know starts anew, and the run says so.
+
+        Raises UserError when the checkpoint is that of another model or optimizer.
+        """
+        if (before := 1 + len(state.get("ranks", []))) != self.ranks.world:
+            self.say(f"saved by {before} ranks, resumed on {self.ranks.world}: not bit-identical", "warn")
+        state = local_state(state, self.ranks)
+        self._restore_weights(state)
+        self.update.load_state_dict(state["gradients"])
+        if self.update.guard and state["step_guard"]:
+            self.update.guard.load_state_dict(state["step_guard"])
+        self.state.load_state_dict(state["position"])
+        self.requests.load_state_dict(state["requests"])
+        for hook in self.engine.load_state_dict(state["engine"]):
+            self.say(f'the hook "{hook}" stays switched off: it raised before this run was resumed', "warn")
+        self.scalars.load_state_dict(state["scalars"])
+        self._restore_hooks(state["hooks"])
+        for id_, trigger in self.triggers.items():
+            if self._key(id_) in state["triggers"]:
+                trigger.load_state_dict(state["triggers"][self._key(id_)])
+        for split, data in self.data.items():
+            if split in state["data"] and hasattr(data, "load_state_dict"):
+                data.load_state_dict(state["data"][split])
+        if state["random"] is not None:
+            set_random_state(state["random"], self.device)
+
+    def _restore_weights(self, state: Mapping[str, Any]) -> None:
+        try:
+            for name, model in self.models.items():
+                load_model(model, state[_key_of("model", name)])
+            for name, optimizer in self.optimizers.items():
+                load_optimizer(optimizer, state[_key_of("optimizer", name)])
+        except KeyError as error:
+            said = f"the checkpoint does not fit this pipeline: it has no {error.args[0]}"
+            raise UserError(Problem(said, hint=OTHER)) from None
+        except (RuntimeError, ValueError) as error:
+            raise UserError(Problem(f"the checkpoint does not fit this pipeline: {error}", hint=OTHER)) from error
+        in_eval = frozenset(state["modes"])
+        for name, module in self.model.named_modules():
+            module.training = name not in in_eval
+
+    def _restore_hooks(self, saved: dict[str, Any]) -> None:
+        for name, hook in self.hooks.items():
+            if name in saved:
+                try:
+                    hook.load_state_dict(saved[name])
+                except Exception as error:
+                    error.add_note(f'raised while the hook "{name}" was given back its state')
+                    raise
+            elif hasattr(hook, "state_dict") and hook.state_dict():
+                self.say(f'the checkpoint does not know the hook "{name}": it starts anew', "warn")
+        for name in saved.keys() - self.hooks.keys():
+            if saved[name]:
+                self.say(f'the checkpoint knows a hook "{name}" that this pipeline does not have', "warn")
+
+    def _key(self, binding_id: int) -> str:
+        """Return what a trigger goes by: a method at a point, and an `around_X` there, have one each."""
+        binding = self.plan.bindings[binding_id]
+        return f"{binding.hook}@{binding.method if binding.half == 'enter' else binding.point}"
+
+
+def _key_of(section: str, name: str) -> str:
+    """Return what a model's or an optimizer's state goes by; that without a name by what it is."""
+    return section if name == section else f"{section}_{name}"

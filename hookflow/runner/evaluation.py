@@ -1,0 +1,161 @@
+"""One pass over the validation or test data: the means of what the task gives, and what hooks make of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from hookflow.runner.contract import as_number, check_outputs, single_numbers
+from hookflow.runner.data.batch_size import BatchSizes
+from hookflow.runner.distributed.consensus import AnyConsensus
+from hookflow.runner.engine import Engine
+from hookflow.runner.requests import Requests
+from hookflow.runner.state import RunState
+from hookflow.runner.timing import Timeline
+
+Split = Literal["val", "test"]
+
+
+class Evaluation:
+    """Validates and tests. `evaluate` is how the task does it with one batch, in autocast where there is any;
+    `should_abort` says after each batch whether a signal ends the pass."""
+
+    def __init__(
+        self,
+        state: RunState,
+        run: Any,
+        model: nn.Module,
+        task: Any,
+        evaluate: Callable[[Any, Any], Any],
+        data: Mapping[str, Any],
+        sizes: Mapping[str, BatchSizes],
+        engine: Engine,
+        requests: Requests,
+        consensus: AnyConsensus,
+        timeline: Timeline,
+        should_abort: Callable[[int], bool],
+        record: Callable[..., None],
+        *,
+        own_steps: bool,
+    ) -> None:
+        self._state = state
+        self._run = run
+        self._model = model
+        self._task = task
+        self._evaluate = evaluate
+        self._data = data
+        self._sizes = sizes
+        self._engine = engine
+        self._requests = requests
+        self._consensus = consensus
+        self._timeline = timeline
+        self._should_abort = should_abort
+        self._record = record
+        self._own_steps = own_steps
+        plan, several = engine.plan, consensus.ranks.world > 1
+        self._skips_agreed = {
+            split: several and any("control" in b.writes for b in plan.at(f"before_{split}_iter"))
+            for split in ("val", "test")
+        }
+
+    @torch.no_grad()
+    def __call__(self, split: Split) -> bool:
+        """Walk over the data of a split once and leave what was found in `RunState.metrics`.
+
+        Gradients are off, for hooks too. Return False when a signal has cut the walk short: then nobody gets half the
+        metrics; `after_X_epoch` and `after_X` do not fire, but what was entered around them is left.
+        """
+        state, fire = self._state, self._engine.fire
+        began = time.perf_counter()
+        batch_idx, batches = state.batch_idx, state.batches
+        entered = len(self._engine.arounds)
+        with self._timeline.aside(), state.during(split), self._consensus.evaluation():
+            fire(f"before_{split}")
+            with evaluating(self._model):
+                fire(f"before_{split}_epoch")
+                means = self._means(split)
+                if means is None:
+                    self._engine.leave(entered)
+                else:
+                    self._conclude(split, means, began)
+        state.batch_idx, state.batches = batch_idx, batches
+        return means is not None
+
+    def _conclude(self, split: Split, means: dict[str, float], began: float) -> None:
+        """Let the task and hooks make metrics of the means, and record them."""
+        state = self._state
+        made = self._task.metrics(means) if hasattr(self._task, "metrics") else {}
+        metrics: dict[str, Any] = {**means, **made}
+        state.metrics, state.metrics_at = metrics, state.iter
+        self._engine.fire(f"after_{split}_epoch", metrics)
+        metrics.update({name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()})
+        state.metrics = MappingProxyType(metrics)
+        self._engine.fire(f"after_{split}", state.metrics)
+        self._record("metrics", split=split, v=metrics, seconds=time.perf_counter() - began)
+
+    def _means(self, split: Split) -> dict[str, float] | None:
+        """Evaluate every batch; return the mean over the examples of each single number that the task gives.
+
+        Those are the examples of all ranks, of which each has its own: they learn the same means, to the bit. The sums
+        stay on the device until the end. Where nobody knows how many examples batches have, each counts alike. Return
+        None when a signal has come: the current batch was the last.
+        """
+        state, sizes = self._state, self._sizes[split]
+        sums: dict[str, Any] = {}
+        seen: dict[str, int] = {}
+        state.batches = len(self._data[split])
+        for index, given in enumerate(self._data[split].epoch(0)):
+            state.batch_idx, state.batch_size = index, sizes.local(index, given) or 0
+            entered = len(self._engine.arounds)
+            batch = self._offered(split, given, sizes)
+            if batch is None:
+                self._engine.leave(entered)
+                continue
+            outputs = self._evaluate(self._run, batch)
+            check_outputs(outputs, "evaluate", self._own_steps)
+            weight = state.batch_size or 1
+            for name, value in single_numbers(outputs).items():
+                sums[name] = sums.get(name, 0.0) + value * weight
+                seen[name] = seen.get(name, 0) + weight
+            self._engine.fire(f"after_{split}_iter", batch, index, outputs)
+            if self._should_abort(index + 1):
+                return None
+        found = self._consensus.all_gather_object({name: (float(total), seen[name]) for name, total in sums.items()})
+        return {name: _mean([one[name] for one in found if name in one]) for name in dict.fromkeys(chain(*found))}
+
+    def _offered(self, split: Split, batch: Any, sizes: BatchSizes) -> Any | None:
+        """Fire `before_X_iter` with a batch; return the batch that hooks have made of it, or None to skip it."""
+        requests, point = self._requests, f"before_{split}_iter"
+        requests.offered = offered = [self._run, batch, self._state.batch_idx]
+        self._engine.dispatcher.call_all(self._engine.firings(point), offered)
+        if offered[1] is not batch:
+            self._state.batch_size = sizes.replaced(offered[1], self._state.batch_size)
+        skips = requests.take_skip_batch()
+        if self._skips_agreed[split]:
+            skips = self._consensus.any_rank(skips)
+        return None if skips else offered[1]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put every module into evaluation, and each back into the mode that it had: one that was frozen stays frozen."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    yield
+    for module, training in modes:
+        module.training = training
+
+
+def _mean(parts: Sequence[tuple[float, int]]) -> float:
+    """Return the mean over all examples, out of the sum over those of each rank and their number."""
+    (total, seen), *others = parts
+    for more, examples in others:
+        total, seen = total + more, seen + examples
+    return total / max(seen, 1)

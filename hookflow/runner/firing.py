@@ -1,0 +1,110 @@
+"""A binding made ready to be called: which arguments its method takes is settled here, once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from inspect import signature
+from math import inf
+from operator import itemgetter
+from typing import Any, Protocol
+
+from hookflow.graph.plan import Binding
+
+Call = Callable[[Sequence[Any]], object]
+Due = Callable[[], bool]
+
+
+class Gate(Protocol):
+    """What is asked whether a binding fires: not before `next` iterations are done, and then by calling it."""
+
+    next: float
+
+    def __call__(self) -> bool:
+        """Say whether it fires at this visit."""
+
+
+class Switch:
+    """The gate of a binding without a trigger that may be switched off."""
+
+    next: float = 0
+
+    def __call__(self) -> bool:
+        return True
+
+
+class Firing:
+    """A binding, the `method` of its hook, and `call`, which takes everything that the point offers.
+
+    `due` says whether it fires; None if it always does. `gate` is what generated code asks instead.
+    """
+
+    __slots__ = ("binding", "call", "due", "gate", "method")
+
+    def __init__(
+        self,
+        binding: Binding,
+        method: Callable[..., object],
+        call: Call,
+        due: Due | None = None,
+        gate: Gate | None = None,
+    ) -> None:
+        self.binding = binding
+        self.method = method
+        self.call = call
+        self.due = due
+        self.gate = gate
+
+    def disable(self) -> None:
+        """Never fire again."""
+        if isinstance(self.due, Announced):
+            self.due.disabled = True
+            return
+        self.due = _never
+        if self.gate:
+            self.gate.next = inf
+
+
+class Announced:
+    """Asks whether a binding is due, and tells so: on every rank, also on one where the hook is switched off."""
+
+    def __init__(self, due: Due | None, tell: Callable[[], None]) -> None:
+        self._due = due
+        self._tell = tell
+        self.disabled = False
+
+    def __call__(self) -> bool:
+        if self._due is None or self._due():
+            self._tell()
+            return not self.disabled
+        return False
+
+
+def _never() -> bool:
+    return False
+
+
+def by_position(method: Callable[..., object], takes: tuple[str, ...]) -> bool:
+    """Say whether the arguments that a method takes can be given by position: none with a default stands before."""
+    if not takes:
+        return True
+    parameters = [p for p in signature(method).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    return all(p.name == name and p.kind is not p.KEYWORD_ONLY for p, name in zip(parameters, takes, strict=False))
+
+
+def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[str, ...], run: object) -> Call:
+    """Return `method` as a function of the tuple of everything that its point offers.
+
+    `takes` names its arguments out of `offers`, whose first is the run.
+    """
+    places = [offers.index(name) for name in takes]
+    if not by_position(method, takes):
+        return lambda offered: method(**{name: offered[place] for name, place in zip(takes, places, strict=True)})
+    match places:
+        case []:
+            return lambda offered: method()
+        case [0]:
+            return lambda offered: method(run)
+        case [place]:
+            return lambda offered: method(offered[place])
+    pick = itemgetter(*places)
+    return lambda offered: method(*pick(offered))

@@ -1,0 +1,158 @@
+"""What hooks have asked for and the run has not yet granted: each by a named call on the run, some by some alone.
+
+A request waits here until the loop is where it can be granted without anything being half done: skips within the
+iteration, all else at a safe point (`hookflow.runner.safe_point`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from hookflow.errors import Problem, UserError
+from hookflow.graph.plan import Binding, Plan
+from hookflow.runner.state import RunState
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
+WITH_A_BATCH = ("before_train_iter", "before_val_iter", "before_test_iter")
+BEFORE_THE_STEP = ("after_forward", "before_backward", "after_backward", "before_optimizer_step")
+TOO_LATE_TO_STOP = ("on_exception", "after_run")
+
+
+class Requests:
+    """The pending requests of a run; of several ranks, those of this one.
+
+    `offered` is what the current point offers, where the batch may be replaced: the run, the batch, its index.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        state: RunState,
+        current: Callable[[], Binding | None],
+        say: Callable[..., None],
+        *,
+        several: bool,
+    ) -> None:
+        self._points = plan.points
+        self._state = state
+        self._current = current
+        self._say = say
+        self._several = several
+        self._warned: set[tuple[str, str]] = set()
+        self.offered: list[Any] = []
+        self.stop_reason: str | None = None
+        self.epoch_end_reason: str | None = None
+        self.skips_batch = False
+        self.skips_step = False
+        self.saves: dict[str, int | None] = {}
+        """The names to save by; with an iteration, the name of a checkpoint that exists."""
+        self.keep: int | None = None
+
+    def stop(self, reason: str) -> None:
+        """End the training at the next safe point. Without the declaration that is obeyed, with a warning."""
+        allowed = [point.name for point in self._points if point.name not in TOO_LATE_TO_STOP]
+        if undeclared := self._check("stop", "control", allowed):
+            self._warn_once(undeclared)
+        self.stop_reason = self.stop_reason or reason
+        self._state.attention = True
+
+    def stop_epoch(self, reason: str) -> None:
+        """End the epoch after this iteration, as if the data were at their end."""
+        self._require("stop_epoch", "control", [p.name for p in self._points if self._points.in_iteration(p.name)])
+        if not self._state.epoch_ends and self.epoch_end_reason is None:
+            self._say(f"epoch {self._state.epoch + 1} ends early: {reason}")
+            if self._several:  # who must agree with others first
+                self.epoch_end_reason = reason
+            else:
+                self.end_epoch()
+            self._state.attention = True
+
+    def end_epoch(self) -> None:
+        """Let the epoch end: on all ranks."""
+        self._state.epoch_ends, self.epoch_end_reason = True, None
+
+    def skip_step(self) -> None:
+        """Leave the weights as they are: the optimizer takes no step in this iteration, or not the current one."""
+        self._require("skip_step", "control", BEFORE_THE_STEP)
+        self.skips_step = True
+
+    def skip_batch(self) -> None:
+        """Compute nothing of the current batch, and go on with the next one."""
+        self._require("skip_batch", "control", WITH_A_BATCH)
+        self.skips_batch = True
+
+    def replace_batch(self, batch: Any) -> None:
+        """Let the task, and the hooks that fire after this one, have another batch."""
+        self._require("replace_batch", "batch", WITH_A_BATCH)
+        self.offered[1] = batch
+
+    def save(self, names: Iterable[str], moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
+        """Save the state at the next safe point; see `hookflow.hooks.run.Run.save_checkpoint`."""
+        self.saves.update(moved)
+        self.saves.update(dict.fromkeys(names))
+        self.keep = max(self.keep or 0, keep) if keep is not None else self.keep
+        self._state.attention = True
+
+    def take_saves(self) -> tuple[dict[str, int | None], int | None]:
+        """Return what is to be saved, by which names, and how many checkpoints to keep; and forget it."""
+        taken = self.saves, self.keep
+        self.saves, self.keep = {}, None
+        return taken
+
+    def take_skip_batch(self) -> bool:
+        """Return whether the current batch is to be skipped, and forget it."""
+        skips, self.skips_batch = self.skips_batch, False
+        return skips
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run must still grant. A skipped step may wait for iterations, where a task steps."""
+        return {
+            "stop": self.stop_reason,
+            "epoch_end": self.epoch_end_reason,
+            "skips_step": self.skips_step,
+            "saves": dict(self.saves),
+            "keep": self.keep,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.stop_reason, self.epoch_end_reason = state["stop"], state["epoch_end"]
+        self.skips_step, self.saves, self.keep = state["skips_step"], dict(state["saves"]), state["keep"]
+        self._state.attention = True
+
+    def _require(self, call: str, slot: str, points: Collection[str]) -> None:
+        if undeclared := self._check(call, slot, points):
+            raise UserError(undeclared)
+
+    def _check(self, call: str, slot: str, points: Collection[str]) -> Problem | None:
+        """Return what is wrong if the hook that is being called has not declared the slot.
+
+        Raises UserError where the call means nothing. The task, and the runner itself, need declare nothing; but a
+        batch is the task's own to change.
+        """
+        here = self._current()
+        if here is None:
+            if points is WITH_A_BATCH:
+                raise UserError(Problem(f"run.{call} is for hooks: a task need not ask to change its batch"))
+        elif here.point not in points:
+            raise UserError(Problem(f"run.{call}() is not allowed at {here.point}", hint=_where(points)))
+        elif slot not in here.writes:
+            return _undeclared(call, slot, here)
+        return None
+
+    def _warn_once(self, undeclared: Problem) -> None:
+        here = self._current()
+        if here is not None and (here.hook, here.point) not in self._warned:
+            self._warned.add((here.hook, here.point))
+            self._say(f"{undeclared.message}; {undeclared.hint}", "warn")
+
+
+def _where(points: Collection[str]) -> str:
+    return f"it may be called at {', '.join(points)}" if len(points) < 8 else "it may be called in an iteration"
+
+
+def _undeclared(call: str, slot: str, here: Binding) -> Problem:
+    said = f'the hook "{here.hook}" calls run.{call}() at {here.point}, and must declare writes = ["{slot}"]'
+    return Problem(said, hint=f"in [hooks.{here.hook}] of the pipeline, or in its class")

@@ -1,0 +1,210 @@
+"""The run as hooks and tasks are given it: what `hookflow.hooks.run.Run` promises, on top of the parts of the runner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hookflow.errors import Problem, UserError, nearest
+from hookflow.events.records import Stage
+from hookflow.hooks.run import Run as Promised
+from hookflow.runner.build import Parts
+from hookflow.runner.contract import Named, scalar
+from hookflow.runner.engine import Engine
+from hookflow.runner.recorder import Recorder
+from hookflow.runner.requests import NOTHING, Requests
+from hookflow.runner.scalars import Scalars
+from hookflow.runner.state import RunState
+from hookflow.runner.timing import FORWARD, Timeline
+from hookflow.runner.update import Update
+
+
+class Run:
+    """One run. What hooks may rely on is said in `hookflow.hooks.run.Run`."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        state: RunState,
+        engine: Engine,
+        update: Update,
+        requests: Requests,
+        scalars: Scalars,
+        recorder: Recorder,
+        timeline: Timeline,
+        folder: Path,
+    ) -> None:
+        self.model: nn.Module = parts.model
+        self.models: Mapping[str, nn.Module] = Named("model", parts.models)
+        self.optimizers: Mapping[str, torch.optim.Optimizer] = Named("optimizer", parts.optimizers)
+        self.task: Any = parts.task
+        self.data: Mapping[str, Any] = parts.data
+        self.hooks: Mapping[str, Any] = parts.hooks
+        self.device = parts.device
+        self.precision = parts.precision
+        self.rank = parts.ranks.rank
+        self.world = parts.ranks.world
+        self.dir = folder
+        self._trains = parts.trains
+        self._strategy = parts.strategy
+        self._state = state
+        self._engine = engine
+        self._update = update
+        self._requests = requests
+        self._scalars = scalars
+        self._recorder = recorder
+        self._timeline = timeline
+        self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
+
+    # Where the run is.
+
+    @property
+    def iter(self) -> int:
+        return self._state.iter
+
+    @property
+    def epoch(self) -> int:
+        return self._state.epoch
+
+    @property
+    def max_iters(self) -> int:
+        return self._state.max_iters
+
+    @property
+    def max_epochs(self) -> int | None:
+        return self._state.max_epochs
+
+    @property
+    def iters_per_epoch(self) -> int:
+        return self._state.iters_per_epoch
+
+    @property
+    def batch_idx(self) -> int:
+        return self._state.batch_idx
+
+    @property
+    def batch_size(self) -> int:
+        return self._state.batch_size
+
+    @property
+    def stage(self) -> Stage:
+        return self._state.stage
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return self._state.metrics
+
+    @property
+    def step_skipped(self) -> bool:
+        return self._update.left_out_in(self._state.iter - 1)
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        if len(self.optimizers) > 1:
+            first, *_ = self.optimizers
+            hint = f'run.optimizers["{first}"]'
+            raise UserError(Problem("this run has several optimizers, and run.optimizer means one", hint=hint))
+        return next(iter(self.optimizers.values()))
+
+    def metric(self, name: str) -> float:
+        metrics = self._state.metrics
+        if name not in metrics:
+            hint = nearest(name, metrics) or f"there are {', '.join(metrics) or 'none yet'}"
+            raise UserError(Problem(f'there is no metric "{name}"', hint=hint))
+        return metrics[name]
+
+    def stepped(self, model: str | None = None) -> nn.Module | None:
+        whole = {name: self._trains[name] for name in self._update.stepping or self._update.every}
+        if model is None:
+            return self.model if len(whole) != 1 else next(iter(whole.values()))
+        wanted = self.models[model]
+        return wanted if any(trained in (wanted, self.model) for trained in whole.values()) else None
+
+    # What hooks tell.
+
+    def log(self, name: str, value: float | torch.Tensor) -> None:
+        number = scalar(value, f'run.log("{name}", …)')
+        self._recorder.scalar(name, number)
+        self._scalars.log(name, number)
+
+    def say(self, text: str, level: str = "info") -> None:
+        self._recorder.put("message", level=level, source="hookflow", text=text)
+
+    def fire(self, point: str, *offered: Any) -> None:
+        self._engine.fire_own(point, *offered)
+
+    def sum(self, value: float | torch.Tensor) -> Any:
+        self._check_all_ranks("sum")
+        return self._strategy.all_reduce(value, self.device)
+
+    def mean(self, value: float | torch.Tensor) -> Any:
+        self._check_all_ranks("mean")
+        return self._strategy.all_reduce(value, self.device) / self.world if self._strategy.several else value
+
+    def _check_all_ranks(self, call: str) -> None:
+        here = self._engine.current
+        if self._strategy.several and here is not None and here.hook in self._on_zero:
+            said = f'the hook "{here.hook}" fires on rank 0 alone, and run.{call} needs all ranks'
+            raise UserError(Problem(said, hint='let it fire on all: ranks = "all"'))
+
+    # What hooks may ask for.
+
+    def stop(self, reason: str) -> None:
+        self._requests.stop(reason)
+
+    def stop_epoch(self, reason: str) -> None:
+        self._requests.stop_epoch(reason)
+
+    def skip_step(self) -> None:
+        self._requests.skip_step()
+
+    def skip_batch(self) -> None:
+        self._requests.skip_batch()
+
+    def replace_batch(self, batch: Any) -> None:
+        self._requests.replace_batch(batch)
+
+    def save_checkpoint(self, *names: str, moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
+        self._requests.save(names or ("last",), moved, keep)
+
+    # What a task may do that steps its optimizers itself.
+
+    def backward(self, loss: torch.Tensor, *optimizers: str) -> None:
+        """Add the gradients of `loss` to the parameters of these optimizers (of all if none is named), no others.
+
+        Gradients that a step has used are gone before. Fires `after_forward`, `before_backward` and `after_backward`,
+        with `{"loss": loss}` as the outputs.
+        """
+        self._timeline.mark(FORWARD)
+        offered = self._in_own_step("backward"), self._state.batch_idx, {"loss": loss}
+        with torch.autocast(self.device.type, enabled=False):
+            self._update.backward(offered, self._named(optimizers), self._update.loss_weight)
+        torch.clear_autocast_cache()  # what it holds belongs to the graph that is gone now
+
+    def step(self, *optimizers: str) -> None:
+        """Let these optimizers (all if none is named) step, between `before_` and `after_optimizer_step`."""
+        self._timeline.mark(FORWARD)
+        offered: tuple[Any, ...] = self._in_own_step("step"), self._state.batch_idx, {}
+        with torch.autocast(self.device.type, enabled=False):
+            self._update.step(offered, self._named(optimizers))
+        torch.clear_autocast_cache()  # it holds the old weights in half precision
+
+    def _in_own_step(self, call: str) -> Any:
+        """Return the current batch. Raises UserError unless a task is in its step that it takes care of itself."""
+        if self._state.batch is None or self._engine.current is not None:
+            said = f"run.{call} is for the step of a task that steps its optimizers itself"
+            raise UserError(Problem(said, hint="such a task says so in its class: steps_itself = True"))
+        return self._state.batch
+
+    def _named(self, optimizers: tuple[str, ...]) -> tuple[str, ...]:
+        for name in optimizers:
+            self.optimizers[name]  # raises where there is none
+        return optimizers or self._update.every
+
+
+def _keeps_its_promise(run: Run) -> Promised:
+    return run

@@ -1,0 +1,100 @@
+"""Where a run is: its counters, its stage, and the flag that somebody wants attention. Imports nothing of the runner.
+
+Each field has one writer, named beside it; everybody else reads. `attention` is the exception that it is meant to be:
+signals, commands, hooks and finished writes all set it, and the safe point alone clears it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import ceil
+from types import MappingProxyType
+from typing import Any
+
+from hookflow.events.records import Stage
+
+NONE: Mapping[str, float] = MappingProxyType({})
+
+
+class RunState:
+    """The place of a run. `iter` and `epoch` count what is done, `batch_idx` the batches of the epoch that are done."""
+
+    def __init__(self) -> None:
+        self.attention = False
+        """Somebody wants to be heard at the next safe point."""
+        self.next_stop = 0
+        """The iterations done at which the loop must look up by count. Written by the loop."""
+        self.iter = self.epoch = self.batch_idx = 0
+        """Written by the loops and by a resume."""
+        self.batch_size = 0
+        """Examples of this rank in the current batch, 0 where nobody knows. Written by the loops, as `batch` is."""
+        self.batches = 0
+        """Batches of the current pass."""
+        self.batch: Any = None
+        """The current batch, while a task that steps its optimizers itself has it."""
+        self.epoch_ends = False
+        """The epoch ends after this iteration, whatever the data still has. Written by the requests of hooks."""
+        self.validation_due = False
+        """The run, once resumed, begins with a validation. Written by a resume."""
+        self.validated_at = 0
+        """The iteration of the latest validation that began. Written by the loop."""
+        self.metrics: Mapping[str, float] = NONE
+        """What the latest validation or test has found. Written by the evaluation."""
+        self.metrics_at = 0
+        """The iteration that they are of."""
+        self.max_epochs: int | None = None
+        self.max_iters = self.batches_per_epoch = self.iters_per_epoch = 0
+        self.seconds: Callable[[], float] = time.monotonic
+        """A clock; over ranks one that shows the same on all of them."""
+        self._stage: Stage = "start"
+
+    @property
+    def stage(self) -> Stage:
+        return self._stage
+
+    def enter(self, stage: Stage) -> None:
+        """From here on the run is in this stage."""
+        self._stage = stage
+
+    @contextmanager
+    def during(self, stage: Stage) -> Iterator[None]:
+        """Be in a stage, and then in the one before; after an exception the run stays where it was raised."""
+        before, self._stage = self._stage, stage
+        yield
+        self._stage = before
+
+    def set_length(self, max_epochs: int | None, max_iters: int | None, iters_per_epoch: int) -> None:
+        """Say how long the run is; the iterations of an epoch are 0 where the training data were not asked for."""
+        self.max_epochs = max_epochs
+        self.iters_per_epoch = iters_per_epoch
+        self.max_iters = max_iters or (max_epochs or 0) * iters_per_epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place of the run between two iterations."""
+        kept = ("iter", "epoch", "batch_idx", "epoch_ends", "iters_per_epoch", "validated_at", "metrics_at")
+        return {name: getattr(self, name) for name in kept} | {"metrics": dict(self.metrics)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned; how long the run is it says only where its data were not asked for."""
+        self.iter, self.epoch, self.batch_idx = state["iter"], state["epoch"], state["batch_idx"]
+        self.epoch_ends, self.validation_due = state["epoch_ends"], state["validation_due"]
+        self.validated_at = state["validated_at"]
+        self.metrics, self.metrics_at = dict(state["metrics"]), state["metrics_at"]
+        if not self.iters_per_epoch:
+            self.set_length(self.max_epochs, self.max_iters, state["iters_per_epoch"])
+
+    @property
+    def finished(self) -> bool:
+        """Whether all training is done."""
+        return self.iter >= self.max_iters if self.max_epochs is None else self.epoch >= self.max_epochs
+
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether the epoch has no iteration left, though it may not be closed yet."""
+        return self.batch_idx >= self.batches_per_epoch or self.epoch_ends
+
+    def iters_left(self, accumulate: int) -> int:
+        """Return the iterations that the epoch has left by its data."""
+        return ceil((self.batches_per_epoch - self.batch_idx) / accumulate)

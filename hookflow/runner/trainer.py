@@ -1,0 +1,317 @@
+"""The trainer makes the parts of the runner, and is the only one who knows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from hookflow.events.now import share
+from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Binding, Plan
+from hookflow.hooks.checkpoint import Checkpoint
+from hookflow.runner.build import Parts
+from hookflow.runner.checkpoint.manager import CheckpointManager
+from hookflow.runner.checkpoint.snapshot import Snapshot
+from hookflow.runner.checkpoint.store import CheckpointStore, read
+from hookflow.runner.contract import evaluation_of, steps_itself
+from hookflow.runner.data.batch_size import BatchSizes
+from hookflow.runner.dispatch import Here
+from hookflow.runner.distributed.consensus import AnyConsensus
+from hookflow.runner.engine import Engine
+from hookflow.runner.evaluation import Evaluation, Split
+from hookflow.runner.iteration import Iteration, choose
+from hookflow.runner.loop import Loop
+from hookflow.runner.module_hooks import attach
+from hookflow.runner.numerics.compiling import Compiled
+from hookflow.runner.numerics.device import in_precision
+from hookflow.runner.numerics.losses import Losses
+from hookflow.runner.numerics.memory import free_memory, is_oom
+from hookflow.runner.numerics.step_guard import StepGuard
+from hookflow.runner.recorder import Recorder
+from hookflow.runner.requests import Requests
+from hookflow.runner.run import Run
+from hookflow.runner.safe_point import SafePoint
+from hookflow.runner.scalars import Scalars
+from hookflow.runner.signals import Signals, Stop
+from hookflow.runner.state import RunState
+from hookflow.runner.timing import Books, Timeline
+from hookflow.runner.triggers import make_triggers
+from hookflow.runner.update import Update
+
+
+class Trainer:
+    """One execution of a plan. `generates` is for tests: see `hookflow.runner.engine.Engine`."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        plan: Plan,
+        run_dir: RunDir,
+        store: CheckpointStore,
+        recorder: Recorder,
+        signals: Signals,
+        state: RunState,
+        consensus: AnyConsensus,
+    ) -> None:
+        self.state = state
+        self._parts = parts
+        self._plan = plan
+        self._recorder = recorder
+        self._signals = signals
+        self._consensus = consensus
+        section, world = parts.section, parts.ranks.world
+        state.batches_per_epoch = parts.batches_per_epoch
+        state.set_length(section.max_epochs, section.max_iters, parts.iters_per_epoch)
+        state.seconds = consensus.seconds
+        self._sizes = {split: self._batch_sizes(split) for split in parts.data}
+        self._timeline = timeline = Timeline()
+        books = Books(len(plan.bindings), timeline)
+        self._scalars = scalars = Scalars(plan, state, parts.strategy, parts.device, parts.ranks.rank)
+        triggers = make_triggers(plan, state, scalars.condition)
+        here = Here(*share(run_dir.now_of(parts.ranks.rank)))
+        self._engine = engine = Engine(
+            plan,
+            parts.hooks,
+            triggers,
+            state,
+            books,
+            here,
+            self._hook_failed,
+            rank=parts.ranks.rank,
+            on_request=self._meet if world > 1 else None,
+        )
+        self._requests = requests = Requests(plan, state, lambda: engine.current, self._say, several=world > 1)
+        self._update = update = self._make_update()
+        self.run = Run(parts, state, engine, update, requests, scalars, recorder, timeline, run_dir.path)
+        self._snapshot = Snapshot(
+            plan=plan,
+            ranks=parts.ranks,
+            device=parts.device,
+            model=parts.model,
+            models=parts.models,
+            optimizers=parts.optimizers,
+            hooks=parts.hooks,
+            data=parts.data,
+            state=state,
+            engine=engine,
+            requests=requests,
+            update=update,
+            scalars=scalars,
+            triggers=triggers,
+            say=self._say,
+        )
+        self._checkpoints = CheckpointManager(
+            plan,
+            state,
+            engine,
+            requests,
+            update,
+            self._snapshot,
+            consensus,
+            timeline,
+            store,
+            recorder,
+            run_dir.path,
+            keep=max((hook.keep for hook in parts.hooks.values() if isinstance(hook, Checkpoint)), default=None),
+        )
+        self._safe_point = SafePoint(
+            state, requests, signals, consensus, self._checkpoints, timeline, recorder.put
+        )
+        self._evaluate = self._make_evaluation()
+        engine.bind(self.run)
+        recorder.watch(books, state)
+
+    def train(self, resume: Path | None = None, *, test: bool = False) -> Stop | None:
+        """Run to the end and return why it ended early, if it did.
+
+        `resume` is the checkpoint to resume from; `test` runs the test after training. Whatever raises goes through,
+        after `on_exception`, the second half of what hooks had entered, and `after_run`.
+        """
+        with self._running():
+            if resume is not None:
+                self._load(resume)
+                self._checkpoints.saved_at = self.state.iter
+            if self._update.guard:
+                self._update.guard.announce()
+            self._make_loop().train()
+            if test and self._safe_point.stop is None:
+                self._evaluate("test")
+                self._safe_point.process(wait=True)
+            self._checkpoints.save_the_rest()
+        for line in self._scalars.complaints():
+            self._say(line, "warn")
+        if late := self._requests.saves:
+            self._say(f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn")
+        return self._safe_point.stop
+
+    def judge(self, checkpoint: Path, split: Split) -> Mapping[str, float]:
+        """Validate or test what a checkpoint holds, and return the metrics; nothing is trained, and nothing saved.
+
+        Fires the points of a run that is resumed, without those of training. Whatever raises goes through as in
+        `train`.
+        """
+        with self._running():
+            self._load(checkpoint)
+            self._evaluate(split)
+        return self.state.metrics
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Fire `before_run` and `after_run` around what a run does, and `on_exception` when it raises."""
+        parts, engine = self._parts, self._engine
+        handles = attach(parts.model, engine, self.state, compiled=bool(parts.section.compile))
+        self._compiled = Compiled(parts.models, parts.section.compile, self._say) if parts.section.compile else None
+        for model in parts.models.values():
+            if not model.training:
+                model.train()  # a model that comes in evaluation as a whole; what is frozen in it is another matter
+        try:
+            engine.fire("before_run")
+            yield
+        except BaseException as error:
+            self._ended_by(error)
+            raise
+        else:
+            try:
+                engine.fire("after_run")
+            finally:
+                engine.unwind()
+        finally:
+            self._checkpoints.abandon()
+            self.state.enter("end")
+            for handle in handles:
+                handle.remove()
+
+    def _ended_by(self, error: BaseException) -> None:
+        """Fire what fires when something has raised; after a second signal, nothing is saved any more."""
+        if is_oom(error):
+            free_memory(error, self._update.drop, self._parts.device)
+        self._engine.unwind()
+        saves = isinstance(error, Exception)
+        if saves:
+            self._checkpoints.report_if_possible()
+        self._requests.take_saves()
+        self._engine.fire("on_exception", error)
+        if saves and self._requests.saves:
+            self._checkpoints.save_after_error(error)
+        self._requests.take_saves()
+        self._engine.fire("after_run")
+
+    def _load(self, path: Path) -> None:
+        state = read(path, self._parts.device)
+        self._engine.fire("after_load_checkpoint", state)
+        self._snapshot.restore(state)
+        self._say(f"resumed from {path.name}: iteration {self.state.iter}, epoch {self.state.epoch}")
+        if self.state.finished and not self.state.validation_due:
+            self._say("nothing is left to do: every iteration of the training is done")
+
+    def _make_update(self) -> Update:
+        parts, section = self._parts, self._parts.section
+        scales, skips = parts.precision == "fp16", section.on_nan == "skip"
+        guard = StepGuard(
+            self._plan,
+            parts.optimizers,
+            parts.device,
+            self.state,
+            scales=scales,
+            skips_nan=skips,
+            several=parts.strategy.several,
+            log=self._log,
+            say=self._say,
+        )
+        return Update(
+            self.state,
+            self._engine,
+            self._timeline,
+            self._requests,
+            parts.optimizers,
+            parts.strategy,
+            self._consensus,
+            Losses(parts.device, self.state) if section.on_nan == "raise" else None,
+            guard if scales or skips else None,
+        )
+
+    def _make_evaluation(self) -> Evaluation:
+        parts = self._parts
+        return Evaluation(
+            self.state,
+            self.run,
+            parts.model,
+            parts.task,
+            in_precision(evaluation_of(parts.task), parts.device, parts.precision),
+            parts.data,
+            self._sizes,
+            self._engine,
+            self._requests,
+            self._consensus,
+            self._timeline,
+            self._safe_point.should_abort,
+            self._recorder.put,
+            own_steps=steps_itself(parts.task),
+        )
+
+    def _make_loop(self) -> Loop:
+        parts = self._parts
+        iteration = Iteration(
+            state=self.state,
+            run=self.run,
+            step=in_precision(parts.task.step, parts.device, parts.precision),
+            engine=self._engine,
+            requests=self._requests,
+            update=self._update,
+            optimizers=parts.optimizers,
+            scalars=self._scalars,
+            sizes=self._sizes["train"],
+            strategy=parts.strategy,
+            consensus=self._consensus,
+            timeline=self._timeline,
+            accumulate=parts.section.accumulate,
+            steps_itself=steps_itself(parts.task),
+        )
+        return Loop(
+            self.state,
+            self._engine,
+            choose(iteration),
+            self._update,
+            self._evaluate,
+            self._snapshot,
+            self._checkpoints,
+            self._safe_point,
+            self._consensus,
+            self._signals,
+            self._timeline,
+            parts.data,
+            parts.section.validates,
+            self._compiled,
+            self._recorder.put,
+            accumulate=parts.section.accumulate,
+        )
+
+    def _batch_sizes(self, split: str) -> BatchSizes:
+        parts = self._parts
+        return BatchSizes(
+            parts.data[split],
+            parts.task,
+            split,
+            say=self._say,
+            world=parts.ranks.world,
+            accumulate=parts.section.accumulate if split == "train" else 1,
+            gather=self._consensus.all_gather_object,
+        )
+
+    def _meet(self) -> None:
+        self._safe_point.meet()
+
+    def _log(self, name: str, value: float) -> None:
+        self.run.log(name, value)
+
+    def _say(self, text: str, level: str = "info") -> None:
+        self._recorder.put("message", level=level, source="hookflow", text=text)
+
+    def _hook_failed(self, binding: Binding, error: BaseException, action: str) -> None:
+        error.add_note(f"iteration {self.state.iter}, epoch {self.state.epoch}")
+        self._recorder.failure(error, hook=binding.hook, point=binding.point, action=action)
+        if action == "disable":
+            self._say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")
