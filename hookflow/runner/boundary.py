@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hookflow.runner.control import Control, Stop
-from hookflow.runner.distributed.agreement import END_EPOCH, OBEY, SAVE, STOP, TELL, Agreement
+from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL, AnyConsensus
+from hookflow.runner.distributed.settling import settled_iterations
 
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner
@@ -18,13 +19,15 @@ GRAVITY = ("finished", "stopped", "interrupted", "failed")
 class Boundary:
     """The boundaries of a run. `stop` says why it ends, once it does; over several ranks they all agree on it."""
 
-    def __init__(self, run: Runner, control: Control, agreement: Agreement) -> None:
+    def __init__(self, run: Runner, control: Control, consensus: AnyConsensus) -> None:
         self.stop: Stop | None = None
         self._run = run
         self._control = control
-        self._agreement = agreement
+        self._consensus = consensus
         self._wish: Stop | None = None
         self._heard: Stop | None = None
+        several = consensus.ranks.world > 1
+        self._settled = settled_iterations(run.plan, run.iters_per_epoch, run.max_iters) if several else None
 
     def ask_to_stop(self, reason: str) -> None:
         """Let the run end at the next boundary, as if it had come to its end."""
@@ -36,7 +39,10 @@ class Boundary:
         `wait` is for several ranks: it says that they wait for one another here anyway.
         """
         run = self._run
-        agreed = self._agreement.settle(self._wants(), wait=wait)
+        if wait or (self._settled is not None and self._settled(run.iter)):
+            agreed = self._consensus.settle(self._wants())
+        else:
+            agreed = self._consensus.step(run.iter, self._wants())
         if not agreed:
             return
         saves = bool(agreed & SAVE)
@@ -53,15 +59,15 @@ class Boundary:
 
     def heed_stops(self) -> None:
         """Look, before the training begins, whether a hook has asked to stop already."""
-        if self._agreement.settle(self._wants() & STOP, wait=True) & STOP:
+        if self._consensus.settle(self._wants() & STOP) & STOP:
             self._stop_as_agreed()
 
-    def cuts_short(self) -> bool:
+    def cuts_short(self, index: int) -> bool:
         """Say whether a signal ends the evaluation at hand, whose batch is done.
 
         What else is due waits for the next boundary: it is still wanted there.
         """
-        if self._agreement.settle(STOP if self._signal else 0) & STOP:
+        if self._consensus.step(index + 1, STOP if self._signal else 0) & STOP:
             self._stop_as_agreed()
             return True
         return False
@@ -89,7 +95,7 @@ class Boundary:
         self._heard, self._wish = self._control.stop, None
         if signal is not None:
             self._run.say(f"{signal.reason}: stopping after iteration {self._run.iter}", "warn")
-        return self._stop_for(*self._agreement.gather(signal or wish))
+        return self._stop_for(*self._consensus.all_gather_object(signal or wish))
 
     def _stop_for(self, *reasons: Stop | None) -> bool:
         before = self.stop
@@ -108,7 +114,7 @@ class Boundary:
         before = run.stage
         with run.meter.aside():
             while True:
-                asks, tell, over = self._agreement.first(self._next_commands())
+                asks, tell, over = self._consensus.broadcast_object(self._next_commands())
                 for ask in asks:
                     saves |= self._carry_out(ask)
                 if tell:
@@ -124,7 +130,7 @@ class Boundary:
         In a pause it waits a little for something to come; of several ranks the first one does.
         """
         control, saver = self._control, self._run.saver
-        if self._run.stage == "paused" and self._agreement.ranks.first:
+        if self._run.stage == "paused" and self._consensus.ranks.first:
             control.arrived.clear()
             if not (control.asks or control.stop or saver.has_written):
                 control.arrived.wait(0.5)

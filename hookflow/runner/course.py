@@ -71,7 +71,7 @@ class Course:
 
         They wait for one another to learn it, and only where a hook at one of these points may ask for it.
         """
-        return self._run.agreement.any(skips) if not self._agreed_at.isdisjoint(points) else skips
+        return self._run.consensus.any_rank(skips) if not self._agreed_at.isdisjoint(points) else skips
 
     def _may(self, call: str, slot: str, points: Collection[str]) -> None:
         """Raise UserError unless the hook that is being called has declared the slot, and its point is one of these.

@@ -88,7 +88,7 @@ def _next(run: Runner, batches: Iterator[Any]) -> Any:
     for batch in batches:
         run.meter.book("data")
         run.batch_size = batch_size_of(batch)
-        run.share.weigh()
+        run.share.set_loss_weight()
         return batch
     said = f"the training data said that it has {run.batches_per_epoch} batches, and gave {run.batch_idx}"
     raise UserError(Problem(said, hint="its __len__ must be the number of batches that it yields in an epoch"))
@@ -104,7 +104,7 @@ def _iteration(run: Runner, batches: Iterator[Any]) -> None:
         batch = _offered(run, "train", _next(run, batches), run.batch_idx, again=run.batch_idx > first)
         if not run.course.taken("train"):
             if group:
-                run.strategy.synchronize(run.skips_batches or run.batch_idx + 1 == last)
+                run.strategy.require_sync(run.skips_batches or run.batch_idx + 1 == last)
             offered = batch, run.batch_idx, _step(run, batch)
             if not run.steps_itself:
                 share = group.share(run, offered[2]) if group else run.share.weight
@@ -115,7 +115,7 @@ def _iteration(run: Runner, batches: Iterator[Any]) -> None:
             offered = *offered[:2], group.close(run, offered[2])
         run.update.step(offered, run.update.every)
     if run.steps_itself:
-        run.strategy.share_buffers()  # those that its last step has not shared yet
+        run.strategy.broadcast_buffers()  # those that its last step has not shared yet
     run.iter += 1
     if offered is None:
         run.dispatcher.leave(entered)
@@ -222,7 +222,7 @@ def evaluate(run: Runner, split: Literal["val", "test"]) -> bool:
     began = time.perf_counter()
     before = run.stage, run.batch_idx, run.batches
     entered = run.dispatcher.entered
-    with run.meter.aside():
+    with run.meter.aside(), run.consensus.evaluation():
         run.stage = split
         run.reach(f"before_{split}")
         run.model.eval()
@@ -273,9 +273,9 @@ def _means(run: Runner, split: Literal["val", "test"]) -> dict[str, float] | Non
             sums[name] = sums.get(name, 0.0) + value * run.batch_size
             seen[name] = seen.get(name, 0) + run.batch_size
         run.reach(f"after_{split}_iter", batch, index, outputs)
-        if run.boundary.cuts_short():
+        if run.boundary.cuts_short(index):
             return None
-    found = run.agreement.gather({name: (float(total), seen[name]) for name, total in sums.items()})
+    found = run.consensus.all_gather_object({name: (float(total), seen[name]) for name, total in sums.items()})
     return {name: _mean([one[name] for one in found if name in one]) for name in dict.fromkeys(chain(*found))}
 
 

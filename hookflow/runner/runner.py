@@ -25,7 +25,7 @@ from hookflow.runner.contract import Named, scalar, steps_itself
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.course import Course
 from hookflow.runner.dispatch import Dispatcher, Firing
-from hookflow.runner.distributed.agreement import ALONE, Agreement
+from hookflow.runner.distributed.consensus import Alone, AnyConsensus
 from hookflow.runner.distributed.share import Share
 from hookflow.runner.meter import Meter
 from hookflow.runner.modules import attach, once_an_iteration
@@ -51,7 +51,7 @@ class Runner:
         store: CheckpointStore,
         recorder: Recorder,
         control: Control,
-        agreement: Agreement = ALONE,
+        consensus: AnyConsensus | None = None,
     ) -> None:
         self.plan = plan
         self.model: nn.Module = parts.model
@@ -75,8 +75,8 @@ class Runner:
         self.val_every = section.validates
         self.validated_at = 0
         self.ranks = parts.ranks
-        self.agreement = agreement
-        self.seconds = agreement.seconds
+        self.consensus = consensus or Alone()
+        self.seconds = self.consensus.seconds
         self.rank = parts.ranks.rank
         self.world = parts.ranks.world
         self.strategy = parts.strategy
@@ -94,7 +94,7 @@ class Runner:
         self.triggers = make_triggers(plan, self, self.scalars.condition)
         self._own = {point.name: point.offers[1:] for point in plan.own}
         self._recorder = recorder
-        self.boundary = Boundary(self, control, agreement)
+        self.boundary = Boundary(self, control, self.consensus)
         self._now = share(run_dir.now_of(self.rank))
         self.at_hand: Any = None
         self.update = Update(self, self.optimizers, section.on_nan)
@@ -174,7 +174,7 @@ class Runner:
 
     def sum(self, value: float | torch.Tensor) -> Any:
         """Return the sum of what each rank gives here; `value` itself where there is one. See `hooks.run.Run.sum`."""
-        return self.share.sum(value)
+        return self.share.all_reduce(value)
 
     def mean(self, value: float | torch.Tensor) -> Any:
         """Return the mean of what each rank gives here; `value` itself where there is one. See `hooks.run.Run.sum`."""

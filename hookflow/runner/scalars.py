@@ -92,7 +92,7 @@ class Scalars:
         """Return the mean of each number over the ranks that have it. All must ask, and each waits for the others."""
         run = self._run
         given = [(self._number(name), 1.0) if name in self._latest else (0.0, 0.0) for name in names]
-        found = run.strategy.sum(torch.tensor(given, dtype=torch.float64, device=run.device), run.device)
+        found = run.strategy.all_reduce(torch.tensor(given, dtype=torch.float64, device=run.device), run.device)
         return {name: total / ranks for name, (total, ranks) in zip(names, found.tolist(), strict=True) if ranks}
 
     def _number(self, name: str) -> float:

@@ -70,8 +70,8 @@ class Update:
         """
         run, finite = self._run, self.finite
         self.stepping = names
-        run.strategy.average(self._parameters(names))
-        run.strategy.share_buffers()
+        run.strategy.average_gradients(self._parameters(names))
+        run.strategy.broadcast_buffers()
         if run.ranks.world > 1:
             run.meter.book("backward")  # here too they wait for one another, in a task that steps itself
         found = None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hookflow.runner.checkpoint.saving import GRACE, HostCopy, NotSavedError, Saving, begin
 from hookflow.runner.checkpoint.state import capture, check_storable
 from hookflow.runner.checkpoint.store import NOTHING, CheckpointStore, Saved
-from hookflow.runner.distributed.gather import whole
+from hookflow.runner.distributed.gather import full_state
 from hookflow.runner.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Saver:
         """Return the names to save by, and how many checkpoints to keep, as all ranks want it, and forget them."""
         asked: dict[str, int | None] = {}
         keeps: list[int] = []
-        for names, keep in self._run.agreement.gather((self.asked, self._keep)):
+        for names, keep in self._run.consensus.all_gather_object((self.asked, self._keep)):
             asked.update(names)
             keeps += [keep] if keep is not None else []
         self.asked, self._keep = {}, None
@@ -79,7 +79,7 @@ class Saver:
         run.reach("before_save_checkpoint", state)
         check_storable(state)
         if run.ranks.world > 1:
-            state = whole(state, run.agreement)
+            state = full_state(state, run.consensus)
         copied = state if run.rank else self._copy.of(state)
         run.dispatcher.leave(entered)
         return copied
@@ -111,7 +111,7 @@ class Saver:
         before, run.stage = run.stage, "save"
         with run.meter.aside():
             try:
-                saved = run.agreement.first(saving.result() if saving.thread else None)
+                saved = run.consensus.broadcast_object(saving.result() if saving.thread else None)
             finally:
                 self._saving = saving if saving.thread and not saving.ended else None  # a signal may cut it short
             if not isinstance(saved, Saved):
@@ -128,7 +128,7 @@ class Saver:
     def save_the_rest(self) -> None:
         """See to it that all is on the disk that has been asked for."""
         self.tell()
-        if self._run.agreement.any(bool(self.asked)):
+        if self._run.consensus.any_rank(bool(self.asked)):
             self.save()
             self.tell()
 

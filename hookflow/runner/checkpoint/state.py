@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hookflow.errors import Problem, UserError
-from hookflow.runner.distributed.gather import of_rank
+from hookflow.runner.distributed.gather import local_state
 from hookflow.runner.distributed.sharded import load_model, load_optimizer
 
 if TYPE_CHECKING:
@@ -59,8 +59,9 @@ def restore(run: Runner, state: dict[str, Any]) -> None:
     Raises UserError when the checkpoint is that of another model or optimizer.
     """
     if (before := 1 + len(state.get("ranks", []))) != run.ranks.world:
-        run.say(f"the checkpoint is one of {before} processes, and these are {run.ranks.world}: not to the bit", "warn")
-    state = of_rank(state, run.ranks)
+        ranks = "rank" if before == 1 else "ranks"
+        run.say(f"saved by {before} {ranks}, resumed on {run.ranks.world}: not bit-identical", "warn")
+    state = local_state(state, run.ranks)
     try:
         for name, model in run.models.items():
             load_model(model, state[_key_of("model", name)])
