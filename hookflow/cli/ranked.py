@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
-from hookflow.runner.distributed.last_word import append
-from hookflow.runner.distributed.launcher import meet, restarts, store
+from hookflow.runner.distributed.exit_status import append
 from hookflow.runner.distributed.ranks import Ranks, of_environment
+from hookflow.runner.distributed.rendezvous import rendezvous, restarts, store
 from hookflow.runner.launch import claim
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def train_as_rank(
     again, that is the one from before, which its store remembers, and the run goes on.
     """
     ranks, (done, most) = of_environment(), restarts()
-    talk = meet(ranks, PATIENCE)
+    talk = rendezvous(ranks, PATIENCE)
     if ranks.first:
         run_dir, again = _lead(talk, find, restarted=done > 0)
     elif told := json.loads(talk.get("run")):
@@ -82,7 +82,7 @@ def _lead(talk: Store, find: Callable[[], RunDir], *, restarted: bool) -> tuple[
             run_dir = RunDir(Path(kept.get("run").decode()))
         elif restarted:
             said = "torchrun has started the ranks again, and its store has forgotten of which run"
-            raise UserError(Problem(said, hint="go on with it by: hookflow run --resume RUN"))
+            raise UserError(Problem(said, hint="resume it with: hookflow run --resume RUN"))
         else:
             run_dir = RunDir(find().path.resolve())  # every rank has the same path for it
         claim(run_dir)

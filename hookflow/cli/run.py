@@ -105,7 +105,7 @@ def run(
         shuffle=shuffle,
     )
     given = {"--detach": detach, "--in-process": in_process, "--nproc": nproc, "--max-restarts": max_restarts}
-    from hookflow.runner.distributed.launcher import started_by_torchrun
+    from hookflow.runner.distributed.rendezvous import started_by_torchrun
 
     if started_by_torchrun():
         wrong = given | {"--ui=tui": ui is UI.tui}

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from hookflow.graph.closure import closure
 from hookflow.graph.links import stated
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.slots import COMMUTING
+from hookflow.graph.points import Point
+from hookflow.graph.slots import commutes
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ def ambiguities(plan: Plan) -> Iterator[Ambiguity]:
     for point in dict.fromkeys(binding.point for binding in plan.bindings):
         for first, then in _clashing(plan, point):
             if first.hook != then.hook and frozenset((first.hook, then.hook)) not in allowed:
-                yield Ambiguity(point, first, then, _slots(first, then))
+                yield Ambiguity(point, first, then, _slots(plan.points[point], first, then))
 
 
 def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
@@ -59,7 +60,7 @@ def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
         for slot in then.reads:
             clash |= writers.get(slot, 0)
         for slot in then.writes:
-            clash |= readers.get(slot, 0) | (0 if slot in COMMUTING else writers[slot])
+            clash |= readers.get(slot, 0) | (0 if commutes(slot, plan.points[point]) else writers[slot])
         above = clash & (1 << row) - 1 & alike[_place(then)] & ~ancestors[row]
         while above:
             lowest = above & -above
@@ -81,7 +82,8 @@ def _ancestors(plan: Plan, point: str) -> list[int]:
     return closure(before, range(len(before)))
 
 
-def _slots(first: Binding, then: Binding) -> tuple[str, ...]:
+def _slots(point: Point, first: Binding, then: Binding) -> tuple[str, ...]:
     """Return the slots that one of them writes and the other one reads, or both write."""
     read = {*first.writes} & {*then.reads} | {*then.writes} & {*first.reads}
-    return tuple(sorted(read | {*first.writes} & {*then.writes} - COMMUTING))
+    written = {slot for slot in {*first.writes} & {*then.writes} if not commutes(slot, point)}
+    return tuple(sorted(read | written))

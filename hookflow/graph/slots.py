@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from hookflow.errors import Problem, nearest
 from hookflow.graph.node import Nodes
+from hookflow.graph.points import Point
 
 SLOTS: dict[str, str] = {
     "batch": "the batch at hand",
@@ -18,7 +19,7 @@ SLOTS: dict[str, str] = {
     "optimizer": "the optimizer's state and settings, but for the learning rates",
     "lr": "the learning rates of the parameter groups",
     "metrics": "what a validation or test has found",
-    "checkpoint": "the state that is about to be saved, or has been read",
+    "checkpoint": "the state that is about to be saved, or has been read; elsewhere, that it is to be saved",
     "control": "whether and how the training goes on: a skipped batch or step, the end of an epoch or of the run",
     "rng": "the random generators",
 }
@@ -26,8 +27,10 @@ SLOTS: dict[str, str] = {
 ALIKE = ("model", "grads", "optimizer", "lr", "metrics")
 """The slots of which every one of the processes that train together must hold the same."""
 
-COMMUTING = frozenset({"control"})
-"""Slots whose writers need no order among them: who asks for a stop or a skip gets it, whoever asks first."""
+
+def commutes(slot: str, point: Point) -> bool:
+    """Say whether writers of a slot need no order at a point: those who ask there for a stop, a skip, or a save."""
+    return slot == "control" or (slot == "checkpoint" and slot not in point.offers)
 
 
 MANY = 50

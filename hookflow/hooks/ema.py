@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.shards import here, shared_out_like
+from hookflow.hooks.shards import local, shard_like
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -52,9 +52,9 @@ class EMA(Hook):
         weights = _floating(self._model(run))
         if not self.average:
             self.average = {name: tensor.clone() for name, tensor in weights.items()}
-        self.average = {name: shared_out_like(tensor, weights[name]) for name, tensor in self.average.items()}
-        self.averages = [here(tensor) for tensor in self.average.values()]
-        self.weights = [here(weights[name]) for name in self.average]
+        self.average = {name: shard_like(tensor, weights[name]) for name, tensor in self.average.items()}
+        self.averages = [local(tensor) for tensor in self.average.values()]
+        self.weights = [local(weights[name]) for name in self.average]
 
     def after_optimizer_step(self, run: Run) -> None:
         if (run.iter + 1) % self.every or run.stepped(self.model) is None:
@@ -94,7 +94,7 @@ class EMA(Hook):
         """Exchange the weights with their average, in place: whoever holds the tensors sees the other ones."""
         weights = _floating(self._model(run))
         for name, tensor in self.average.items():
-            weight, average = here(weights[name]), here(tensor)
+            weight, average = local(weights[name]), local(tensor)
             kept = weight.clone()
             weight.copy_(average)
             average.copy_(kept)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from hookflow.hooks.base import Hook
-from hookflow.hooks.shards import whole
+from hookflow.hooks.shards import full
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -35,4 +35,4 @@ class GradClip(Hook):
 
         model = run.stepped(self.model)
         if model is not None:
-            run.log("grad_norm", whole(clip_grad_norm_(model.parameters(), self.max_norm)))
+            run.log("grad_norm", full(clip_grad_norm_(model.parameters(), self.max_norm)))

@@ -22,9 +22,10 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.data.source import close
 from hookflow.runner.data.workers import told_of_workers
-from hookflow.runner.distributed.agreement import agreement_of
+from hookflow.runner.distributed.consensus import consensus_of
+from hookflow.runner.distributed.model_class import class_of
+from hookflow.runner.distributed.process_group import process_group
 from hookflow.runner.distributed.ranks import Ranks
-from hookflow.runner.distributed.strategy import class_of, joined
 from hookflow.runner.numerics.device import describe
 from hookflow.runner.numerics.memory import told_if_full
 from hookflow.runner.numerics.settings import torch_settings
@@ -48,9 +49,9 @@ def carry_out(
     plan = Plan.from_json(json.loads(texts[run_dir.plan.name]))
     loaded = _load(run_dir)
     store = CheckpointStore(run_dir.checkpoints, texts)
-    with told_if_full(loaded.pipeline), torch_settings(loaded.pipeline.run, say), joined(loaded, ranks):
-        agreement = agreement_of(ranks, loaded.pipeline.distributed.timeout)
-        checkpoint = agreement.first(_begin(store, say, resume) if ranks.first else None)
+    with told_if_full(loaded.pipeline), torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks):
+        consensus = consensus_of(ranks, loaded.pipeline.distributed.timeout)
+        checkpoint = consensus.broadcast_object(_begin(store, say, resume) if ranks.first else None)
         if checkpoint is not None:
             changes = changed_hooks(checkpoint, loaded.pipeline, plan)
             if changes and not allow_changed_hooks:
@@ -61,7 +62,7 @@ def carry_out(
                 store.rewind(checkpoint)
         parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks)
         _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
-        runner = Runner(parts, plan, run_dir, store, recorder, control, agreement)
+        runner = Runner(parts, plan, run_dir, store, recorder, control, consensus)
         try:
             with told_of_workers():
                 stop = runner.run(checkpoint, test=loaded.pipeline.run.test)

@@ -30,8 +30,10 @@ from hookflow.runner.contract import FunctionTask, steps_itself, wrong_task
 from hookflow.runner.data.draw import Draw, seed_of
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.data.source import as_source
+from hookflow.runner.distributed.fsdp import unmatched_units
+from hookflow.runner.distributed.process_group import device_of
 from hookflow.runner.distributed.ranks import ALONE, Ranks
-from hookflow.runner.distributed.strategy import Strategy, device_of, unmatched_units
+from hookflow.runner.distributed.strategy import Strategy, choose_strategy
 from hookflow.runner.modules import unmatched
 from hookflow.runner.numerics.compiling import check_compiler
 from hookflow.runner.numerics.device import choose_precision
@@ -118,7 +120,7 @@ class _Builder:
         trains = {name: self._trained(name, models, network) for name in self.pipeline.optimizers}
         task = self._task(makes["task"])
         strategy = self._strategy(task)
-        strategy.spread(
+        strategy.parallelize(
             network, [*models.values()], device, self.places.of
         )  # with FSDP the parameters are others from here on
         groups = self._fitting(network, trains, plan)
@@ -282,9 +284,9 @@ class _Builder:
     def _strategy(self, task: Any) -> Strategy:
         section, own_steps = self.pipeline.distributed, steps_itself(task)
         if self.ranks.world > 1 and own_steps and section.strategy == "fsdp":
-            said = "a task that steps its optimizers itself cannot train what is shared out among processes"
+            said = "FSDP cannot train with a task that steps its optimizers itself"
             raise UserError(Problem(said, self.places.of("distributed.strategy"), 'strategy = "ddp" can'))
-        return Strategy(section, self.ranks, own_steps=own_steps)
+        return choose_strategy(section, self.ranks, own_steps=own_steps)
 
     def _checked(self, key: str, made: Any, kind: type[Made]) -> Made:
         if not isinstance(made, kind):

@@ -7,17 +7,18 @@ order, each with what those before it have left.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from hookflow.errors import Problem, Where, nearest
+from hookflow.errors import Problem, Where
 from hookflow.graph.plan import Binding, Plan
 from hookflow.runner.engine import Engine
 from hookflow.runner.firing import Due, Firing
+from hookflow.runner.globs import no_module
 from hookflow.runner.numerics.compiling import hidden
 from hookflow.runner.state import RunState
 
@@ -37,15 +38,6 @@ def unmatched(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Wher
             if wrong := no_module(glob, names):
                 said, hint = wrong
                 yield Problem(f'hook "{binding.hook}" at {binding.point}: {said}', place(binding, glob), hint)
-
-
-def no_module(glob: str, names: Sequence[str]) -> tuple[str, str] | None:
-    """Return that a glob matches none of these names of modules, and a hint at what may be meant; None if it does."""
-    if any(fnmatchcase(name, glob) for name in names):
-        return None
-    there = ", ".join(filter(None, names[:8])) + ", …" * (len(names) > 8)
-    hint = nearest(glob, names) or f"there are {there or 'none but the network itself'}"
-    return f'no module of the network matches "{glob}"', hint
 
 
 def attach(model: nn.Module, engine: Engine, state: RunState, *, compiled: bool) -> list[RemovableHandle]:

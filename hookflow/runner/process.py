@@ -14,10 +14,10 @@ from pathlib import Path
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.control import Control, Stop
-from hookflow.runner.distributed.orphan import end_with_parent
-from hookflow.runner.distributed.overdue import is_overdue
+from hookflow.runner.distributed.failure_report import agree_on_failure, explain_loss, is_peer_lost
+from hookflow.runner.distributed.parent_watchdog import watch_parent
 from hookflow.runner.distributed.ranks import of_environment
-from hookflow.runner.distributed.verdict import is_loss, loss, verdict
+from hookflow.runner.distributed.timeout import is_timeout
 from hookflow.runner.launch import hold
 from hookflow.runner.recorder import Recorder
 
@@ -50,17 +50,17 @@ def train(
         control.listen()
         if agent or several:
             hold(run_dir)
-            end_with_parent(control)
+            watch_parent(control)
         from hookflow.runner.attempt import carry_out
 
         built = True
         stop = carry_out(run_dir, recorder, control, ranks, resume=resume, allow_changed_hooks=allow_changed_hooks)
     except BaseException as error:
         control.cover_ears()
-        lost = built and several and is_loss(error)
+        lost = built and several and is_peer_lost(error)
         stop = own = _ended_by(error, control, recorder, lost)
         if built and several:
-            stop = verdict(ranks, own, lost=lost)
+            stop = agree_on_failure(ranks, own, lost=lost)
             lost = lost and stop is own
     control.cover_ears()
     if (agent and lost) or (restarts_left and stop.exit == 1):
@@ -85,11 +85,11 @@ def _ended_by(error: BaseException, control: Control, recorder: Recorder, lost: 
     if isinstance(error, KeyboardInterrupt):
         return Stop(str(error) or "interrupted", "interrupted", control.stop.exit if control.stop else 130, save=False)
     if lost:
-        return Stop(loss(error), "failed", 1, save=False)
+        return Stop(explain_loss(error), "failed", 1, save=False)
     first = error.__context__ if error.__suppress_context__ else error  # raised from None: the same in other words
     if recorder.told is None or recorder.told not in (error, first):
         recorder.failure(error)
-    why = recorder.why if is_overdue(error) else f"{type(error).__name__}: {error}"
+    why = recorder.why if is_timeout(error) else f"{type(error).__name__}: {error}"
     return Stop(why, "failed", 1, save=False)
 
 

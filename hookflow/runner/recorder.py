@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hookflow.events.log import Appender, Tail
 from hookflow.events.records import Stage
 from hookflow.events.rundir import RunDir
-from hookflow.runner.distributed.overdue import is_overdue, overdue
+from hookflow.runner.distributed.failure_report import is_peer_lost
 from hookflow.runner.distributed.ranks import ALONE, Ranks
-from hookflow.runner.distributed.verdict import is_loss
+from hookflow.runner.distributed.timeout import explain_timeout, is_timeout
 from hookflow.runner.meter import Cell, Meter
 
 if TYPE_CHECKING:
@@ -94,12 +94,12 @@ class Recorder:
         """
         if action == "raise":
             self.told = error
-            if self._ranks.world > 1 and is_loss(error):
+            if self._ranks.world > 1 and is_peer_lost(error):
                 return
         kind, text = type(error).__name__, str(error)
         why = f"{kind}: {text}"
-        if self._ranks.world > 1 and is_overdue(error):
-            why = text = overdue(error, self._run_dir, self._ranks, hook, point)
+        if self._ranks.world > 1 and is_timeout(error):
+            why = text = explain_timeout(error, self._run_dir, self._ranks, hook, point)
         if action == "raise":
             self.why = why
         told = "".join(traceback.format_exception(error))

@@ -93,8 +93,8 @@ class Update:
         looks to hooks as if one had asked.
         """
         self.stepping = names
-        self._strategy.broadcast_buffers()
         self._strategy.average_gradients(self._parameters(names))
+        self._strategy.broadcast_buffers()
         if self._strategy.several:
             self._timeline.mark(BACKWARD)  # here too they wait for one another, in a task that steps itself
         found_inf = None

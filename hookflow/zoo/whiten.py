@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook
-from hookflow.hooks.shards import shared_out_like
+from hookflow.hooks.shards import shard_like
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +40,7 @@ class Whiten(Hook):
         if run.iter == 0:
             with torch.no_grad():
                 weights = whitening(run.data["train"].sample(PICTURES), layer.weight.shape)
-                layer.weight.copy_(shared_out_like(weights, layer.weight))
+                layer.weight.copy_(shard_like(weights, layer.weight))
 
 
 def whitening(pictures: Tensor, shape: tuple[int, ...]) -> Tensor:

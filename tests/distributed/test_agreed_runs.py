@@ -70,14 +70,14 @@ def test_who_acts_on_one_rank_acts_on_all(new_run: NewRun) -> None:
         acts("stops", "stop", 1, 8, "after_train_iter", '"enough of it"'),
     )
     assert carry_out(run_dir, 2) == [0, 0]
-    assert ended(run_dir, 0) == ended(run_dir, 1) == (9, "finished"), "one iteration later than asked for, together"
+    assert ended(run_dir, 0) == ended(run_dir, 1) == (8, "finished"), "where it was asked for, together"
     words = [last_words(run_dir, rank).partition(", drawn")[0] for rank in (0, 1)]
     assert words[0] == words[1], "the weights have not drifted apart"
     (epoch,) = records(run_dir, 1, "epoch")
-    assert epoch["it"] == 4
+    assert epoch["it"] == 3
     (mine,) = [saved for saved in records(run_dir, 0, "checkpoint") if "mine" in saved["names"]]
-    assert mine["it"] == 7
-    assert CheckpointStore(run_dir.checkpoints).names()["mine"].name == "it00000007"
+    assert mine["it"] == 6
+    assert CheckpointStore(run_dir.checkpoints).names()["mine"].name == "it00000006"
 
 
 @pytest.mark.parametrize(

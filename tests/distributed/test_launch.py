@@ -67,7 +67,7 @@ def test_a_killed_rank_ends_the_run_with_a_clear_word_and_the_run_is_resumed_and
     assert done.returncode == 1, done.stdout + done.stderr
     (run_dir,) = (RunDir(path.parent) for path in tmp_path.glob("runs/*/*/run.json"))
     reason = "rank 1 was killed by SIGKILL (the system may have been out of memory); the others were ended"
-    assert f"{reason}; go on with: hookflow run --resume {run_dir.id} --nproc 2" in done.stdout
+    assert f"{reason}; resume with: hookflow run --resume {run_dir.id} --nproc 2" in done.stdout
     assert "Traceback" not in done.stdout, "that the others could not go on says nothing"
     assert [end["exit"] for end in records(run_dir, "end")] == [1]
 

@@ -162,7 +162,7 @@ def test_a_task_that_steps_itself_trains_alike(new_clouds: NewClouds, train_here
     assert second == pytest.approx(first, rel=1e-4, abs=1e-5)
     refused = new_clouds(*overrides, FSDP)
     assert carry_out(refused, 2) == [2, 2]
-    assert "a task that steps its optimizers itself cannot train what is shared out" in str(ending(refused))
+    assert "FSDP cannot train with a task that steps its optimizers itself" in str(ending(refused))
 
 
 def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> None:
@@ -184,15 +184,18 @@ def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> Non
             ['hooks.sums={use="./clouds.py:sums", points=["after_train_iter"], ranks="zero"}'],
             'the hook "sums" fires on rank 0 alone, and run.sum needs all ranks',
         ),
-        (['distributed.backend="nccl"'], "carries what GPUs hold, and this run computes on cpu"),
+        (['distributed.backend="nccl"'], "requires CUDA, and this run computes on cpu"),
         ([FSDP, 'distributed.units=["bodi"]'], 'no module of the network matches "bodi"'),
-        ([FSDP, 'model.use="./clouds.py:Across"'], 'cannot share out "body.0.weight", which has its channels last'),
+        (
+            [FSDP, 'model.use="./clouds.py:Across"'],
+            'cannot shard "body.0.weight": it uses the channels_last memory format',
+        ),
         (["data.val.loader.batch_size=1"], "batches of 1 cannot be shared out among 2 processes"),
         (['data.train={use="../loaders.py:a_list"}'], "whose batches nobody shares out among 2 processes"),
-        (['data.train={use="./clouds.py:uneven"}'], "unlike numbers of batches in an epoch: 3, 4"),
+        (['data.train={use="./clouds.py:uneven"}'], "different numbers of batches in an epoch: 3, 4"),
         (
             ['task={use="./clouds.py:inside"}', "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}"],
-            "the task does not call the network Plain itself",
+            "the task calls a submodule of Plain, so gradients are not synchronised",
         ),
     ],
     ids=["a sum on rank 0 alone", "nccl", "units", "channels", "batch size", "batches", "uneven", "past the network"],

@@ -12,10 +12,12 @@ from torch import nn
 
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.runner.distributed.agreement import Agreement
-from hookflow.runner.distributed.gather import whole
+from hookflow.runner.distributed.consensus import Alone
+from hookflow.runner.distributed.fsdp import units_of, unmatched_units
+from hookflow.runner.distributed.gather import full_state
+from hookflow.runner.distributed.process_group import backend_of, device_of
 from hookflow.runner.distributed.ranks import Ranks
-from hookflow.runner.distributed.strategy import Strategy, backend_of, device_of, units_of, unmatched_units
+from hookflow.runner.distributed.strategy import choose_strategy
 from hookflow.sharding import Shares
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
@@ -36,7 +38,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("wanted", ["auto", "cuda"])
 def test_each_rank_has_the_gpu_of_its_number_on_its_machine(wanted: str) -> None:
     assert device_of(wanted, Ranks(3, 4, local=1), here) == GPU
-    with pytest.raises(UserError, match="there are 2 GPUs here, and this is process 3 on them"):
+    with pytest.raises(UserError, match="this is process 3 on a machine with 2 GPUs"):
         device_of(wanted, Ranks(2, 4, local=2), here)
 
 
@@ -60,15 +62,15 @@ class OnGpu(torch.Tensor):
 def test_what_is_gathered_from_the_ranks_lies_in_the_host_s_memory() -> None:
     given: list[Any] = []
 
-    class Seen(Agreement):
-        def gather(self, mine: Any) -> list[Any]:
+    class Seen(Alone):
+        def all_gather_object(self, mine: Any) -> list[Any]:
             given.append(mine)
             return [mine, {} if len(given) == 1 else mine]  # the other rank's hooks look unlike
 
     tensor = torch.ones(2).as_subclass(OnGpu)
     hooks = {"own": OrderedDict(held=[tensor], number=1)}
     state = {"random": {"torch": torch.ones(1)}, "data": {}, "scalars": {"loss": tensor}, "hooks": hooks}
-    found = whole({**state, "gradients": {"optimizer": [tensor, None]}}, Seen())
+    found = full_state({**state, "gradients": {"optimizer": [tensor, None]}}, Seen())
     mine = given[1]
     for sent in (mine["scalars"]["loss"], mine["gradients"]["optimizer"][0], mine["hooks"]["own"]["held"][0]):
         assert type(sent) is torch.Tensor
@@ -81,9 +83,9 @@ def test_what_is_gathered_from_the_ranks_lies_in_the_host_s_memory() -> None:
 def test_a_sum_is_taken_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     reduced: list[torch.Tensor] = []
     monkeypatch.setattr(dist, "all_reduce", reduced.append)
-    strategy = Strategy(DistributedSection(), Ranks(0, 2), own_steps=False)
+    strategy = choose_strategy(DistributedSection(), Ranks(0, 2), own_steps=False)
     for value in (torch.ones(2), 1.0):  # nccl refuses what lies in the host's memory
-        assert strategy.sum(value, torch.device("meta")).device.type == "meta"
+        assert strategy.all_reduce(value, torch.device("meta")).device.type == "meta"
     assert all(tensor.is_meta for tensor in reduced)
 
 

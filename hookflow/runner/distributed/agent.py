@@ -1,4 +1,4 @@
-"""The process behind `hookflow run --nproc`: it starts the ranks, waits for them, and has the last word.
+"""The process behind `hookflow run --nproc`: it starts the ranks, waits for them, and reports how the run ended.
 
 To start, watch and end them together is the work of torch.distributed's own launcher. What is ours: a signal is handed
 on to the ranks and waited for as long as they need; they are started again only where that may help; and the event log
@@ -22,7 +22,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import standing
 from hookflow.runner.control import SIGNALS, Stop
 from hookflow.runner.cores import cores
-from hookflow.runner.distributed.last_word import append, end, why_ended
+from hookflow.runner.distributed.exit_status import append, exit_status, write_end
 
 PERIOD = 0.1
 """Seconds between looks at the signals that have come."""
@@ -63,8 +63,8 @@ class Agent:
                     told = True
                     self._tell_of_signal()
             stop = work.result()
-        go_on = f"hookflow run --resume {self._run_dir.id} --nproc {self._nproc}"
-        end(self._run_dir, self._since, stop, go_on, time.time() - self._began)
+        resume = f"hookflow run --resume {self._run_dir.id} --nproc {self._nproc}"
+        write_end(self._run_dir, self._since, stop, resume, time.time() - self._began)
         return stop.exit
 
     def _hand_on_signals(self) -> None:
@@ -106,7 +106,7 @@ class Agent:
             interrupted = self._interrupted(how) if self._asked else None
             if interrupted and len(self._asked) > 1 and -signal.SIGKILL in failed.values():  # by this agent
                 return interrupted
-            stop = why_ended(self._run_dir, self._since, failed, interrupted)
+            stop = exit_status(self._run_dir, self._since, failed, interrupted)
             if stop.exit != 1 or not left or self._asked:
                 return stop
             place = "from the last checkpoint" if standing(self._run_dir.checkpoints) else "from the beginning"

@@ -1,6 +1,6 @@
-"""From what each rank has of a run's state to the whole of it, as one checkpoint holds it for all; and back.
+"""From the local state of each rank to the full state of the run, as one checkpoint holds it for all; and back.
 
-The weights are the same on every rank, or each has its share of them: then they are gathered. Hooks fire in lockstep,
+The weights are the same on every rank, or sharded: then they are gathered. Hooks fire in lockstep,
 so what they remember is taken to be the same, too, unless a look at it says otherwise. Random generators, the place in
 the data, gradients that no step has used yet and the latest numbers are each rank's own: those of rank 0 stand where
 they would if it had been alone, and those of the others under "ranks".
@@ -14,10 +14,9 @@ from typing import Any
 
 import torch
 
-from hookflow.hooks.shards import is_shared_out
-from hookflow.hooks.shards import whole as all_of
+from hookflow.hooks.shards import full, is_sharded
 from hookflow.runner.checkpoint.nested import mapped
-from hookflow.runner.distributed.agreement import Agreement
+from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.ranks import Ranks
 
 OWN = ("random", "data", "gradients", "scalars")
@@ -27,23 +26,23 @@ SMALL = 1024
 """Elements of a tensor whose values are looked at; of a larger one only how it is made."""
 
 
-def whole(state: dict[str, Any], agreement: Agreement) -> dict[str, Any]:
+def full_state(state: dict[str, Any], consensus: AnyConsensus) -> dict[str, Any]:
     """Return the state of all ranks, out of this one's; the first rank alone gets what the others have of their own.
 
     All ranks must call it, and each waits for the others.
     """
-    first = agreement.ranks.first
+    first = consensus.ranks.first
     gathered: dict[str, Any] = {key: _gathered(value, first or key == "hooks") for key, value in state.items()}
-    looks = agreement.gather({name: _look(hook) for name, hook in gathered["hooks"].items()})
+    looks = consensus.all_gather_object({name: _look(hook) for name, hook in gathered["hooks"].items()})
     alike = {name for name in looks[0] if all(look.get(name) == looks[0][name] for look in looks)}
     mine = {key: gathered[key] for key in OWN}
     mine["hooks"] = {name: hook for name, hook in gathered["hooks"].items() if name not in alike}
-    _, *others = agreement.gather(_on_host(mine))
+    _, *others = consensus.all_gather_object(_on_host(mine))
     gathered["ranks"] = others if first else []
     return gathered
 
 
-def of_rank(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
+def local_state(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
     """Return the state as it was on this rank; on one that there was not, what rank 0 had, and None for "random"."""
     others = state.get("ranks", [])
     if ranks.first:
@@ -55,15 +54,15 @@ def of_rank(state: dict[str, Any], ranks: Ranks) -> dict[str, Any]:
 
 
 def _gathered(value: Any, kept: bool) -> Any:
-    """Return the value with every tensor whole that is shared out among the ranks, in the host's memory.
+    """Return the value with every sharded tensor full, in the host's memory.
 
-    No device need hold more than one of them whole. A rank where they are not `kept` has None in their place.
+    No device need hold more than one full tensor. A rank where they are not `kept` has None in their place.
     """
 
     def gathered(leaf: Any) -> Any:
-        if not is_shared_out(leaf):
+        if not is_sharded(leaf):
             return leaf
-        everything = all_of(leaf)
+        everything = full(leaf)
         return everything.cpu() if kept else None
 
     return mapped(value, gathered)

@@ -26,7 +26,7 @@ class Share:
         self._examples = 0
         self._on_zero = frozenset(hook.name for hook in run.plan.hooks if hook.ranks == "zero")
 
-    def weigh(self) -> None:
+    def set_loss_weight(self) -> None:
         """Learn how much the batch that has just come is of the whole."""
         if self._strategy.several:
             run = self._run
@@ -39,15 +39,15 @@ class Share:
         """The examples of the batch at hand on all ranks together, as the data gave them."""
         return self._examples if self._strategy.several else self._run.batch_size
 
-    def sum(self, value: float | Tensor) -> Any:
+    def all_reduce(self, value: float | Tensor) -> Any:
         """Return the sum of what each rank gives, on the device. Raises UserError where not all ranks would call it."""
         self._check("sum")
-        return self._strategy.sum(value, self._run.device)
+        return self._strategy.all_reduce(value, self._run.device)
 
     def mean(self, value: float | Tensor) -> Any:
-        """Return the mean of what each rank gives, on the device; raises as `sum` does."""
+        """Return the mean of what each rank gives, on the device; raises as `all_reduce` does."""
         self._check("mean")
-        return self._strategy.sum(value, self._run.device) / self._run.world if self._strategy.several else value
+        return self._strategy.all_reduce(value, self._run.device) / self._run.world if self._strategy.several else value
 
     def _check(self, call: str) -> None:
         here = self._run.inside

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hookflow.graph.plan import Plan
-from hookflow.hooks.shards import here
+from hookflow.hooks.shards import local
 from hookflow.runner.numerics.async_scalar_copy import AsyncScalarCopy
 from hookflow.runner.numerics.dtypes import by_dtype
 from hookflow.runner.state import RunState
@@ -169,7 +169,7 @@ def _gradients(optimizer: Optimizer) -> Iterator[Tensor]:
         for parameter in group["params"]:
             gradient = parameter.grad
             if gradient is not None:
-                gradient = here(gradient)
+                gradient = local(gradient)
                 gradient = gradient._values() if gradient.is_sparse else gradient
                 if gradient.numel():  # a rank's share may be empty
                     yield gradient

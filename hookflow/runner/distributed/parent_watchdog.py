@@ -1,4 +1,4 @@
-"""A rank does not outlive its launcher: nobody would end it beside a run that has been resumed meanwhile."""
+"""Parent watchdog: a rank ends with its launcher. Nobody else would end it beside a run that has been resumed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PERIOD = 0.5
 """Seconds between looks."""
 
 
-def end_with_parent(control: Control) -> None:
+def watch_parent(control: Control) -> None:
     """From now on, end the run as SIGTERM does once the process that has started this one is gone."""
     parent = os.getppid()
 
@@ -21,4 +21,4 @@ def end_with_parent(control: Control) -> None:
             time.sleep(PERIOD)
         control.end(f"the launcher (process {parent}) is gone")
 
-    threading.Thread(target=watch, name="hookflow-orphan", daemon=True).start()
+    threading.Thread(target=watch, name="hookflow-watchdog", daemon=True).start()

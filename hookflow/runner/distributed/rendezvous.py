@@ -1,4 +1,4 @@
-"""What torch.distributed's launcher tells the ranks that it starts, and the store by which they talk to one another.
+"""Rendezvous: what torch's launcher tells the ranks that it starts, and the store through which they find each other.
 
 The store is there before they are a process group, and after that has broken; and it may outlive them, when they are
 started again. Imports torch only for the store.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PERIOD = 0.05
 """Seconds between looks whether the others are there."""
 
-_met: Store | None = None
+_joined: Store | None = None
 
 
 def started_by_torchrun() -> bool:
@@ -40,32 +40,32 @@ def store(seconds: float) -> Store:
     Whoever waits for a key in it does so for at most `seconds`. Raises RuntimeError when it cannot be reached.
     """
     from torch._C._distributed_c10d import PrefixStore
-    from torch.distributed.rendezvous import rendezvous
+    from torch.distributed.rendezvous import rendezvous as of_torch
 
-    found, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+    found, _, _ = next(of_torch("env://", timeout=timedelta(seconds=seconds)))
     return PrefixStore("hookflow", found)
 
 
-def met() -> Store | None:
-    """Return what `meet` has returned; None where these ranks have not met."""
-    return _met
+def joined() -> Store | None:
+    """Return what `rendezvous` has returned; None where these ranks have not found each other."""
+    return _joined
 
 
-def meet(ranks: Ranks, seconds: float) -> Store:
+def rendezvous(ranks: Ranks, seconds: float) -> Store:
     """Return a part of the store that is these ranks' own, once all of them are there.
 
     Rank 0 answers each by a word that this one has just made up, since another machine's launcher does not count this
     one's restarts. Raises RuntimeError when they are not there after so many seconds. The library would wait without
     looking at signals: a rank that fails before it is there would leave the others deaf to the launcher.
     """
-    global _met
-    if _met is not None:
-        return _met
+    global _joined
+    if _joined is not None:
+        return _joined
     from torch._C._distributed_c10d import PrefixStore
 
     found, me = store(seconds), secrets.token_hex(8)
     name = me if ranks.first else ""
-    found.set(f"hello {ranks.rank}", me)
+    found.set(f"arrived {ranks.rank}", me)
     expected = [f"rank {rank}" for rank in range(ranks.world)]
     until = time.monotonic() + seconds
     while True:
@@ -77,7 +77,7 @@ def meet(ranks: Ranks, seconds: float) -> Store:
             ours = PrefixStore(name, found)
             ours.set(f"rank {ranks.rank}", "")
             if ours.check(expected):
-                _met = ours
+                _joined = ours
                 return ours
         if time.monotonic() > until:
             raise RuntimeError(f"not all of the {ranks.world} ranks are there after {seconds} seconds")
@@ -85,7 +85,7 @@ def meet(ranks: Ranks, seconds: float) -> Store:
 
 
 def _answer(found: Store, name: str, world: int) -> None:
-    """Tell whoever has said hello, ranks of an earlier start among them, how the part of these ranks is named."""
+    """Tell whoever has arrived, ranks of an earlier start among them, how the part of these ranks is named."""
     for rank in range(1, world):
-        if found.check([f"hello {rank}"]):
-            found.set(f"answer {found.get(f'hello {rank}').decode()}", name)
+        if found.check([f"arrived {rank}"]):
+            found.set(f"answer {found.get(f'arrived {rank}').decode()}", name)

@@ -1,4 +1,4 @@
-"""A rank that has waited for the others until `distributed.timeout`: where it stands, and where they do.
+"""Collective time-outs: a rank has waited for the others until `distributed.timeout`; where it is, and where they are.
 
 It has not lost them: they may live, and be stuck in a hook. Each rank shares where it is through a small file.
 """
@@ -18,13 +18,13 @@ _SAID = re.compile(r"Timed out waiting (\d+)\s*ms")
 """What gloo says; nccl ends the process instead."""
 
 
-def is_overdue(error: BaseException) -> bool:
+def is_timeout(error: BaseException) -> bool:
     """Say whether `error` means that another rank has not come within `distributed.timeout`."""
     return isinstance(error, RuntimeError) and _SAID.search(str(error)) is not None
 
 
-def overdue(error: BaseException, run_dir: RunDir, ranks: Ranks, hook: str, point: str) -> str:
-    """Return what an error that `is_overdue` means: how long this rank has waited, in which hook, and where others are.
+def explain_timeout(error: BaseException, run_dir: RunDir, ranks: Ranks, hook: str, point: str) -> str:
+    """Return what an error that `is_timeout` means: how long this rank has waited, in which hook, and where others are.
 
     `hook` and `point` are empty where this rank was in none.
     """

@@ -1,4 +1,4 @@
-"""Why a run over several ranks has failed: the first of them that did says it for all.
+"""The failure report of a run over several ranks: the first of them that failed says why, for all.
 
 When one rank raises, the others raise too, a moment later: what they wait for together does not come about any more.
 That says nothing to the user, who is to read of the first failure, in every log and from every rank.
@@ -11,9 +11,9 @@ import re
 import time
 
 from hookflow.runner.control import Stop
-from hookflow.runner.distributed import launcher
-from hookflow.runner.distributed.overdue import is_overdue
+from hookflow.runner.distributed import rendezvous
 from hookflow.runner.distributed.ranks import Ranks
+from hookflow.runner.distributed.timeout import is_timeout
 
 KEY = "failed"
 
@@ -24,14 +24,14 @@ PERIOD = 0.05
 """Seconds between looks for it."""
 
 
-def is_loss(error: BaseException) -> bool:
+def is_peer_lost(error: BaseException) -> bool:
     """Say whether `error` means no more than that another rank, or the launcher, has gone.
 
     One that has not come in time has not gone; that is told as a failure, of the rank that has waited.
     """
     from torch.distributed import DistError
 
-    if is_overdue(error):
+    if is_timeout(error):
         return False
     network = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
     return isinstance(error, DistError) or (
@@ -39,19 +39,19 @@ def is_loss(error: BaseException) -> bool:
     )
 
 
-def loss(error: BaseException) -> str:
-    """Return what an error that `is_loss` says of the connection, without where in the library and what to do there."""
+def explain_loss(error: BaseException) -> str:
+    """Return what an error that `is_peer_lost` says of the connection, without the place in the library."""
     said = re.sub(r"^\[\S+:\d+\] ", "", str(error).partition(". This is typically")[0])
     return f"another rank is gone: {said}"
 
 
-def verdict(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
+def agree_on_failure(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
     """Return how the run ends on every rank, where it has ended on this one by `mine`: as on the first that failed.
 
     That is `mine` itself when this rank has been interrupted and nobody has failed, and when it has only `lost`
-    another one that has left no word.
+    another one that has given no reason.
     """
-    store = launcher.met()
+    store = rendezvous.joined()
     if store is None:
         return mine  # what each says of itself is compared by their agent
     named = mine.reason if mine.exit == 2 else f"rank {ranks.rank}: {mine.reason}"  # all make the same mistake

@@ -16,11 +16,11 @@ from hookflow.events import now
 from hookflow.events.log import Appender, Tail
 from hookflow.events.rundir import RunDir
 from hookflow.runner.control import Stop
-from hookflow.runner.distributed import agent, launcher
-from hookflow.runner.distributed.last_word import end, why_ended
-from hookflow.runner.distributed.overdue import is_overdue
+from hookflow.runner.distributed import agent, rendezvous
+from hookflow.runner.distributed.exit_status import exit_status, write_end
+from hookflow.runner.distributed.failure_report import explain_loss, is_peer_lost
 from hookflow.runner.distributed.ranks import Ranks
-from hookflow.runner.distributed.verdict import is_loss, loss
+from hookflow.runner.distributed.timeout import is_timeout
 from hookflow.runner.launch import claim, hold
 from hookflow.runner.recorder import Recorder
 from tests.conftest import hookflow
@@ -51,8 +51,8 @@ def puts(run_dir: RunDir, rank: int, *records: dict[str, object], t: float = 10.
         ({0: 2, 1: 143}, {0: 2, 1: 143}, 2, "rank 0 says"),
         ({0: 143}, {1: -signal.SIGSEGV, 0: 143}, 1, "rank 1 was killed by SIGSEGV; the others were ended"),
         ({0: 130, 1: 130}, {0: 130, 1: -signal.SIGTERM}, 130, "rank 0 says"),
-        ({0: 0}, {1: 7}, 1, "rank 1 ended with exit code 7 and left no word"),
-        ({}, {}, 1, "rank 0 ended with exit code 0 and left no word"),
+        ({0: 0}, {1: 7}, 1, "rank 1 ended with exit code 7 without a reason"),
+        ({}, {}, 1, "rank 0 ended with exit code 0 without a reason"),
     ],
 )
 def test_why_a_run_has_ended(
@@ -61,7 +61,7 @@ def test_why_a_run_has_ended(
     says(run_dir, 0, 1, "an attempt before", t=1.0)
     for rank, exit_code in said.items():
         says(run_dir, rank, exit_code, f"rank {rank} says")
-    stop = why_ended(run_dir, 5.0, failed)
+    stop = exit_status(run_dir, 5.0, failed)
     assert (stop.exit, stop.reason) == (code, reason)
 
 
@@ -81,7 +81,7 @@ def test_a_run_that_the_user_interrupts_has_been_interrupted(
 ) -> None:
     for rank, exit_code in said.items():
         says(run_dir, rank, exit_code, f"rank {rank} says")
-    stop = why_ended(run_dir, 5.0, failed, Stop("SIGINT received", "interrupted", 130, save=False))
+    stop = exit_status(run_dir, 5.0, failed, Stop("SIGINT received", "interrupted", 130, save=False))
     assert (stop.exit, stop.reason) == (code, reason)
 
 
@@ -95,39 +95,39 @@ TOLD: dict[str, object] = {"k": "message", "level": "error", "source": "hookflow
         ([RAISED], "rank 1: ValueError: as told"),
         ([RAISED, TOLD, {"k": "frame"}], "rank 1: in other words"),
         ([TOLD, RAISED], "rank 1: ValueError: as told"),
-        ([RAISED | {"action": "disable"}], "rank 1 ended with exit code 1 and left no word"),
-        ([TOLD | {"level": "warn"}], "rank 1 ended with exit code 1 and left no word"),
-        ([RAISED | {"t": 1.0}], "rank 1 ended with exit code 1 and left no word"),
+        ([RAISED | {"action": "disable"}], "rank 1 ended with exit code 1 without a reason"),
+        ([TOLD | {"level": "warn"}], "rank 1 ended with exit code 1 without a reason"),
+        ([RAISED | {"t": 1.0}], "rank 1 ended with exit code 1 without a reason"),
     ],
 )
 def test_a_rank_without_an_end_has_told_of_its_failure(
     run_dir: RunDir, left: list[dict[str, object]], reason: str
 ) -> None:
     puts(run_dir, 1, *left)
-    assert why_ended(run_dir, 5.0, {1: 1}).reason == reason
+    assert exit_status(run_dir, 5.0, {1: 1}).reason == reason
     if reason.endswith("as told"):
-        assert why_ended(run_dir, 5.0, {0: 1, 1: -signal.SIGKILL}).reason == reason, "though it was killed then"
+        assert exit_status(run_dir, 5.0, {0: 1, 1: -signal.SIGKILL}).reason == reason, "though it was killed then"
 
 
 def test_of_ranks_that_were_killed_the_first_says_why(run_dir: RunDir) -> None:
     for rank in (0, 1):
         puts(run_dir, rank, {"k": "frame"}, t=40.0 - rank * 30)
-    reason = why_ended(run_dir, 5.0, {0: -signal.SIGKILL, 1: -signal.SIGKILL}).reason
+    reason = exit_status(run_dir, 5.0, {0: -signal.SIGKILL, 1: -signal.SIGKILL}).reason
     assert reason.startswith("rank 1 was killed by SIGKILL"), "rank 0 went on, until the launcher killed it"
 
 
 def test_an_end_is_written_where_there_is_none_that_says_so(run_dir: RunDir) -> None:
     says(run_dir, 0, 130, "SIGINT received")
-    end(run_dir, 5.0, Stop("SIGINT received", "interrupted", 130, save=False), "go on", 2.0)
-    end(run_dir, 5.0, Stop("rank 1 was killed", "failed", 1, save=False), "hookflow run --resume", 2.0)
+    write_end(run_dir, 5.0, Stop("SIGINT received", "interrupted", 130, save=False), "go on", 2.0)
+    write_end(run_dir, 5.0, Stop("rank 1 was killed", "failed", 1, save=False), "hookflow run --resume", 2.0)
     ends = Tail(run_dir.events).read_all()
     assert [record["exit"] for record in ends] == [130, 1]
-    assert ends[-1]["reason"] == "rank 1 was killed; no checkpoint stands yet"
+    assert ends[-1]["reason"] == "rank 1 was killed; there is no checkpoint yet"
     assert (ends[-1]["it"], ends[-1]["ep"]) == (4, 1), "where the run stood"
     (run_dir.checkpoints / "it00000004").mkdir(parents=True)
     says(run_dir, 0, 130, "SIGINT received")
-    end(run_dir, 5.0, Stop("rank 1 was killed", "failed", 1, save=False), "hookflow run --resume", 2.0)
-    assert Tail(run_dir.events).read_all()[-1]["reason"] == "rank 1 was killed; go on with: hookflow run --resume"
+    write_end(run_dir, 5.0, Stop("rank 1 was killed", "failed", 1, save=False), "hookflow run --resume", 2.0)
+    assert Tail(run_dir.events).read_all()[-1]["reason"] == "rank 1 was killed; resume with: hookflow run --resume"
 
 
 def test_a_run_is_claimed_by_one_and_held_by_its_ranks(run_dir: RunDir) -> None:
@@ -144,17 +144,17 @@ def test_what_says_only_that_another_rank_is_gone() -> None:
         "[/somewhere/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:722. "
         "This is typically caused by a remote worker crashing."
     )
-    assert is_loss(gone)
-    assert loss(gone) == "another rank is gone: Connection closed by peer [127.0.0.1]:722"
-    assert is_loss(torch.distributed.DistNetworkError("recv failed"))
-    assert not is_loss(RuntimeError("shapes do not fit"))
-    assert not is_loss(ValueError("Connection closed by peer"))
+    assert is_peer_lost(gone)
+    assert explain_loss(gone) == "another rank is gone: Connection closed by peer [127.0.0.1]:722"
+    assert is_peer_lost(torch.distributed.DistNetworkError("recv failed"))
+    assert not is_peer_lost(RuntimeError("shapes do not fit"))
+    assert not is_peer_lost(ValueError("Connection closed by peer"))
 
 
 def test_who_waits_too_long_says_where_and_where_the_others_are(run_dir: RunDir) -> None:
     late = RuntimeError("[/somewhere/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 8000ms for recv")
-    assert is_overdue(late)
-    assert not is_loss(late), "the other has not gone"
+    assert is_timeout(late)
+    assert not is_peer_lost(late), "the other has not gone"
     run_dir.plan.write_text(json.dumps({"bindings": [{"hook": "hang", "point": "after_train_iter"}]}))
     for rank, binding in ((1, 0), (2, now.NOWHERE)):
         now.share(run_dir.now_of(rank))[0] = binding
@@ -196,9 +196,9 @@ def test_auto_needs_a_gpu(tmp_path: Path) -> None:
 
 def test_ranks_wait_for_each_other_without_being_deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = torch.distributed.HashStore()
-    monkeypatch.setattr(launcher, "store", lambda seconds: shared)
-    monkeypatch.setattr(launcher, "_met", None)
-    shared.set("hello 1", "of an earlier start")
+    monkeypatch.setattr(rendezvous, "store", lambda seconds: shared)
+    monkeypatch.setattr(rendezvous, "_joined", None)
+    shared.set("arrived 1", "of an earlier start")
 
     def interrupt(number: int, frame: object) -> None:
         raise InterruptedError
@@ -207,23 +207,23 @@ def test_ranks_wait_for_each_other_without_being_deaf(monkeypatch: pytest.Monkey
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(InterruptedError):
-            launcher.meet(Ranks(0, 2, 0), 60)
+            rendezvous.rendezvous(Ranks(0, 2, 0), 60)
     finally:
         signal.signal(signal.SIGALRM, before)
     with pytest.raises(RuntimeError, match="not all of the 2 ranks are there"):
-        launcher.meet(Ranks(0, 2, 0), 0)
-    assert launcher.met() is None
+        rendezvous.rendezvous(Ranks(0, 2, 0), 0)
+    assert rendezvous.joined() is None
 
 
 def test_ranks_that_have_met_have_a_part_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     shared = torch.distributed.HashStore()
-    monkeypatch.setattr(launcher, "store", lambda seconds: shared)
-    monkeypatch.setattr(launcher, "_met", None)
-    other = Thread(target=launcher.meet, args=(Ranks(1, 2, 1), 60))
+    monkeypatch.setattr(rendezvous, "store", lambda seconds: shared)
+    monkeypatch.setattr(rendezvous, "_joined", None)
+    other = Thread(target=rendezvous.rendezvous, args=(Ranks(1, 2, 1), 60))
     other.start()
-    ours = launcher.meet(Ranks(0, 2, 0), 60)
+    ours = rendezvous.rendezvous(Ranks(0, 2, 0), 60)
     other.join()
-    assert launcher.met() is not None
+    assert rendezvous.joined() is not None
     ours.set("some", "thing")
     assert not shared.check(["some"])
 

@@ -1,4 +1,4 @@
-"""How a run over several ranks has ended, as their event logs and exit codes tell when all of them are gone."""
+"""The exit status of a run over several ranks, by their event logs and exit codes when all of them are gone."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ INTERRUPTED = (130, 143)
 """The exit codes of a rank that a signal has ended as it should."""
 
 
-def why_ended(run_dir: RunDir, since: float, failed: Mapping[int, int], interrupted: Stop | None = None) -> Stop:
+def exit_status(run_dir: RunDir, since: float, failed: Mapping[int, int], interrupted: Stop | None = None) -> Stop:
     """Return how the attempt that began at `since` (seconds since 1970) has ended.
 
     `failed` are the exit codes of the ranks that did not end with 0, a signal that killed one as a negative number.
     What a rank itself says of its failure counts most, then that the user has `interrupted` the run and a rank has
     ended of that (the others, that it is gone), then that one was killed, then what rank 0 says.
     """
-    words = {rank: word for rank in (0, *failed) if (word := _last_word(run_dir, rank, since))}
-    for word in words.values():
-        if word["exit"] in (1, 2):
-            return _stop(word)
+    ends = {rank: end for rank in (0, *failed) if (end := _end_record(run_dir, rank, since))}
+    for end in ends.values():
+        if end["exit"] in (1, 2):
+            return _stop(end)
     for rank in failed:
-        if rank not in words and (told := _failure(run_dir, rank, since)):
+        if rank not in ends and (told := _failure(run_dir, rank, since)):
             return Stop(told, "failed", 1, save=False)
     if interrupted is not None and any(code in INTERRUPTED for code in failed.values()):
-        return next((_stop(word) for word in words.values() if word["exit"] in INTERRUPTED), interrupted)
+        return next((_stop(end) for end in ends.values() if end["exit"] in INTERRUPTED), interrupted)
     killed = [rank for rank, code in failed.items() if code < 0 and -code not in SIGNALS]
     if killed:  # by SIGNALS a rank ends only where it is on its way out already
         rank = min(killed, key=lambda one: _last_time(run_dir, one))  # the launcher kills the others, but later
         name = signal.Signals(-failed[rank]).name
         perhaps = " (the system may have been out of memory)" if name == "SIGKILL" else ""
         return Stop(f"rank {rank} was killed by {name}{perhaps}; the others were ended", "failed", 1, save=False)
-    if 0 in words and (words[0]["exit"] or not failed):
-        return _stop(words[0])
+    if 0 in ends and (ends[0]["exit"] or not failed):
+        return _stop(ends[0])
     rank, code = next(iter(failed.items()), (0, 0))
-    return Stop(f"rank {rank} ended with exit code {code} and left no word", "failed", 1, save=False)
+    return Stop(f"rank {rank} ended with exit code {code} without a reason", "failed", 1, save=False)
 
 
-def end(run_dir: RunDir, since: float, stop: Stop, go_on: str, seconds: float) -> None:
+def write_end(run_dir: RunDir, since: float, stop: Stop, resume: str, seconds: float) -> None:
     """Let the event log of rank 0 end with `stop`, unless it has an end that says so since the attempt began.
 
-    `go_on` is a command that goes on with a run that has failed, from a checkpoint if one stands; `seconds` is how long
+    `resume` is the command that resumes a run that has failed, if there is a checkpoint; `seconds` is how long
     it took.
     """
-    word = _last_word(run_dir, 0, since)
-    if word is None or word["exit"] != stop.exit:
-        then = f"go on with: {go_on}" if standing(run_dir.checkpoints) else "no checkpoint stands yet"
+    end = _end_record(run_dir, 0, since)
+    if end is None or end["exit"] != stop.exit:
+        then = f"resume with: {resume}" if standing(run_dir.checkpoints) else "there is no checkpoint yet"
         reason = f"{stop.reason}; {then}" if stop.exit == 1 else stop.reason
         append(run_dir, "end", status=stop.status, exit=stop.exit, reason=reason, seconds=seconds)
 
@@ -66,7 +66,7 @@ def append(run_dir: RunDir, kind: str, **fields: Any) -> None:
     log.close()
 
 
-def _last_word(run_dir: RunDir, rank: int, since: float) -> dict[str, Any] | None:
+def _end_record(run_dir: RunDir, rank: int, since: float) -> dict[str, Any] | None:
     records = Tail(run_dir.events_of(rank)).read_all()
     return next((one for one in reversed(records) if one["k"] == "end" and one["t"] >= since), None)
 
@@ -89,5 +89,5 @@ def _last_time(run_dir: RunDir, rank: int) -> float:
     return float(records[-1]["t"]) if records else 0.0
 
 
-def _stop(word: Mapping[str, Any]) -> Stop:
-    return Stop(word["reason"], word["status"], word["exit"], save=False)
+def _stop(end: Mapping[str, Any]) -> Stop:
+    return Stop(end["reason"], end["status"], end["exit"], save=False)

@@ -1,0 +1,211 @@
+"""Consensus: what the ranks agree on, so that none of them ever stops, saves or pauses alone.
+
+At a safe point each rank wants a set of things, as bits. An exchange brings these together by one small all-reduce,
+and what any rank wants then happens at the same safe point on all of them. There are two kinds:
+
+- `settle` waits for the others: after an epoch, a validation, an iteration in which hooks that may ask have fired.
+  What all ranks ask for alike happens there and then.
+- `step` does not wait. Every few iterations it starts an exchange, and reads the outcome one iteration later. So a
+  signal, or a command, which rank 0 alone hears, costs the iterations in between nothing.
+
+How many iterations lie between two exchanges is worked out on every rank from the same numbers, which travel with the
+bits: they take at most OVERHEAD of the time, unless what is wanted would then be heard later than LATENCY.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from hookflow.runner.distributed.ranks import Ranks
+
+STOP, END_EPOCH, SAVE, TELL, OBEY = (1 << bit for bit in range(5))
+"""What may be wanted at a safe point; several are added up."""
+
+BITS = (STOP, END_EPOCH, SAVE, TELL, OBEY)
+
+OVERHEAD = 0.002
+"""The share of the time that exchanges between iterations may take."""
+
+LATENCY = 100_000
+"""Microseconds in which what is wanted is heard, if an iteration takes less."""
+
+Shared = TypeVar("Shared")
+
+
+class Alone:
+    """The consensus of a process that trains alone: with itself."""
+
+    def __init__(self) -> None:
+        self.ranks = Ranks()
+        self.next_iteration = sys.maxsize
+
+    def settle(self, wants: int) -> int:
+        return wants
+
+    def step(self, position: int, wants: int) -> int:
+        return wants
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        yield
+
+    def all_gather_object(self, mine: Shared) -> list[Shared]:
+        return [mine]
+
+    def broadcast_object(self, mine: Shared) -> Shared:
+        return mine
+
+    def any_rank(self, flag: bool) -> bool:
+        return flag
+
+    def seconds(self) -> float:
+        return time.monotonic()
+
+
+class Consensus:
+    """The consensus of several ranks, over a process group of its own, by the CPU.
+
+    All ranks must make the same calls, in the same order. Each raises RuntimeError where another rank has gone, or
+    keeps the others waiting for more than `timeout` seconds. `next_iteration` is the next one after which the loop must
+    call `step`; before that there is nothing to do.
+    """
+
+    def __init__(self, ranks: Ranks, timeout: float) -> None:
+        self.ranks = ranks
+        self.next_iteration = 0
+        self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+        self._in_flight: tuple[dist.Work, torch.Tensor] | None = None
+        self._every = 1
+        self._last = 0
+        self._timed: tuple[int, float] | None = None
+        self._heard = 0
+        self._seconds = 0.0
+        self._cost = math.inf
+        self._began = time.monotonic()
+        for _ in range(3):  # the first one connects the ranks
+            self._exchange(0)
+        self._began, self._seconds = time.monotonic(), 0.0
+
+    def settle(self, wants: int) -> int:
+        """Wait for the others, and return what is to happen here: all that any rank wants."""
+        heard, self._heard = self._heard | self._outcome(), 0
+        self._count_anew()
+        return heard | self._exchange(wants & ~heard)
+
+    def step(self, position: int, wants: int) -> int:
+        """Return what is to happen after the iteration that makes it `position`, as wanted one iteration before.
+
+        `wants` is what this rank wants now: that is heard at one of the next positions, as soon as an exchange is due.
+        """
+        if position < self.next_iteration:
+            return 0
+        heard, self.next_iteration = self._outcome(), position + 1
+        if heard:
+            self._timed = None  # what is done about it is no part of an iteration
+            return heard
+        if self._timed is None:
+            self._timed, self._last = (position, time.perf_counter()), position - 1
+        if position >= self._last + self._every:
+            self._start(wants, self._microseconds(position))
+            self._last = position
+        else:
+            self.next_iteration = self._last + self._every
+        return 0
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """Let `step` count the batches of an evaluation, from 0. What ranks wanted before waits until it is over."""
+        self._heard |= self._outcome()
+        self._count_anew(1)
+        yield
+        self._heard |= self._outcome()
+        self._count_anew(1)
+
+    def all_gather_object(self, mine: Shared) -> list[Shared]:
+        """Return what each rank has given, by rank; each waits for all."""
+        gathered: list[Any] = [None] * self.ranks.world
+        dist.all_gather_object(gathered, mine, group=self._group)
+        return gathered
+
+    def broadcast_object(self, mine: Shared) -> Shared:
+        """Return what rank 0 has given; each waits for rank 0."""
+        given: list[Any] = [mine]
+        dist.broadcast_object_list(given, src=0, group=self._group)
+        shared: Shared = given[0]
+        return shared
+
+    def any_rank(self, flag: bool) -> bool:
+        """Return whether any rank has given True; each waits for all."""
+        found = torch.tensor(int(flag))
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self._group)
+        return bool(found)
+
+    def seconds(self) -> float:
+        """Return a clock that shows the same on every rank: it moves on at exchanges, and is no later than real."""
+        return self._seconds
+
+    def _exchange(self, wants: int) -> int:
+        """Exchange and wait for the outcome. The fastest of these tells what one costs."""
+        began = time.perf_counter()
+        self._start(wants, 0)
+        heard = self._outcome()
+        self._cost = min(self._cost, (time.perf_counter() - began) * 1e6)
+        return heard
+
+    def _start(self, wants: int, microseconds: int) -> None:
+        cost = 0 if math.isinf(self._cost) else int(self._cost)
+        elapsed = int((time.monotonic() - self._began) * 1e3)
+        mine = torch.tensor([*(wants & bit for bit in BITS), elapsed, microseconds, cost])
+        work = dist.all_reduce(mine, dist.ReduceOp.MAX, group=self._group, async_op=True)
+        assert work is not None
+        self._in_flight = work, mine
+
+    def _outcome(self) -> int:
+        """Wait for the exchange that is in flight, if one is, and return what any rank wanted in it."""
+        if self._in_flight is None:
+            return 0
+        (work, found), self._in_flight = self._in_flight, None
+        work.wait()
+        *bits, elapsed, microseconds, cost = found.tolist()
+        self._seconds = elapsed / 1e3
+        if microseconds:
+            self._every = iterations_between(microseconds, cost)
+        return sum(bits)
+
+    def _microseconds(self, position: int) -> int:
+        """Return how long an iteration has taken since this was last asked; 0 if there was none."""
+        now = time.perf_counter()
+        (since, began), self._timed = self._timed or (position, now), (position, now)
+        return max(int((now - began) / (position - since) * 1e6), 1) if position > since else 0
+
+    def _count_anew(self, every: int | None = None) -> None:
+        """Begin with the next position that `step` is given; iterations may take another time from here on."""
+        self.next_iteration, self._timed = 0, None
+        self._every = every or self._every
+
+
+AnyConsensus = Alone | Consensus
+
+
+def consensus_of(ranks: Ranks, timeout: float) -> AnyConsensus:
+    """Return the consensus of these ranks, whose process group must be there where they are several."""
+    return Consensus(ranks, timeout) if ranks.world > 1 else Alone()
+
+
+def iterations_between(iteration: int, exchange: int) -> int:
+    """Return after how many iterations the next exchange starts; both are given in microseconds.
+
+    What is wanted right after an exchange has started waits for so many iterations, and one more.
+    """
+    cheap = math.ceil(exchange / (OVERHEAD * iteration))
+    prompt = LATENCY // iteration - 1
+    return max(min(cheap, prompt), 1)

@@ -1,0 +1,93 @@
+"""The process group of the ranks: the device of each of them, the backend between them, joined and left."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from hookflow.errors import Problem, UserError, Where
+from hookflow.pipeline.load import Loaded
+from hookflow.pipeline.schema import DistributedSection
+from hookflow.runner.distributed.ranks import Ranks
+from hookflow.runner.distributed.rendezvous import rendezvous
+from hookflow.runner.numerics.device import choose_device
+
+UNUSED = (
+    "some parameters received no gradient; DDP waits for them: freeze those that no loss reaches "
+    '(requires_grad_(False)), or use strategy = "fsdp"'
+)
+"""What to do about parameters without a gradient, in place of PyTorch's own advice."""
+
+Place = Callable[[str], Where]
+"""Where in the pipeline a key is written."""
+
+
+def device_of(wanted: str, ranks: Ranks, place: Place) -> torch.device:
+    """Return the device of this rank for `run.device`: of several GPUs the one of its local rank.
+
+    Raises UserError when the ranks of this machine cannot each have one.
+    """
+    if ranks.world == 1:
+        return choose_device(wanted)
+    if wanted in ("auto", "cuda"):
+        if torch.cuda.is_available() and ranks.local >= torch.cuda.device_count():
+            said = f"this is process {ranks.local + 1} on a machine with {torch.cuda.device_count()} GPUs"
+            raise UserError(Problem(said, place("run.device"), "start one process a GPU, or take the device cpu"))
+        kind = choose_device("cuda" if wanted == "cuda" or torch.cuda.is_available() else "cpu").type
+        return torch.device(kind, ranks.local) if kind == "cuda" else torch.device(kind)
+    device = choose_device(wanted)
+    if device.index is not None:
+        said = f'run.device = "{wanted}" is one GPU, and there are {ranks.world} processes'
+        raise UserError(Problem(said, place("run.device"), '"cuda" gives each process its own'))
+    if device.type == "mps":
+        raise UserError(Problem("several processes cannot train together on mps", place("run.device")))
+    return device
+
+
+@contextmanager
+def process_group(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
+    """Form the group of all ranks, by the addresses that the launcher has put into the environment, and leave it.
+
+    Waits until all are there, for `distributed.timeout` seconds. Raises UserError when the backend cannot carry what
+    the device holds. One process alone forms no group. A rank that raises leaves it by ending its process: to take
+    leave can mean to wait for the others.
+    """
+    if ranks.world == 1:
+        yield
+        return
+    section, place = loaded.pipeline.distributed, loaded.places.of
+    device = device_of(loaded.pipeline.run.device, ranks, place)
+    backend = backend_of(section, device, place)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend,
+        store=rendezvous(ranks, section.timeout),
+        rank=ranks.rank,
+        world_size=ranks.world,
+        timeout=timedelta(seconds=section.timeout),
+        device_id=device if backend == "nccl" else None,
+    )
+    try:
+        yield
+    except RuntimeError as error:
+        if "find_unused_parameters" not in str(error):
+            raise
+        told = RuntimeError(UNUSED)
+        told.add_note(str(error))
+        raise told.with_traceback(error.__traceback__) from None
+    dist.destroy_process_group()
+
+
+def backend_of(section: DistributedSection, device: torch.device, place: Place) -> str:
+    """Return what carries tensors from rank to rank. Raises UserError when it cannot carry those of the device."""
+    if section.backend == "auto":
+        return "nccl" if device.type == "cuda" else "gloo"
+    if section.backend == "nccl" and device.type != "cuda":
+        said = f'distributed.backend = "nccl" requires CUDA, and this run computes on {device.type}'
+        raise UserError(Problem(said, place("distributed.backend"), '"auto" takes what fits the device'))
+    return section.backend

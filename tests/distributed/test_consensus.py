@@ -1,0 +1,136 @@
+"""What ranks agree on at safe points, by real processes: nobody acts alone, nobody acts twice, nobody hangs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from hookflow.runner.distributed import consensus
+from hookflow.runner.distributed.consensus import (
+    END_EPOCH,
+    OBEY,
+    SAVE,
+    STOP,
+    TELL,
+    Alone,
+    Consensus,
+    consensus_of,
+    iterations_between,
+)
+from hookflow.runner.distributed.ranks import Ranks
+
+POINTS = 10
+WORLD = 3
+
+Arrivals = dict[int, int]
+"""What comes for a rank at which safe point."""
+
+NOTHING = Arrivals()
+WALKS: dict[str, tuple[int, list[Arrivals], set[int], Arrivals]] = {
+    "all at once: an iteration later": (1, [{2: STOP}, {2: STOP}, {2: STOP}], set(), {3: STOP}),
+    "one: an iteration later": (1, [NOTHING, {2: STOP}, NOTHING], set(), {3: STOP}),
+    "one, where all wait: there": (1, [NOTHING, {2: STOP}, NOTHING], {2}, {2: STOP}),
+    "in flight when all wait: there": (1, [{3: SAVE}, {2: STOP}, NOTHING], {3}, {3: SAVE | STOP}),
+    "before and behind where all wait": (1, [{2: SAVE}, {4: TELL}, NOTHING], {3}, {3: SAVE, 5: TELL}),
+    "together, once": (1, [{2: SAVE}, {3: SAVE}, NOTHING], set(), {3: SAVE}),
+    "what rank 0 alone knows": (1, [{0: OBEY, 1: OBEY, 3: TELL}, NOTHING, NOTHING], set(), {1: OBEY, 4: TELL}),
+    "twice, when it is new": (1, [{1: END_EPOCH}, {5: END_EPOCH}, NOTHING], {5}, {2: END_EPOCH, 5: END_EPOCH}),
+    "each third: when one is due": (3, [NOTHING, {2: STOP}, NOTHING], set(), {5: STOP}),
+    "each third: while one is in flight": (3, [{4: SAVE}, {5: STOP}, NOTHING], set(), {5: SAVE, 9: STOP}),
+    "each third, where all wait: there": (3, [NOTHING, {3: STOP}, NOTHING], {3}, {3: STOP}),
+}
+"""By what it shows: iterations between exchanges, what comes where, where all wait, and what is to happen where."""
+
+
+def _all_walks(rank: int, folder: Path) -> None:
+    """Walk over safe points as one rank, once for each of WALKS, and write down what was agreed on."""
+    init = f"file://{folder / 'meeting'}"
+    dist.init_process_group("gloo", init, timedelta(seconds=60), world_size=WORLD, rank=rank)
+    told: dict[str, Any] = {}
+    for name, (every, arrivals, waits, _) in WALKS.items():
+        consensus.iterations_between = lambda iteration, exchange, every=every: every  # type: ignore[misc]
+        told[name] = _walk(rank, arrivals[rank], waits)
+    told["evaluation"] = _evaluate(rank)
+    (folder / f"rank{rank}").write_text(json.dumps(told))
+    dist.destroy_process_group()
+
+
+def _walk(rank: int, arrivals: Arrivals, waits: set[int]) -> tuple[Any, ...]:
+    agreed = Consensus(Ranks(rank, WORLD, rank), timeout=60)
+    wants, told, clock, calls = 0, [], [agreed.seconds()], []
+    for point in range(POINTS):
+        wants |= arrivals.get(point, 0)
+        heard = agreed.settle(wants) if point in waits else agreed.step(point, wants)
+        wants &= ~heard
+        told.append(heard)
+        clock.append(agreed.seconds())
+        calls.append(agreed.next_iteration)
+    shared = agreed.all_gather_object(rank), agreed.broadcast_object(rank), agreed.any_rank(rank == 1)
+    return told, (*shared, agreed.any_rank(False)), clock, calls
+
+
+def _evaluate(rank: int) -> list[int]:
+    """Evaluate a few batches between two iterations; rank 1 is asked for one thing before, and for another in it."""
+    consensus.iterations_between = lambda iteration, exchange: 1  # type: ignore[misc]
+    agreed = Consensus(Ranks(rank, WORLD, rank), timeout=60)
+    told = [agreed.step(7, SAVE if rank == 1 else 0)]
+    with agreed.evaluation():
+        told += [agreed.step(batch, STOP if (rank, batch) == (1, 1) else 0) for batch in range(4)]
+    return [*told, agreed.settle(0), agreed.step(8, 0), agreed.step(9, 0)]
+
+
+@pytest.fixture(scope="module")
+def walks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Return what each rank has told of all walks, by real processes."""
+    folder = tmp_path_factory.mktemp("walks")
+    mp.spawn(_all_walks, (folder,), nprocs=WORLD)  # type: ignore[no-untyped-call]
+    return [json.loads((folder / f"rank{rank}").read_text()) for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize("name", WALKS)
+def test_what_happens_where(walks: list[dict[str, Any]], name: str) -> None:
+    one, *others = (walk[name] for walk in walks)
+    assert others == [one, one], "the same on all ranks: what happens where, the clock, and where they call next"
+    told, shared, clock, calls = one
+    assert told == [WALKS[name][3].get(point, 0) for point in range(POINTS)]
+    assert shared == [[0, 1, 2], 0, True, False]
+    assert clock == sorted(clock)
+    assert clock[0] == 0
+    if name.startswith("each third: when"):
+        assert calls == [1, 2, 4, 4, 5, 6, 8, 8, 9, 11], "nothing is to be done at those in between"
+
+
+def test_what_is_in_flight_waits_until_an_evaluation_is_over(walks: list[dict[str, Any]]) -> None:
+    assert [walk["evaluation"] for walk in walks] == [[0, 0, 0, STOP, 0, SAVE, 0, 0]] * WORLD
+
+
+def test_alone_everything_happens_at_once() -> None:
+    alone = consensus_of(Ranks(), timeout=60)
+    assert isinstance(alone, Alone)
+    assert alone.settle(STOP | SAVE) == alone.step(3, STOP | SAVE) == STOP | SAVE
+    assert (alone.all_gather_object("x"), alone.broadcast_object("x"), alone.any_rank(True)) == (["x"], "x", True)
+    assert alone.next_iteration == sys.maxsize, "the loop need never call"
+
+
+@pytest.mark.parametrize(
+    ("iteration", "exchange", "every"),
+    [
+        (1_000, 100, 50),  # 100 us of 50 ms
+        (200, 100, 250),
+        (5_000, 100, 10),
+        (10_000, 1_000, 9),  # 2 per mille would be each 50: half a second
+        (50_000, 300, 1),
+        (1_000_000, 300, 1),
+        (1, 1_000_000, 99_999),
+        (1_000, 0, 1),
+    ],
+)
+def test_exchanges_are_rare_but_prompt(iteration: int, exchange: int, every: int) -> None:
+    assert iterations_between(iteration, exchange) == every
