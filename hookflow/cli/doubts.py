@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from hookflow.errors import Problem
-from hookflow.graph.forecast import Forecast, window_is_empty
+from hookflow.graph.forecast import Forecast
 from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.schedule import window_is_empty
 from hookflow.pipeline.condition import parse_condition
 from hookflow.pipeline.load import Loaded
 

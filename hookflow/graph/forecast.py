@@ -1,20 +1,18 @@
 """When each binding fires in a run that goes to its end: first where, and how often. Nothing is run to tell.
 
-It is `hookflow.runner.triggers` worked out beforehand; a test holds the two together.
+The triggers are those of `hookflow.graph.schedule`, by which the run goes, too; here are the visits of each point.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from fractions import Fraction
+from dataclasses import dataclass, field
 from math import ceil, inf
 
-from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.plan import Trigger as Written
+from hookflow.graph.plan import Binding, Plan, Trigger
 from hookflow.graph.points import Point
+from hookflow.graph.schedule import Bound, Counter, Measure, Schedule, Totals, parsed, window_is_empty
 from hookflow.pipeline.schema import Interval, Pipeline
-from hookflow.pipeline.units import Amount, parse_amount
 
 EACH_EPOCH = Interval(1, "ep")
 
@@ -40,16 +38,12 @@ class Length:
         return cls(run.max_epochs, run.max_iters, run.validates, data.val is not None, run.test, iters_per_epoch)
 
     @property
-    def totals(self) -> Mapping[str, Fraction]:
-        """The whole run in every unit in which it is known: "it", "ep" and "%"."""
-        known = {"it": self.max_iters, "ep": self.max_epochs, "%": 100}
-        found = {unit: Fraction(total) for unit, total in known.items() if total is not None}
-        if self.iters_per_epoch is not None:
-            if "it" in found:
-                found["ep"] = found["it"] / self.iters_per_epoch
-            else:
-                found["it"] = found["ep"] * self.iters_per_epoch
-        return found
+    def totals(self) -> Totals:
+        """What is known of the run's length."""
+        iters = self.max_iters
+        if iters is None and self.max_epochs is not None and self.iters_per_epoch is not None:
+            iters = self.max_epochs * self.iters_per_epoch
+        return Totals(iters, self.max_epochs, self.iters_per_epoch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +74,6 @@ def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
     }
 
 
-def window_is_empty(trigger: Written, point: Point) -> bool:
-    """Say whether `from` and `until` leave nothing between them at a point, however long the run is."""
-    if trigger.since is None or trigger.until is None:
-        return False
-    since, until = _parsed(trigger.since), _parsed(trigger.until)
-    if (since.unit or point.unit) != (until.unit or point.unit):
-        return False
-    return since.value > until.value or (since.value == until.value and point.ahead)
-
-
-def _parsed(written: str) -> Amount:
-    return parse_amount(int(written) if written.isdigit() else written)
-
-
 def _opening(plan: Plan, binding: Binding) -> str:
     if binding.half != "exit":
         return binding.point
@@ -101,43 +81,73 @@ def _opening(plan: Plan, binding: Binding) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Visits:
-    """How often the run comes to a point (None: nobody knows), and how far it is then.
+class _Counts:
+    """What a counter shows at the visits of a point: at visit k (from 0) `start` + k `step`, and at most `end`."""
 
-    At visit k (from 0) it is `start` + k `step` far, in `unit`, and never further than `end`.
+    start: int
+    step: int = 0
+    end: int | None = None
+
+    def at(self, visit: int) -> int:
+        count = self.start + visit * self.step
+        return count if self.end is None else min(count, self.end)
+
+    def reach(self, count: float) -> float:
+        """Return the first visit at which the counter shows so much; infinity when it never does."""
+        if self.start >= count:
+            return 0
+        if not self.step or (self.end is not None and self.end < count):
+            return inf
+        return -((self.start - count) // self.step)
+
+
+@dataclass(frozen=True, slots=True)
+class _Visits:
+    """How often the run comes to a point (None: nobody knows), and what the counters show then that are known.
+
+    Nobody knows when it comes to a point without any.
     """
 
     count: int | None
-    unit: str = "it"
-    start: int = 0
-    step: int = 0
-    end: Fraction | None = None
+    counts: Mapping[Counter, _Counts] = field(default_factory=dict)
+
+    def reach(self, bound: Bound) -> float:
+        return self.counts[bound.counter].reach(bound.at)
 
 
 def _visits(point: Point, length: Length) -> _Visits:
     """Return the visits of a point, as `hookflow.graph.points` draws the loop."""
     totals = length.totals
-    its, epochs = totals.get("it"), totals.get("ep")
-    unit = "ep" if length.max_iters is None else "it"
+    per = totals.iters_per_epoch
     if point.unit == "it":
-        return _Visits(None if its is None else int(its), "it", int(point.name == "after_train_iter"), 1)
-    if point.name == "before_train_epoch":
-        return _Visits(None if epochs is None else ceil(epochs), "ep", 0, 1)
-    if point.name == "after_train_epoch":
-        return _Visits(None if epochs is None else int(epochs), "ep", 1, 1)
-    end = totals[unit]
+        return _Visits(totals.iters, {"it": _Counts(int(not point.ahead), 1)})
+    if point.unit == "ep":
+        start = int(not point.ahead)
+        known: dict[Counter, _Counts] = {"ep": _Counts(start, 1)}
+        if per is None or totals.iters is None:
+            return _Visits(None if length.max_iters is not None else totals.epochs, known)
+        # an epoch that `max_iters` cuts is begun, and not done
+        return _Visits(
+            ceil(totals.iters / per) if point.ahead else totals.iters // per, {"it": _Counts(start * per, per), **known}
+        )
+    firings = _Counts(int(not point.ahead), 1)
+    unit: Counter = "ep" if totals.iters is None else "it"
+    end = totals.epochs if totals.iters is None else totals.iters
+    assert end is not None, "a run has a length"
     if point.name in _ONCE:
-        start = 0 if point.name in ("before_run", "before_train") else int(end)
-        return _Visits(int("test" not in point.name or length.tests), unit, start)
+        start = 0 if point.name in ("before_run", "before_train") else end
+        return _Visits(int("test" not in point.name or length.tests), {unit: _Counts(start), "firing": firings})
     if point.name in _VALIDATIONS:
-        every, unit = length.val_every
+        every, counted = length.val_every
         if not length.validates:
             return _Visits(0)
-        if unit not in totals:
-            return _Visits(None, "")
-        return _Visits(ceil(totals[unit] / every), unit, every, every, totals[unit])
+        if counted == "ep" and unit == "it":
+            every, counted = every * (per or 0), "it"
+        if not every or counted != unit:
+            return _Visits(None)
+        return _Visits(ceil(end / every), {unit: _Counts(every, every, end), "firing": firings})
     absent = ("val" in point.name and not length.validates) or ("test" in point.name and not length.tests)
-    return _Visits(0 if absent and point.kind != "own" else None, "")
+    return _Visits(0 if absent and point.kind != "own" else None)
 
 
 _ONCE = {
@@ -168,106 +178,73 @@ _WHENEVER = {
 }
 
 
-class _Side:
-    """One amount of a trigger at one point; `known` says whether the run's positions in its unit are."""
-
-    def __init__(self, written: str, point: Point, visits: _Visits, totals: Mapping[str, Fraction]) -> None:
-        self.amount = _parsed(written)
-        self.at = Fraction(str(self.amount.value))
-        self.unit = self.amount.unit or point.unit
-        self.start, self.step, self.end = Fraction(0), Fraction(1), None
-        self.known = True
-        if self.unit == "firing":
-            self.start = Fraction(not point.ahead)
-            return
-        same = self.unit == visits.unit
-        self.known = same or (self.unit in totals and visits.unit in totals)
-        if self.known:
-            scale = Fraction(1) if same else totals[self.unit] / totals[visits.unit]
-            self.start, self.step = visits.start * scale, visits.step * scale
-            self.end = None if visits.end is None else visits.end * scale
-
-    def position(self, visit: int) -> Fraction:
-        here = self.start + visit * self.step
-        return here if self.end is None else min(here, self.end)
-
-    def reaches(self, amount: Fraction) -> float:
-        """Return the first visit that is at least so far; infinity when none is."""
-        if self.start >= amount:
-            return 0
-        if not self.step or (self.end is not None and self.end < amount):
-            return inf
-        return ceil(((amount if self.end is None else min(amount, self.end)) - self.start) / self.step)
-
-
-def _forecast(trigger: Written, point: Point, asked: Point, length: Length) -> Forecast:
+def _forecast(trigger: Trigger, point: Point, asked: Point, length: Length) -> Forecast:
     """Return the forecast of a trigger that is asked at the point `asked` for a firing at `point`."""
     visits = _visits(asked, length)
-    sides = {
-        name: _Side(written, asked, visits, length.totals) if written else None
-        for name, written in (("every", trigger.every), ("since", trigger.since), ("until", trigger.until))
-    }
-    every = sides["every"]
     if visits.count == 0 or window_is_empty(trigger, asked):
         return Forecast("never", 0, "never")
-    cadence = f"every {_amount(every, asked)}" if every else _each(point)
-    if not all(side is None or side.known for side in sides.values()) or visits.unit == "":
-        written = f" from {trigger.since}" * bool(trigger.since) + f" until {trigger.until}" * bool(trigger.until)
-        return Forecast(_place(point, None), None, _conditional(f"{cadence}{written}", trigger))
-    low, high = _window(asked, visits, sides["since"], sides["until"])
-    if every and not asked.ahead:
-        low = max(low, every.reaches(every.at))
+    schedule = Schedule.of(trigger, asked, length.totals)
+    every = schedule.every
+    cadence = f"every {_amount(trigger.every, asked)}" if trigger.every else _each(point)
+    used = {side.counter for side in (every, schedule.opens, schedule.closes) if side}
+    if not visits.counts or not used <= visits.counts.keys():
+        window = f" from {trigger.since}" * bool(trigger.since) + f" until {trigger.until}" * bool(trigger.until)
+        return Forecast(_place(point, None), None, _conditional(f"{cadence}{window}", trigger))
+    low, high = _window(schedule, visits)
     if low > high:
         return Forecast("never", 0, "never")
     first = _place(point, int(low))
     said = f"{cadence}, first {first}" if every or low else cadence
     if visits.count is None:
         return Forecast(first, None, _conditional(f"{said} until {trigger.until}" if trigger.until else said, trigger))
-    times = _firings(every, int(low), int(high)) if every else int(high) - int(low) + 1
+    times = _firings(every, visits.counts[every.counter], int(low), int(high)) if every else int(high) - int(low) + 1
     if point.kind == "module":
         return Forecast(first, None, _conditional(f"{said}: in {times:,} of them, at each module", trigger))
     text = _conditional(first if times == 1 else said, trigger, times)
     return Forecast(first, None if trigger.when else times, text)
 
 
-def _window(point: Point, visits: _Visits, since: _Side | None, until: _Side | None) -> tuple[float, float]:
-    """Return the first and the last visit that `from` and `until` admit; the last is infinite where nobody knows."""
-    low = since.reaches(since.at) if since else 0
+def _window(schedule: Schedule, visits: _Visits) -> tuple[float, float]:
+    """Return the first visit that fires, and the last one that may; the last is infinite where nobody knows."""
+    every = schedule.every
+    low = visits.reach(schedule.opens) if schedule.opens else 0
+    if every:
+        low = max(low, visits.reach(Bound(every.counter, every.reached(schedule.entered + 1))))
     high = inf if visits.count is None else visits.count - 1
-    if until:
-        behind = until.reaches(until.at)
-        if behind < inf and until.position(int(behind)) == until.at and not point.ahead:
-            behind += 1
-        high = min(high, behind - 1)
+    if schedule.closes:
+        high = min(high, visits.reach(schedule.closes) - 1)
     return low, high
 
 
-def _firings(every: _Side, low: int, high: int) -> int:
-    """Return how many multiples are entered from the visit `low`, which fires, to the visit `high`."""
-    entered = [every.position(visit) // every.at for visit in (low, max(high - 1, low), high)]
-    regular = high - 1 - low if every.step >= every.at else entered[1] - entered[0]
+def _firings(every: Measure, counts: _Counts, low: int, high: int) -> int:
+    """Return how many multiples are entered from the visit `low`, which fires, to the visit `high`.
+
+    The step to the last visit of all may be a shorter one.
+    """
+    entered = [every.multiple(counts.at(visit)) for visit in (low, max(high - 1, low), high)]
+    regular = high - 1 - low if every.multiple(counts.step) else entered[1] - entered[0]
     return 1 + max(regular, 0) + (entered[2] > entered[1])
 
 
-def _conditional(text: str, trigger: Written, times: int = 0) -> str:
+def _conditional(text: str, trigger: Trigger, times: int = 0) -> str:
     """Return the text with the times, and with the condition, where there is one: then the times are the most."""
     most = "at most " * bool(trigger.when)
     counted = f"{text}: {most}{times:,} times" if times > 1 else text
     return f"{counted}, where {trigger.when}" if trigger.when else counted
 
 
-def _amount(side: _Side, point: Point) -> str:
+def _amount(every: str, point: Point) -> str:
     """Return what `every` counts, in words: "50 iterations", "10% of the run"."""
-    number = f"{side.amount.value:g}"
-    one = side.at == 1
-    match side.unit:
+    amount = parsed(every)
+    number = str(amount.value) if amount.value.denominator == 1 else f"{float(amount.value):g}"
+    match amount.unit or point.unit:
         case "%":
             return f"{number}% of the run"
         case "firing":
             nouns = "validations" if point.name in _VALIDATIONS else "firings"
         case unit:
             nouns = {"it": "iterations", "ep": "epochs", "s": "seconds"}[unit]
-    return nouns.removesuffix("s") if one else f"{number} {nouns}"
+    return nouns.removesuffix("s") if amount.value == 1 else f"{number} {nouns}"
 
 
 def _each(point: Point) -> str:

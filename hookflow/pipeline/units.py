@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Literal
 
 Unit = Literal["", "it", "ep", "s", "%"]
@@ -17,13 +18,10 @@ PATTERN = r"^\s*(\d+(\.0+)?\s*(it|ep)|\d+(\.\d+)?\s*(s|m|h|%))\s*$"
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number and its unit, minutes and hours as seconds; written back as it would stand in a file."""
+    """A number, exactly as written, and its unit; minutes and hours are seconds."""
 
-    value: float
+    value: Fraction
     unit: Unit
-
-    def __str__(self) -> str:
-        return f"{self.value:g}{self.unit}"
 
 
 def parse_amount(written: object) -> Amount:
@@ -32,15 +30,15 @@ def parse_amount(written: object) -> Amount:
         shown = str(written).lower() if isinstance(written, bool) else repr(written)
         raise ValueError(f'{shown} is no amount; write 100, "100it", "2ep", "30s", "10m" or "10%"')
     if isinstance(written, int):
-        amount = Amount(written, "")
+        amount = Amount(Fraction(written), "")
     elif match := _WRITTEN.match(written):
-        value, unit = float(match[1]), match[2]
+        value, unit = Fraction(match[1]), match[2]
         value, unit = (value * _SECONDS[unit], "s") if unit in _SECONDS else (value, unit)
         amount = Amount(value, unit)  # type: ignore[arg-type]  # the pattern admits only units
     else:
         raise ValueError(f'"{written}" is no amount; write 100, "100it", "2ep", "30s", "10m" or "10%"')
     if amount.value <= 0:
         raise ValueError(f"{written!r} must be above zero")
-    if amount.unit in ("it", "ep") and amount.value != int(amount.value):
+    if amount.unit in ("it", "ep") and amount.value.denominator != 1:
         raise ValueError(f'"{written}" must be a whole number')
     return amount

@@ -1,7 +1,4 @@
-"""When a binding fires: `every`, `from`, `until` and `when` of the pipeline file, asked in this order.
-
-A position is how far the run has come, in the trigger's own unit. `every` fires whenever the position has entered
-another multiple; so it needs to remember one number, which a checkpoint keeps.
+"""Triggers as the run asks them: `every`, `from` and `until` by `hookflow.graph.schedule`, and then `when`.
 
 `when` is asked last, and only where all else says that the binding is due: so beside an `every` it costs nothing in
 between. A multiple at which the condition does not hold is spent: the next chance is the next multiple.
@@ -10,17 +7,18 @@ between. A multiple at which the condition does not hold is spent: the next chan
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Protocol
 
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
-from hookflow.pipeline.units import Amount, parse_amount
+from hookflow.graph.schedule import Counter, Schedule, Totals, parsed
 
 Holds = Callable[[], bool]
 
 
 class Progress(Protocol):
-    """What a trigger looks at."""
+    """What a trigger looks at; a total of 0 is not known yet."""
 
     iter: int
     epoch: int
@@ -32,82 +30,90 @@ class Progress(Protocol):
 
 
 class Trigger:
-    """One binding's trigger; call it at each visit of the point to learn whether the binding fires.
+    """One binding's trigger; call it at a visit of the point to learn whether the binding fires.
 
-    At a `before_X` the position is what has been done, so the first visit is at 0 and fires. It is the same at all the
-    points inside an iteration, module points among them: that iteration is not done yet. At every other point it
-    includes what has just been done, so `every = 50` at `after_train_iter` fires after 50 iterations.
+    `next` spares calls: while `iter` is below it, the answer is no, and the visit need not be asked. It is 0 where that
+    is not known, and `inf` once the binding can never fire again. At a point that counts its firings it is 0 until
+    then: each call is one firing.
     """
 
     def __init__(self, binding: Binding, point: Point, run: Progress, holds: Holds | None = None) -> None:
+        self.next: float = 0
+        self._written = binding.trigger
+        self._point = point
         self._run = run
         self._holds = holds
-        self._before = point.ahead
-        self._unit = point.unit
         self._began = run.seconds()
+        self._counts_visits = point.unit == "firing"
         self._visits = 0
-        self.last = -1 if self._before else 0
-        written = binding.trigger
-        self._every = self._side(written.every)
-        self._since = self._side(written.since)
-        self._until = self._side(written.until)
-        self._timed = written.every is not None and self._amount(written.every).unit == "s"
+        self._schedule: Schedule | None = None
+        self._last = -1 if point.ahead else 0
+        self._due: float = 0
+        """The count at which `every` may enter another multiple."""
 
     def __call__(self) -> bool:
-        self._visits += 1
-        return self._is_time() and (self._holds is None or self._holds())
-
-    def _is_time(self) -> bool:
-        """Say whether `every`, `from` and `until` let the binding fire at this visit."""
-        if self._since and self._since[1]() < self._since[0]:
+        if self.next == inf:
             return False
-        if self._until:
-            amount, position = self._until
-            if position() > amount or (self._before and position() == amount):
-                return False
-        if self._every is None:
-            return True
-        amount, position = self._every
-        multiple = int(position() / amount + 1e-9)
-        if multiple == self.last:
-            return False
-        self.last = multiple
-        return True
+        self._visits += self._counts_visits
+        return self._is_due(self._schedule or self._scheduled()) and (self._holds is None or self._holds())
 
-    def _side(self, written: str | None) -> tuple[float, Callable[[], float]] | None:
-        """Return an amount and the function that tells the position in its unit."""
-        if written is None:
-            return None
-        amount = self._amount(written)
-        return amount.value, self._position(amount.unit or self._unit)
+    def _scheduled(self) -> Schedule:
+        """Work the schedule out, at the first visit: a run that only validates learns its totals from the checkpoint.
 
-    def _amount(self, written: str) -> Amount:
-        return parse_amount(int(written) if written.isdigit() else written)
-
-    def _position(self, unit: str) -> Callable[[], float]:
+        Before that nothing is done, and any totals tell as much.
+        """
         run = self._run
-        match unit:
+        totals = Totals(iters=run.max_iters or 1, iters_per_epoch=run.iters_per_epoch or 1)
+        self._schedule = Schedule.of(self._written, self._point, totals)
+        return self._schedule
+
+    def _is_due(self, schedule: Schedule) -> bool:
+        """Say whether all but `when` lets the binding fire at this visit."""
+        if schedule.opens and self._count(schedule.opens.counter) < schedule.opens.at:
+            self._wait_for(*schedule.opens)
+            return False
+        if schedule.closes and self._count(schedule.closes.counter) >= schedule.closes.at:
+            self.next = inf
+            return False
+        every = schedule.every
+        if every is None:
+            return True
+        count = self._count(every.counter)
+        if count < self._due:
+            return False
+        entered, self._last = self._last, every.multiple(count)
+        self._due = every.reached(self._last + 1)
+        self._wait_for(every.counter, self._due)
+        return entered != self._last
+
+    def _count(self, counter: Counter) -> float:
+        match counter:
             case "it":
-                return lambda: run.iter
-            case "ep" if self._unit == "ep":
-                return lambda: run.epoch
+                return self._run.iter
             case "ep":
-                return lambda: run.iter / run.iters_per_epoch
-            case "%":
-                return lambda: 100 * run.iter / run.max_iters
+                return self._run.epoch
             case "s":
-                return lambda: run.seconds() - self._began
-            case _:
-                return lambda: self._visits - self._before
+                return self._run.seconds() - self._began
+            case "firing":
+                return self._visits - self._point.ahead
+
+    def _wait_for(self, counter: Counter, count: float) -> None:
+        if counter == "it" and not self._counts_visits:
+            self.next = count
+
+    def disable(self) -> None:
+        """Never let the binding fire again in this process."""
+        self.next = inf
 
     def state_dict(self) -> dict[str, int]:
-        return {"last": self.last, "visits": self._visits}
+        return {"last": self._last, "visits": self._visits}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Take back what `state_dict` returned. Seconds are counted anew, from the start of this process."""
         self._visits = state["visits"]
-        if not self._timed:
-            self.last = state["last"]
+        if not (self._written.every and parsed(self._written.every).unit == "s"):
+            self._last = state["last"]
+        self.next, self._due, self._schedule = 0, 0, None
 
 
 def make_triggers(plan: Plan, run: Progress, condition: Callable[[Binding], Holds]) -> dict[int, Trigger]:

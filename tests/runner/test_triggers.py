@@ -108,3 +108,37 @@ def test_seconds_are_counted_anew_after_a_resume() -> None:
     assert not again(), "a minute has not gone by since the process began"
     place.now += 61
     assert again()
+
+
+@pytest.mark.parametrize(
+    ("point", "trigger", "place", "fires"),
+    [
+        ("after_train_iter", plan.Trigger(every="1000000000"), Place(999_999_999, max_iters=10**10), False),
+        ("after_train_iter", plan.Trigger(every="1000000000"), Place(1_000_000_000, max_iters=10**10), True),
+        # the first multiple is entered after 3,330,000,000.333 iterations
+        ("after_train_iter", plan.Trigger(every="33.3%"), Place(3_330_000_000, max_iters=10_000_000_001), False),
+        ("after_train_iter", plan.Trigger(every="33.3%"), Place(3_330_000_001, max_iters=10_000_000_001), True),
+    ],
+    ids=str,
+)
+def test_no_rounding_makes_it_early(point: str, trigger: plan.Trigger, place: Place, fires: bool) -> None:
+    binding = plan.Binding(0, "h", point, point, "whole", (), trigger, "normal")
+    assert Trigger(binding, POINTS[point], place)() is fires
+
+
+def test_minutes_are_seconds_to_the_last_bit() -> None:
+    """4.1 times 60 is a little less than 246 in floats."""
+    place = Place(now=0.0)
+    binding = plan.Binding(0, "h", "after_train_iter", "", "whole", (), plan.Trigger(since="4.1m"), "normal")
+    trigger = Trigger(binding, POINTS[binding.point], place)
+    place.now = 245.99999999999997
+    assert not trigger()
+    place.now = 246.0
+    assert trigger()
+
+
+@pytest.mark.parametrize("trigger", [plan.Trigger(until="2ep"), plan.Trigger(until="50%"), plan.Trigger(every="10%")])
+def test_nothing_is_done_where_the_length_is_not_known_yet(trigger: plan.Trigger) -> None:
+    """`hookflow val` learns from the checkpoint how many iterations an epoch has: after `before_run`."""
+    binding = plan.Binding(0, "h", "before_run", "", "whole", (), trigger, "normal")
+    assert Trigger(binding, POINTS["before_run"], Place(max_iters=0, iters_per_epoch=0))()
