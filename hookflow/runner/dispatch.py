@@ -51,14 +51,14 @@ class Dispatcher:
         run: object,
         triggers: Mapping[int, Due],
         meter: Meter,
-        now: memoryview,
+        now: tuple[memoryview[int], memoryview[float]],
         report: Report,
         rank: int = 0,
     ) -> None:
         self._plan = plan
         self._run = run
         self._meter = meter
-        self._now = now
+        self._ids, self._times = now
         self._report = report
         self._open: list[tuple[Binding, Generator[None]]] = []
         self._ending = False
@@ -97,13 +97,13 @@ class Dispatcher:
             self._fire(firings, everything)
 
     def _fire(self, firings: tuple[Firing, ...], everything: Sequence[Any]) -> None:
-        now = self._now
+        ids, times = self._ids, self._times
         began = entered = perf_counter_ns()
         for firing in firings:
             if firing.due is not None and not firing.due():
                 continue
-            now[1] = entered
-            now[0] = firing.binding.id
+            times[0] = entered / 1e9
+            ids[0] = firing.binding.id
             try:
                 firing.call(everything)
             except BaseException as error:
@@ -113,7 +113,7 @@ class Dispatcher:
                 entered, self._inner = entered + self._inner, 0
             firing.cell.add(left - entered)
             entered = left
-        now[0] = NOWHERE
+        ids[0] = NOWHERE
         self._meter.hooks(began, entered)
 
     def fire_within(self, point: str, *offered: Any) -> None:
@@ -133,7 +133,7 @@ class Dispatcher:
 
     def _within(self, call: Callable[..., Result], *args: Any) -> Result:
         """Make a call that fires. Its time is theirs who fire: not the hook's around it, and in no phase twice."""
-        binding, since = self._now
+        binding, since = self._ids[0], self._times[0]
         outer, self._inner = self._inner, 0
         books = self._meter.put_away()
         began = perf_counter_ns()
@@ -147,12 +147,13 @@ class Dispatcher:
                 self._meter.within(began, ended)
             else:
                 self._inner = outer + ended - began
-            self._now[1], self._now[0] = since, binding
+            self._times[0], self._ids[0] = since, binding
 
     def _call(self, firing: Firing, everything: Sequence[Any]) -> Any:
         result = None
-        self._now[1] = entered = perf_counter_ns()
-        self._now[0] = firing.binding.id
+        entered = perf_counter_ns()
+        self._times[0] = entered / 1e9
+        self._ids[0] = firing.binding.id
         try:
             result = firing.call(everything)
         except BaseException as error:
@@ -175,7 +176,7 @@ class Dispatcher:
             error.add_note(f'raised by the hook "{binding.hook}" at {binding.point}')
             self._report(binding, error, action)
         if action == "raise":
-            self._told, self._inner, self._now[0] = error, 0, NOWHERE
+            self._told, self._inner, self._ids[0] = error, 0, NOWHERE
             raise error
         if action == "disable":
             self._disable(binding.hook)

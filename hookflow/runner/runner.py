@@ -283,7 +283,7 @@ class Runner:
     @property
     def inside(self) -> Binding | None:
         """The binding that is being called; None outside of all hooks."""
-        return None if self._now[0] == NOWHERE else self.plan.bindings[self._now[0]]
+        return None if self._now[0][0] == NOWHERE else self.plan.bindings[self._now[0][0]]
 
     def _each_batch(self) -> tuple[Firing, ...]:
         """Return what fires before each batch, where an iteration has several: hooks that write it."""
