@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import io
 import sys
+import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from hookflow.errors import UserError
@@ -20,6 +22,7 @@ from hookflow.runner.distributed.ranks import of_environment
 from hookflow.runner.distributed.verdict import is_loss, loss, verdict
 from hookflow.runner.launch import hold
 from hookflow.runner.recorder import Recorder
+from hookflow.runner.threads import describe, exit_soon, unfinished
 
 
 def train(
@@ -37,7 +40,7 @@ def train(
     has started the ranks writes it where this one knows only that another is gone; and after exit code 1 it is no end
     while the ranks are to be started again, `restarts_left` times.
     """
-    began = time.perf_counter()
+    began, threads = time.perf_counter(), threading.enumerate()
     ranks = of_environment()
     several = ranks.world > 1
     if ranks.first and not agent:
@@ -63,6 +66,7 @@ def train(
             stop = verdict(ranks, own, lost=lost)
             lost = lost and stop is own
     control.cover_ears()
+    _warn_of_threads(recorder, threads)
     if (agent and lost) or (restarts_left and stop.exit == 1):
         level = "warn" if lost else "error"  # an error is this rank's word of its failure
         recorder.put("message", level=level, source="hookflow", text=stop.reason)
@@ -93,6 +97,14 @@ def _ended_by(error: BaseException, control: Control, recorder: Recorder, lost: 
     return Stop(why, "failed", 1, save=False)
 
 
+def _warn_of_threads(recorder: Recorder, before: Collection[threading.Thread]) -> None:
+    """Name the threads that hooks have left running; those from `before` the training are none of them."""
+    for thread in unfinished(before):
+        text = f"the thread {describe(thread)} is still running: end it in after_run, or make it a daemon thread"
+        print(f"hookflow: {text}", file=sys.stderr, flush=True)
+        recorder.put("message", level="warn", source="hookflow", text=text)
+
+
 def main() -> None:
     """`python -m hookflow.runner RUN_DIR …`: what `hookflow run` starts, itself or by an agent that starts ranks."""
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -103,4 +115,7 @@ def main() -> None:
     parser.add_argument("--allow-changed-hooks", action="store_true")
     parser.add_argument("--agent", action="store_true")
     parser.add_argument("--restarts-left", type=int, default=0)
-    raise SystemExit(train(**vars(parser.parse_args())))
+    code = train(**vars(parser.parse_args()))
+    if unfinished():
+        exit_soon(code)
+    raise SystemExit(code)
