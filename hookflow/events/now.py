@@ -45,7 +45,7 @@ def look(path: Path) -> tuple[int, float] | None:
     """
     try:
         if path.is_symlink():
-            known = os.readlink(path.readlink()) == f"/memfd:{_name(path)} (deleted)"
+            known = str(path.readlink().readlink()) == f"/memfd:{_name(path)} (deleted)"
         else:
             known = path.is_file()
         if not known:
@@ -95,5 +95,5 @@ def _withdraw(path: Path, target: str, file: int, owner: int) -> None:
         return
     os.close(file)
     with contextlib.suppress(OSError):
-        if os.readlink(path) == target:
+        if str(path.readlink()) == target:
             path.unlink()

@@ -13,7 +13,7 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.events.records import VERSION
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.build import Parts, build
@@ -86,7 +86,7 @@ def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Pa
 
 def _load(run_dir: RunDir) -> Loaded:
     """Return the recorded pipeline; with the places of the user's own file, if that still says the same."""
-    recorded = load(run_dir.pipeline)
+    recorded = load(short(run_dir.pipeline))
     facts = run_dir.describe()
     try:
         written = load(Path(facts["source"]), facts["overrides"])
