@@ -19,7 +19,6 @@ from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.build import Parts, build
 from hookflow.runner.checkpoint.changes import changed_hooks
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.control import Control, Stop
 from hookflow.runner.data.source import close
 from hookflow.runner.data.workers import told_of_workers
 from hookflow.runner.distributed.agreement import agreement_of
@@ -30,10 +29,11 @@ from hookflow.runner.numerics.memory import told_if_full
 from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.runner import Runner
+from hookflow.runner.signals import Signals, Stop
 
 
 def carry_out(
-    run_dir: RunDir, recorder: Recorder, control: Control, ranks: Ranks, *, resume: bool, allow_changed_hooks: bool
+    run_dir: RunDir, recorder: Recorder, signals: Signals, ranks: Ranks, *, resume: bool, allow_changed_hooks: bool
 ) -> Stop:
     """Build and run what stands in `run_dir`, from its newest checkpoint if `resume`; return why it ended.
 
@@ -61,7 +61,7 @@ def carry_out(
                 store.rewind(checkpoint)
         parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks)
         _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
-        runner = Runner(parts, plan, run_dir, store, recorder, control, agreement)
+        runner = Runner(parts, plan, run_dir, store, recorder, signals, agreement)
         try:
             with told_of_workers():
                 stop = runner.run(checkpoint, test=loaded.pipeline.run.test)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING
 
-from hookflow.runner.control import Control, Stop
+from hookflow.events.records import CommandRecord
 from hookflow.runner.distributed.agreement import END_EPOCH, OBEY, SAVE, STOP, TELL, Agreement
+from hookflow.runner.signals import Signals, Stop
 
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner
+
+PERIOD = 0.05
+"""Seconds between looks for what may end a pause."""
 
 GRAVITY = ("finished", "stopped", "interrupted", "failed")
 """The ways for a run to end. Where there are several reasons for it, the gravest counts, and of two the earlier."""
@@ -18,10 +22,10 @@ GRAVITY = ("finished", "stopped", "interrupted", "failed")
 class Boundary:
     """The boundaries of a run. `stop` says why it ends, once it does; over several ranks they all agree on it."""
 
-    def __init__(self, run: Runner, control: Control, agreement: Agreement) -> None:
+    def __init__(self, run: Runner, signals: Signals, agreement: Agreement) -> None:
         self.stop: Stop | None = None
         self._run = run
-        self._control = control
+        self._signals = signals
         self._agreement = agreement
         self._wish: Stop | None = None
         self._heard: Stop | None = None
@@ -69,12 +73,12 @@ class Boundary:
     @property
     def _signal(self) -> Stop | None:
         """The signal that has come and not been heeded."""
-        return None if self._control.stop is self._heard else self._control.stop
+        return None if self._signals.stop is self._heard else self._signals.stop
 
     def _wants(self) -> int:
         """Return what this process has been asked for and has not done."""
         run = self._run
-        wants = OBEY if self._control.asks else 0
+        wants = OBEY if self._signals.commands else 0
         if self._wish is not None or self._signal is not None:
             wants |= STOP
         if run.saver.asked:
@@ -86,7 +90,7 @@ class Boundary:
     def _stop_as_agreed(self) -> bool:
         """Let the run end, for the gravest reason that any rank has; return whether its state is to be saved first."""
         signal, wish = self._signal, self._wish
-        self._heard, self._wish = self._control.stop, None
+        self._heard, self._wish = self._signals.stop, None
         if signal is not None:
             self._run.say(f"{signal.reason}: stopping after iteration {self._run.iter}", "warn")
         return self._stop_for(*self._agreement.gather(signal or wish))
@@ -118,20 +122,19 @@ class Boundary:
         run.stage = before
         return saves
 
-    def _next_commands(self) -> tuple[list[dict[str, Any]], bool, bool]:
+    def _next_commands(self) -> tuple[list[CommandRecord], bool, bool]:
         """Return the commands that have come, whether a checkpoint is there to be told of, and whether a pause is over.
 
         In a pause it waits a little for something to come; of several ranks the first one does.
         """
-        control, saver = self._control, self._run.saver
-        if self._run.stage == "paused" and self._agreement.ranks.first:
-            control.arrived.clear()
-            if not (control.asks or control.stop or saver.has_written):
-                control.arrived.wait(0.5)
-        asks = [control.asks.popleft() for _ in range(len(control.asks))]
-        return asks, saver.has_written, control.stop is not None
+        signals, saver = self._signals, self._run.saver
+        waits = self._run.stage == "paused" and self._agreement.ranks.first
+        if waits and not (signals.commands or signals.stop or saver.has_written):
+            time.sleep(PERIOD)
+        asks = [signals.commands.popleft() for _ in range(len(signals.commands))]
+        return asks, saver.has_written, signals.stop is not None
 
-    def _carry_out(self, ask: Mapping[str, Any]) -> bool:
+    def _carry_out(self, ask: CommandRecord) -> bool:
         run, note, command, saves = self._run, "", ask.get("cmd"), False
         match command:
             case "pause":

@@ -16,12 +16,12 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.build import build
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.control import Control
 from hookflow.runner.data.source import close
 from hookflow.runner.data.workers import told_of_workers
 from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.runner import Runner
+from hookflow.runner.signals import Attention, Signals
 
 Say = Callable[[str, str], None]
 """Takes a line for people, and how grave it is: "info", "warn" or "error"."""
@@ -64,7 +64,7 @@ def judge(
         recorder = Recorder(aside, lambda command: None)
         recorder.start()
         try:
-            runner = Runner(parts, plan, aside, CheckpointStore(aside.checkpoints), recorder, Control())
+            runner = Runner(parts, plan, aside, CheckpointStore(aside.checkpoints), recorder, Signals(Attention()))
             with told_of_workers():
                 metrics = dict(runner.judge(checkpoint.absolute(), split))
         except Exception as error:

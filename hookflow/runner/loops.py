@@ -29,7 +29,7 @@ def train(run: Runner) -> None:
     """Train until `max_epochs` or `max_iters`, or until somebody stops the run."""
     run.stage = "train"
     run.reach("before_train")
-    run.control.begin()
+    run.signals.be_graceful()
     run.boundary.heed_stops()
     if run.validation_due:
         _validate(run)

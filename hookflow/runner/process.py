@@ -15,13 +15,13 @@ from pathlib import Path
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.runner.control import Control, Stop
 from hookflow.runner.distributed.orphan import end_with_parent
 from hookflow.runner.distributed.overdue import is_overdue
 from hookflow.runner.distributed.ranks import of_environment
 from hookflow.runner.distributed.verdict import is_loss, loss, verdict
 from hookflow.runner.launch import hold
 from hookflow.runner.recorder import Recorder
+from hookflow.runner.signals import Attention, Signals, Stop
 from hookflow.runner.threads import describe, exit_soon, unfinished
 
 
@@ -45,27 +45,27 @@ def train(
     several = ranks.world > 1
     if ranks.first and not agent:
         run_dir.sign_process()
-    control = Control()
-    recorder = Recorder(run_dir, control.ask, ranks)
+    signals = Signals(Attention())
+    recorder = Recorder(run_dir, signals.command, ranks)
     recorder.start()
     built = lost = False
     try:
-        control.listen()
+        signals.listen()
         if agent or several:
             hold(run_dir)
-            end_with_parent(control)
+            end_with_parent(signals)
         from hookflow.runner.attempt import carry_out
 
         built = True
-        stop = carry_out(run_dir, recorder, control, ranks, resume=resume, allow_changed_hooks=allow_changed_hooks)
+        stop = carry_out(run_dir, recorder, signals, ranks, resume=resume, allow_changed_hooks=allow_changed_hooks)
+        signals.ignored = True
     except BaseException as error:
-        control.cover_ears()
+        signals.ignored = True  # set here and not by a call: at a call another signal might raise
         lost = built and several and is_loss(error)
-        stop = own = _ended_by(error, control, recorder, lost)
+        stop = own = _ended_by(error, signals, recorder, lost)
         if built and several:
             stop = verdict(ranks, own, lost=lost)
             lost = lost and stop is own
-    control.cover_ears()
     _warn_of_threads(recorder, threads)
     if (agent and lost) or (restarts_left and stop.exit == 1):
         level = "warn" if lost else "error"  # an error is this rank's word of its failure
@@ -78,7 +78,7 @@ def train(
     return stop.exit
 
 
-def _ended_by(error: BaseException, control: Control, recorder: Recorder, lost: bool) -> Stop:
+def _ended_by(error: BaseException, signals: Signals, recorder: Recorder, lost: bool) -> Stop:
     """Return how a run ends that raised; what has not been told yet (a failing hook has) is told.
 
     That another rank was `lost` is no failure of this one, and has no traceback.
@@ -87,7 +87,7 @@ def _ended_by(error: BaseException, control: Control, recorder: Recorder, lost: 
         notes = (f"    {note}" for note in getattr(error, "__notes__", ()))  # which hook, if one has raised it
         return Stop("\n".join([str(error), *notes]), "failed", 2, save=False)
     if isinstance(error, KeyboardInterrupt):
-        return Stop(str(error) or "interrupted", "interrupted", control.stop.exit if control.stop else 130, save=False)
+        return Stop(str(error) or "interrupted", "interrupted", signals.stop.exit if signals.stop else 130, save=False)
     if lost:
         return Stop(loss(error), "failed", 1, save=False)
     first = error.__context__ if error.__suppress_context__ else error  # raised from None: the same in other words

@@ -22,7 +22,6 @@ from hookflow.runner.checkpoint.saver import Saver
 from hookflow.runner.checkpoint.state import restore
 from hookflow.runner.checkpoint.store import NOTHING, CheckpointStore, read
 from hookflow.runner.contract import Named, scalar, steps_itself
-from hookflow.runner.control import Control, Stop
 from hookflow.runner.course import Course
 from hookflow.runner.dispatch import Dispatcher, Firing
 from hookflow.runner.distributed.agreement import ALONE, Agreement
@@ -33,6 +32,7 @@ from hookflow.runner.numerics.compiling import Compiled
 from hookflow.runner.numerics.memory import is_full, let_go
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.scalars import Scalars
+from hookflow.runner.signals import Signals, Stop
 from hookflow.runner.triggers import make_triggers
 from hookflow.runner.update import Update
 
@@ -50,7 +50,7 @@ class Runner:
         run_dir: RunDir,
         store: CheckpointStore,
         recorder: Recorder,
-        control: Control,
+        signals: Signals,
         agreement: Agreement = ALONE,
     ) -> None:
         self.plan = plan
@@ -85,7 +85,7 @@ class Runner:
         self.metrics: Mapping[str, float] = {}
         self.stage: Stage = "start"
         self.dir: Path = run_dir.path
-        self.control = control
+        self.signals = signals
         self.validation_due = False
         self.before_cut: Mapping[str, Any] | None = None
         self.meter = Meter(len(plan.bindings))
@@ -94,7 +94,7 @@ class Runner:
         self.triggers = make_triggers(plan, self, self.scalars.condition)
         self._own = {point.name: point.offers[1:] for point in plan.own}
         self._recorder = recorder
-        self.boundary = Boundary(self, control, agreement)
+        self.boundary = Boundary(self, signals, agreement)
         self._now = share(run_dir.now_of(self.rank))
         self.at_hand: Any = None
         self.update = Update(self, self.optimizers, section.on_nan)

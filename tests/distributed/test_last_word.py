@@ -15,7 +15,6 @@ from hookflow.errors import UserError
 from hookflow.events import now
 from hookflow.events.log import Appender, Tail
 from hookflow.events.rundir import RunDir
-from hookflow.runner.control import Stop
 from hookflow.runner.distributed import agent, launcher
 from hookflow.runner.distributed.last_word import end, why_ended
 from hookflow.runner.distributed.overdue import is_overdue
@@ -23,6 +22,7 @@ from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.distributed.verdict import is_loss, loss
 from hookflow.runner.launch import claim, hold
 from hookflow.runner.recorder import Recorder
+from hookflow.runner.signals import Stop
 from tests.conftest import hookflow
 
 

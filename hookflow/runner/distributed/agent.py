@@ -20,9 +20,9 @@ import psutil
 
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import standing
-from hookflow.runner.control import SIGNALS, Stop
 from hookflow.runner.cores import cores
 from hookflow.runner.distributed.last_word import append, end, why_ended
+from hookflow.runner.signals import SIGNALS, Stop
 
 PERIOD = 0.1
 """Seconds between looks at the signals that have come."""

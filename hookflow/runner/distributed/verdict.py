@@ -10,10 +10,10 @@ import json
 import re
 import time
 
-from hookflow.runner.control import Stop
 from hookflow.runner.distributed import launcher
 from hookflow.runner.distributed.overdue import is_overdue
 from hookflow.runner.distributed.ranks import Ranks
+from hookflow.runner.signals import Stop
 
 KEY = "failed"
 
