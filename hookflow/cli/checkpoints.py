@@ -35,6 +35,7 @@ def checkpoints(
     Example: `hookflow checkpoints cifar --verify`
     """
     from hookflow.cli.find import find_run
+    from hookflow.events.rundir import short
     from hookflow.runner.checkpoint.manifest import EXCEPTION, links, standing
 
     folder = find_run(run, dir, begun=True).checkpoints
@@ -49,7 +50,7 @@ def checkpoints(
     elif found:
         _print(found, verify)
     else:
-        print(f"no checkpoints in {folder}")
+        print(f"no checkpoints in {short(folder)}")
     if format_ is Format.text and (unfinished := [*folder.glob(f".{EXCEPTION}*"), *folder.glob(".it*")]):
         print(f"{len(unfinished)} more not finished: being written now, or cleared away when the run goes on")
     raise typer.Exit(1 if any(one["damage"] for one in found) else 0)
@@ -57,6 +58,7 @@ def checkpoints(
 
 def _seen(path: Path, names: list[str], verify: bool) -> dict[str, Any]:
     """Return what there is to say of a checkpoint; what a damaged one does not tell is None."""
+    from hookflow.events.rundir import short
     from hookflow.runner.checkpoint.manifest import DamagedError, damage, read_manifest
 
     try:
@@ -66,7 +68,7 @@ def _seen(path: Path, names: list[str], verify: bool) -> dict[str, Any]:
     told = {key: manifest.get(key) for key in ("it", "ep", "metrics", "saved", "hookflow", "torch", "exception")}
     files = {name: entry["bytes"] for name, entry in manifest.get("files", {}).items()}
     whole = {"bytes": sum(files.values()) if files else None, "files": files}
-    return {"path": str(path), "names": names, **told, **whole, "damage": damage(path, thorough=verify)}
+    return {"path": str(short(path)), "names": names, **told, **whole, "damage": damage(path, thorough=verify)}
 
 
 def _print(found: list[dict[str, Any]], verified: bool) -> None:

@@ -49,7 +49,10 @@ def judged(
     except Exception:  # which has been printed with its traceback
         raise typer.Exit(1) from None
     if shown is Format.json:
-        whole = {"run": run_dir.id, "checkpoint": str(found.checkpoint), "split": split, "it": found.it, "ep": found.ep}
+        from hookflow.events.rundir import short
+
+        path = str(short(found.checkpoint))
+        whole = {"run": run_dir.id, "checkpoint": path, "split": split, "it": found.it, "ep": found.ep}
         print(json.dumps({**whole, "data": found.data, "metrics": found.metrics}, indent=1))
     else:
         print("\n".join(_lines(run_dir, found, split)))

@@ -17,6 +17,7 @@ from hookflow.runner.distributed.exit_status import append
 from hookflow.runner.distributed.ranks import Ranks, of_environment
 from hookflow.runner.distributed.rendezvous import rendezvous, restarts, store
 from hookflow.runner.launch import claim
+from hookflow.runner.threads import exit_soon, unfinished
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -68,6 +69,8 @@ def train_as_rank(
         from hookflow.cli.run import last_words
 
         print(last_words(run_dir), file=sys.stderr)
+    if unfinished():
+        exit_soon(code)
     return code
 
 

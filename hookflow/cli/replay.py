@@ -19,10 +19,12 @@ def replay(
     """Play a run's recording in the dashboard: pause, go back and on, at any speed."""
     from hookflow.cli.find import find_run
     from hookflow.errors import Problem, UserError, Where
+    from hookflow.events.rundir import short
 
     found = find_run(run, dir)
     if not found.events.is_file():
-        raise UserError(Problem(f"{found.path} has no recording", Where("RUN"), "it did not get as far as to start"))
+        said = f"{short(found.path)} has no recording"
+        raise UserError(Problem(said, Where("RUN"), "it did not get as far as to start"))
     from hookflow.monitor.app import MonitorApp
     from hookflow.monitor.summary import print_summary
 

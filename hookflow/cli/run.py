@@ -187,9 +187,10 @@ def _warn_if_crowded(ranks: int) -> None:
 def last_words(run_dir: RunDir) -> str:
     """Return the reason that the run itself gave for its end: what the user did wrong, as found while building it."""
     from hookflow.events.log import Tail
+    from hookflow.events.rundir import short
 
     ends = [record for record in Tail(run_dir.events).read_all() if record["k"] == "end"]
-    return str(ends[-1]["reason"]) if ends else f"the run left no word; see {run_dir.output}"
+    return str(ends[-1]["reason"]) if ends else f"the run left no word; see {short(run_dir.output)}"
 
 
 def _new(target: str | None, changes: Changes) -> RunDir:
@@ -218,13 +219,14 @@ def _resumed(target: str | None, changes: Changes, allow_changed_hooks: bool = F
     from hookflow.cli.find import find_run
     from hookflow.cli.sound import sound_plan
     from hookflow.cli.target import recorded_plan
+    from hookflow.events.rundir import short
     from hookflow.runner.launch import claim, prepare
 
     run_dir = find_run(*_place(target, changes), begun=True)
     os.close(claim(run_dir))  # refuses, before anything is written, where the run is being carried out
     if changes != Changes():
         base = Path(run_dir.describe()["base"])
-        loaded = changes.load(run_dir.pipeline)
+        loaded = changes.load(short(run_dir.pipeline))
         shuffle = recorded_plan(run_dir).shuffle if changes.shuffle is None else changes.shuffle
         plan = sound_plan(loaded, base, shuffle)
         if not allow_changed_hooks:

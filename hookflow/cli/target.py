@@ -68,18 +68,21 @@ def recorded_plan(run: RunDir) -> Plan:
     """Return the plan of a run. Raises UserError when it cannot be read."""
     import json
 
+    from hookflow.events.rundir import short
     from hookflow.graph.plan import Plan
 
     try:
         return Plan.from_json(json.loads(run.plan.read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         said = f"the plan of the run {run.id} cannot be read"
-        raise UserError(Problem(said, Where(str(run.plan)), "perhaps another version of hookflow wrote it")) from None
+        where = Where(str(short(run.plan)))
+        raise UserError(Problem(said, where, "perhaps another version of hookflow wrote it")) from None
 
 
 def _recorded(named: str) -> Target:
     from hookflow.cli.find import find_run
+    from hookflow.events.rundir import short
     from hookflow.pipeline.load import load
 
     run = find_run(named, Path("runs"))
-    return Target(run.id, load(run.pipeline), recorded_plan(run), Path(run.describe().get("base", ".")))
+    return Target(run.id, load(short(run.pipeline)), recorded_plan(run), Path(run.describe().get("base", ".")))

@@ -143,6 +143,15 @@ class Acknowledged(TypedDict):
     note: str
 
 
+class CommandRecord(TypedDict):
+    """A line of the command log: what somebody asks of the run, which answers with an `ack` of the same `id`."""
+
+    id: str
+    cmd: Command
+    t: float
+    by: str
+
+
 class Message(TypedDict):
     """A line for people. `source` is a hook's name, or "hookflow"."""
 

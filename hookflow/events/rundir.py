@@ -20,9 +20,15 @@ Life = Literal["alive", "gone", "remote", "unborn"]
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """The directory of one run, `runs/<name>/<id>/`."""
+    """The directory of one run, `runs/<name>/<id>/`.
+
+    Its paths are absolute, whatever it is made from: a hook may change the working directory.
+    """
 
     path: Path
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", self.path.absolute())
 
     @property
     def id(self) -> str:
@@ -130,6 +136,14 @@ class RunDir:
         except OSError:  # there is none, or a file system that knows no locks
             pass
         return False
+
+
+def short(path: Path) -> Path:
+    """Return a path as people read it: relative to the working directory if it is below that."""
+    try:
+        return path.relative_to(Path.cwd())
+    except (ValueError, OSError):  # it is elsewhere, or the working directory is gone
+        return path
 
 
 def write_whole(path: Path, text: str) -> None:

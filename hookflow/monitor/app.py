@@ -19,7 +19,7 @@ from textual.theme import Theme
 from hookflow.events import now
 from hookflow.events.commands import send
 from hookflow.events.records import Command
-from hookflow.events.rundir import Life, RunDir
+from hookflow.events.rundir import Life, RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.canvas import Canvas
 from hookflow.monitor.feed import Live, Recording
@@ -224,7 +224,7 @@ class MonitorApp(App[Outcome]):
         except OSError as error:
             self._say(f"cannot save a picture: {error.strerror}")
         else:
-            self._say(f"saved {self._dir.path / name}")
+            self._say(f"saved {short(self._dir.path / name)}")
 
     def _say(self, notice: str) -> None:
         self._notice = (notice, time.monotonic() + NOTICE)

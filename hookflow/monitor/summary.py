@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TextIO
 
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import examine
@@ -41,7 +41,7 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         best = state.best[name]
         lines.append(f"  best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")
     if state.checkpoints:
-        lines.append(f"  checkpoint {run.path / state.checkpoints[-1][1]}")
+        lines.append(f"  checkpoint {short(run.path / state.checkpoints[-1][1])}")
     if costs := _costs(state, plan or NO_PLAN):
         lines.append(f"  costliest hooks: {costs}")
     if state.ranks.world > 1:
@@ -49,9 +49,9 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     if state.journal.warnings or state.journal.errors:
         troubles = f"warnings {state.journal.warnings}, errors {state.journal.errors}"
         lines.append(
-            f"  {troubles}; {'whole tracebacks and ' if state.errors else ''}what the run printed: {run.output}"
+            f"  {troubles}; {'whole tracebacks and ' if state.errors else ''}what the run printed: {short(run.output)}"
         )
-    known = run.id if run.path.parent.parent == Path("runs") else run.path
+    known = run.id if short(run.path.parent.parent) == Path("runs") else short(run.path)
     lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
     return [clean(line) for line in lines]
 

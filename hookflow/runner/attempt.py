@@ -13,13 +13,12 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.events.records import VERSION
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.build import Parts, build
 from hookflow.runner.checkpoint.changes import changed_hooks
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.control import Control, Stop
 from hookflow.runner.data.source import close
 from hookflow.runner.data.workers import told_of_workers
 from hookflow.runner.distributed.consensus import consensus_of
@@ -31,10 +30,11 @@ from hookflow.runner.numerics.memory import told_if_full
 from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.runner import Runner
+from hookflow.runner.signals import Signals, Stop
 
 
 def carry_out(
-    run_dir: RunDir, recorder: Recorder, control: Control, ranks: Ranks, *, resume: bool, allow_changed_hooks: bool
+    run_dir: RunDir, recorder: Recorder, signals: Signals, ranks: Ranks, *, resume: bool, allow_changed_hooks: bool
 ) -> Stop:
     """Build and run what stands in `run_dir`, from its newest checkpoint if `resume`; return why it ended.
 
@@ -87,7 +87,7 @@ def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Pa
 
 def _load(run_dir: RunDir) -> Loaded:
     """Return the recorded pipeline; with the places of the user's own file, if that still says the same."""
-    recorded = load(run_dir.pipeline)
+    recorded = load(short(run_dir.pipeline))
     facts = run_dir.describe()
     try:
         written = load(Path(facts["source"]), facts["overrides"])

@@ -100,7 +100,7 @@ class _Builder:
         self.loaded = loaded
         self.pipeline = loaded.pipeline
         self.places = loaded.places
-        self.base = base
+        self.base = base.absolute()
         self.say = say
         self.splits = splits
         self.ranks = ranks

@@ -11,17 +11,17 @@ from typing import Literal
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import Tail
 from hookflow.events.records import DataInfo
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import RunDir, short
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.build import build
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.control import Control
 from hookflow.runner.data.source import close
 from hookflow.runner.data.workers import told_of_workers
 from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.runner import Runner
+from hookflow.runner.signals import Attention, Signals
 
 Say = Callable[[str, str], None]
 """Takes a line for people, and how grave it is: "info", "warn" or "error"."""
@@ -46,9 +46,9 @@ def judge(
     The run's directory is only read: what hooks log goes to a folder that is gone afterwards. Whatever raises goes
     through, printed with its traceback where a hook has raised it. Raises UserError when there are no such data.
     """
-    loaded = load(run_dir.pipeline, overrides)
+    loaded = load(short(run_dir.pipeline), overrides)
     if getattr(loaded.pipeline.data, split) is None:
-        raise UserError(Problem(f"the pipeline has no [data.{split}]", Where(str(run_dir.pipeline))))
+        raise UserError(Problem(f"the pipeline has no [data.{split}]", Where(str(short(run_dir.pipeline)))))
     base = Path(run_dir.describe()["base"])
     plan = compile_pipeline(loaded, base)
 
@@ -64,9 +64,9 @@ def judge(
         recorder = Recorder(aside, lambda command: None)
         recorder.start()
         try:
-            runner = Runner(parts, plan, aside, CheckpointStore(aside.checkpoints), recorder, Control())
+            runner = Runner(parts, plan, aside, CheckpointStore(aside.checkpoints), recorder, Signals(Attention()))
             with told_of_workers():
-                metrics = dict(runner.judge(checkpoint, split))
+                metrics = dict(runner.judge(checkpoint.absolute(), split))
         except Exception as error:
             if recorder.told is not error and not isinstance(error, UserError):
                 recorder.failure(error)

@@ -17,7 +17,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir, write_whole
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, dump
-from hookflow.runner.control import SIGNALS
+from hookflow.runner.signals import SIGNALS
 
 TRIES, PERIOD = 3, 0.02
 """How often the lock of a run is tried, and the seconds between: `RunDir.life` takes it for a moment, to ask."""

@@ -8,18 +8,21 @@ from __future__ import annotations
 import argparse
 import io
 import sys
+import threading
 import time
+from collections.abc import Collection
 from pathlib import Path
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.runner.control import Control, Stop
 from hookflow.runner.distributed.failure_report import agree_on_failure, explain_loss, is_peer_lost
 from hookflow.runner.distributed.parent_watchdog import watch_parent
 from hookflow.runner.distributed.ranks import of_environment
 from hookflow.runner.distributed.timeout import is_timeout
 from hookflow.runner.launch import hold
 from hookflow.runner.recorder import Recorder
+from hookflow.runner.signals import Attention, Signals, Stop
+from hookflow.runner.threads import describe, exit_soon, unfinished
 
 
 def train(
@@ -37,32 +40,33 @@ def train(
     has started the ranks writes it where this one knows only that another is gone; and after exit code 1 it is no end
     while the ranks are to be started again, `restarts_left` times.
     """
-    began = time.perf_counter()
+    began, threads = time.perf_counter(), threading.enumerate()
     ranks = of_environment()
     several = ranks.world > 1
     if ranks.first and not agent:
         run_dir.sign_process()
-    control = Control()
-    recorder = Recorder(run_dir, control.ask, ranks)
+    signals = Signals(Attention())
+    recorder = Recorder(run_dir, signals.command, ranks)
     recorder.start()
     built = lost = False
     try:
-        control.listen()
+        signals.listen()
         if agent or several:
             hold(run_dir)
-            watch_parent(control)
+            watch_parent(signals)
         from hookflow.runner.attempt import carry_out
 
         built = True
-        stop = carry_out(run_dir, recorder, control, ranks, resume=resume, allow_changed_hooks=allow_changed_hooks)
+        stop = carry_out(run_dir, recorder, signals, ranks, resume=resume, allow_changed_hooks=allow_changed_hooks)
+        signals.ignored = True
     except BaseException as error:
-        control.cover_ears()
+        signals.ignored = True  # set here and not by a call: at a call another signal might raise
         lost = built and several and is_peer_lost(error)
-        stop = own = _ended_by(error, control, recorder, lost)
+        stop = own = _ended_by(error, signals, recorder, lost)
         if built and several:
             stop = agree_on_failure(ranks, own, lost=lost)
             lost = lost and stop is own
-    control.cover_ears()
+    _warn_of_threads(recorder, threads)
     if (agent and lost) or (restarts_left and stop.exit == 1):
         level = "warn" if lost else "error"  # an error is this rank's word of its failure
         recorder.put("message", level=level, source="hookflow", text=stop.reason)
@@ -74,7 +78,7 @@ def train(
     return stop.exit
 
 
-def _ended_by(error: BaseException, control: Control, recorder: Recorder, lost: bool) -> Stop:
+def _ended_by(error: BaseException, signals: Signals, recorder: Recorder, lost: bool) -> Stop:
     """Return how a run ends that raised; what has not been told yet (a failing hook has) is told.
 
     That another rank was `lost` is no failure of this one, and has no traceback.
@@ -83,7 +87,7 @@ def _ended_by(error: BaseException, control: Control, recorder: Recorder, lost: 
         notes = (f"    {note}" for note in getattr(error, "__notes__", ()))  # which hook, if one has raised it
         return Stop("\n".join([str(error), *notes]), "failed", 2, save=False)
     if isinstance(error, KeyboardInterrupt):
-        return Stop(str(error) or "interrupted", "interrupted", control.stop.exit if control.stop else 130, save=False)
+        return Stop(str(error) or "interrupted", "interrupted", signals.stop.exit if signals.stop else 130, save=False)
     if lost:
         return Stop(explain_loss(error), "failed", 1, save=False)
     first = error.__context__ if error.__suppress_context__ else error  # raised from None: the same in other words
@@ -91,6 +95,14 @@ def _ended_by(error: BaseException, control: Control, recorder: Recorder, lost: 
         recorder.failure(error)
     why = recorder.why if is_timeout(error) else f"{type(error).__name__}: {error}"
     return Stop(why, "failed", 1, save=False)
+
+
+def _warn_of_threads(recorder: Recorder, before: Collection[threading.Thread]) -> None:
+    """Name the threads that hooks have left running; those from `before` the training are none of them."""
+    for thread in unfinished(before):
+        text = f"the thread {describe(thread)} is still running: end it in after_run, or make it a daemon thread"
+        print(f"hookflow: {text}", file=sys.stderr, flush=True)
+        recorder.put("message", level="warn", source="hookflow", text=text)
 
 
 def main() -> None:
@@ -103,4 +115,7 @@ def main() -> None:
     parser.add_argument("--allow-changed-hooks", action="store_true")
     parser.add_argument("--agent", action="store_true")
     parser.add_argument("--restarts-left", type=int, default=0)
-    raise SystemExit(train(**vars(parser.parse_args())))
+    code = train(**vars(parser.parse_args()))
+    if unfinished():
+        exit_soon(code)
+    raise SystemExit(code)

@@ -15,7 +15,6 @@ from hookflow.errors import UserError
 from hookflow.events import now
 from hookflow.events.log import Appender, Tail
 from hookflow.events.rundir import RunDir
-from hookflow.runner.control import Stop
 from hookflow.runner.distributed import agent, rendezvous
 from hookflow.runner.distributed.exit_status import exit_status, write_end
 from hookflow.runner.distributed.failure_report import explain_loss, is_peer_lost
@@ -23,6 +22,7 @@ from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.distributed.timeout import is_timeout
 from hookflow.runner.launch import claim, hold
 from hookflow.runner.recorder import Recorder
+from hookflow.runner.signals import Stop
 from tests.conftest import hookflow
 
 
@@ -156,8 +156,8 @@ def test_who_waits_too_long_says_where_and_where_the_others_are(run_dir: RunDir)
     assert is_timeout(late)
     assert not is_peer_lost(late), "the other has not gone"
     run_dir.plan.write_text(json.dumps({"bindings": [{"hook": "hang", "point": "after_train_iter"}]}))
-    for rank, binding in ((1, 0), (2, now.NOWHERE)):
-        now.share(run_dir.now_of(rank))[0] = binding
+    places = {rank: now.share(run_dir.now_of(rank)) for rank in (1, 2)}
+    places[1][0][0] = 0
     says(run_dir, 2, 0, "some")
     recorder = Recorder(run_dir, lambda command: None, Ranks(0, 3, 0))
     recorder.failure(late, hook="ozm", point="after_train_iter")

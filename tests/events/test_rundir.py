@@ -4,7 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hookflow.events import commands, now
+from hookflow.events import commands
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.monitor import follower
@@ -65,12 +65,3 @@ def test_a_command_is_one_line_with_an_id_and_an_author(tmp_path: Path) -> None:
     (command,) = Tail(run.commands).read()
     assert (command["id"], command["cmd"]) == (ask, "pause")
     assert command["by"]
-
-
-def test_where_the_training_thread_is_can_be_seen_from_outside(tmp_path: Path) -> None:
-    place = now.share(tmp_path / "now.bin")
-    place[0] = 5
-    found = now.look(tmp_path / "now.bin")
-    assert found is not None
-    assert found[0] == 5
-    assert now.look(tmp_path / "none") is None

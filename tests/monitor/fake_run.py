@@ -322,7 +322,7 @@ class LiveRun:
         self.run = RunDir.create(root, "cifar")
         training = Training(time.time())
         self.run.plan.write_text(json.dumps(training.plan.to_json()), "utf-8")
-        share(self.run.now)
+        self._now = share(self.run.now)
         self.run.sign(id=self.run.id, name="cifar")
         self.run.sign_process()
         self._training = training

@@ -23,7 +23,7 @@ def dispatcher(hooks: dict[str, Any], *bindings: tuple[str, str, str, tuple[str,
     )
     meter = Meter(len(made))
     reported: list[tuple[str, str, str]] = []
-    now = memoryview(bytearray(16)).cast("q")
+    now = memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("d")
 
     def report(binding: Binding, error: BaseException, action: str) -> None:
         reported.append((binding.hook, str(error), action))

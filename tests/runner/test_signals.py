@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.launch import start
+from hookflow.runner.signals import SIGNALS, Interrupted, Signals
 from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same_end
 from tests.runner.test_resume import EVERY_3, strikes
 
 Train = Callable[..., int]
+SLOW = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
 TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s"}}'
 
 
@@ -137,3 +143,78 @@ def test_a_second_signal_on_the_way_out_ends_that_too(new_run: NewRun, train_her
     assert train_here(run_dir) == 130
     assert end(run_dir) == ("interrupted", 130)
     assert "after_run" not in trace.read_text()
+
+
+@pytest.fixture
+def signals() -> Iterator[tuple[Signals, SimpleNamespace]]:
+    """Signals that are listened to in this process, and the object with the flag."""
+    before = [signal.getsignal(number) for number in (*SIGNALS, signal.SIGHUP)]
+    flag = SimpleNamespace(attention=False)
+    made = Signals(flag)  # type: ignore[arg-type]
+    made.listen()
+    yield made, flag
+    for number, handler in zip((*SIGNALS, signal.SIGHUP), before, strict=True):
+        signal.signal(number, handler)
+
+
+def test_whatever_comes_asks_for_attention(signals: tuple[Signals, SimpleNamespace]) -> None:
+    made, flag = signals
+    made.be_graceful()
+    made.command({"id": "1", "cmd": "pause", "t": 0.0, "by": "me"})
+    assert flag.attention
+    assert [command["cmd"] for command in made.commands] == ["pause"]
+    flag.attention = False
+    os.kill(os.getpid(), signal.SIGINT)
+    assert flag.attention
+    assert made.stop is not None
+    assert (made.stop.exit, made.stop.reason) == (130, "SIGINT received")
+    with pytest.raises(Interrupted, match="twice"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    made.ignored = True
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_before_the_training_waits_for_nothing(signals: tuple[Signals, SimpleNamespace]) -> None:
+    made, _ = signals
+    with pytest.raises(Interrupted, match="before the training"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(Interrupted, match="before the training"):
+        made.be_graceful()
+
+
+def test_a_handler_waits_for_nothing_that_the_main_thread_holds(signals: tuple[Signals, SimpleNamespace]) -> None:
+    """A thread sends one signal after the other, while the main thread does little else than what a pause does."""
+    made, flag = signals
+    made.be_graceful()
+    due, rounds = threading.Semaphore(0), 2000
+
+    def strike() -> None:
+        for k in range(rounds):
+            due.acquire()
+            made.command({"id": str(k), "cmd": "pause", "t": 0.0, "by": "me"})
+            os.kill(os.getpid(), SIGNALS[k % len(SIGNALS)])
+
+    thread = threading.Thread(target=strike, daemon=True)
+    thread.start()
+    for _ in range(rounds):
+        due.release()
+        while made.stop is None:
+            while made.commands:
+                made.commands.popleft()
+        assert flag.attention
+        made.stop, flag.attention = None, False
+    thread.join()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_hail_of_signals_ends_a_pause(new_run: NewRun, number: signal.Signals) -> None:
+    run_dir = new_run("run.max_epochs=500", SLOW)
+    child = Training(run_dir)
+    wait_for(lambda: any(r["k"] == "frame" and r["it"] for r in records(run_dir)))
+    send(run_dir, "pause")
+    wait_for(lambda: any(r["stage"] == "paused" for r in records(run_dir, "frame")))
+    for _ in range(500):
+        if not child.over:
+            child.signal(number)
+    assert child.wait() == (130 if number == signal.SIGINT else 143)
+    assert end(run_dir)[0] == "interrupted"

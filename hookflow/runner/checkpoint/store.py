@@ -38,6 +38,7 @@ import torch
 
 from hookflow import __version__
 from hookflow.errors import Problem, UserError
+from hookflow.events.rundir import short
 from hookflow.runner.checkpoint.manifest import (
     EXCEPTION,
     MANIFEST,
@@ -225,7 +226,7 @@ def read(path: Path, device: torch.device) -> dict[str, Any]:
     Raises UserError when the checkpoint is damaged, of another format, or holds what would run code.
     """
     if wrong := damage(path):
-        raise UserError(Problem(f"checkpoint {path} cannot be used: {wrong}"))
+        raise UserError(Problem(f"checkpoint {short(path)} cannot be used: {wrong}"))
     state = dict(read_tensors(path / TRAINING, torch.device("cpu")))
     for name in read_manifest(path)["files"]:
         if name.endswith(".pt") and name != TRAINING:

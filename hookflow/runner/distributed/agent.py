@@ -20,9 +20,9 @@ import psutil
 
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import standing
-from hookflow.runner.control import SIGNALS, Stop
 from hookflow.runner.cores import cores
 from hookflow.runner.distributed.exit_status import append, exit_status, write_end
+from hookflow.runner.signals import SIGNALS, Stop
 
 PERIOD = 0.1
 """Seconds between looks at the signals that have come."""

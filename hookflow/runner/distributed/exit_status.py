@@ -10,7 +10,7 @@ from typing import Any
 from hookflow.events.log import Appender, Tail
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import standing
-from hookflow.runner.control import SIGNALS, Stop
+from hookflow.runner.signals import SIGNALS, Stop
 
 INTERRUPTED = (130, 143)
 """The exit codes of a rank that a signal has ended as it should."""

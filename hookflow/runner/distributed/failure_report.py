@@ -10,10 +10,10 @@ import json
 import re
 import time
 
-from hookflow.runner.control import Stop
 from hookflow.runner.distributed import rendezvous
 from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.distributed.timeout import is_timeout
+from hookflow.runner.signals import Stop
 
 KEY = "failed"
 

@@ -37,7 +37,9 @@ def explain_timeout(error: BaseException, run_dir: RunDir, ranks: Ranks, hook: s
 
 def _place(run_dir: RunDir, rank: int) -> str:
     seen = look(run_dir.now_of(rank))
-    if seen is None or seen[0] == NOWHERE:
+    if seen is None:  # it is on another machine, or gone
+        return _iteration(run_dir, rank)
+    if seen[0] == NOWHERE:
         return f"in no hook, {_iteration(run_dir, rank)}"
     binding: dict[str, Any] = json.loads(run_dir.plan.read_text("utf-8"))["bindings"][seen[0]]
     return f'in hook "{binding["hook"]}" at {binding["point"]}'

@@ -1,0 +1,87 @@
+"""Threads that hooks leave running after the training: Python waits for them for ever, and so would the user.
+
+A thread that is no daemon keeps its process alive. It is named, and given a little time to end; then the process goes.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Collection
+from concurrent.futures import thread as executors
+from pathlib import Path
+from types import FrameType
+
+from hookflow.events.rundir import short
+
+SETTLE = 1.0
+"""Seconds for threads to end by themselves before a word is said about them."""
+
+GRACE = 5.0
+"""Seconds that a process which has nothing else to do waits for them, and again for what is to happen at its exit."""
+
+
+def unfinished(before: Collection[threading.Thread] = ()) -> list[threading.Thread]:
+    """Return the threads that the process would wait for, without those of `before`; they have SETTLE seconds to end.
+
+    Idle threads of an executor (concurrent.futures) are none: the interpreter ends them.
+    """
+    until = time.monotonic() + SETTLE
+    known = {*before, threading.main_thread(), threading.current_thread()}
+    found = [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]
+    while (left := [one for one in found if one.is_alive() and not _is_idle(one)]) and time.monotonic() < until:
+        time.sleep(0.02)
+    return left
+
+
+def describe(thread: threading.Thread) -> str:
+    """Return the thread's name, the function that it was started with, and the line of that which it has come to."""
+    frame, started = _frame(thread), None
+    while frame is not None:  # from where it is back to where it began
+        if frame.f_code.co_filename != threading.__file__:
+            started = frame
+        frame = frame.f_back
+    if started is None:
+        return f'"{thread.name}" ({type(thread).__name__})'
+    code = started.f_code
+    return f'"{thread.name}" ({code.co_qualname}, {short(Path(code.co_filename))}:{started.f_lineno})'
+
+
+def exit_soon(code: int) -> None:
+    """End the process with `code` GRACE seconds from now if it is still waiting for threads then.
+
+    What it has printed is written, and what is registered for its exit (atexit, logging) is done, if that ends.
+    """
+    exiting = threading.Event()
+    atexit.register(exiting.set)  # which comes after the threads, and first of all that is registered
+
+    def wait() -> None:
+        if not exiting.wait(GRACE):
+            last = threading.Thread(target=_tidy_up, name="hookflow-exit", daemon=True)
+            last.start()
+            last.join(GRACE)
+            os._exit(code)
+
+    threading.Thread(target=wait, name="hookflow-exit-soon", daemon=True).start()
+
+
+def _tidy_up() -> None:
+    """Do what the interpreter does at its exit, but for the threads."""
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+
+
+def _frame(thread: threading.Thread) -> FrameType | None:
+    return sys._current_frames().get(thread.ident or 0)
+
+
+def _is_idle(thread: threading.Thread) -> bool:
+    """Say whether it is an executor's thread that has nothing to do."""
+    frame = _frame(thread)
+    return frame is not None and (frame.f_code.co_filename, frame.f_code.co_name) == (executors.__file__, "_worker")

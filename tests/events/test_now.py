@@ -1,0 +1,105 @@
+"""Where the training thread is, seen from outside; and what else may lie, or lead anywhere, under that name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hookflow.events import now
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has sealed memory")
+
+
+@pytest.fixture(params=["memory", pytest.param("file", id="plain file")])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "file":
+        monkeypatch.setattr(now.sys, "platform", "other")  # type: ignore[attr-defined]
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("kind")
+def test_the_training_thread_is_seen_from_outside(tmp_path: Path) -> None:
+    path = tmp_path / "now.bin"
+    ids, times = now.share(path)
+    assert now.look(path) == (now.NOWHERE, pytest.approx(0, abs=60))
+    ids[0], times[0] = 5, time.perf_counter() - 1000
+    assert now.look(path) == (5, pytest.approx(1000, abs=60))
+    script = f"from pathlib import Path; from hookflow.events import now; print(now.look(Path({str(path)!r}))[0])"
+    assert subprocess.check_output([sys.executable, "-c", script], text=True) == "5\n", "by another process, too"
+
+
+@pytest.mark.usefixtures("kind")
+def test_what_an_earlier_attempt_has_left_is_replaced(tmp_path: Path) -> None:
+    path, other = tmp_path / "now.bin", tmp_path / "other"
+    path.symlink_to(other)
+    places = now.share(path)
+    assert not other.exists(), "what the link led to is nobody's to write to"
+    before, places = places, now.share(path)
+    del before
+    places[0][0] = 7
+    assert now.look(path) == (7, pytest.approx(0, abs=60))
+
+
+@LINUX
+def test_the_memory_cannot_be_truncated_and_goes_without_a_trace(tmp_path: Path) -> None:
+    path = tmp_path / "now.bin"
+    places = now.share(path)
+    opened = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(PermissionError):
+        os.truncate(path, 0)
+    places[0][0] = 3
+    del places
+    assert not path.is_symlink()
+    assert now.look(path) is None
+    assert len(list(Path("/proc/self/fd").iterdir())) < opened
+
+
+@LINUX
+def test_a_copied_run_directory_shows_nothing(tmp_path: Path) -> None:
+    run, other = tmp_path / "run", tmp_path / "copy"
+    run.mkdir()
+    places = now.share(run / "now.bin")
+    shutil.copytree(run, other, symlinks=True)
+    assert now.look(other / "now.bin") is None, "it is not this one that trains"
+    (run / "now.rank1.bin").symlink_to((run / "now.bin").readlink())
+    assert now.look(run / "now.rank1.bin") is None, "another machine has other processes of the same numbers"
+    run = run.rename(tmp_path / "moved")
+    assert now.look(run / "now.bin") is not None
+    del places
+
+
+@pytest.mark.parametrize("kind", ["none", "dangling", "fifo", "device", "link to a fifo", "folder", "file", "long"])
+def test_whatever_else_there_is_does_no_harm(tmp_path: Path, kind: str) -> None:
+    path, fifo = tmp_path / "now.bin", tmp_path / "fifo"
+    os.mkfifo(fifo)
+    match kind:
+        case "dangling":
+            path.symlink_to("/proc/1/fd/999")
+        case "fifo":
+            path = fifo  # whoever opens it would wait
+        case "link to a fifo":
+            path.symlink_to(fifo)
+        case "device":
+            path.symlink_to("/dev/zero")  # whoever reads it would never end
+        case "folder":
+            path.mkdir()
+        case "file":
+            path.write_bytes(b"short")
+        case "long":
+            path.write_bytes(bytes(17))
+    assert now.look(path) is None
+
+
+def test_the_file_of_an_older_version_names_the_binding(tmp_path: Path) -> None:
+    path = tmp_path / "now.bin"
+    path.write_bytes(struct.pack("@qq", 4, time.monotonic_ns()))
+    found = now.look(path)
+    assert found is not None
+    assert found[0] == 4

@@ -1,0 +1,77 @@
+"""The training process: what a hook, or a stranger, may do to it without harm to the run."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hookflow.events.rundir import RunDir
+from hookflow.runner.launch import start
+from tests.conftest import NewRun, records
+
+Train = Callable[..., int]
+
+ONE_EPOCH = "run.max_epochs=1"
+
+
+def disturber(name: str, **args: object) -> str:
+    given = ", ".join(f"{key}={value!r}" for key, value in args.items())
+    return f'hooks.disturber={{use="./disturbers.py:{name}", args={{{given}}}}}'
+
+
+@pytest.fixture
+def here() -> Iterator[Path]:
+    """Go back to the folder that the test was started in."""
+    before = Path.cwd()
+    yield before
+    os.chdir(before)
+
+
+def warnings(run_dir: RunDir) -> list[str]:
+    return [str(record["text"]) for record in records(run_dir, "message") if record["level"] == "warn"]
+
+
+def test_truncating_now_bin_does_not_kill_the_run(new_run: NewRun) -> None:
+    run_dir = new_run(ONE_EPOCH, disturber("Truncates"))
+    assert start(run_dir).wait(120) == 0
+    assert records(run_dir, "end")[0]["status"] == "finished"
+
+
+def test_a_hook_may_change_the_working_directory(
+    new_run: NewRun, train_here: Train, tmp_path: Path, here: Path
+) -> None:
+    run_dir = new_run(ONE_EPOCH, disturber("Moves", to=str(tmp_path)))
+    relative = RunDir(Path(os.path.relpath(run_dir.path)))
+    assert train_here(relative) == 0, records(run_dir, "end")
+    assert (run_dir.checkpoints / "last").is_symlink()
+
+
+def test_a_relative_run_directory_on_the_command_line(new_run: NewRun, tmp_path: Path) -> None:
+    run_dir = new_run(ONE_EPOCH, disturber("Moves", to="/"))
+    command = [sys.executable, "-m", "hookflow.runner", str(run_dir.path.relative_to(tmp_path))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_thread_that_never_ends_is_named_and_left(new_run: NewRun) -> None:
+    run_dir = new_run(ONE_EPOCH, disturber("LeavesThread"))
+    assert start(run_dir).wait(120) == 0
+    (said,) = warnings(run_dir)
+    assert '"uploader"' in said
+    assert "wait_forever" in said
+    assert "disturbers.py:" in said
+    assert records(run_dir, "end")[0]["status"] == "finished"
+    assert said in run_dir.output.read_text()
+
+
+@pytest.mark.parametrize("left", [disturber("LeavesThread", seconds=0.2), disturber("LeavesPool")])
+def test_threads_that_end_by_themselves_are_not_worth_a_word(new_run: NewRun, left: str) -> None:
+    run_dir = new_run(ONE_EPOCH, left)
+    assert start(run_dir).wait(120) == 0
+    assert warnings(run_dir) == []
