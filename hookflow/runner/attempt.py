@@ -21,7 +21,7 @@ from hookflow.runner.checkpoint.changes import changed_hooks
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.data.source import close
-from hookflow.runner.data.workers import told_of_workers
+from hookflow.runner.data.worker_errors import explain_worker_errors
 from hookflow.runner.distributed.agreement import agreement_of
 from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.distributed.strategy import class_of, joined
@@ -63,7 +63,7 @@ def carry_out(
         _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
         runner = Runner(parts, plan, run_dir, store, recorder, control, agreement)
         try:
-            with told_of_workers():
+            with explain_worker_errors():
                 stop = runner.run(checkpoint, test=loaded.pipeline.run.test)
         finally:
             for source in parts.data.values():

@@ -18,7 +18,7 @@ from hookflow.runner.build import build
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.control import Control
 from hookflow.runner.data.source import close
-from hookflow.runner.data.workers import told_of_workers
+from hookflow.runner.data.worker_errors import explain_worker_errors
 from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.runner import Runner
@@ -65,7 +65,7 @@ def judge(
         recorder.start()
         try:
             runner = Runner(parts, plan, aside, CheckpointStore(aside.checkpoints), recorder, Control())
-            with told_of_workers():
+            with explain_worker_errors():
                 metrics = dict(runner.judge(checkpoint, split))
         except Exception as error:
             if recorder.told is not error and not isinstance(error, UserError):

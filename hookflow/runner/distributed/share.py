@@ -30,7 +30,7 @@ class Share:
         """Learn how much the batch that has just come is of the whole."""
         if self._strategy.several:
             run = self._run
-            whole = getattr(run.data["train"], "whole", None)
+            whole = getattr(run.data["train"], "global_batch_size", None)
             self._examples = whole(run.batch_idx) if whole else run.batch_size * run.world
             self.weight = run.batch_size * run.world / self._examples
 
