@@ -32,7 +32,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.data import loader
-from hookflow.runner.data.transfer import moved
+from hookflow.runner.data.to_device import to_device
 from hookflow.runner.launch import prepare
 from hookflow.runner.process import train
 from hookflow.zoo.airbench import AirNet
@@ -216,13 +216,13 @@ def by_hand(kind: str, size: Size) -> float:
 @contextmanager
 def prefetching(wanted: bool) -> Iterator[None]:
     """Let batches be copied to the device one ahead, as ever, or each only when it is asked for."""
-    ahead: Callable[..., Iterator[Any]] = loader.ahead
+    prefetch: Callable[..., Iterator[Any]] = loader.prefetch
     if not wanted:
-        loader.ahead = lambda batches, device, layout: (moved(batch, device, layout) for batch in batches)
+        loader.prefetch = lambda batches, device, layout: (to_device(batch, device, layout) for batch in batches)
     try:
         yield
     finally:
-        loader.ahead = ahead
+        loader.prefetch = prefetch
 
 
 def main() -> None:

@@ -66,7 +66,7 @@ def train_here() -> Iterator[Callable[..., int]]:
 @pytest.fixture
 def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing depend on how long a disk takes: what is saved at a boundary is on the disk by the next one."""
-    from hookflow.runner.checkpoint import saver
+    from hookflow.runner.checkpoint import manager
     from hookflow.runner.checkpoint.saving import Saving, begin
 
     def begin_and_wait(*args: Any) -> Saving:
@@ -74,7 +74,7 @@ def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         saving.thread.join()
         return saving
 
-    monkeypatch.setattr(saver, "begin", begin_and_wait)
+    monkeypatch.setattr(manager, "begin", begin_and_wait)
 
 
 def hookflow(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

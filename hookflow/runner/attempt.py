@@ -20,21 +20,29 @@ from hookflow.runner.build import Parts, build
 from hookflow.runner.checkpoint.changes import changed_hooks
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
-from hookflow.runner.data.workers import told_of_workers
+from hookflow.runner.data.worker_errors import explain_worker_errors
 from hookflow.runner.distributed.consensus import consensus_of
 from hookflow.runner.distributed.model_class import class_of
 from hookflow.runner.distributed.process_group import process_group
 from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.numerics.device import describe
-from hookflow.runner.numerics.memory import told_if_full
+from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.recorder import Recorder
-from hookflow.runner.runner import Runner
 from hookflow.runner.signals import Signals, Stop
+from hookflow.runner.state import RunState
+from hookflow.runner.trainer import Trainer
 
 
 def carry_out(
-    run_dir: RunDir, recorder: Recorder, signals: Signals, ranks: Ranks, *, resume: bool, allow_changed_hooks: bool
+    run_dir: RunDir,
+    recorder: Recorder,
+    signals: Signals,
+    state: RunState,
+    ranks: Ranks,
+    *,
+    resume: bool,
+    allow_changed_hooks: bool,
 ) -> Stop:
     """Build and run what stands in `run_dir`, from its newest checkpoint if `resume`; return why it ended.
 
@@ -49,7 +57,7 @@ def carry_out(
     plan = Plan.from_json(json.loads(texts[run_dir.plan.name]))
     loaded = _load(run_dir)
     store = CheckpointStore(run_dir.checkpoints, texts)
-    with told_if_full(loaded.pipeline), torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks):
+    with explain_oom(loaded.pipeline), torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks):
         consensus = consensus_of(ranks, loaded.pipeline.distributed.timeout)
         checkpoint = consensus.broadcast_object(_begin(store, say, resume) if ranks.first else None)
         if checkpoint is not None:
@@ -62,10 +70,10 @@ def carry_out(
                 store.rewind(checkpoint)
         parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks)
         _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
-        runner = Runner(parts, plan, run_dir, store, recorder, control, consensus)
+        trainer = Trainer(parts, plan, run_dir, store, recorder, signals, state, consensus)
         try:
-            with told_of_workers():
-                stop = runner.run(checkpoint, test=loaded.pipeline.run.test)
+            with explain_worker_errors():
+                stop = trainer.train(checkpoint, test=loaded.pipeline.run.test)
         finally:
             for source in parts.data.values():
                 close(source)

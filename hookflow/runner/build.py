@@ -27,14 +27,14 @@ from hookflow.pipeline.registry import DATA
 from hookflow.pipeline.schema import Component, RunSection
 from hookflow.runner.checkpoint.weights import load_weights
 from hookflow.runner.contract import FunctionTask, steps_itself, wrong_task
-from hookflow.runner.data.draw import Draw, seed_of
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
+from hookflow.runner.data.rng import RNGStream, derive_seed
 from hookflow.runner.data.source import as_source
 from hookflow.runner.distributed.fsdp import unmatched_units
 from hookflow.runner.distributed.process_group import device_of
 from hookflow.runner.distributed.ranks import ALONE, Ranks
 from hookflow.runner.distributed.strategy import Strategy, choose_strategy
-from hookflow.runner.modules import unmatched
+from hookflow.runner.module_hooks import unmatched
 from hookflow.runner.numerics.compiling import check_compiler
 from hookflow.runner.numerics.device import choose_precision
 
@@ -140,7 +140,7 @@ class _Builder:
         )
         strategy.check_lengths({split: len(source) for split, source in parts.data.items()}, self.places.of)
         if self.ranks.rank:  # all have built the same; what the training draws is each rank's own
-            seed_everything(seed_of(section.seed, Draw.RANK, self.ranks.rank))
+            seed_everything(derive_seed(section.seed, RNGStream.RANK, self.ranks.rank))
         return parts
 
     def _makes(self) -> dict[str, Callable[..., Any]]:
@@ -226,7 +226,7 @@ class _Builder:
                     self.say,
                     loaders.get(split),
                     world=ranks.world,
-                    shares_itself=takes.issuperset(("rank", "world")),
+                    shards_itself=takes.issuperset(("rank", "world")),
                 )
         return found
 

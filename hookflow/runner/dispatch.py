@@ -31,7 +31,7 @@ class Here:
 
     __slots__ = ("binding", "ids", "times")
 
-    def __init__(self, ids: memoryview, times: memoryview) -> None:
+    def __init__(self, ids: memoryview[int], times: memoryview[float]) -> None:
         self.binding = [NOWHERE]
         self.ids = ids
         self.times = times

@@ -20,9 +20,9 @@ from hookflow.runner.timing import Books
 class Engine:
     """The hooks of one run. Nothing fires before `bind` has been told what they are given as `run`.
 
-    Of several ranks only the first (`rank` 0) calls the hooks that are for it alone. `on_request` is told when a hook is
-    due, on all of them alike, that may ask for something (it writes "control" or "checkpoint"). With `generates` false every point
-    is fired by the readable dispatcher, which does the same.
+    Of several ranks only the first (`rank` 0) calls the hooks that are for it alone; `on_request` is told when a hook
+    is due, on all of them alike, that may ask for something (it writes "control" or "checkpoint"). With `generates`
+    false every point is fired by the readable dispatcher, which does the same.
     """
 
     def __init__(
@@ -73,9 +73,7 @@ class Engine:
             if self._generates and name in self.plan.points:
                 point = self.plan.points[name]
                 if can_be_generated(self.plan, point, firings):
-                    self._calls[name] = generate(
-                        point, firings, self.dispatcher, self._books, self._here, self._state
-                    )
+                    self._calls[name] = generate(point, firings, self.dispatcher, self._books, self._here, self._state)
 
     def _firing(self, binding: Binding, run: object) -> Firing:
         hook = self._hooks[binding.hook]

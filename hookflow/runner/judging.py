@@ -17,11 +17,13 @@ from hookflow.pipeline.load import load
 from hookflow.runner.build import build
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
-from hookflow.runner.data.workers import told_of_workers
+from hookflow.runner.data.worker_errors import explain_worker_errors
+from hookflow.runner.distributed.consensus import Alone
 from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.recorder import Recorder
-from hookflow.runner.runner import Runner
-from hookflow.runner.signals import Attention, Signals
+from hookflow.runner.signals import Signals
+from hookflow.runner.state import RunState
+from hookflow.runner.trainer import Trainer
 
 Say = Callable[[str, str], None]
 """Takes a line for people, and how grave it is: "info", "warn" or "error"."""
@@ -64,9 +66,11 @@ def judge(
         recorder = Recorder(aside, lambda command: None)
         recorder.start()
         try:
-            runner = Runner(parts, plan, aside, CheckpointStore(aside.checkpoints), recorder, Signals(Attention()))
-            with told_of_workers():
-                metrics = dict(runner.judge(checkpoint.absolute(), split))
+            state = RunState()
+            store = CheckpointStore(aside.checkpoints)
+            trainer = Trainer(parts, plan, aside, store, recorder, Signals(state), state, Alone())
+            with explain_worker_errors():
+                metrics = dict(trainer.judge(checkpoint.absolute(), split))
         except Exception as error:
             if recorder.told is not error and not isinstance(error, UserError):
                 recorder.failure(error)
@@ -77,4 +81,4 @@ def judge(
         for record in Tail(aside.events).read_all():
             if record["k"] == "message":
                 say(record["text"], record["level"])
-    return Judged(checkpoint, runner.iter, runner.epoch, parts.data[split].info, metrics)
+    return Judged(checkpoint, state.iter, state.epoch, parts.data[split].info, metrics)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from math import inf
 from typing import Any
 
 from hookflow.pipeline.schema import Interval

@@ -21,7 +21,8 @@ from hookflow.runner.distributed.ranks import of_environment
 from hookflow.runner.distributed.timeout import is_timeout
 from hookflow.runner.launch import hold
 from hookflow.runner.recorder import Recorder
-from hookflow.runner.signals import Attention, Signals, Stop
+from hookflow.runner.signals import Signals, Stop
+from hookflow.runner.state import RunState
 from hookflow.runner.threads import describe, exit_soon, unfinished
 
 
@@ -45,7 +46,8 @@ def train(
     several = ranks.world > 1
     if ranks.first and not agent:
         run_dir.sign_process()
-    signals = Signals(Attention())
+    state = RunState()
+    signals = Signals(state)
     recorder = Recorder(run_dir, signals.command, ranks)
     recorder.start()
     built = lost = False
@@ -57,7 +59,9 @@ def train(
         from hookflow.runner.attempt import carry_out
 
         built = True
-        stop = carry_out(run_dir, recorder, signals, ranks, resume=resume, allow_changed_hooks=allow_changed_hooks)
+        stop = carry_out(
+            run_dir, recorder, signals, state, ranks, resume=resume, allow_changed_hooks=allow_changed_hooks
+        )
         signals.ignored = True
     except BaseException as error:
         signals.ignored = True  # set here and not by a call: at a call another signal might raise

@@ -19,7 +19,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.failure_report import is_peer_lost
 from hookflow.runner.distributed.ranks import ALONE, Ranks
 from hookflow.runner.distributed.timeout import explain_timeout, is_timeout
-from hookflow.runner.meter import Cell, Meter
+from hookflow.runner.timing import Books, Cell
 
 if TYPE_CHECKING:
     import torch
@@ -36,9 +36,12 @@ class Progress(Protocol):
 
     iter: int
     epoch: int
-    stage: Stage
     batch_idx: int
     batches: int
+
+    @property
+    def stage(self) -> Stage:
+        """What the run is doing."""
 
 
 class Recorder:
@@ -47,7 +50,7 @@ class Recorder:
     A log that cannot be written harms no training: records are lost meanwhile, and the log says so once it can.
     """
 
-    def __init__(self, run_dir: RunDir, on_command: Callable[[dict[str, Any]], None], ranks: Ranks = ALONE) -> None:
+    def __init__(self, run_dir: RunDir, on_command: Callable[[Any], None], ranks: Ranks = ALONE) -> None:
         self.told: BaseException | None = None
         """What `failure` has told of that ends the run."""
         self.why = ""
@@ -73,10 +76,10 @@ class Recorder:
     def start(self) -> None:
         self._thread.start()
 
-    def watch(self, meter: Meter, progress: Progress) -> None:
+    def watch(self, books: Books, progress: Progress) -> None:
         """From now on write frames of these, and stamp records with the iteration and the epoch of `progress`."""
         self._progress = progress
-        self._frames = _Frames(meter, progress)
+        self._frames = _Frames(books, progress)
 
     def put(self, kind: str, **fields: Any) -> None:
         """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
@@ -191,18 +194,19 @@ def _on_host(values: list[float | torch.Tensor]) -> list[float]:
 
 
 class _Frames:
-    """Turns counters that only grow into frames: what has happened since the frame before."""
+    """Turns sums that only grow into frames: what has happened since the frame before."""
 
-    def __init__(self, meter: Meter, progress: Progress) -> None:
-        self._meter = meter
+    def __init__(self, books: Books, progress: Progress) -> None:
+        self._books = books
         self._progress = progress
         self._samples = 0
-        self._phases: Mapping[str, int] = dict(meter.phases)
+        self._phases: Mapping[str, int] = dict(books.phases)
         self._seen: dict[int, tuple[int, int, dict[int, int]]] = {}
 
     def next(self, cost: int) -> dict[str, Any]:
-        meter, run = self._meter, self._progress
-        samples, phases = meter.samples, dict(meter.phases)
+        books, run = self._books, self._progress
+        books.update()
+        samples, phases = books.samples, dict(books.phases)
         frame = {
             "k": "frame",
             "t": time.time(),
@@ -213,8 +217,8 @@ class _Frames:
             "bn": run.batches,
             "samples": samples - self._samples,
             "phases": {name: ns - self._phases[name] for name, ns in phases.items()},
-            "iters": self._since(-1, meter.iterations) or [0, 0, 0, 0, {}],
-            "hooks": {str(k): fired for k, cell in enumerate(meter.cells) if (fired := self._since(k, cell))},
+            "iters": self._since(-1, books.iterations) or [0, 0, 0, 0, {}],
+            "hooks": {str(k): fired for k, cell in enumerate(books.cells) if (fired := self._since(k, cell))},
             "cost": cost,
         }
         self._samples, self._phases = samples, phases
@@ -224,7 +228,7 @@ class _Frames:
         """Return [n, total, longest, last, bins] since the last time; None when nothing has been added."""
         n, total, bins = cell.n, cell.total, dict(cell.bins)
         was_n, was_total, was_bins = self._seen.get(key, (0, 0, {}))
-        if n == was_n:
+        if (n, total) == (was_n, was_total):
             return None
         longest, cell.longest = cell.longest, 0
         self._seen[key] = (n, total, bins)

@@ -1,4 +1,4 @@
-"""The run as hooks and tasks are given it: what `hookflow.hooks.run.Run` promises, on top of the parts of the runner."""
+"""The run as hooks and tasks are given it: what `hookflow.hooks.run.Run` promises, on the parts of the runner."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hookflow.events.records import CommandRecord
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL, AnyConsensus
 from hookflow.runner.requests import Requests
@@ -25,7 +26,7 @@ POLL = 0.05
 
 
 class SafePoint:
-    """Does at safe points what has been asked for. `stop` says why the run ends, once it does; all ranks agree on it."""
+    """Does at safe points what has been asked for. `stop` says why the run ends, once it does; all ranks agree."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class SafePoint:
         self._met = False
 
     def meet(self) -> None:
-        """Let all ranks agree at the next safe point: a hook fires, on all of them alike, that may ask for something."""
+        """Let all ranks agree at the next safe point: a hook that may ask for something fires on all of them alike."""
         self._met = self._state.attention = True
 
     def process(self, *, wait: bool = False) -> None:
@@ -61,9 +62,7 @@ class SafePoint:
         state.attention = False  # before looking: what comes from here on sets it again
         met, self._met = self._met, False
         wants = self._wants()
-        agreed = (
-            self._consensus.settle(wants) if wait or met else self._consensus.step(state.iter, wants)
-        )
+        agreed = self._consensus.settle(wants) if wait or met else self._consensus.step(state.iter, wants)
         if not agreed:
             return
         saves = bool(agreed & SAVE)
@@ -148,7 +147,7 @@ class SafePoint:
         state.enter(before)
         return saves
 
-    def _next_commands(self) -> tuple[list[dict[str, Any]], bool, bool]:
+    def _next_commands(self) -> tuple[list[CommandRecord], bool, bool]:
         """Return the commands that have come, whether a checkpoint is there to be told of, and whether a pause is over.
 
         In a pause it waits a little for something to come; of several ranks the first one does.

@@ -100,7 +100,8 @@ class Scalars:
 
     def complaints(self) -> Iterator[str]:
         """Yield a line for each name that a condition has asked for, and that nobody has given a value to this day."""
-        known = {*self._latest, *self._others, *self._state.metrics, *(f"{METRICS}{name}" for name in self._state.metrics)}
+        metrics = self._state.metrics
+        known = {*self._latest, *self._others, *metrics, *(f"{METRICS}{name}" for name in metrics)}
         for (hook, name), text in self._unseen.items():
             if self._value(name, self._latest) is None:
                 hint = nearest(name, known) or f"there are {', '.join(sorted(known)) or 'none'}"

@@ -13,7 +13,7 @@ What the training thread writes are rows of numbers in preallocated memory (`Row
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from struct import Struct
 from time import perf_counter
@@ -185,7 +185,8 @@ def bins_of(ns: Array) -> Array:
     import numpy as np
 
     exponent = np.maximum(np.frexp(ns.astype(np.float64))[1] - 3, 0)
-    return (exponent << 2) + (ns >> exponent)
+    bins: Array = (exponent << 2) + (ns >> exponent)
+    return bins
 
 
 class Books:
@@ -274,4 +275,3 @@ def _nanoseconds(seconds: Array) -> Array:
     import numpy as np
 
     return np.rint(seconds * 1e9).astype(np.int64)
-

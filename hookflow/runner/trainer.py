@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
 
 from hookflow.events.now import share
 from hookflow.events.rundir import RunDir
@@ -117,9 +115,7 @@ class Trainer:
             run_dir.path,
             keep=max((hook.keep for hook in parts.hooks.values() if isinstance(hook, Checkpoint)), default=None),
         )
-        self._safe_point = SafePoint(
-            state, requests, signals, consensus, self._checkpoints, timeline, recorder.put
-        )
+        self._safe_point = SafePoint(state, requests, signals, consensus, self._checkpoints, timeline, recorder.put)
         self._evaluate = self._make_evaluation()
         engine.bind(self.run)
         recorder.watch(books, state)

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hookflow.events.records import DataInfo
-from hookflow.sharding import Shares
+from hookflow.sharding import BatchSharding
 
 SPLITS = {"train": 1024, "val": 256, "test": 256}
 """Points of each split."""
@@ -40,12 +40,12 @@ class Circle:
         self._points = (2 * drawn - 1).to(device)
         self._inside = (self._points.norm(dim=1) < RADIUS).long()
         self._seed = seed
-        self._shares = Shares(examples, batch_size, drop_last=True, rank=rank, world=world)
-        self.whole = self._shares.whole
+        self._sharding = BatchSharding(examples, batch_size, drop_last=True, rank=rank, world=world)
+        self.batch_size, self.global_batch_size = self._sharding.batch_size, self._sharding.global_batch_size
         self.info = DataInfo(
             name="circle",
             examples=examples,
-            batches=len(self._shares),
+            batches=len(self._sharding),
             batch_size=batch_size,
             synthetic=True,
             note="points drawn at random, in or out of a circle",
@@ -60,7 +60,7 @@ class Circle:
         generator = torch.Generator().manual_seed(self._seed * 1_000_003 + epoch)
         order = torch.randperm(len(self._points), generator=generator).to(self._points.device)
         for index in range(start, len(self)):
-            chosen = self._shares.share(order, index)
+            chosen = self._sharding.shard(order, index)
             yield self._points[chosen], self._inside[chosen]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from hookflow.events.records import DataInfo
-from hookflow.sharding import Shares
+from hookflow.sharding import BatchSharding
 
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
@@ -67,8 +67,9 @@ class Pictures:
     ) -> None:
         examples = len(classes)
         self._height, self._width = pictures.shape[1:3]
-        self._shares = Shares(examples, min(batch_size, examples), drop_last=training, rank=rank, world=world)
-        self.whole = self._shares.whole
+        batch_size = min(batch_size, examples)
+        self._sharding = BatchSharding(examples, batch_size, drop_last=training, rank=rank, world=world)
+        self.batch_size, self.global_batch_size = self._sharding.batch_size, self._sharding.global_batch_size
         self._training = training
         self._augment = augment
         self._sizes = sizes
@@ -83,15 +84,15 @@ class Pictures:
         self.info = DataInfo(
             name=name,
             examples=examples,
-            batches=len(self._shares),
-            batch_size=self._shares.batch_size,
+            batches=len(self._sharding),
+            batch_size=batch_size,
             synthetic=synthetic,
             note=note,
         )
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
-        return len(self._shares)
+        return len(self._sharding)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on."""
@@ -105,7 +106,7 @@ class Pictures:
             coin = torch.randint(2, (examples,), generator=self._generator()).to(device)
             flip = coin != epoch % 2
         for index in range(start, len(self)):
-            rows = self._shares.share(order, index)
+            rows = self._sharding.shard(order, index)
             if self._augment:
                 pictures = self._windows[rows, down[rows], right[rows]]
                 pictures = torch.where(flip[rows].view(-1, 1, 1, 1), pictures.flip(3), pictures)

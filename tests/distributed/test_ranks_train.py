@@ -190,8 +190,8 @@ def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> Non
             [FSDP, 'model.use="./clouds.py:Across"'],
             'cannot shard "body.0.weight": it uses the channels_last memory format',
         ),
-        (["data.val.loader.batch_size=1"], "batches of 1 cannot be shared out among 2 processes"),
-        (['data.train={use="../loaders.py:a_list"}'], "whose batches nobody shares out among 2 processes"),
+        (["data.val.loader.batch_size=1"], "batches of 1 cannot be sharded across 2 ranks"),
+        (['data.train={use="../loaders.py:a_list"}'], "which is not sharded across 2 ranks"),
         (['data.train={use="./clouds.py:uneven"}'], "different numbers of batches in an epoch: 3, 4"),
         (
             ['task={use="./clouds.py:inside"}', "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}"],

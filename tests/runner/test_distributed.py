@@ -18,7 +18,7 @@ from hookflow.runner.distributed.gather import full_state
 from hookflow.runner.distributed.process_group import backend_of, device_of
 from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.distributed.strategy import choose_strategy
-from hookflow.sharding import Shares
+from hookflow.sharding import BatchSharding
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 1)
 
@@ -120,5 +120,5 @@ def test_units_are_the_outermost_that_a_glob_matches() -> None:
 
 
 def test_a_share_has_an_example_of_every_batch() -> None:
-    with pytest.raises(ValueError, match="batches of 3 cannot be shared out among 4 processes"):
-        Shares(40, 3, drop_last=False, world=4)
+    with pytest.raises(ValueError, match="batches of 3 cannot be sharded across 4 ranks"):
+        BatchSharding(40, 3, drop_last=False, world=4)

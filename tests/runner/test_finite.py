@@ -14,8 +14,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import CheckpointStore, read
-from hookflow.runner.numerics.finite import FiniteSteps, why_the_host_looks
 from hookflow.runner.numerics.losses import Losses, NonFiniteLossError, Place
+from hookflow.runner.numerics.step_guard import StepGuard, why_the_host_looks
 from tests.conftest import TESTS, TOY, NewRun, records
 from tests.runner.same import assert_same, assert_same_end, curve, final_state
 
@@ -184,7 +184,7 @@ def test_a_step_that_the_host_leaves_out_is_told_of_in_its_iteration() -> None:
     run = SimpleNamespace(device=torch.device("cpu"), iter=3, plan=compile_pipeline(load(TOY)))
     weights = [torch.nn.Parameter(torch.ones(2))]
     optimizers = {"optimizer": torch.optim.SGD(weights, lr=1.0)}
-    finite = FiniteSteps(run, optimizers, scales=False, skips_nan=True)  # type: ignore[arg-type]
+    finite = StepGuard(run, optimizers, scales=False, skips_nan=True)  # type: ignore[arg-type]
     finite._left_out = torch.ones(()).as_subclass(OnGpu)
     assert finite.refuses(("optimizer",), torch.ones(()))
     assert [*finite._counts.arrived()] == [(1.0, 4)], "no event of the device says when"
@@ -195,16 +195,16 @@ def test_what_is_behind_a_checkpoint_is_certain(
 ) -> None:
     """The device is so slow that nothing is known of a loss until somebody waits: a save does."""
     from hookflow.runner import update
-    from hookflow.runner.numerics import to_host
+    from hookflow.runner.numerics import async_scalar_copy
 
-    send = to_host.ToHost.send
+    send = async_scalar_copy.AsyncScalarCopy.send
 
-    def send_slowly(self: to_host.ToHost[object], number: torch.Tensor, mark: object) -> None:
+    def send_slowly(self: async_scalar_copy.AsyncScalarCopy[object], number: torch.Tensor, mark: object) -> None:
         send(self, number, mark)
         copy, _, mark = self._under_way.pop()
         self._under_way.append((copy, Slow(), mark))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(to_host.ToHost, "send", send_slowly)
+    monkeypatch.setattr(async_scalar_copy.AsyncScalarCopy, "send", send_slowly)
     monkeypatch.setattr(update, "Losses", lambda device: Losses(torch.device("cuda")))
     run_dir = new_run(upset(2), "hooks.clip.enabled=false")
     assert train_here(run_dir) == 1

@@ -82,7 +82,7 @@ def test_there_need_be_no_validation(new_run: NewRun, train_here: Train) -> None
 def test_less_data_than_a_batch_is_told(new_run: NewRun, train_here: Train, split: str) -> None:
     run_dir = new_run(f"data.{split}.args.examples=5")
     assert train_here(run_dir) == 2
-    assert "there is not one batch in this data" in str(records(run_dir, "end")[0]["reason"])
+    assert "the dataset yields no batches" in str(records(run_dir, "end")[0]["reason"])
 
 
 def test_bf16_may_be_forced(new_run: NewRun, train_here: Train) -> None:

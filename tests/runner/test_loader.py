@@ -1,4 +1,4 @@
-"""Data sets that are none of ours, loaded here: the same bits, whatever the workers and wherever it begins."""
+"""Datasets that are none of ours, loaded here: the same bits, whatever the workers and wherever it begins."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from torch.utils.data import RandomSampler
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.places import Places
 from hookflow.pipeline.schema import LoaderSection
-from hookflow.runner.checkpoint.state import random_state
+from hookflow.runner.data.batch_sampler import BatchSampler, CustomBatchSampler
 from hookflow.runner.data.loader import Loader
 from hookflow.runner.data.loader_parts import loader_parts
 from hookflow.runner.data.on_device import OnDevice
-from hookflow.runner.data.order import Order, SampledOrder
 from hookflow.runner.data.source import Source, as_source, close
+from hookflow.runner.numerics.random_state import random_state
 from tests.conftest import TESTS
 from tests.loaders import Pictures, dataset
 from tests.runner.same import assert_same
@@ -32,7 +32,7 @@ HERE = Where("test")
 
 
 def source(
-    made: Any, *, seed: int = 5, rank: int = 0, world: int = 1, shares_itself: bool = False, **section: Any
+    made: Any, *, seed: int = 5, rank: int = 0, world: int = 1, shards_itself: bool = False, **section: Any
 ) -> Source:
     parts = loader_parts(
         LoaderSection.model_validate({"batch_size": 4, **section}),
@@ -47,7 +47,7 @@ def source(
         rank=rank,
         world=world,
     )
-    return as_source(made, HERE, CPU, False, lambda text, level: None, parts, world=world, shares_itself=shares_itself)
+    return as_source(made, HERE, CPU, False, lambda text, level: None, parts, world=world, shards_itself=shards_itself)
 
 
 def epoch(of: Source, number: int = 0, start: int = 0) -> list[Any]:
@@ -70,7 +70,7 @@ def closing() -> Iterator[Callable[[Source], Source]]:
 
 
 def test_the_number_of_workers_changes_no_bit(closing: Callable[[Source], Source]) -> None:
-    """What the data set draws from any generator is drawn anew for each batch."""
+    """The random numbers of the dataset are drawn anew for each batch."""
     alone, one, more = (closing(source(Pictures(), workers=workers, drop_last=True)) for workers in (0, 1, 2))
     for number in (0, 1):
         expected = epoch(alone, number)
@@ -117,29 +117,29 @@ orders = st.builds(
 )
 
 
-def batches_of(order: Order, epoch: int) -> list[list[int]]:
-    drawn = order.epoch(epoch)
-    return [order.share(drawn, index).tolist() for index in range(len(order))]
+def batches_of(sampler: BatchSampler, epoch: int) -> list[list[int]]:
+    indices = sampler.indices(epoch)
+    return [sampler.shard(indices, index).tolist() for index in range(len(sampler))]
 
 
 @given(orders, st.integers(0, 5))
 def test_an_epoch_takes_every_example_once(said: dict[str, Any], number: int) -> None:
-    order = Order(**said)
-    taken = [index for batch in batches_of(order, number) for index in batch]
+    sampler = BatchSampler(**said)
+    taken = [index for batch in batches_of(sampler, number) for index in batch]
     whole = said["examples"] // said["batch_size"] * said["batch_size"]
     assert len(taken) == len(set(taken)) == (whole if said["drop_last"] else said["examples"])
     assert all(0 <= index < said["examples"] for index in taken)
-    assert all(len(batch) == said["batch_size"] for batch in batches_of(order, number)[:-1])
-    assert batches_of(Order(**said), number) == batches_of(order, number)
+    assert all(len(batch) == said["batch_size"] for batch in batches_of(sampler, number)[:-1])
+    assert batches_of(BatchSampler(**said), number) == batches_of(sampler, number)
 
 
 @given(orders, st.integers(1, 4), st.integers(0, 5))
 def test_ranks_share_every_batch_of_one_alone(said: dict[str, Any], world: int, number: int) -> None:
     said["batch_size"] += world - 1
     said["examples"] += world - 1
-    orders = [Order(**said, rank=rank, world=world) for rank in range(world)]
-    shares = [batches_of(order, number) for order in orders]
-    expected = batches_of(Order(**said), number)
+    samplers = [BatchSampler(**said, rank=rank, world=world) for rank in range(world)]
+    shares = [batches_of(sampler, number) for sampler in samplers]
+    expected = batches_of(BatchSampler(**said), number)
     if not said["drop_last"] and len(expected) > 1 and len(expected[-1]) < world:
         expected[-2:] = [expected[-2] + expected[-1]]
     assert {len(share) for share in shares} == {len(expected)}
@@ -148,7 +148,8 @@ def test_ranks_share_every_batch_of_one_alone(said: dict[str, Any], world: int, 
         sizes = {len(part) for part in parts}
         assert max(sizes) - min(sizes) <= 1 <= min(sizes)
         assert [part[k] for k in range(max(sizes)) for part in parts if k < len(part)] == batch
-        assert {order.whole(index) for order in orders} == {len(batch)}
+        assert [sampler.batch_size(index) for sampler in samplers] == [len(part) for part in parts]
+        assert {sampler.global_batch_size(index) for sampler in samplers} == {len(batch)}
 
 
 @given(orders, st.data())
@@ -202,20 +203,20 @@ def test_a_sampler_says_the_order_and_is_told_seed_and_epoch() -> None:
 def test_a_sampler_that_draws_at_random_draws_an_epoch_again() -> None:
     data = dataset()
 
-    def order() -> SampledOrder:
-        return SampledOrder(RandomSampler(data), len(data), HERE, batch_size=4, drop_last=False, seed=3)
+    def sampler() -> CustomBatchSampler:
+        return CustomBatchSampler(RandomSampler(data), len(data), HERE, batch_size=4, drop_last=False, seed=3)
 
-    first, second = order().epoch(0), order().epoch(1)
+    first, second = sampler().indices(0), sampler().indices(1)
     assert first.sort().values.tolist() == second.sort().values.tolist() == list(range(24))
     assert not torch.equal(first, second)
     torch.rand(3)
-    assert torch.equal(order().epoch(1), second)
+    assert torch.equal(sampler().indices(1), second)
 
 
 @pytest.mark.parametrize(
     ("section", "said", "hint"),
     [
-        ({"sampler": "./loaders.py:beyond"}, "gave the index 24, and the data set has 24 examples", "from 0 to 23"),
+        ({"sampler": "./loaders.py:beyond"}, "gave the index 24, and the dataset has 24 examples", "from 0 to 23"),
         ({"sampler": "./loaders.py:in_batches"}, "gave a list where an index is needed", "one index at a time"),
         ({"collate": "./loaders.py:WIDTH"}, 'collate must be a function or a class, and "./loaders.py:WIDTH"', ""),
         ({"collate": "./loaders.py:paded"}, 'there is no "paded" in ./loaders.py', 'did you mean "padded"?'),
@@ -227,9 +228,9 @@ def test_a_sampler_that_draws_at_random_draws_an_epoch_again() -> None:
         ({"augment": "./loaders.py:mean"}, "augment is called with a batch and a generator, and", ""),
         ({"on_device": True, "collate": "./loaders.py:names"}, "on_device needs tensors with a row for each of", ""),
         ({"on_device": True, "collate": "./loaders.py:mean"}, "collate makes a tensor of shape (4,)", ""),
-        ({"batch_size": 25, "drop_last": True}, "there is not one batch in this data", "less than a batch"),
-        ({"batch_size": 2, "world": 3}, "batches of 2 cannot be shared out among 3", "of all of them together"),
-        ({"batch_size": 25, "world": 25}, "24 examples cannot be shared out among 25 processes", ""),
+        ({"batch_size": 25, "drop_last": True}, "the dataset yields no batches", "smaller than a batch"),
+        ({"batch_size": 2, "world": 3}, "batches of 2 cannot be sharded across 3 ranks", "of all of them together"),
+        ({"batch_size": 25, "world": 25}, "24 examples cannot be sharded across 25 ranks", ""),
     ],
 )
 def test_mistakes_are_told(section: dict[str, Any], said: str, hint: str) -> None:
@@ -249,7 +250,7 @@ def test_a_sampler_that_gives_less_in_a_later_epoch_is_a_mistake() -> None:
 
 def test_what_gives_batches_needs_no_loader() -> None:
     for made in ([1, 2], torch.utils.data.DataLoader(dataset(), batch_size=2)):
-        with pytest.raises(UserError, match="is no data set: it needs no loader"):
+        with pytest.raises(UserError, match="is no dataset: it needs no loader"):
             source(made)
     with pytest.raises(UserError, match="gives no examples"):
         source(object())
@@ -257,7 +258,7 @@ def test_what_gives_batches_needs_no_loader() -> None:
 
 def test_without_a_loader_examples_are_not_taken_for_batches() -> None:
     for made in (dataset(), torch.eye(3), np.eye(3), Pictures(), AtOnce()):
-        with pytest.raises(UserError, match="gives examples and no batches") as raised:
+        with pytest.raises(UserError, match="is a dataset: add `loader`") as raised:
             as_source(made, HERE, CPU, False, lambda text, level: None)
         assert "loader = { batch_size = 64, shuffle = true }" in raised.value.problems[0].hint
 

@@ -1,4 +1,4 @@
-"""Whole runs over data sets that are none of ours: killed and resumed to the same bits, and no process left over."""
+"""Whole runs over datasets that are none of ours: killed and resumed to the same bits, and no process left over."""
 
 from __future__ import annotations
 
@@ -146,14 +146,14 @@ def test_mistakes_of_the_file_are_told_before_anything_is_made(tmp_path: Path, d
     ("data", "said"),
     [
         ('data.train={use="./loaders.py:Clouds"}', "loader = { batch_size = 64, shuffle = true }"),
-        ('data.train={use="./loaders.py:Numbers"}', "which gives examples and no batches"),
+        ('data.train={use="./loaders.py:Numbers"}', "which is a dataset: add `loader`"),
         (over("Clouds", collate="./loaders.py:WIDTH"), "collate must be a function or a class"),
-        (over("Clouds", sampler="./loaders.py:beyond"), "gave the index 40, and the data set has 40 examples"),
+        (over("Clouds", sampler="./loaders.py:beyond"), "gave the index 40, and the dataset has 40 examples"),
         (over("Endless"), "Endless has no length, so it is not known how many batches make an epoch"),
-        (over("Numbers", shuffle=True), "shuffle needs a data set with __getitem__ and __len__"),
-        (over("Numbers", on_device=True), "on_device needs a data set with __getitem__ and __len__"),
+        (over("Numbers", shuffle=True), "shuffle needs a dataset with __getitem__ and __len__"),
+        (over("Numbers", on_device=True), "on_device needs a dataset with __getitem__ and __len__"),
         (over("Empty", batches=3), "the stream Empty is empty"),
-        (over("a_list"), "this makes a list, which is no data set: it needs no loader"),
+        (over("a_list"), "this makes a list, which is no dataset: it needs no loader"),
     ],
 )
 def test_mistakes_that_only_the_data_show_are_told_with_their_place(

@@ -111,9 +111,9 @@ def reason(run_dir: RunDir) -> str:
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        ("too_short", "there is not one batch in this data"),
+        ("too_short", "the dataset yields no batches"),
         ("stream", "this makes a DataLoader, which has no length"),
-        ("dataset", "this makes a TensorDataset, which gives examples and no batches"),
+        ("dataset", "this makes a TensorDataset, which is a dataset: add `loader`"),
         ("splits", "this makes a dict, which yields no batches"),
         ("Half", "this makes a Half, whose info lacks examples, batches, batch_size, synthetic, note"),
         ("FromDicts", "this makes a FromDicts, which has no length"),

@@ -1,4 +1,4 @@
-"""Iterable data sets: wherever they were left, they go on with the examples and the chance that lay ahead of them."""
+"""Iterable datasets: resumed anywhere, they give the examples and random numbers that they would have given."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_rank_goes_on_from_wherever_it_was_left(kind: type[Numbers], section: 
 def test_a_stream_that_takes_its_own_share_is_given_whole() -> None:
     """Its examples are drawn apart from those of the other rank."""
     shares = [
-        stream(Numbers(20), rank=rank, world=2, shares_itself=True) for rank in (0, 1)
+        stream(Numbers(20), rank=rank, world=2, shards_itself=True) for rank in (0, 1)
     ]  # which both give all that they have
     one, two = (all_batches(share, 1) for share in shares)
     assert [len(target) for _, target in one] == [len(target) for _, target in two] == [4] * 5
@@ -174,7 +174,7 @@ def test_a_stream_that_takes_its_own_share_is_given_whole() -> None:
 
 
 def test_it_is_shared_out_evenly_or_not_at_all() -> None:
-    with pytest.raises(UserError, match="batches of 8 cannot be shared out evenly among 3"):
+    with pytest.raises(UserError, match="batches of 8 cannot be sharded evenly across 3 ranks"):
         source(Numbers(40), batch_size=8, world=3)
 
 

@@ -62,4 +62,4 @@ def test_ranks_share_every_batch():
     for index, (batch, *shares) in enumerate(zip(*(source.epoch(1) for source in (alone, *ranks)), strict=True)):
         for rank, share in enumerate(shares):
             assert all(torch.equal(part, of[rank::3]) for part, of in zip(share, batch, strict=True))
-        assert {source.whole(index) for source in ranks} == {100}
+        assert {source.global_batch_size(index) for source in ranks} == {100}

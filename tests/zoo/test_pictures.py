@@ -78,7 +78,10 @@ def test_ranks_share_every_batch_augmented_as_it_would_be():
         parts = [make(training=training, rank=rank, world=3) for rank in range(3)]
         shares = [list(part.epoch(1)) for part in parts]
         assert [len(share) for share in shares] == [len(sizes)] * 3
-        assert [[part.whole(index) for index in range(3)] for part in parts] == [sizes] * 3
+        assert [[part.global_batch_size(index) for index in range(3)] for part in parts] == [sizes] * 3
+        assert [[part.batch_size(k) for k in range(3)] for part in parts] == [
+            [len(batch.classes) for batch in share] for share in shares
+        ]
         whole = [torch.cat(all_of) for all_of in zip(*alone.epoch(1), strict=True)]
         for rank, share in enumerate(shares):
             begins = [sum(sizes[:k]) for k in range(3)]

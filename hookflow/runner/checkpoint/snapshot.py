@@ -15,11 +15,11 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Plan
-from hookflow.runner.checkpoint.random_state import random_state, set_random_state
 from hookflow.runner.distributed.gather import local_state
 from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.distributed.sharded import load_model, load_optimizer
 from hookflow.runner.engine import Engine
+from hookflow.runner.numerics.random_state import random_state, set_random_state
 from hookflow.runner.requests import Requests
 from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import RunState
@@ -72,7 +72,7 @@ class Snapshot:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Put the state back, as it was on this rank. What the checkpoint does not know starts anew, and the run says so.
+        """Put the state back, as it was on this rank. What the checkpoint does not know starts anew; the run says so.
 
         Raises UserError when the checkpoint is that of another model or optimizer.
         """

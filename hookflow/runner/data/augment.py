@@ -1,4 +1,4 @@
-"""What is changed in batches on the device, with chance that can be drawn again."""
+"""Augmentation of batches on the device, with reproducible random numbers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from hookflow.runner.data.draw import Draw, seed_of
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.transfer import moved
+from hookflow.runner.data.rng import RNGStream, derive_seed
+from hookflow.runner.data.to_device import to_device
 
 
 class Augment:
@@ -23,5 +23,5 @@ class Augment:
         parts = self._parts
         if parts.augment is None or self._generator is None:
             return batch
-        self._generator.manual_seed(seed_of(parts.seed, Draw.AUGMENT, epoch, index, parts.rank))
-        return moved(parts.augment(batch, self._generator), parts.device, parts.channels_last)
+        self._generator.manual_seed(derive_seed(parts.seed, RNGStream.AUGMENT, epoch, index, parts.rank))
+        return to_device(parts.augment(batch, self._generator), parts.device, parts.channels_last)

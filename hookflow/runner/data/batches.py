@@ -1,4 +1,4 @@
-"""A source out of anything that has batches and a length."""
+"""A source out of a `DataLoader`, or of any iterable of batches that has a length."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 import torch
 
 from hookflow.events.records import DataInfo
-from hookflow.runner.checkpoint.state import random_state, set_random_state
-from hookflow.runner.data.transfer import moved
+from hookflow.runner.data.to_device import to_device
+from hookflow.runner.numerics.random_state import random_state, set_random_state
 
 
 class Batches:
     """A source out of any iterable of batches with a length, such as a `torch.utils.data.DataLoader`.
 
     The iterable is asked for its batches anew each epoch, after `set_epoch(epoch)` of its sampler if that has one.
-    What it draws comes from the global random generators (or the loader's own), whose state a checkpoint keeps; so
+    Its random numbers come from the global generators (or the loader's own), whose state a checkpoint keeps; so
     every epoch that begins after a resume is the one that it would have been. To resume in the middle of an epoch,
     the batches before that place are loaded again and thrown away.
     """
@@ -54,7 +54,7 @@ class Batches:
             if set_epoch is not None:
                 set_epoch(epoch)
         for batch in self._from(start):
-            yield moved(batch, self._device, self._channels_last)
+            yield to_device(batch, self._device, self._channels_last)
 
     def _from(self, start: int) -> Iterator[Any]:
         if not start:

@@ -1,4 +1,4 @@
-"""What a loader is made with: the `loader` of a pipeline's data, with everything that it names looked up."""
+"""What a loader is made with: the `loader` of a pipeline's data, with everything that it names resolved."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hookflow.hooks.arguments import parameters_of, wrong_arguments
 from hookflow.pipeline.places import Places
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import Component, LoaderSection
-from hookflow.runner.data.order import Order, SampledOrder
+from hookflow.runner.data.batch_sampler import BatchSampler, CustomBatchSampler
 
-CALLED_WITH = {"collate": ("a list of examples",), "sampler": ("the data set",), "augment": ("a batch", "a generator")}
+CALLED_WITH = {"collate": ("a list of examples",), "sampler": ("the dataset",), "augment": ("a batch", "a generator")}
 """What each named part is called with."""
 
 
@@ -40,24 +40,24 @@ class LoaderParts:
     rank: int = 0
     world: int = 1
 
-    def order(self, data: Any) -> Order:
-        """Return which examples of a map-style data set each batch takes. Raises UserError when that cannot be."""
-        shared: dict[str, Any] = {
+    def batch_sampler(self, data: Any) -> BatchSampler:
+        """Return which examples of a map-style dataset each batch takes. Raises UserError when that cannot be."""
+        options: dict[str, Any] = {
             "batch_size": self.section.batch_size,
             "drop_last": self.section.drop_last,
             "seed": self.seed,
             "rank": self.rank,
             "world": self.world,
         }
-        order = (
-            Order(len(data), shuffle=self.shuffle, **shared)
+        sampler = (
+            BatchSampler(len(data), shuffle=self.shuffle, **options)
             if self.sampler is None
-            else SampledOrder(self.sampler(data), len(data), self.place("sampler"), **shared)
+            else CustomBatchSampler(self.sampler(data), len(data), self.place("sampler"), **options)
         )
-        if order.examples < self.world:
-            said = f"{order.examples} examples cannot be shared out among {self.world} processes: each needs one"
+        if sampler.examples < self.world:
+            said = f"{sampler.examples} examples cannot be sharded across {self.world} ranks: each needs one"
             raise UserError(Problem(said, self.place("batch_size")))
-        return order
+        return sampler
 
 
 def loader_parts(
@@ -76,8 +76,8 @@ def loader_parts(
 ) -> LoaderParts:
     """Look up what the section at `key` names; files are relative to `base`.
 
-    Raises UserError with everything in it that is not there, cannot be called as it will be, or cannot be shared out
-    among `world` ranks.
+    Raises UserError with everything in it that is not there, cannot be called as it will be, or cannot be sharded
+    across `world` ranks.
     """
 
     def place(name: str) -> Where:
@@ -91,7 +91,7 @@ def loader_parts(
         except UserError as error:
             problems += error.problems
     if section.batch_size < world:
-        said = f"batches of {section.batch_size} cannot be shared out among {world} processes: each needs an example"
+        said = f"batches of {section.batch_size} cannot be sharded across {world} ranks: each needs an example"
         problems.append(Problem(said, place("batch_size"), "batch_size counts the examples of all of them together"))
     if problems:
         raise UserError(problems)

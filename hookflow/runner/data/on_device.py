@@ -1,4 +1,4 @@
-"""A source out of a data set that lives on the device: batches are taken out of it there."""
+"""A source out of a dataset that is kept on the device: batches are taken out of it there."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ from torch import Tensor
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
 from hookflow.runner.data.augment import Augment
-from hookflow.runner.data.draw import Draw, drawing, seed_of
 from hookflow.runner.data.loader import examples_of
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.transfer import each, moved, tensors
+from hookflow.runner.data.rng import RNGStream, derive_seed, seeded
+from hookflow.runner.data.to_device import map_parts, tensors, to_device
 
 
 class OnDevice:
-    """A source out of a map-style data set that is collated once, as one batch of all its examples, and kept.
+    """A source out of a map-style dataset that is collated once, as one batch of all its examples, and kept.
 
-    Each batch is a pure function of the run's seed, the epoch and its index. What the data set draws when an example
-    is fetched is drawn once; what shall differ from epoch to epoch belongs in `augment`. Raises UserError where what
-    `collate` makes is not tensors with a row for each example.
+    Each batch is a pure function of the run's seed, the epoch and its index. What the dataset draws at random
+    when an example is fetched is drawn once; what should differ from epoch to epoch belongs in `augment`. Raises
+    UserError where what `collate` makes is not tensors with a row for each example.
     """
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:
         self._parts = parts
-        self._order = parts.order(data)
+        self._sampler = parts.batch_sampler(data)
+        self.batch_size, self.global_batch_size = self._sampler.batch_size, self._sampler.global_batch_size
         self._augment = Augment(parts)
-        with drawing(seed_of(parts.seed, Draw.EXAMPLES)):
-            whole = parts.collate(examples_of(data, list(range(len(data)))))
-        _check_rows(whole, len(data), parts)
-        self._whole = moved(whole, parts.device, parts.channels_last)
-        held = sum(tensor.nbytes for tensor in tensors(self._whole))
+        with seeded(derive_seed(parts.seed, RNGStream.EXAMPLES)):
+            full = parts.collate(examples_of(data, list(range(len(data)))))
+        _check_rows(full, len(data), parts)
+        self._full = to_device(full, parts.device, parts.channels_last)
+        held = sum(tensor.nbytes for tensor in tensors(self._full))
         self.info = DataInfo(
             name=type(data).__name__,
-            examples=self._order.examples,
-            batches=len(self._order),
+            examples=self._sampler.examples,
+            batches=len(self._sampler),
             batch_size=parts.section.batch_size,
             synthetic=False,
             note=f"{held / 2**20:.1f} MiB on {parts.device}",
@@ -46,20 +47,16 @@ class OnDevice:
         """Return the number of batches of an epoch."""
         return self.info["batches"]
 
-    def whole(self, index: int) -> int:
-        """Return how many examples all ranks together have in the batch of this index."""
-        return self._order.whole(index)
-
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
-        order = self._order.epoch(epoch).to(self._parts.device)
+        indices = self._sampler.indices(epoch).to(self._parts.device)
         for index in range(start, len(self)):
-            batch = _rows(self._whole, self._order.share(order, index))
+            batch = _rows(self._full, self._sampler.shard(indices, index))
             yield self._augment(batch, epoch, index)
 
 
 def _rows(batch: Any, rows: Tensor) -> Any:
-    return batch[rows] if isinstance(batch, Tensor) else each(batch, lambda part: _rows(part, rows))
+    return batch[rows] if isinstance(batch, Tensor) else map_parts(batch, lambda part: _rows(part, rows))
 
 
 def _check_rows(batch: Any, examples: int, parts: LoaderParts) -> None:

@@ -14,10 +14,10 @@ from hookflow.runner.data.batches import Batches
 from hookflow.runner.data.loader import Loader
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.on_device import OnDevice
-from hookflow.runner.data.stateful import Stateful, stream_of
+from hookflow.runner.data.stateful import Stateful, stream_source
 
 EXPECTED = (
-    "a data set, with a loader beside use; a torch.utils.data.DataLoader, or another iterable of batches that has a "
+    "a dataset, with a loader beside use; a torch.utils.data.DataLoader, or another iterable of batches that has a "
     "length; or an object with info, __len__ and epoch(epoch, start)"
 )
 
@@ -52,38 +52,38 @@ def as_source(
     loader: LoaderParts | None = None,
     *,
     world: int = 1,
-    shares_itself: bool = False,
+    shards_itself: bool = False,
 ) -> Source:
-    """Return what `use` at `where` has made as a source; `loader` says how to make batches, where it is a data set.
+    """Return what `use` at `where` has made as a source; `loader` says how to make batches, where it is a dataset.
 
-    A source is taken as it is; batches with a length get an adapter. `shares_itself` says that it was given `rank` and
-    `world`, as it must be where several processes train together and no loader shares its examples out. Raises
+    A source is taken as it is; batches with a length get an adapter. `shards_itself` says that it was given `rank` and
+    `world`, as it must be over several ranks where no loader shards its examples. Raises
     UserError when it is none of these, when a loader is lacking or there is nothing to load, or when there are no
     batches.
     """
     if loader is not None:
-        return _loaded(made, where, loader, shares_itself)
+        return _from_dataset(made, where, loader, shards_itself)
     if _has_examples(made):
-        hint = "say how batches are made of them: loader = { batch_size = 64, shuffle = true }"
-        raise _no_source(made, "which gives examples and no batches", where, hint)
+        hint = "loader = { batch_size = 64, shuffle = true }"
+        raise _not_a_source(made, "which is a dataset: add `loader`", where, hint)
     if not hasattr(made, "__len__"):
-        raise _no_source(made, "which has no length", where)
+        raise _not_a_source(made, "which has no length", where)
     if callable(getattr(made, "epoch", None)):
         missing = [key for key in DataInfo.__annotations__ if key not in getattr(made, "info", ())]
         if missing:
-            raise _no_source(made, f"whose info lacks {', '.join(missing)}", where)
+            raise _not_a_source(made, f"whose info lacks {', '.join(missing)}", where)
     elif not hasattr(made, "__iter__") or isinstance(made, str | Mapping):
-        raise _no_source(made, "which yields no batches", where)
+        raise _not_a_source(made, "which yields no batches", where)
     try:
         batches = len(made)
     except TypeError as error:  # a DataLoader has __len__ always, and finds out when it is asked
-        raise _no_source(made, f"which has no length: {error}", where) from None
-    _refuse_none(batches, where)
-    if world > 1 and not shares_itself:
-        said = f"this makes a {type(made).__name__}, whose batches nobody shares out among {world} processes"
-        hint = "let it take rank and world and give its share, or give a data set with a loader beside use"
+        raise _not_a_source(made, f"which has no length: {error}", where) from None
+    _check_not_empty(batches, where)
+    if world > 1 and not shards_itself:
+        said = f"this makes a {type(made).__name__}, which is not sharded across {world} ranks"
+        hint = "let it take rank and world and give its rank's share, or give a dataset with a loader beside use"
         raise UserError(Problem(said, where, hint))
-    return made if hasattr(made, "epoch") else _adapted(made, device, channels_last, say)
+    return made if hasattr(made, "epoch") else _from_batches(made, device, channels_last, say)
 
 
 def close(source: Source) -> None:
@@ -100,37 +100,37 @@ def _has_examples(made: Any) -> bool:
     return indexed and not isinstance(made, str) and not hasattr(made, "epoch")
 
 
-def _loaded(made: Any, where: Where, loader: LoaderParts, shares_itself: bool) -> Source:
-    """Return a data set as a source."""
+def _from_dataset(made: Any, where: Where, loader: LoaderParts, shards_itself: bool) -> Source:
+    """Return a dataset as a source."""
     source: Source
     if isinstance(made, DataLoader | list | tuple | str | Mapping) or hasattr(made, "epoch"):
-        raise _no_source(made, "which is no data set: it needs no loader", loader.place(""), "leave the loader out")
+        raise _not_a_source(made, "which is no dataset: it needs no loader", loader.place(""), "leave the loader out")
     if hasattr(made, "__getitem__") and hasattr(made, "__len__") and not isinstance(made, IterableDataset):
-        _refuse_none(len(made), where)
-        if shares_itself and loader.world > 1:
-            said = "this data set takes rank and world, and its loader shares the examples out already"
+        _check_not_empty(len(made), where)
+        if shards_itself and loader.world > 1:
+            said = "this dataset takes rank and world, and its loader shards the examples already"
             raise UserError(Problem(said, where, "let it give all examples on every rank, and not take rank and world"))
         source = OnDevice(made, loader) if loader.section.on_device else Loader(made, loader)
     elif hasattr(made, "__iter__"):
-        source = stream_of(made, loader, shares_itself)
+        source = stream_source(made, loader, shards_itself)
     else:
-        hint = "a data set has __getitem__ and __len__, or __iter__"
-        raise _no_source(made, "which gives no examples", where, hint)
-    _refuse_none(len(source), where)
+        hint = "a dataset has __getitem__ and __len__, or __iter__"
+        raise _not_a_source(made, "which gives no examples", where, hint)
+    _check_not_empty(len(source), where)
     return source
 
 
-def _adapted(made: Any, device: torch.device, channels_last: bool, say: Callable[[str, str], None]) -> Source:
+def _from_batches(made: Any, device: torch.device, channels_last: bool, say: Callable[[str, str], None]) -> Source:
     source = Batches(made, device, channels_last, say)
     if hasattr(made, "state_dict") and hasattr(made, "load_state_dict") and hasattr(made, "dataset"):
         return Stateful(made, source.info, device, channels_last, say)
     return source
 
 
-def _refuse_none(count: int, where: Where) -> None:
+def _check_not_empty(count: int, where: Where) -> None:
     if not count:
-        raise UserError(Problem("there is not one batch in this data", where, "is there less than a batch of it?"))
+        raise UserError(Problem("the dataset yields no batches", where, "is it smaller than a batch, with drop_last?"))
 
 
-def _no_source(made: Any, why: str, where: Where, hint: str = f"it should make {EXPECTED}") -> UserError:
+def _not_a_source(made: Any, why: str, where: Where, hint: str = f"it should make {EXPECTED}") -> UserError:
     return UserError(Problem(f"this makes a {type(made).__name__}, {why}", where, hint))

@@ -1,4 +1,4 @@
-"""A source out of a stream: an iterable data set, whose loader keeps its place in a state of its own."""
+"""A source out of a stream: an iterable dataset, whose loader keeps its place in a state of its own."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
-from hookflow.runner.checkpoint.state import random_state, set_random_state
 from hookflow.runner.data.augment import Augment
-from hookflow.runner.data.drawn import Drawn, again_of
-from hookflow.runner.data.loader import leave_signals_to_the_training, quietly, tell_if_many
+from hookflow.runner.data.loader import ignore_signals, no_loader_warnings, warn_if_oversubscribed
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.transfer import moved
+from hookflow.runner.data.seeded_iterable import SeededIterable, examples_to_reload
+from hookflow.runner.data.to_device import to_device
+from hookflow.runner.numerics.random_state import random_state, set_random_state
 
 
 class Stateful:
     """A source out of a loader with `state_dict` and `load_state_dict`, as `StatefulDataLoader` of torchdata is one.
 
     An epoch is so many batches. The stream goes on from epoch to epoch, and begins anew when it is through; it also
-    does when an epoch is asked for that does not follow, as each validation asks for epoch 0. Then the data set's
+    does when an epoch is asked for that does not follow, as each validation asks for epoch 0. Then the dataset's
     `set_epoch` is told how many times it has been begun.
     """
 
@@ -62,47 +62,47 @@ class Stateful:
         if start and not follows:
             raise UserError(Problem(f"the checkpoint does not say where the stream {self.info['name']} was"))
         if follows and self._saved is not None:
-            self._stream = self._restored(self._saved)
+            self._stream = self._resumed(self._saved)
         elif not follows or self._stream is None:
             self._passes = 0
-            self._stream = self._anew()
+            self._stream = self._restart()
         self._saved = None
         for index in range(start, len(self)):
-            batch = moved(self._taken(), self._device, self._channels_last)
+            batch = to_device(self._next_batch(), self._device, self._channels_last)
             self._next = [epoch, index + 1] if index + 1 < len(self) else [epoch + 1, 0]
             yield self._augment(batch, epoch, index) if self._augment else batch
 
-    def _taken(self) -> Any:
+    def _next_batch(self) -> Any:
         assert self._stream is not None
         for batch in self._stream:
             return batch
-        self._stream = self._anew()
+        self._stream = self._restart()
         for batch in self._stream:
             return batch
         raise UserError(Problem(f"the stream {self.info['name']} is empty"))
 
-    def _anew(self) -> Iterator[Any]:
+    def _restart(self) -> Iterator[Any]:
         if set_epoch := getattr(self._loader.dataset, "set_epoch", None):
             set_epoch(self._passes)
         self._passes += 1
-        return self._begun()
+        return self._started()
 
-    def _restored(self, saved: dict[str, Any]) -> Iterator[Any]:
-        """Return the stream where it was. What that draws from the training's generators is given back to them."""
-        if again := again_of(saved["loader"]):
-            self._say(f"{self.info['name']}: loading {again} examples again to find the place in the stream", "warn")
+    def _resumed(self, saved: dict[str, Any]) -> Iterator[Any]:
+        """Return the stream where it was. The states of the training's generators are restored afterwards."""
+        if count := examples_to_reload(saved["loader"]):
+            self._say(f"{self.info['name']}: loading {count} examples again to find the place in the stream", "warn")
         before = random_state(self._device)
         if set_epoch := getattr(self._loader.dataset, "set_epoch", None):
             set_epoch(self._passes - 1)
         self._loader.load_state_dict(saved["loader"])
-        stream = self._begun()
+        stream = self._started()
         if self._generator is not None:
             self._generator.set_state(saved["generator"])
         set_random_state(before, self._device)
         return stream
 
-    def _begun(self) -> Iterator[Any]:
-        with quietly():
+    def _started(self) -> Iterator[Any]:
+        with no_loader_warnings():
             stream: Iterator[Any] = iter(self._loader)
         return stream
 
@@ -127,16 +127,16 @@ class Stateful:
             shutdown()
 
 
-def stream_of(data: Any, parts: LoaderParts, shares_itself: bool) -> Stateful:
-    """Return an iterable data set as a source, by torchdata's loader.
+def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stateful:
+    """Return an iterable dataset as a source, by torchdata's loader.
 
-    Of several processes that train together each takes its share out of the stream, unless the data set, which was
-    given `rank` and `world`, `shares_itself`. Raises UserError when torchdata is not there, when the section says what
+    Of several ranks each takes its share of the stream, unless the dataset, which was given `rank` and `world`,
+    `shards_itself`. Raises UserError when torchdata is not there, when the section says what
     does not hold for a stream, or when it is not known how long an epoch is.
     """
     section = parts.section
     problems = [
-        Problem(f"{key} needs a data set with __getitem__ and __len__; this one is iterable", parts.place(key))
+        Problem(f"{key} needs a dataset with __getitem__ and __len__; this one is iterable", parts.place(key))
         for key in ("shuffle", "sampler", "on_device")
         if getattr(section, key)
     ]
@@ -144,13 +144,13 @@ def stream_of(data: Any, parts: LoaderParts, shares_itself: bool) -> Stateful:
         said = f"{type(data).__name__} has no length, so it is not known how many batches make an epoch"
         problems.append(Problem(said, parts.place("batch_size"), "say it: loader = { …, batches = 1000 }"))
     if section.batch_size % parts.world:
-        said = f"batches of {section.batch_size} cannot be shared out evenly among {parts.world} processes"
+        said = f"batches of {section.batch_size} cannot be sharded evenly across {parts.world} ranks"
         near = section.batch_size // parts.world * parts.world or parts.world
         problems.append(Problem(said, parts.place("batch_size"), f"take a multiple of {parts.world}, e.g. {near}"))
     if problems:
         raise UserError(problems)
-    apart = 1 if shares_itself else parts.world
-    length = section.batches or _batches(len(data) // apart, section.batch_size // parts.world, section.drop_last)
+    shards = 1 if shards_itself else parts.world
+    length = section.batches or _batches(len(data) // shards, section.batch_size // parts.world, section.drop_last)
     info = DataInfo(
         name=type(data).__name__,
         examples=len(data) if hasattr(data, "__len__") else 0,
@@ -159,8 +159,8 @@ def stream_of(data: Any, parts: LoaderParts, shares_itself: bool) -> Stateful:
         synthetic=False,
         note=f"fetched by {section.workers} worker{'s' * (section.workers > 1)}" if section.workers else "",
     )
-    drawn = Drawn(data, parts.seed, rank=parts.rank, world=parts.world, shares_itself=shares_itself)
-    return Stateful(_loader(drawn, parts), info, parts.device, parts.channels_last, parts.say, Augment(parts))
+    seeded = SeededIterable(data, parts.seed, rank=parts.rank, world=parts.world, shards_itself=shards_itself)
+    return Stateful(_loader(seeded, parts), info, parts.device, parts.channels_last, parts.say, Augment(parts))
 
 
 def _batches(examples: int, batch_size: int, drop_last: bool) -> int:
@@ -168,16 +168,16 @@ def _batches(examples: int, batch_size: int, drop_last: bool) -> int:
     return full + bool(rest and not drop_last)
 
 
-def _loader(data: Drawn, parts: LoaderParts) -> Any:
+def _loader(data: SeededIterable, parts: LoaderParts) -> Any:
     try:
         from torchdata.stateful_dataloader import StatefulDataLoader
     except ImportError:
         hint = "pip install 'hookflow[data]'"
-        said = "an iterable data set is loaded by torchdata, which is not installed"
+        said = "an iterable dataset is loaded by torchdata, which is not installed"
         raise UserError(Problem(said, parts.place("batch_size"), hint)) from None
     section = parts.section
-    tell_if_many(section.workers, parts.say)
-    with quietly():
+    warn_if_oversubscribed(section.workers, parts.say)
+    with no_loader_warnings():
         return StatefulDataLoader(
             data,
             batch_size=section.batch_size // parts.world,
@@ -185,7 +185,7 @@ def _loader(data: Drawn, parts: LoaderParts) -> Any:
             collate_fn=parts.collate,
             num_workers=section.workers,
             pin_memory=parts.device.type == "cuda",
-            worker_init_fn=leave_signals_to_the_training,
+            worker_init_fn=ignore_signals,
             multiprocessing_context="fork" if section.workers else None,
             generator=torch.Generator(),
         )

@@ -136,9 +136,9 @@ class StepGuard:
         return f"{said} in float16: the loss is scaled by half as much" if self._scales else said
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the number of steps left out, and whether one since the scale was last moved was; the scale in float16.
+        """Return how many steps were left out, and whether one was since the scale was last moved.
 
-        With the scale go the steps in a row that it has held.
+        In float16 also the scale, and the steps in a row that it has held.
         """
         scale = {"scale": self._scale, "growth": self._growth} if self._scales else {}
         return {"left_out": self._left_out, "found": self._found, **scale}

@@ -1,4 +1,4 @@
-"""Batches on their way to the device."""
+"""Batches are moved to the device; on CUDA the next one is prefetched meanwhile."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 
-def moved(batch: Any, device: torch.device, channels_last: bool) -> Any:
+def to_device(batch: Any, device: torch.device, channels_last: bool) -> Any:
     """Return the batch with every tensor on the device; on CUDA nobody waits for the copy.
 
-    Tensors of four dimensions get their channels last if asked for. Dicts, lists and tuples are looked into, and
-    anything else is left as it is.
+    Tensors of four dimensions get the channels_last memory format if asked for. Dicts, lists and tuples are looked
+    into, and anything else is left as it is.
     """
     if isinstance(batch, Tensor):
         layout = torch.channels_last if channels_last and batch.ndim == 4 else torch.preserve_format
         return batch.to(device, non_blocking=device.type == "cuda", memory_format=layout)
-    return each(batch, lambda part: moved(part, device, channels_last))
+    return map_parts(batch, lambda part: to_device(part, device, channels_last))
 
 
-def each(batch: Any, change: Callable[[Any], Any]) -> Any:
+def map_parts(batch: Any, change: Callable[[Any], Any]) -> Any:
     """Return a dict, list or (named) tuple with each of its parts changed; anything else as it is."""
     if isinstance(batch, dict):
         return {key: change(part) for key, part in batch.items()}
@@ -39,31 +39,31 @@ def tensors(batch: Any) -> Iterator[Tensor]:
             yield from tensors(part)
 
 
-def ahead(batches: Iterable[Any], device: torch.device, channels_last: bool) -> Iterator[Any]:
-    """Yield the batches on the device. On CUDA the next one is on its way, on a stream of its own, meanwhile."""
+def prefetch(batches: Iterable[Any], device: torch.device, channels_last: bool) -> Iterator[Any]:
+    """Yield the batches on the device. On CUDA the next one is copied meanwhile, on a stream of its own."""
     if device.type == "cuda":
         yield from _by_side_stream(batches, device, channels_last)
         return
     for batch in batches:
-        yield moved(batch, device, channels_last)
+        yield to_device(batch, device, channels_last)
 
 
 def _by_side_stream(batches: Iterable[Any], device: torch.device, channels_last: bool) -> Iterator[Any]:
     side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    under_way: list[tuple[Any, torch.cuda.Event]] = []
+    in_flight: list[tuple[Any, torch.cuda.Event]] = []
     for batch in batches:
         with torch.cuda.stream(side):
-            under_way.append((moved(batch, device, channels_last), side.record_event()))
-        if len(under_way) > 1:
-            yield _arrived(*under_way.pop(0))
-    for last in under_way:
-        yield _arrived(*last)
+            in_flight.append((to_device(batch, device, channels_last), side.record_event()))
+        if len(in_flight) > 1:
+            yield _after_copy(*in_flight.pop(0))
+    for last in in_flight:
+        yield _after_copy(*last)
 
 
-def _arrived(batch: Any, copied: torch.cuda.Event) -> Any:
+def _after_copy(batch: Any, copied: torch.cuda.Event) -> Any:
     """Return the batch for the current stream, which waits until it is copied; the CPU does not."""
     for tensor in tensors(batch):
         current = torch.cuda.current_stream(tensor.device)
         current.wait_event(copied)
-        tensor.record_stream(current)  # so that its memory is given to nobody before this stream is through with it
+        tensor.record_stream(current)  # so that its memory is not reused before this stream is through with it
     return batch
