@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from hookflow.cli.failure import failure_report
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.exit_status import append
@@ -66,9 +67,7 @@ def train_as_rank(
             run_dir, resume=resume or again, allow_changed_hooks=allow_changed_hooks, restarts_left=most - done
         )
     if code == MISTAKEN and ranks.first:
-        from hookflow.cli.run import last_words
-
-        print(last_words(run_dir), file=sys.stderr)
+        print(failure_report(run_dir), file=sys.stderr)
     if unfinished():
         exit_soon(code)
     return code

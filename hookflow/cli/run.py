@@ -131,7 +131,9 @@ def run(
         return
     code = _show(run_dir, child, _chosen(ui), began)
     if code == 2:
-        print(last_words(run_dir), file=sys.stderr)
+        from hookflow.cli.failure import failure_report
+
+        print(failure_report(run_dir), file=sys.stderr)
     raise typer.Exit(code)
 
 
@@ -182,15 +184,6 @@ def _warn_if_crowded(ranks: int) -> None:
 
     if ranks > 2 * (there := cores()):
         print(f"warning: {ranks} ranks share {there} core{'s' * (there > 1)}", file=sys.stderr)
-
-
-def last_words(run_dir: RunDir) -> str:
-    """Return the reason that the run itself gave for its end: what the user did wrong, as found while building it."""
-    from hookflow.events.log import Tail
-    from hookflow.events.rundir import short
-
-    ends = [record for record in Tail(run_dir.events).read_all() if record["k"] == "end"]
-    return str(ends[-1]["reason"]) if ends else f"the run left no word; see {short(run_dir.output)}"
 
 
 def _new(target: str | None, changes: Changes) -> RunDir:

@@ -118,36 +118,38 @@ class _Visits:
 def _visits(point: Point, length: Length) -> _Visits:
     """Return the visits of a point, as `hookflow.graph.points` draws the loop."""
     totals = length.totals
-    per = totals.iters_per_epoch
+    first = int(not point.ahead)
     if point.unit == "it":
-        return _Visits(totals.iters, {"it": _Counts(int(not point.ahead), 1)})
+        return _Visits(totals.iters, {"it": _Counts(first, 1)})
     if point.unit == "ep":
-        start = int(not point.ahead)
-        known: dict[Counter, _Counts] = {"ep": _Counts(start, 1)}
-        if per is None or totals.iters is None:
-            return _Visits(None if length.max_iters is not None else totals.epochs, known)
-        # an epoch that `max_iters` cuts is begun, and not done
-        return _Visits(
-            ceil(totals.iters / per) if point.ahead else totals.iters // per, {"it": _Counts(start * per, per), **known}
-        )
-    firings = _Counts(int(not point.ahead), 1)
-    unit: Counter = "ep" if totals.iters is None else "it"
-    end = totals.epochs if totals.iters is None else totals.iters
-    assert end is not None, "a run has a length"
+        return _epochs(point, totals)
+    unit: Counter
+    unit, end = ("ep", totals.epochs or 0) if totals.iters is None else ("it", totals.iters)
+    counts: dict[Counter, _Counts] = {"firing": _Counts(first, 1)}
     if point.name in _ONCE:
-        start = 0 if point.name in ("before_run", "before_train") else end
-        return _Visits(int("test" not in point.name or length.tests), {unit: _Counts(start), "firing": firings})
-    if point.name in _VALIDATIONS:
+        counts[unit] = _Counts(0 if point.name in ("before_run", "before_train") else end)
+        return _Visits(int("test" not in point.name or length.tests), counts)
+    if point.name in _VALIDATIONS and length.validates:
         every, counted = length.val_every
-        if not length.validates:
-            return _Visits(0)
         if counted == "ep" and unit == "it":
-            every, counted = every * (per or 0), "it"
+            every, counted = every * (totals.iters_per_epoch or 0), "it"
         if not every or counted != unit:
             return _Visits(None)
-        return _Visits(ceil(end / every), {unit: _Counts(every, every, end), "firing": firings})
+        counts[unit] = _Counts(min(every, end), every, end)
+        return _Visits(ceil(end / every), counts)
     absent = ("val" in point.name and not length.validates) or ("test" in point.name and not length.tests)
     return _Visits(0 if absent and point.kind != "own" else None)
+
+
+def _epochs(point: Point, totals: Totals) -> _Visits:
+    """Return the visits of a point of every epoch. One that `max_iters` cuts is begun, and not done."""
+    first = int(not point.ahead)
+    counts: dict[Counter, _Counts] = {"ep": _Counts(first, 1)}
+    per = totals.iters_per_epoch
+    if per is None or totals.iters is None:
+        return _Visits(totals.epochs, counts)
+    counts["it"] = _Counts(first * per, per)
+    return _Visits(ceil(totals.iters / per) if point.ahead else totals.iters // per, counts)
 
 
 _ONCE = {

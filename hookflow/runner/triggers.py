@@ -7,6 +7,7 @@ between. A multiple at which the condition does not hold is spent: the next chan
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from typing import Protocol
 
@@ -69,9 +70,11 @@ class Trigger:
 
     def _is_due(self, schedule: Schedule) -> bool:
         """Say whether all but `when` lets the binding fire at this visit."""
-        if schedule.opens and self._count(schedule.opens.counter) < schedule.opens.at:
-            self._wait_for(*schedule.opens)
-            return False
+        if schedule.opens:
+            if self._count(schedule.opens.counter) < schedule.opens.at:
+                self._wait_for(*schedule.opens)
+                return False
+            self._schedule = replace(schedule, opens=None)  # no counter runs backwards: it is not asked again
         if schedule.closes and self._count(schedule.closes.counter) >= schedule.closes.at:
             self.next = inf
             return False
