@@ -26,7 +26,7 @@ class DDP(Parallel):
 
         super().parallelize(network, models, device, place)
         for model in self._models:
-            replicate(model, broadcast_buffers=False)  # `broadcast_buffers` below does that, once an iteration
+            replicate(model)
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Return at once: gradients are averaged as they are computed. The first call looks whether they are."""
