@@ -29,6 +29,7 @@ class Course:
         self.skips_batch = False
         self.epoch_ends = False
         self.wants_epoch_to_end = False
+        self._told_undeclared: set[str] = set()
         several = run.ranks.world > 1
         self._agreed_at = {b.point for b in run.plan.bindings if several and "control" in b.writes}
 
@@ -58,8 +59,14 @@ class Course:
         self.epoch_ends, self.wants_epoch_to_end = True, False
 
     def may_stop(self) -> None:
-        """Raise UserError where `run.stop` is called by who may not, or too late."""
-        self._may("stop", "control", [p.name for p in self._run.plan.points if p.name not in TOO_LATE_TO_STOP])
+        """Raise UserError where it is too late for `run.stop`; warn, once, of a hook that has not declared it."""
+        here = self._run.inside
+        if here is None or here.point in TOO_LATE_TO_STOP or "control" in here.writes:
+            self._may("stop", "control", [p.name for p in self._run.plan.points if p.name not in TOO_LATE_TO_STOP])
+        elif here.hook not in self._told_undeclared:
+            self._told_undeclared.add(here.hook)
+            problem = _undeclared("stop", "control", here)
+            self._run.say(f"{problem.message}; {problem.hint}", "warn")
 
     def taken(self, split: Literal["train", "val", "test"]) -> bool:
         """Return whether the batch at hand is to be skipped, on all ranks, and forget it."""
@@ -93,5 +100,6 @@ def _where(points: Collection[str]) -> str:
 
 
 def _undeclared(call: str, slot: str, here: Binding) -> Problem:
-    said = f'the hook "{here.hook}" calls run.{call} at {here.point}, and does not say that it writes the slot "{slot}"'
-    return Problem(said, hint=f'declare it: writes = ["{slot}"] in [hooks.{here.hook}], or in its class')
+    said = f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it writes "{slot}"'
+    slots = ", ".join(f'"{one}"' for one in sorted({slot, *here.writes}))
+    return Problem(said, hint=f"declare it: writes = [{slots}] in [hooks.{here.hook}], or in its class")
