@@ -19,14 +19,34 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.launch import prepare
+from tests.processor import sitecustomize
 
 TESTS = Path(__file__).parent
 TOY = TESTS / "toy.toml"
+PROCESSOR = str(Path(sitecustomize.__file__).parent)
 
 NewRun = Callable[..., RunDir]
 
 settings.register_profile("hookflow", deadline=None)  # a busy machine is no mistake
 settings.load_profile("hookflow")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--bf16", choices=["on", "off"], help="whether the CPU computes in bf16, whatever it says")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let the processes that tests start ask the same processor as this one."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (PROCESSOR, os.environ.get("PYTHONPATH"))))
+    if has := config.getoption("--bf16"):
+        os.environ[sitecustomize.VARIABLE] = has
+
+
+@pytest.fixture(params=["on", "off"])
+def bf16(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Test on a CPU that computes in bf16, and on one that does not, whatever `--bf16` says."""
+    monkeypatch.setenv(sitecustomize.VARIABLE, request.param)
+    return bool(request.param == "on")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hookflow.events.rundir import RunDir
+from tests.processor.sitecustomize import VARIABLE
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
@@ -52,7 +53,8 @@ class Training:
         environment: Mapping[str, str] = MappingProxyType({}),
         **options: bool,
     ) -> None:
-        args = run_dir.path, output, options, dict(environment)
+        now = {VARIABLE: os.environ.get(VARIABLE, "")}  # the server has that of the test which started it
+        args = run_dir.path, output, options, {**now, **environment}
         self.process: ForkServerProcess = _context.Process(target=_train, args=args, daemon=True)
         self.process.start()
 

@@ -55,6 +55,14 @@ class ReplacesUndeclared(Replaces):
     writes = ()
 
 
+class StopsUndeclared:
+    """Asks for an end at each batch of a validation, and has not said that it may."""
+
+    def after_val_iter(self, run: Any) -> None:
+        if run.iter > 5:
+            run.stop("validated often enough")
+
+
 def _steers(point: str) -> Any:
     return lambda self, run: self.steer(point, run)
 

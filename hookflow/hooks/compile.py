@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,6 +13,7 @@ from hookflow.graph.node import Bound, Node, Wish
 from hookflow.graph.plan import PHASES, RANKS, EdgeKind, Plan, PlannedHook, Ranks, Trigger
 from hookflow.graph.points import Points
 from hookflow.hooks.arguments import wrong_arguments
+from hookflow.hooks.calls import undeclared_calls
 from hookflow.hooks.inspect import (
     Fault,
     Method,
@@ -41,12 +43,14 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
     """
     nodes: dict[str, Node] = {}
     points, problems = own_points(loaded)
+    warnings: list[Problem] = []
     declared = loaded.pipeline.hooks
     for name, declaration in declared.items():
         if declaration.enabled:
             hook = _Declared(name, declaration, loaded, base or loaded.source.parent, points)
             nodes[name] = hook.node()
             problems += hook.problems
+            warnings += undeclared_calls(hook.hook, nodes[name])
     disabled = [name for name, declaration in declared.items() if not declaration.enabled]
     try:
         plan = compile_plan(loaded.pipeline.run.name, nodes, disabled, points, shuffle)
@@ -54,7 +58,7 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
         problems += error.problems
     if problems:
         raise UserError(sorted(problems, key=by_place))
-    return plan
+    return replace(plan, warnings=(*plan.warnings, *warnings))
 
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:

@@ -94,8 +94,9 @@ class Run(Protocol):
         with the nearest name when there is no such point, or when it offers more or less.
         """
 
-    # What changes the course of the training: for hooks that say so. Elsewhere, and at points where it would mean
-    # nothing, each raises UserError. `docs/loops.md` says what becomes of the points that follow.
+    # Control flow, for hooks that declare it in `writes`. Each raises UserError at a point where it is not allowed, and
+    # in a hook that does not declare it; but an undeclared `stop` is obeyed with a warning. `docs/loops.md` says which
+    # points still fire.
 
     def replace_batch(self, batch: Any) -> None:
         """Let the task, and the hooks that fire after this one, have another batch; who calls it writes `batch`."""

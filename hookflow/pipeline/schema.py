@@ -66,7 +66,7 @@ class RunSection(Section):
     """Whether to run the test after training; it needs `[data.test]`."""
     device: Device = "auto"
     """Where to compute: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there."""
-    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "auto"
+    precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "fp32"
     """What to compute in; "auto" is bf16 where the hardware computes in it, else fp32. fp16 scales the loss."""
     compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = False
     """Whether `torch.compile` compiles the networks, or in which of its modes."""

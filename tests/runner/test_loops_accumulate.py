@@ -18,8 +18,9 @@ PLAIN = 'model={use="./own_tasks.py:Plain"}'  # batch norm and dropout see the s
 EACH = 'hooks.log.points=["after_train_iter"]'
 
 
-def one_of(run_dir: RunDir, name: str) -> list[float]:
-    return [value for key, value in curve(run_dir).items() if key[-1] == name]
+def one_of(run_dir: RunDir, name: str) -> dict[tuple[object, object, str], float]:
+    """Return one number by its place: the log may have a validation before the iterations that it follows."""
+    return {key: value for key, value in curve(run_dir).items() if key[-1] == name}
 
 
 @pytest.mark.parametrize(

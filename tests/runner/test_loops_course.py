@@ -95,13 +95,13 @@ def test_where_it_is_asked_for_matters_not(new_run: NewRun, train_here: Train, c
 @pytest.mark.parametrize(
     ("call", "point", "writes", "said"),
     [
-        ("stop", "after_backward", "[]", 'the slot "control"; declare it: writes = ["control"] in [hooks.steers], or'),
-        ("skip_step", "after_backward", '["grads"]', 'does not say that it writes the slot "control"'),
-        ("skip_step", "after_optimizer_step", '["control"]', "after_optimizer_step; it may be called at after_forward,"),
+        ("skip_step", "after_backward", '["grads"]', 'writes "control"; declare it: writes = ["control", "grads"] in'),
+        ("skip_step", "after_optimizer_step", '["control"]', "after_optimizer_step; it may be called at after_forward"),
         ("skip_batch", "after_forward", '["control"]', "after_forward; it may be called at before_train_iter,"),
         ("stop_epoch", "before_train_epoch", '["control"]', "run.stop_epoch means nothing at before_train_epoch"),
         ("stop_epoch", "after_val", '["control"]', "run.stop_epoch means nothing at after_val"),
         ("stop", "after_run", '["control"]', "run.stop means nothing at after_run"),
+        ("stop", "after_run", "[]", "run.stop means nothing at after_run"),
     ],
 )  # fmt: skip
 def test_who_may_not(new_run: NewRun, train_here: Train, call: str, point: str, writes: str, said: str) -> None:
@@ -116,7 +116,19 @@ def test_who_may_not(new_run: NewRun, train_here: Train, call: str, point: str, 
 def test_a_replacement_that_is_not_declared(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run(watcher("ReplacesUndeclared"))
     assert train_here(run_dir) == 2
-    assert 'does not say that it writes the slot "batch"' in reason(run_dir)
+    assert 'without declaring that it writes "batch"' in reason(run_dir)
+
+
+def test_a_stop_that_is_not_declared_is_obeyed_with_one_warning(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run('hooks.stops={use="./steerers.py:StopsUndeclared"}')
+    assert train_here(run_dir) == 0, reason(run_dir)
+    (end,) = records(run_dir, "end")
+    assert (end["status"], end["it"], end["reason"]) == ("finished", 10, "validated often enough")
+    (warning,) = (record["text"] for record in records(run_dir, "message") if record["level"] == "warn")
+    assert warning == (
+        'hook "stops" calls run.stop at after_val_iter without declaring that it writes "control"; '
+        'declare it: writes = ["control"] in [hooks.stops], or in its class'
+    )
 
 
 def test_a_run_in_which_every_batch_is_skipped_ends(new_run: NewRun, train_here: Train) -> None:

@@ -1,4 +1,4 @@
-"""What is computed in: fp16 with its scale, which a resume must know; tf32 where there is none."""
+"""What is computed in: fp16 with its scale, which a resume must know; tf32 where there is none; what "auto" takes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import RunDir, all_runs
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.build import build
 from hookflow.runner.numerics.device import choose_precision
-from tests.conftest import TESTS, TOY, NewRun, records
+from tests.conftest import TESTS, TOY, NewRun, hookflow, records
+from tests.processes import Training
 from tests.runner.same import assert_same_end, curve, final_state
 
 Train = Callable[..., int]
@@ -31,6 +32,10 @@ def reason(run_dir: RunDir) -> str:
     return str(records(run_dir, "end")[-1]["reason"])
 
 
+def precision_of(run_dir: RunDir) -> object:
+    return records(run_dir, "run")[-1]["precision"]
+
+
 def logged(run_dir: RunDir, name: str) -> list[float]:
     return [value for (_, _, of), value in curve(run_dir).items() if of == name]
 
@@ -38,7 +43,7 @@ def logged(run_dir: RunDir, name: str) -> list[float]:
 def test_fp16_computes_in_it_and_says_so(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run(FP16, "run.max_epochs=1", 'hooks.sees={use="./watchers.py:Sees"}')
     assert train_here(run_dir) == 0, reason(run_dir)
-    assert records(run_dir, "run")[0]["precision"] == "fp16"
+    assert precision_of(run_dir) == "fp16"
     assert "train: logits torch.float16, loss torch.float32" in messages(run_dir)
     assert "val: logits torch.float16, loss torch.float32" in messages(run_dir)
     assert final_state(run_dir)["model"]["head.weight"].dtype is torch.float32  # type: ignore[index]
@@ -99,8 +104,40 @@ def test_a_loss_that_is_not_finite_is_no_matter_of_the_scale(new_run: NewRun, tr
 def test_tf32_without_cuda_is_fp32_and_told(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run('run.precision="tf32"', "run.max_epochs=1")
     assert train_here(run_dir) == 0, reason(run_dir)
-    assert records(run_dir, "run")[0]["precision"] == "fp32"
+    assert precision_of(run_dir) == "fp32"
     assert 'run.precision = "tf32" is for CUDA: on cpu this run computes in fp32' in messages(run_dir)
+
+
+def test_a_file_that_names_none_computes_in_fp32_on_every_processor(
+    new_run: NewRun, train_here: Train, bf16: bool
+) -> None:
+    run_dir = new_run("run.max_epochs=1", 'hooks.sees={use="./watchers.py:Sees"}')
+    assert train_here(run_dir) == 0, reason(run_dir)
+    assert precision_of(run_dir) == "fp32"
+    assert "train: logits torch.float32, loss torch.float32" in messages(run_dir)
+
+
+class TestAuto:
+    AUTO = ("run.precision='auto'", "run.device='cpu'", "run.max_epochs=1")
+
+    def test_it_is_what_the_processor_computes_in(self, new_run: NewRun, train_here: Train, bf16: bool) -> None:
+        run_dir = new_run(*self.AUTO, 'hooks.sees={use="./watchers.py:Sees"}')
+        assert train_here(run_dir) == 0, reason(run_dir)
+        assert precision_of(run_dir) == ("bf16" if bf16 else "fp32")
+        seen = "bfloat16" if bf16 else "float32"
+        assert f"train: logits torch.{seen}, loss torch.float32" in messages(run_dir)
+
+    def test_it_is_so_in_every_process(self, new_run: NewRun, tmp_path: Path, bf16: bool) -> None:
+        forked = new_run(*self.AUTO)
+        assert Training(forked).wait() == 0, reason(forked)
+        (tmp_path / "by_command").mkdir()
+        done = hookflow("run", str(TOY), *(f"--set={one}" for one in self.AUTO), cwd=tmp_path / "by_command")
+        assert done.returncode == 0, done.stderr
+        (started,) = all_runs(tmp_path / "by_command" / "runs")
+        assert precision_of(forked) == precision_of(started) == ("bf16" if bf16 else "fp32")
+
+    def test_no_other_device_is_judged_by_the_processor(self, bf16: bool) -> None:
+        assert choose_precision("auto", torch.device("mps"), lambda *said: None) == "fp32"
 
 
 def test_tf32_is_tf32_on_cuda() -> None:

@@ -1,0 +1,265 @@
+"""Calls on the run that a hook makes and has not declared: told before anything runs, where the source is certain."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hookflow.cli.app import app
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.hooks.registry import BUILT_IN
+from hookflow.pipeline.load import parse
+from tests.hooks.test_inspect_troubles import HEAD
+from tests.hooks.test_troubles import plan
+
+POINT = 'points = ["after_val"]'
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def warnings(folder: Path, code: str, table: str = "") -> list[str]:
+    """Return what is warned of the hook `It` of a file of this code."""
+    file = f"h{len(list(folder.iterdir()))}.py"  # a file is imported once
+    (folder / file).write_text(code)
+    pipeline = parse(f'{HEAD}[hooks.it]\nuse = "./{file}:It"\n{table}\n', folder / "p.toml")
+    return [problem.message.replace(file, "FILE") for problem in compile_pipeline(pipeline).warnings]
+
+
+def of_method(folder: Path, *lines: str, table: str = "", head: str = "", takes: str = "self, run") -> list[str]:
+    """Return the lines of which is warned, of a class whose method at after_val begins in line 3."""
+    body = "".join(f"        {line}\n" for line in lines)
+    said = warnings(folder, f"{head}\nclass It:\n    def after_val({takes}):\n{body}", table)
+    return [line.partition("FILE:")[2].partition(")")[0] for line in said]
+
+
+STOP = 'run.stop("enough")'
+
+
+class TestWhatIsTold:
+    def test_with_its_place_and_what_to_declare(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.py").write_text(
+            "class It:\n    writes = ('metrics',)\n    def after_val(self, run):\n        if run.epoch > 3:\n"
+            '            run.stop("enough")\n'
+        )
+        text = f'{HEAD}[hooks.it]\nuse = "./mine.py:It"\n'
+        (problem,) = compile_pipeline(parse(text, tmp_path / "p.toml")).warnings
+        assert (
+            problem.message
+            == 'hook "it" calls run.stop at after_val (mine.py:5) without declaring that it writes "control"'
+        )
+        assert problem.hint == 'declare it: writes = ["control", "metrics"] in [hooks.it], or in its class'
+        assert problem.where is not None and problem.where.line == 7, "the hook's `use`"
+
+    @pytest.mark.parametrize(
+        ("call", "slot"),
+        [
+            ('stop_epoch("x")', "control"),
+            ("skip_step()", "control"),
+            ("skip_batch()", "control"),
+            ("replace_batch(1)", "batch"),
+        ],
+    )
+    def test_what_is_an_error_at_run_time_says_so(self, tmp_path: Path, call: str, slot: str) -> None:
+        (said,) = warnings(tmp_path, f"def It(run): run.{call}\n", POINT)
+        ending = f'without declaring that it writes "{slot}", which would end the run with an error'
+        assert said == f'hook "it" calls run.{call.partition("(")[0]} at after_val (FILE:1) {ending}'
+
+    def test_by_check_which_is_sound_all_the_same(self, tmp_path: Path) -> None:
+        """And which does not import torch for it."""
+        (tmp_path / "mine.py").write_text(f"def It(run):\n    {STOP}\n")
+        (tmp_path / "p.toml").write_text(f'{HEAD}[hooks.it]\nuse = "./mine.py:It"\n{POINT}\n')
+        done = CliRunner().invoke(app, ["check", "p.toml", "--format", "json"], catch_exceptions=False)
+        found = json.loads(done.stdout)
+        assert found["sound"] and len(found["warnings"]) >= 1
+        assert any("calls run.stop at after_val (mine.py:2)" in warning["message"] for warning in found["warnings"])
+        assert CliRunner().invoke(app, ["check", "p.toml", "--strict"]).exit_code == 1
+        code = (
+            "import sys; from hookflow.cli.app import main; sys.argv = ['hookflow', 'check', 'p.toml']\n"
+            "try: main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
+        )
+        assert "calls run.stop" in subprocess.run([sys.executable, "-c", code], stdout=-1, text=True, check=True).stdout
+
+    def test_each_call_once(self, tmp_path: Path) -> None:
+        code = f"class It:\n    def after_val(self, run):\n        {STOP}\n        {STOP}\n    after_run = after_val\n"
+        assert len(warnings(tmp_path, code)) == 2
+
+
+class TestWhatIsDeclared:
+    @pytest.mark.parametrize("table", ['writes = ["control"]', 'writes = ["control", "model"]'])
+    def test_in_the_file(self, tmp_path: Path, table: str) -> None:
+        assert not of_method(tmp_path, STOP, table=table)
+        assert of_method(tmp_path, STOP, table=table.replace("control", "batch")) == ["4"]
+
+    def test_in_the_class(self, tmp_path: Path) -> None:
+        code = f"class It:\n    writes = ('control',)\n    def after_val(self, run): {STOP}\n"
+        assert not warnings(tmp_path, code)
+        assert warnings(tmp_path, code, "writes = []"), "the file says otherwise"
+
+    def test_by_one_method_for_itself(self, tmp_path: Path) -> None:
+        code = (
+            f"class It:\n    writes = {{'after_val': ('control',)}}\n    def after_val(self, run): {STOP}\n"
+            f"    def after_run(self, run): {STOP}\n"
+        )
+        (said,) = warnings(tmp_path, code)
+        assert "at after_run (FILE:4)" in said
+
+
+class TestWhereItIsFound:
+    @pytest.mark.parametrize(
+        "code",
+        [
+            f"def It(run):\n    {STOP}\n",
+            f"It = lambda run: {STOP}\n",
+            f"from functools import partial\ndef f(much, run):\n    {STOP}\nIt = partial(f, 1)\n",
+            f"class It:\n    def __call__(self, run):\n        {STOP}\n",
+            f"class Made:\n    def __call__(self, run):\n        {STOP}\nIt = Made()\n",
+            f"class Made:\n    def do(self, run):\n        {STOP}\nIt = Made().do\n",
+            f"class Made:\n    @staticmethod\n    def do(run):\n        {STOP}\nIt = Made.do\n",
+            "from functools import wraps\ndef kept(f):\n    @wraps(f)\n    def w(*a, **k): return f(*a, **k)\n"
+            f"    return w\n@kept\ndef It(run):\n    {STOP}\n",
+        ],
+        ids=["function", "lambda", "partial", "class", "object", "method", "static", "decorated"],
+    )
+    def test_whatever_kind_of_hook(self, tmp_path: Path, code: str) -> None:
+        line = code[: code.index("run.stop")].count("\n") + 1
+        (said,) = warnings(tmp_path, code, POINT)
+        assert f"run.stop at after_val (FILE:{line})" in said
+
+    def test_an_inherited_method_in_the_file_of_its_own(self, tmp_path: Path) -> None:
+        code = "from hookflow.hooks.early_stop import EarlyStop\nclass It(EarlyStop):\n    writes = ('model',)\n"
+        (said,) = warnings(tmp_path, code, 'args = { monitor = "accuracy" }')
+        assert "early_stop.py:" in said
+
+    @pytest.mark.parametrize("line", [f"with run.x: {STOP}", f"[{STOP} for _ in ()]", f"a = 1 and {STOP}"])
+    def test_however_deep(self, tmp_path: Path, line: str) -> None:
+        assert of_method(tmp_path, line) == ["4"]
+
+    def test_in_an_around(self, tmp_path: Path) -> None:
+        (said,) = warnings(tmp_path, f"class It:\n    def around_val(self, run):\n        yield\n        {STOP}\n")
+        assert "FILE:4" in said
+
+
+class TestMethodsThatACallHandsTheRunTo:
+    HELPER = f"    def end(self, why, it, *, of=None):\n        {STOP.replace('run', 'it')}\n        of.skip_step()\n"
+    STATIC = f"    @staticmethod\n    def end(why, it, of=None):\n        {STOP.replace('run', 'it')}\n"
+
+    def said(self, folder: Path, call: str, helper: str = HELPER) -> list[str]:
+        """Return the calls that are found in `helper`."""
+        code = f"class It:\n    def after_val(self, run):\n        {call}\n{helper}"
+        return [line.split()[3] for line in warnings(folder, code)]
+
+    def test_by_place_and_by_name(self, tmp_path: Path) -> None:
+        assert self.said(tmp_path, "self.end(1, run)") == ["run.stop"]
+        assert self.said(tmp_path, "self.end(1, it=run)") == ["run.stop"]
+        assert self.said(tmp_path, "self.end(1, run, of=run)") == ["run.stop", "run.skip_step"]
+        assert self.said(tmp_path, "self.end(1, run)", self.STATIC) == ["run.stop"]
+        assert not self.said(tmp_path, "self.end(1, run.task)")
+        assert not self.said(tmp_path, "self.end(*run.x, run)")
+        assert not self.said(tmp_path, "self.other.end(1, run)")
+        assert not self.said(tmp_path, "self = run.task; self.end(1, run)")
+        assert not self.said(tmp_path, "self.end(1, run)", "    end = print\n")
+
+    def test_one_that_calls_itself(self, tmp_path: Path) -> None:
+        assert self.said(tmp_path, "self.end(run)", f"    def end(self, run): {STOP}; self.end(run)\n") == ["run.stop"]
+
+    def test_of_a_base_class(self, tmp_path: Path) -> None:
+        base = f"class Base:\n    def after_val(self, run):\n        {STOP}\n    def end(self, run):\n        {STOP}\n"
+        for call, line in (("super().after_val(run)", 3), ("self.end(run)", 5)):
+            (said,) = warnings(tmp_path, f"{base}class It(Base):\n    def after_val(self, run): {call}\n")
+            assert f"FILE:{line}" in said
+
+
+class TestWhereItIsNotCertain:
+    @pytest.mark.parametrize(
+        "lines",
+        [
+            ("run = run.task", STOP),
+            ("for run in run.tasks:", f"    {STOP}"),
+            ("with run.x as run:", f"    {STOP}"),
+            ("try: pass", "except E as run: pass", STOP),
+            ("import run", STOP),
+            ("from a import b as run", STOP),
+            ("def run(): pass", STOP),
+            ("match run.x:", f"    case run: {STOP}"),
+            ("if (run := 1): pass", STOP),
+            ("def inside():", "    nonlocal run", STOP),
+            (f"[{STOP} for run in ()]",),
+            ("del run", STOP),
+        ],
+        ids=lambda lines: lines[0],
+    )
+    def test_the_name_is_given_to_something_else(self, tmp_path: Path, lines: tuple[str, ...]) -> None:
+        assert not of_method(tmp_path, *lines)
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            f"def later(): {STOP}",
+            f"later = lambda: {STOP}",
+            f"class Later: x = {STOP}",
+            "self.run.stop()",
+            "run.task.stop()",
+            "stop = run.stop",
+            "getattr(run, 'stop')()",
+            "run.stopped()",
+            "stop()",
+        ],
+    )
+    def test_it_is_called_by_nobody_knows_whom(self, tmp_path: Path, line: str) -> None:
+        assert not of_method(tmp_path, line)
+
+    def test_what_has_the_name_run_is_not_the_points(self, tmp_path: Path) -> None:
+        code = f"from functools import partial\ndef f(run, metrics):\n    {STOP}\nIt = partial(f, print)\n"
+        assert not warnings(tmp_path, code, POINT)
+        assert not of_method(tmp_path, STOP, takes="self, metrics", head="run = print")
+
+    def test_at_a_point_where_it_is_not_bound(self, tmp_path: Path) -> None:
+        code = f"class It:\n    def after_val(self, run): {STOP}\n    def after_run(self): pass\n"
+        assert not warnings(tmp_path, code, 'points = ["after_run"]')
+
+
+class TestWhereTheSourceCannotBeRead:
+    @pytest.mark.parametrize(
+        "code",
+        [
+            f"exec('class It:\\n  def after_val(self, run): {STOP}\\n')",
+            f"exec(compile('class It:\\n  def after_val(self, run): {STOP}\\n', 'gone.py', 'exec'))",
+            f"exec(compile('class It:\\n  def after_val(self, run): {STOP}\\n', __file__, 'exec'))",
+            "class It: after_val = eval('lambda self, run: run.stop(1)')",
+            "class It: after_val, after_run = lambda self, run: run.stop(1), lambda self, run: 0",
+        ],
+        ids=["exec", "no such file", "other source", "eval", "two in a line"],
+    )
+    def test_nothing_is_said(self, tmp_path: Path, code: str) -> None:
+        assert warnings(tmp_path, code) == []
+
+    def test_nor_of_what_is_not_written_in_python(self, tmp_path: Path) -> None:
+        assert warnings(tmp_path, "It = print", POINT) == []
+        assert warnings(tmp_path, "from functools import partial\nIt = partial(partial, print)", POINT) == []
+
+    def test_nor_when_the_file_has_gone(self, tmp_path: Path) -> None:
+        code = f"from pathlib import Path\nPath(__file__).unlink()\nclass It:\n    def after_val(self, run): {STOP}\n"
+        assert warnings(tmp_path, code) == []
+
+
+def test_a_source_that_python_warns_of_is_read_in_silence(tmp_path: Path) -> None:
+    code = f'def It(run):\n    {STOP}\n    "\\d"\n'
+    with pytest.warns((SyntaxWarning, DeprecationWarning)) as raised:
+        assert len(warnings(tmp_path, code, POINT)) == 1
+    assert len(raised) == 1, "on importing it"
+
+
+def test_the_built_in_hooks_declare_what_they_call() -> None:
+    assert plan(*(use for use in BUILT_IN if use not in ("lr_schedule", "early_stop"))).warnings == ()
+    monitors = '[hooks.early_stop]\nuse = "early_stop"\nargs = { monitor = "accuracy" }\n'
+    assert plan(more=monitors).warnings == ()
+    (said,) = plan(more=f"{monitors}writes = []\n").warnings
+    assert "calls run.stop" in said.message
