@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Binding
-from hookflow.runner.contract import batch_size_of
 
 if TYPE_CHECKING:
     from hookflow.runner.runner import Runner
@@ -35,7 +34,8 @@ class Course:
     def replace_batch(self, batch: Any) -> None:
         self._may("replace_batch", "batch", WITH_A_BATCH)
         self.offered[1] = batch
-        self._run.batch_size = batch_size_of(batch)
+        run = self._run
+        run.batch_size = run.sizes[run.stage].replaced(batch, run.batch_size)
 
     def skip_batch(self) -> None:
         self._may("skip_batch", "control", WITH_A_BATCH)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,11 +13,11 @@ from hookflow.errors import Problem, UserError
 from hookflow.runner.checkpoint.state import capture
 from hookflow.runner.contract import (
     as_number,
-    batch_size_of,
     check_outputs,
     evaluation_of,
     single_numbers,
 )
+from hookflow.runner.means import Means
 from hookflow.runner.numerics.device import autocast
 
 if TYPE_CHECKING:
@@ -87,8 +86,8 @@ def _next(run: Runner, batches: Iterator[Any]) -> Any:
     """Return the next training batch. Raises UserError when there is none, though the data promised more."""
     for batch in batches:
         run.meter.book("data")
-        run.batch_size = batch_size_of(batch)
-        run.share.weigh()
+        run.batch_size = run.sizes["train"].local(run.batch_idx, batch) or 0
+        run.share.weigh(batch)
         return batch
     said = f"the training data said that it has {run.batches_per_epoch} batches, and gave {run.batch_idx}"
     raise UserError(Problem(said, hint="its __len__ must be the number of batches that it yields in an epoch"))
@@ -252,15 +251,15 @@ def _further(task: Any, means: Mapping[str, float]) -> Mapping[str, float]:
 def _means(run: Runner, split: Literal["val", "test"]) -> dict[str, float] | None:
     """Evaluate every batch; return the mean over the examples of each single number that the task gives, "loss" first.
 
-    Those are the examples of all ranks, of which each has its own: they learn the same means, to the bit. The sums stay
-    on the device until the end. Return None when a signal has come: the batch at hand was the last.
+    Those are the examples of all ranks, of which each has its own: they learn the same means, to the bit. Return None
+    when a signal has come: the batch at hand was the last.
     """
-    sums: dict[str, Any] = {}
-    seen: dict[str, int] = {}
+    sizes = run.sizes[split]
+    means = Means(sizes.exact)
     evaluate = evaluation_of(run.task)
     run.batches = len(run.data[split])
     for index, given in enumerate(run.data[split].epoch(0)):
-        run.batch_idx, run.batch_size = index, batch_size_of(given)
+        run.batch_idx, run.batch_size = index, sizes.local(index, given) or 0
         entered = run.dispatcher.entered
         batch = _offered(run, split, given, index)
         if run.course.taken(split):
@@ -269,19 +268,8 @@ def _means(run: Runner, split: Literal["val", "test"]) -> dict[str, float] | Non
         with torch.no_grad(), autocast(run.device, run.precision):
             outputs = evaluate(run, batch)
         check_outputs(outputs, "evaluate", run.steps_itself)
-        for name, value in single_numbers(outputs).items():
-            sums[name] = sums.get(name, 0.0) + value * run.batch_size
-            seen[name] = seen.get(name, 0) + run.batch_size
+        means.add(single_numbers(outputs), run.batch_size or None)
         run.reach(f"after_{split}_iter", batch, index, outputs)
         if run.boundary.cuts_short():
             return None
-    found = run.agreement.gather({name: (float(total), seen[name]) for name, total in sums.items()})
-    return {name: _mean([one[name] for one in found if name in one]) for name in dict.fromkeys(chain(*found))}
-
-
-def _mean(parts: Sequence[tuple[float, int]]) -> float:
-    """Return the mean over all examples, out of the sum over those of each rank and their number."""
-    (total, seen), *others = parts
-    for more, examples in others:
-        total, seen = total + more, seen + examples
-    return total / max(seen, 1)
+    return means.over_ranks(run.agreement.gather)

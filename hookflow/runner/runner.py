@@ -24,6 +24,7 @@ from hookflow.runner.checkpoint.store import NOTHING, CheckpointStore, read
 from hookflow.runner.contract import Named, scalar, steps_itself
 from hookflow.runner.control import Control, Stop
 from hookflow.runner.course import Course
+from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.dispatch import Dispatcher, Firing
 from hookflow.runner.distributed.agreement import ALONE, Agreement
 from hookflow.runner.distributed.share import Share
@@ -94,6 +95,18 @@ class Runner:
         self.triggers = make_triggers(plan, self, self.scalars.condition)
         self._own = {point.name: point.offers[1:] for point in plan.own}
         self._recorder = recorder
+        self.sizes = {
+            split: BatchSizes(
+                source,
+                parts.task,
+                split,
+                say=self.say,
+                world=self.world,
+                accumulate=self.accumulate if split == "train" else 1,
+                gather=agreement.gather,
+            )
+            for split, source in parts.data.items()
+        }
         self.boundary = Boundary(self, control, agreement)
         self._now = share(run_dir.now_of(self.rank))
         self.at_hand: Any = None

@@ -26,13 +26,12 @@ class Share:
         self._examples = 0
         self._on_zero = frozenset(hook.name for hook in run.plan.hooks if hook.ranks == "zero")
 
-    def weigh(self) -> None:
+    def weigh(self, batch: Any) -> None:
         """Learn how much the batch that has just come is of the whole."""
         if self._strategy.several:
             run = self._run
-            whole = getattr(run.data["train"], "global_batch_size", None)
-            self._examples = whole(run.batch_idx) if whole else run.batch_size * run.world
-            self.weight = run.batch_size * run.world / self._examples
+            self._examples = run.sizes["train"].total(run.batch_idx, batch) or 0
+            self.weight = run.batch_size * run.world / max(self._examples, 1)
 
     @property
     def examples(self) -> int:

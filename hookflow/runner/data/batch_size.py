@@ -1,0 +1,146 @@
+"""How many examples a batch has: as the task, the source, or the batch itself says, and never a guess.
+
+A batch of lists has no size that could be read off it: eight images of 3×H×W are not three examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sized
+from inspect import signature
+from operator import index as as_int
+from typing import Any
+
+from torch import Tensor
+
+from hookflow.errors import Problem, UserError
+
+HINT = (
+    "let the source have a method batch_size(index), or the task a method batch_size(batch), that returns it; "
+    "or give a dataset with a loader, which knows it"
+)
+
+Size = Callable[[int, Any], int | None]
+"""From a batch's index in the epoch, and the batch, to its number of examples; None where nobody knows."""
+
+
+class BatchSizes:
+    """The sizes of the batches of one split. What says them is chosen here, before the first iteration.
+
+    In this order: the task, by a method `batch_size(batch)`; the source, by the methods `batch_size(index)` for this
+    rank and `global_batch_size(index)` for all of them; the batch itself, as `size_of` reads it.
+
+    `local(index, batch)` returns how many examples this rank has in the batch that the source has given last, and
+    `total(index, batch)` how many all ranks have together. All ranks must call `total`: where the source does not say
+    it, they sum what each of them has. Where nobody knows, both return None, with one warning; where that would make
+    wrong gradients or means (over ranks, and in gradient accumulation), they raise UserError.
+
+    `exact` says that no size will be None.
+    """
+
+    def __init__(
+        self,
+        source: Any,
+        task: Any,
+        split: str,
+        *,
+        say: Callable[[str, str], None],
+        world: int = 1,
+        accumulate: int = 1,
+        gather: Callable[[int], list[int]] = lambda mine: [mine],
+    ) -> None:
+        """Raises UserError when a method is there that cannot be called as it will be."""
+        by_task = _method(task, "batch_size", "batch")
+        here, everywhere = (_method(source, name, "index") for name in ("batch_size", "global_batch_size"))
+        if world == 1:
+            here = here or everywhere
+        self.exact = bool(by_task or here or world > 1)
+        self._of_batch: Callable[[Any], int | None] = by_task or size_of
+        self.local: Size
+        if by_task:
+            self.local = lambda index, batch: by_task(batch)
+        elif here:
+            self.local = lambda index, batch: here(index)
+        elif world > 1 or accumulate > 1:
+            self.local = _required(split, "over several ranks" if world > 1 else "in gradient accumulation")
+        else:
+            self.local = _optional(split, say)
+        self.total = local = self.local
+        if world > 1 and everywhere and not by_task:  # what a task counts need not be what the source counts
+            self.total = lambda index, batch: everywhere(index)
+        elif world > 1:
+            self.total = lambda index, batch: sum(gather(local(index, batch) or 0))
+
+    def replaced(self, batch: Any, before: int) -> int:
+        """Return the size of a batch that a hook has put in the place of one of `before` examples."""
+        size = self._of_batch(batch)
+        return before if size is None else size
+
+
+def size_of(batch: Any) -> int | None:
+    """Return how many examples a batch has, where that cannot be mistaken; else None.
+
+    That is the first dimension of a tensor; or of all tensors in a dict or a tuple, if they agree in it. Dicts in
+    these are looked into; lists and tuples in them are not, and tensors of no dimensions do not count. In a list the
+    tensors must also be of unlike numbers of dimensions: `[images (N, C, H, W), classes (N,)]` is a batch of N, and
+    a list of images may be one of any size. Anything else with a length has so many examples.
+    """
+    if isinstance(batch, Tensor):
+        return len(batch) if batch.ndim else None
+    listed = isinstance(batch, list)
+    if not listed and not isinstance(batch, tuple | Mapping):
+        return len(batch) if isinstance(batch, Sized) else None
+    parts = list(batch.values() if isinstance(batch, Mapping) else batch)
+    sizes, dimensions = set(), set()
+    for part in parts:  # which grows meanwhile by what is in dicts
+        if isinstance(part, Tensor):
+            if part.ndim:
+                sizes.add(len(part))
+                dimensions.add(part.ndim)
+        elif not listed and isinstance(part, Mapping):
+            parts += part.values()
+    return sizes.pop() if len(sizes) == 1 and not (listed and len(dimensions) == 1) else None
+
+
+def _required(split: str, where: str) -> Size:
+    def size(index: int, batch: Any) -> int:
+        found = size_of(batch)
+        if found is None:
+            raise UserError(Problem(f"{_unknown(split)}; {where} it must be known", hint=HINT))
+        return found
+
+    return size
+
+
+def _optional(split: str, say: Callable[[str, str], None]) -> Size:
+    told = False
+
+    def size(index: int, batch: Any) -> int | None:
+        nonlocal told
+        found = size_of(batch)
+        if found is None and not told:
+            told = True
+            without = "there is no samples/s" if split == "train" else "each batch counts alike in the means"
+            say(f"{_unknown(split)}: {without}; {HINT}", "warn")
+        return found
+
+    return size
+
+
+def _unknown(split: str) -> str:
+    return f"nothing says how many examples a batch of the {split} data has"
+
+
+def _method(owner: Any, name: str, takes: str) -> Callable[[Any], int] | None:
+    """Return a method as one that returns an int, if there is such a method: a number of that name is none."""
+    method = getattr(owner, name, None)
+    if not callable(method):
+        return None
+    try:
+        signature(method).bind(None)
+    except TypeError:
+        said = f"{type(owner).__name__}.{name} must take the {takes}, and nothing else: {name}({takes})"
+        raise UserError(Problem(said)) from None
+    except ValueError:
+        pass  # written in C, without a signature to read
+
+    return lambda given: as_int(method(given))
