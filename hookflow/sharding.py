@@ -21,25 +21,25 @@ class BatchSharding:
         if batch_size < world:
             raise ValueError(f"batches of {batch_size} cannot be sharded across {world} ranks")
         self.examples = examples
-        self.drop_last = drop_last
         self.rank = rank
         self.world = world
+        full, rest = divmod(examples, batch_size)
+        self._batches = full + (rest >= world and not drop_last)
         self._full = batch_size
+        self._last = batch_size if drop_last else examples - (self._batches - 1) * batch_size
+        self._full_here, self._last_here = (len(range(rank, size, world)) for size in (self._full, self._last))
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch: the same on every rank."""
-        full, rest = divmod(self.examples, self._full)
-        return full + (rest >= self.world and not self.drop_last)
+        return self._batches
 
     def batch_size(self, index: int) -> int:
         """Return how many examples this rank has in the batch at `index`."""
-        return (self.global_batch_size(index) - self.rank + self.world - 1) // self.world
+        return self._full_here if index + 1 < self._batches else self._last_here
 
     def global_batch_size(self, index: int) -> int:
         """Return how many examples all ranks together have in the batch at `index`."""
-        if self.drop_last or index + 1 < len(self):
-            return self._full
-        return self.examples - index * self._full
+        return self._full if index + 1 < self._batches else self._last
 
     def shard(self, indices: Tensor, index: int) -> Tensor:
         """Return this rank's part of the batch at `index`: of the `indices` of the epoch, one for each example."""

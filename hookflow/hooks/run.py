@@ -28,7 +28,10 @@ class Run(Protocol):
     iters_per_epoch: int
     """Iterations in one pass over the training data: its batches, or groups of `accumulate` of them."""
     batch_size: int
-    """Examples in this rank's share of the batch at hand; from `before_optimizer_step` on, of the whole iteration."""
+    """Examples in this rank's share of the current batch; from `before_optimizer_step` on, of the whole iteration.
+
+    0 where nobody knows: neither the task nor the source says it, and the batch itself could be mistaken.
+    """
     device: torch.device
     model: nn.Module
     """The network; where the pipeline has several, all of them in an `nn.ModuleDict`."""

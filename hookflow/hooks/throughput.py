@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class Throughput(Hook):
     """Logs `samples_per_s`, of all ranks together, over the iterations since it last did.
 
-    Validation and checkpoints are left out.
+    Validation and checkpoints are left out. Where nobody knows the size of a batch, nothing is logged.
     """
 
     reads: ClassVar[Slots] = {"after_train_iter": ("batch",)}
@@ -28,11 +28,11 @@ class Throughput(Hook):
     ) -> None:
         self.window = window
         self.began = self.paused = 0.0
-        self.samples = 0
-        self.iterations = 0
+        self.samples = self.iterations = 0
+        self.known = True
 
     def before_train(self) -> None:
-        self.began, self.samples, self.iterations = time.perf_counter(), 0, 0
+        self.began, self.samples, self.iterations, self.known = time.perf_counter(), 0, 0, True
 
     before_train_epoch = before_train
 
@@ -49,8 +49,11 @@ class Throughput(Hook):
 
     def after_train_iter(self, run: Run) -> None:
         self.samples += run.batch_size
+        self.known = self.known and run.batch_size > 0
         self.iterations += 1
         if self.iterations == self.window:
             now = time.perf_counter()
-            run.log("samples_per_s", run.sum(self.samples / (now - self.began)))
-            self.began, self.samples, self.iterations = now, 0, 0
+            total = run.sum(self.samples / (now - self.began))  # all ranks must call it, whatever each of them knows
+            if self.known:
+                run.log("samples_per_s", total)
+            self.began, self.samples, self.iterations, self.known = now, 0, 0, True

@@ -145,7 +145,7 @@ class _Printer:
         if pace.iters_per_s:  # else no iteration has been timed yet: a run may be over in no time
             facts |= {
                 "it/s": f"{pace.iters_per_s:.1f}",
-                "samples/s": f"{pace.samples_per_s:.0f}",
+                **({"samples/s": f"{pace.samples_per_s:.0f}"} if pace.samples_per_s else {}),  # else nobody knows it
                 "eta": span(pace.eta) if pace.eta is not None else "unknown",
                 **{phase: f"{percent(pace.phases[phase])}%" for phase in PHASES},
             }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Callable, Mapping
 from inspect import signature
 from typing import Any, Protocol, TypeVar
 
@@ -140,33 +140,6 @@ def single_numbers(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 def _wide(tensor: Tensor) -> Tensor:
     return tensor.float() if not tensor.ndim and tensor.dtype in (torch.float16, torch.bfloat16) else tensor
-
-
-def batch_size_of(batch: Any) -> int:
-    """Return the examples of a batch: the length of its first tensor, or its own where it holds none.
-
-    Raises UserError when it has neither.
-    """
-    tensor = _first_tensor(batch)
-    if tensor is not None:
-        return len(tensor)
-    if isinstance(batch, Sized):
-        return len(batch)
-    said = f"a batch is a {type(batch).__name__}, which holds no tensor and has no length"
-    raise UserError(Problem(said, hint="its __len__ should say how many examples it holds"))
-
-
-def _first_tensor(batch: Any) -> Tensor | None:
-    """Return the first tensor in a batch that has a length."""
-    if isinstance(batch, Tensor):
-        return batch if batch.ndim else None
-    if not isinstance(batch, tuple | list | Mapping):
-        return None
-    for part in batch.values() if isinstance(batch, Mapping) else batch:
-        found = _first_tensor(part)
-        if found is not None:
-            return found
-    return None
 
 
 def as_number(value: Any, called: str) -> float:

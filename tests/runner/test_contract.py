@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
 
@@ -10,41 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from hookflow.errors import UserError
-from hookflow.runner.contract import as_number, batch_size_of, single_numbers
+from hookflow.runner.contract import as_number, single_numbers
 from tests.conftest import NewRun, records
 
 Train = Callable[..., int]
-Pair = namedtuple("Pair", "inputs target")
-FIVE = torch.zeros(5, 2)
-
-
-class Own(list[Any]):
-    """A batch of a kind that nobody has thought of."""
-
-
-@pytest.mark.parametrize(
-    "batch",
-    [
-        FIVE,
-        (FIVE, FIVE[:1]),
-        [FIVE],
-        Pair(FIVE, FIVE),
-        {"a": FIVE},
-        {"names": ["x"] * 3, "inner": ({"a": FIVE},)},
-        (torch.tensor(1.0), FIVE),
-        "abcde",
-        Own(range(5)),
-    ],
-    ids=lambda batch: type(batch).__name__,
-)
-def test_the_examples_of_a_batch(batch: Any) -> None:
-    assert batch_size_of(batch) == 5
-
-
-def test_a_batch_that_cannot_be_counted() -> None:
-    with pytest.raises(UserError, match="a batch is a object, which holds no tensor and has no length"):
-        batch_size_of(object())
 
 
 @pytest.mark.parametrize("value", [1, 1.0, True, np.float32(1), np.ones(1), torch.ones(()), torch.ones(1, 1)], ids=repr)

@@ -47,12 +47,12 @@ class CustomBatchSampler(BatchSampler):
     something else than indices of examples, or more or fewer in later epochs.
     """
 
-    def __init__(self, sampler: Iterable[Any], data: int, where: Where, **options: Any) -> None:
+    def __init__(self, sampler: Iterable[Any], data: int, where: Where, *, seed: int, **options: Any) -> None:
         self._sampler = sampler
         self._data = data
         self._where = where
-        super().__init__(examples=0, shuffle=False, **options)
-        self.examples = len(self._sampled(0))
+        self.seed = seed
+        super().__init__(len(self._sampled(0)), shuffle=False, seed=seed, **options)
 
     def indices(self, epoch: int) -> Tensor:
         """Return the indices that the sampler gives in the epoch."""

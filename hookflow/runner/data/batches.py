@@ -7,10 +7,17 @@ from itertools import islice
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from hookflow.events.records import DataInfo
 from hookflow.runner.data.to_device import to_device
 from hookflow.runner.numerics.random_state import random_state, set_random_state
+
+SizeAt = Callable[[int], int]
+"""From a batch's index in the epoch to its number of examples."""
+
+Sizes = tuple[SizeAt | None, SizeAt | None]
+"""Those of this rank, and of all ranks together; None where nobody knows."""
 
 
 class Batches:
@@ -23,8 +30,14 @@ class Batches:
     """
 
     def __init__(
-        self, batches: Any, device: torch.device, channels_last: bool, say: Callable[[str, str], None]
+        self,
+        batches: Any,
+        device: torch.device,
+        channels_last: bool,
+        say: Callable[[str, str], None],
+        world: int = 1,
     ) -> None:
+        self.batch_size, self.global_batch_size = _sizes_of(batches, world)
         self._batches: Iterable[Any] = batches
         self._device = device
         self._channels_last = channels_last
@@ -88,3 +101,25 @@ class Batches:
         self._began = state["began"]
         if self._generator is not None and state["own"] is not None:
             self._generator.set_state(state["own"])
+
+
+def _sizes_of(loader: Any, world: int) -> Sizes:
+    """Return the sizes of what a map-style DataLoader gives, if it makes its batches itself: of so many examples each.
+
+    A DistributedSampler gives every rank as many.
+    """
+    if not isinstance(loader, DataLoader) or loader.batch_size is None or isinstance(loader.dataset, IterableDataset):
+        return None, None
+    sampler: Any = loader.sampler
+    try:
+        examples = len(sampler)
+    except TypeError:  # nor is there a number of batches, as will be told
+        return None, None
+    size, drop_last = loader.batch_size, loader.drop_last
+    full, rest = divmod(examples, size)
+
+    def here(index: int) -> int:
+        return size if drop_last or index < full else rest
+
+    even = world == 1 or (type(sampler) is DistributedSampler and sampler.num_replicas == world)
+    return here, (lambda index: here(index) * world) if even else None

@@ -14,7 +14,8 @@ from hookflow.runner.data.batches import Batches
 from hookflow.runner.data.loader import Loader
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.on_device import OnDevice
-from hookflow.runner.data.stateful import Stateful, stream_source
+from hookflow.runner.data.stateful import Stateful
+from hookflow.runner.data.stream import stream_source
 
 EXPECTED = (
     "a dataset, with a loader beside use; a torch.utils.data.DataLoader, or another iterable of batches that has a "
@@ -37,10 +38,15 @@ class Source(Protocol):
         They should be a pure function of the run's seed, the epoch and the index: then a run that is resumed in the
         middle of an epoch goes on with the very batches that it would have had, and loads no others to find them.
 
-        Where several processes train together, these are the shares of this one, and each has as many batches. If
-        shares of a batch are not all of one size, the source has a method `whole(index)` that returns how many
-        examples all of them together have in it: then each weighs as it should.
+        Over several ranks these are the shards of this one, and each rank has as many batches.
         """
+
+    # A source may have two more methods, which are asked about the batch that it has given last, by its index in the
+    # epoch. Without them the size of a batch is what its tensors say, where they cannot be mistaken (`size_of`).
+    #
+    #   batch_size(index: int) -> int         how many examples this rank has in it
+    #   global_batch_size(index: int) -> int  how many all ranks have together; else they sum what each of them has,
+    #                                         at every training batch
 
 
 def as_source(
@@ -83,7 +89,7 @@ def as_source(
         said = f"this makes a {type(made).__name__}, which is not sharded across {world} ranks"
         hint = "let it take rank and world and give its rank's share, or give a dataset with a loader beside use"
         raise UserError(Problem(said, where, hint))
-    return made if hasattr(made, "epoch") else _from_batches(made, device, channels_last, say)
+    return made if hasattr(made, "epoch") else _from_batches(made, device, channels_last, say, world)
 
 
 def close(source: Source) -> None:
@@ -120,10 +126,13 @@ def _from_dataset(made: Any, where: Where, loader: LoaderParts, shards_itself: b
     return source
 
 
-def _from_batches(made: Any, device: torch.device, channels_last: bool, say: Callable[[str, str], None]) -> Source:
-    source = Batches(made, device, channels_last, say)
+def _from_batches(
+    made: Any, device: torch.device, channels_last: bool, say: Callable[[str, str], None], world: int
+) -> Source:
+    source = Batches(made, device, channels_last, say, world)
     if hasattr(made, "state_dict") and hasattr(made, "load_state_dict") and hasattr(made, "dataset"):
-        return Stateful(made, source.info, device, channels_last, say)
+        sizes = source.batch_size, source.global_batch_size
+        return Stateful(made, source.info, device, channels_last, say, sizes=sizes)
     return source
 
 

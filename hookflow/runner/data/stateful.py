@@ -1,4 +1,4 @@
-"""A source out of a stream: an iterable dataset, whose loader keeps its place in a state of its own."""
+"""A source out of a loader that keeps its place in a state of its own."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
 from hookflow.runner.data.augment import Augment
-from hookflow.runner.data.loader import ignore_signals, no_loader_warnings, warn_if_oversubscribed
-from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.seeded_iterable import SeededIterable, examples_to_reload
+from hookflow.runner.data.batches import Sizes
+from hookflow.runner.data.loader import no_loader_warnings
+from hookflow.runner.data.seeded_iterable import examples_to_reload
 from hookflow.runner.data.to_device import to_device
 from hookflow.runner.numerics.random_state import random_state, set_random_state
 
@@ -34,8 +34,10 @@ class Stateful:
         channels_last: bool,
         say: Callable[..., None],
         augment: Augment | None = None,
+        sizes: Sizes = (None, None),
     ) -> None:
         self.info = info
+        self.batch_size, self.global_batch_size = sizes
         self._loader = loader
         self._say = say
         self._augment = augment
@@ -125,67 +127,3 @@ class Stateful:
         shutdown = getattr(self._stream, "_shutdown_workers", None)
         if shutdown is not None:
             shutdown()
-
-
-def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stateful:
-    """Return an iterable dataset as a source, by torchdata's loader.
-
-    Of several ranks each takes its share of the stream, unless the dataset, which was given `rank` and `world`,
-    `shards_itself`. Raises UserError when torchdata is not there, when the section says what
-    does not hold for a stream, or when it is not known how long an epoch is.
-    """
-    section = parts.section
-    problems = [
-        Problem(f"{key} needs a dataset with __getitem__ and __len__; this one is iterable", parts.place(key))
-        for key in ("shuffle", "sampler", "on_device")
-        if getattr(section, key)
-    ]
-    if section.batches is None and not hasattr(data, "__len__"):
-        said = f"{type(data).__name__} has no length, so it is not known how many batches make an epoch"
-        problems.append(Problem(said, parts.place("batch_size"), "say it: loader = { …, batches = 1000 }"))
-    if section.batch_size % parts.world:
-        said = f"batches of {section.batch_size} cannot be sharded evenly across {parts.world} ranks"
-        near = section.batch_size // parts.world * parts.world or parts.world
-        problems.append(Problem(said, parts.place("batch_size"), f"take a multiple of {parts.world}, e.g. {near}"))
-    if problems:
-        raise UserError(problems)
-    shards = 1 if shards_itself else parts.world
-    length = section.batches or _batches(len(data) // shards, section.batch_size // parts.world, section.drop_last)
-    info = DataInfo(
-        name=type(data).__name__,
-        examples=len(data) if hasattr(data, "__len__") else 0,
-        batches=length,
-        batch_size=section.batch_size,
-        synthetic=False,
-        note=f"fetched by {section.workers} worker{'s' * (section.workers > 1)}" if section.workers else "",
-    )
-    seeded = SeededIterable(data, parts.seed, rank=parts.rank, world=parts.world, shards_itself=shards_itself)
-    return Stateful(_loader(seeded, parts), info, parts.device, parts.channels_last, parts.say, Augment(parts))
-
-
-def _batches(examples: int, batch_size: int, drop_last: bool) -> int:
-    full, rest = divmod(examples, batch_size)
-    return full + bool(rest and not drop_last)
-
-
-def _loader(data: SeededIterable, parts: LoaderParts) -> Any:
-    try:
-        from torchdata.stateful_dataloader import StatefulDataLoader
-    except ImportError:
-        hint = "pip install 'hookflow[data]'"
-        said = "an iterable dataset is loaded by torchdata, which is not installed"
-        raise UserError(Problem(said, parts.place("batch_size"), hint)) from None
-    section = parts.section
-    warn_if_oversubscribed(section.workers, parts.say)
-    with no_loader_warnings():
-        return StatefulDataLoader(
-            data,
-            batch_size=section.batch_size // parts.world,
-            drop_last=section.drop_last,
-            collate_fn=parts.collate,
-            num_workers=section.workers,
-            pin_memory=parts.device.type == "cuda",
-            worker_init_fn=ignore_signals,
-            multiprocessing_context="fork" if section.workers else None,
-            generator=torch.Generator(),
-        )

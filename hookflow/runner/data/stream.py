@@ -1,0 +1,114 @@
+"""A source out of a stream: an iterable dataset, loaded by torchdata's loader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from hookflow.errors import Problem, UserError
+from hookflow.events.records import DataInfo
+from hookflow.runner.data.augment import Augment
+from hookflow.runner.data.loader import ignore_signals, no_loader_warnings, warn_if_oversubscribed
+from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.data.seeded_iterable import SeededIterable
+from hookflow.runner.data.stateful import Stateful
+
+
+class Stream(Stateful):
+    """A stateful loader whose collate counts the examples: nothing else knows how many are in a batch of a stream."""
+
+    def __init__(self, data: SeededIterable, info: DataInfo, parts: LoaderParts) -> None:
+        super().__init__(_loader(data, parts), info, parts.device, parts.channels_last, parts.say, Augment(parts))
+        self._size = 0
+        self._world = data.world
+        self.batch_size = self._last_size
+        if data.world == parts.world:  # else each rank takes a share of its own, of whatever size
+            self.global_batch_size = self._last_global_size
+
+    def _next_batch(self) -> Any:
+        self._size, batch = super()._next_batch()
+        return batch
+
+    def _last_size(self, index: int) -> int:
+        """Return how many examples this rank has in the batch that was given last, which is the one at `index`."""
+        return self._size
+
+    def _last_global_size(self, index: int) -> int:
+        """Return how many all ranks have together: each as many."""
+        return self._size * self._world
+
+
+class _Counted:
+    """Makes a batch of examples, and says how many they are."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
+        self._collate = collate
+
+    def __call__(self, examples: list[Any]) -> tuple[int, Any]:
+        return len(examples), self._collate(examples)
+
+
+def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stream:
+    """Return an iterable dataset as a source, by torchdata's loader.
+
+    Of several ranks each takes its share of the stream, unless the dataset, which was given `rank` and `world`,
+    `shards_itself`. Raises UserError when torchdata is not there, when the section says what
+    does not hold for a stream, or when it is not known how long an epoch is.
+    """
+    section = parts.section
+    problems = [
+        Problem(f"{key} needs a dataset with __getitem__ and __len__; this one is iterable", parts.place(key))
+        for key in ("shuffle", "sampler", "on_device")
+        if getattr(section, key)
+    ]
+    if section.batches is None and not hasattr(data, "__len__"):
+        said = f"{type(data).__name__} has no length, so it is not known how many batches make an epoch"
+        problems.append(Problem(said, parts.place("batch_size"), "say it: loader = { …, batches = 1000 }"))
+    if section.batch_size % parts.world:
+        said = f"batches of {section.batch_size} cannot be sharded evenly across {parts.world} ranks"
+        near = section.batch_size // parts.world * parts.world or parts.world
+        problems.append(Problem(said, parts.place("batch_size"), f"take a multiple of {parts.world}, e.g. {near}"))
+    if problems:
+        raise UserError(problems)
+    shards = 1 if shards_itself else parts.world
+    length = section.batches or _batches(len(data) // shards, section.batch_size // parts.world, section.drop_last)
+    info = DataInfo(
+        name=type(data).__name__,
+        examples=len(data) if hasattr(data, "__len__") else 0,
+        batches=length,
+        batch_size=section.batch_size,
+        synthetic=False,
+        note=f"fetched by {section.workers} worker{'s' * (section.workers > 1)}" if section.workers else "",
+    )
+    seeded = SeededIterable(data, parts.seed, rank=parts.rank, world=parts.world, shards_itself=shards_itself)
+    return Stream(seeded, info, parts)
+
+
+def _batches(examples: int, batch_size: int, drop_last: bool) -> int:
+    full, rest = divmod(examples, batch_size)
+    return full + bool(rest and not drop_last)
+
+
+def _loader(data: SeededIterable, parts: LoaderParts) -> Any:
+    try:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+    except ImportError:
+        hint = "pip install 'hookflow[data]'"
+        said = "an iterable dataset is loaded by torchdata, which is not installed"
+        raise UserError(Problem(said, parts.place("batch_size"), hint)) from None
+    section = parts.section
+    warn_if_oversubscribed(section.workers, parts.say)
+    with no_loader_warnings():
+        return StatefulDataLoader(
+            data,
+            batch_size=section.batch_size // parts.world,
+            drop_last=section.drop_last,
+            collate_fn=_Counted(parts.collate),
+            num_workers=section.workers,
+            pin_memory=parts.device.type == "cuda",
+            worker_init_fn=ignore_signals,
+            multiprocessing_context="fork" if section.workers else None,
+            generator=torch.Generator(),
+        )

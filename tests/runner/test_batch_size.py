@@ -1,0 +1,235 @@
+"""How many examples a batch has: what says it counts, and where nothing does, nobody guesses."""
+
+from __future__ import annotations
+
+from collections import UserDict, namedtuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import load
+from hookflow.runner.data.batch_size import BatchSizes, size_of
+from hookflow.runner.launch import prepare
+from tests.conftest import TESTS, records
+from tests.runner.same import curve
+from tests.runner.test_resume import messages
+
+Train = Callable[..., int]
+NewDetection = Callable[..., RunDir]
+Pair = namedtuple("Pair", "inputs target")
+FIVE, ONE = torch.zeros(5, 2), torch.zeros(1, 2)
+IMAGES = [torch.zeros(3, 4, 4)] * 8
+BY_HAND = 'data.%s={use="./detection.py:%s"}'
+
+
+@pytest.fixture
+def new_detection(tmp_path: Path) -> NewDetection:
+    """Make the directory of a new run of detection.toml, with overrides."""
+
+    def make(*overrides: str) -> RunDir:
+        loaded = load(TESTS / "detection.toml", overrides)
+        run_dir = RunDir.create(tmp_path / "runs", loaded.pipeline.run.name)
+        prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
+        return run_dir
+
+    return make
+
+
+def sizes_told(run_dir: RunDir) -> list[int]:
+    return [int(text.removeprefix("size ")) for text in messages(run_dir) if text.startswith("size ")]
+
+
+def reason(run_dir: RunDir) -> str:
+    return str(records(run_dir, "end")[-1]["reason"])
+
+
+def alike(one: RunDir, other: RunDir, *names: str) -> None:
+    """Compare what two runs have logged and measured under these names, in order."""
+    first, second = ([value for key, value in curve(run).items() if key[-1] in names] for run in (one, other))
+    assert first
+    assert second == pytest.approx(first, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("batch", "size"),
+    [
+        (FIVE, 5),
+        ((FIVE, FIVE), 5),
+        ((FIVE, ["a"] * 7), 5),
+        ([FIVE, torch.zeros(5)], 5),
+        (Pair(FIVE, FIVE), 5),
+        ({"a": FIVE}, 5),
+        (UserDict(a=FIVE, b=3), 5),
+        ({"names": ["x"] * 3, "inner": {"a": FIVE}}, 5),
+        ((torch.tensor(1.0), {"a": FIVE}), 5),
+        ("abcde", 5),
+        (range(5), 5),
+        (IMAGES, None),
+        ([FIVE], None),
+        ((FIVE, ONE), None),
+        ([FIVE, torch.zeros(4)], None),
+        ((IMAGES, [FIVE] * 8), None),
+        (((FIVE,), (FIVE,)), None),
+        ({"images": IMAGES, "inner": ({"a": FIVE},)}, None),
+        ({"a": FIVE, "inner": {"b": ONE}}, None),
+        (torch.tensor(1.0), None),
+        ([1, 2, 3], None),
+        ({}, None),
+        (object(), None),
+        (None, None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_the_tensors_say(batch: Any, size: int | None) -> None:
+    assert size_of(batch) == size
+
+
+class Says:
+    """A source, or a task, that says what it is told to."""
+
+    def __init__(self, **says: Any) -> None:
+        for name, size in says.items():
+            setattr(self, name, lambda at, size=size: size)
+
+
+def sizes(source: Any = None, task: Any = None, **options: Any) -> BatchSizes:
+    return BatchSizes(source, task, "train", say=lambda text, level: None, **options)
+
+
+def gathering(*others: int) -> Callable[[int], list[int]]:
+    return lambda mine: [mine, *others]
+
+
+def test_the_task_says_it_before_the_source_and_that_before_the_tensors() -> None:
+    task, source = Says(batch_size=2), Says(batch_size=3, global_batch_size=7)
+    assert sizes(source, task).local(0, FIVE) == 2
+    assert sizes(source).local(0, FIVE) == 3
+    assert sizes(Says(global_batch_size=7)).local(0, IMAGES) == 7
+    assert sizes(Says()).local(0, FIVE) == 5
+    assert sizes(object(), object()).local(0, IMAGES) is None
+
+
+def test_what_is_a_number_and_no_method_says_nothing() -> None:
+    source = Says()
+    source.batch_size = 64  # type: ignore[attr-defined]
+    assert sizes(source).local(0, FIVE) == 5
+
+
+def test_the_examples_of_all_ranks_are_those_that_the_source_says_or_are_added_up() -> None:
+    both = Says(batch_size=3, global_batch_size=7)
+    two = {"world": 2, "gather": gathering(4)}
+    assert sizes(both).total(0, FIVE) == 3
+    assert sizes(both, **two).total(0, FIVE) == 7
+    assert sizes(Says(batch_size=3), **two).total(0, FIVE) == 7
+    assert sizes(Says(), **two).total(0, FIVE) == 9
+    assert sizes(both, Says(batch_size=2), **two).total(0, FIVE) == 6, "a task may count something else"
+
+
+def test_of_a_batch_in_the_place_of_another_the_task_or_the_tensors_say_it() -> None:
+    source = Says(batch_size=3)
+    assert sizes(source, Says(batch_size=2)).replaced(FIVE, 3) == 2
+    assert sizes(source).replaced(FIVE, 3) == 5
+    assert sizes(source).replaced(IMAGES, 3) == 3
+
+
+@pytest.mark.parametrize("options", [{"world": 2, "gather": gathering(4)}, {"accumulate": 2}], ids=["ranks", "groups"])
+def test_where_it_must_be_known_and_nobody_does_that_is_an_error(options: dict[str, Any]) -> None:
+    for ask in (sizes(**options).local, sizes(**options).total):
+        with pytest.raises(UserError, match="nothing says how many examples a batch of the train data has") as raised:
+            ask(0, IMAGES)
+        assert "batch_size(batch)" in raised.value.problems[0].hint
+        assert "batch_size(index)" in raised.value.problems[0].hint
+        assert "loader" in raised.value.problems[0].hint
+    assert sizes(**options).local(0, FIVE) == 5
+
+
+def test_where_it_need_not_be_known_that_is_told_once() -> None:
+    told: list[str] = []
+    found = BatchSizes(None, None, "val", say=lambda text, level: told.append(f"{level}: {text}"))
+    assert [found.local(k, IMAGES) for k in range(3)] == [None] * 3
+    (line,) = told
+    assert line.startswith("warn: ")
+
+
+KNOWN = {
+    "a loader": "",
+    "a loader of its own": BY_HAND % ("train", "own_loader"),
+    "a source that says its own": BY_HAND % ("train", "SaysItsOwn"),
+    "a source that says both": BY_HAND % ("train", "SaysBoth"),
+    "a task": BY_HAND % ("train", "Silent"),
+}
+
+
+@pytest.mark.parametrize("kind", KNOWN)
+def test_lists_are_counted_by_who_knows(new_detection: NewDetection, train_here: Train, kind: str) -> None:
+    task = ['task.use="./detection.py:Counts"'] if kind == "a task" else []
+    data = [KNOWN[kind]] if KNOWN[kind] else []
+    run_dir = new_detection(*data, *task)
+    assert train_here(run_dir) == 0
+    assert sizes_told(run_dir) == [10, 10, 10, 10, 3] * 2
+    assert not [text for text in messages(run_dir) if "how many examples" in text]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_of_lists_is_counted(new_detection: NewDetection, train_here: Train, workers: int) -> None:
+    loader = f'{{batch_size=9, collate="./detection.py:collate", workers={workers}, batches=5}}'
+    stream = f'data.train={{use="./detection.py:ImageStream", loader={loader}}}'
+    run_dir = new_detection(stream, "run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    found = sizes_told(run_dir)
+    assert found == [9, 9, 9, 9, 4] if not workers else found == [9] * 5
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KNOWN if kind != "a source that says its own"])
+def test_accumulated_lists_are_one_big_batch(new_detection: NewDetection, train_here: Train, kind: str) -> None:
+    """Of the smaller last batch, too."""
+    data = [KNOWN[kind]] if KNOWN[kind] else []
+    task = ['task.use="./detection.py:Counts"'] if kind == "a task" else []
+    accumulated = new_detection(*data, *task, "run.accumulate=3")
+    big = new_detection("data.train.loader.batch_size=30")
+    assert train_here(accumulated) == train_here(big) == 0
+    assert sizes_told(accumulated) == [30, 13] * 2
+    alike(big, accumulated, "loss", "grad_norm")
+
+
+def test_accumulation_needs_to_know(new_detection: NewDetection, train_here: Train) -> None:
+    run_dir = new_detection(BY_HAND % ("train", "Silent"), "run.accumulate=2")
+    assert train_here(run_dir) == 2
+    assert "nothing says how many examples a batch of the train data has" in reason(run_dir)
+    assert records(run_dir, "end")[0]["it"] == 0
+
+
+def test_a_mean_over_lists_is_one_over_examples(new_detection: NewDetection, train_here: Train) -> None:
+    small, one = new_detection(), new_detection("data.val.loader.batch_size=23")
+    assert train_here(small) == train_here(one) == 0
+    alike(one, small, "loss")
+
+
+def test_where_nobody_knows_batches_count_alike_and_nothing_is_made_up(
+    new_detection: NewDetection, train_here: Train
+) -> None:
+    unknown = new_detection(*(BY_HAND % (split, "Silent") for split in ("train", "val")))
+    assert train_here(unknown) == 0
+    assert sizes_told(unknown) == [0] * 10
+    told = [text for text in messages(unknown) if "how many examples" in text]
+    assert len(told) == 2
+    assert "train" in told[0]
+    assert "val" in told[1]
+    assert not [name for record in records(unknown, "scalars") for name in record["v"] if name == "samples_per_s"]  # type: ignore[attr-defined]
+    known = new_detection()
+    assert train_here(known) == 0
+    assert [name for record in records(known, "scalars") for name in record["v"] if name == "samples_per_s"]  # type: ignore[attr-defined]
+
+
+def test_a_batch_in_the_place_of_another(new_detection: NewDetection, train_here: Train) -> None:
+    trims = 'hooks.trims={use="./detection.py:Trims", before=["tells?"]}'
+    unsaid, said = new_detection(trims), new_detection(trims, 'task.use="./detection.py:Counts"')
+    assert train_here(unsaid) == train_here(said) == 0
+    assert sizes_told(unsaid) == [10, 10, 10, 10, 3] * 2, "nothing says otherwise"
+    assert sizes_told(said) == [9, 9, 9, 9, 2] * 2
