@@ -17,21 +17,6 @@ if TYPE_CHECKING:
 class Run(Protocol):
     """The run that every point offers."""
 
-    iter: int
-    """Training iterations that are done."""
-    epoch: int
-    """Epochs of training that are done."""
-    max_iters: int
-    """Training iterations of the whole run."""
-    max_epochs: int | None
-    """Epochs of the whole run; None in the iteration-based loop."""
-    iters_per_epoch: int
-    """Iterations in one pass over the training data: its batches, or groups of `accumulate` of them."""
-    batch_size: int
-    """Examples in this rank's share of the current batch; from `before_optimizer_step` on, of the whole iteration.
-
-    0 where nobody knows: neither the task nor the source says it, and the batch itself could be mistaken.
-    """
     device: torch.device
     model: nn.Module
     """The network; where the pipeline has several, all of them in an `nn.ModuleDict`."""
@@ -45,8 +30,6 @@ class Run(Protocol):
 
     `hookflow.runner.data.source.Source` says what each can do.
     """
-    metrics: Mapping[str, float]
-    """What the latest validation or test found."""
     rank: int
     """Which of the processes that train together this is; 0 where there is one."""
     world: int
@@ -55,6 +38,37 @@ class Run(Protocol):
     """Every hook by name."""
     dir: Path
     """The run directory."""
+
+    @property
+    def iter(self) -> int:
+        """Training iterations that are done."""
+
+    @property
+    def epoch(self) -> int:
+        """Epochs of training that are done."""
+
+    @property
+    def max_iters(self) -> int:
+        """Training iterations of the whole run."""
+
+    @property
+    def max_epochs(self) -> int | None:
+        """Epochs of the whole run; None in the iteration-based loop."""
+
+    @property
+    def iters_per_epoch(self) -> int:
+        """Iterations in one pass over the training data: its batches, or groups of `accumulate` of them."""
+
+    @property
+    def batch_size(self) -> int:
+        """Examples in this rank's share of the current batch; from `before_optimizer_step` on, of the whole iteration.
+
+        0 where nobody knows: neither the task nor the source says it, and the batch itself could be mistaken.
+        """
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """What the latest validation or test found."""
 
     @property
     def step_skipped(self) -> bool:

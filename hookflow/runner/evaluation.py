@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from hookflow.runner.contract import as_number, check_outputs, single_numbers
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.engine import Engine
+from hookflow.runner.means import Means
 from hookflow.runner.requests import Requests
 from hookflow.runner.state import RunState
 from hookflow.runner.timing import Timeline
@@ -103,40 +103,32 @@ class Evaluation:
     def _means(self, split: Split) -> dict[str, float] | None:
         """Evaluate every batch; return the mean over the examples of each single number that the task gives.
 
-        Those are the examples of all ranks, of which each has its own: they learn the same means, to the bit. The sums
-        stay on the device until the end. Where nobody knows how many examples batches have, each counts alike. Return
+        Those are the examples of all ranks, of which each has its own: they learn the same means, to the bit. Return
         None when a signal has come: the current batch was the last.
         """
         state, sizes = self._state, self._sizes[split]
-        sums: dict[str, Any] = {}
-        seen: dict[str, int] = {}
+        means = Means(sizes.exact)
         state.batches = len(self._data[split])
         for index, given in enumerate(self._data[split].epoch(0)):
             state.batch_idx, state.batch_size = index, sizes.local(index, given) or 0
             entered = len(self._engine.arounds)
-            batch = self._offered(split, given, sizes)
+            batch = self._offered(split, given)
             if batch is None:
                 self._engine.leave(entered)
                 continue
             outputs = self._evaluate(self._run, batch)
             check_outputs(outputs, "evaluate", self._own_steps)
-            weight = state.batch_size or 1
-            for name, value in single_numbers(outputs).items():
-                sums[name] = sums.get(name, 0.0) + value * weight
-                seen[name] = seen.get(name, 0) + weight
+            means.add(single_numbers(outputs), state.batch_size or None)
             self._engine.fire(f"after_{split}_iter", batch, index, outputs)
             if self._should_abort(index + 1):
                 return None
-        found = self._consensus.all_gather_object({name: (float(total), seen[name]) for name, total in sums.items()})
-        return {name: _mean([one[name] for one in found if name in one]) for name in dict.fromkeys(chain(*found))}
+        return means.over_ranks(self._consensus.all_gather_object)
 
-    def _offered(self, split: Split, batch: Any, sizes: BatchSizes) -> Any | None:
+    def _offered(self, split: Split, batch: Any) -> Any | None:
         """Fire `before_X_iter` with a batch; return the batch that hooks have made of it, or None to skip it."""
         requests, point = self._requests, f"before_{split}_iter"
         requests.offered = offered = [self._run, batch, self._state.batch_idx]
         self._engine.dispatcher.call_all(self._engine.firings(point), offered)
-        if offered[1] is not batch:
-            self._state.batch_size = sizes.replaced(offered[1], self._state.batch_size)
         skips = requests.take_skip_batch()
         if self._skips_agreed[split]:
             skips = self._consensus.any_rank(skips)
@@ -151,11 +143,3 @@ def evaluating(model: nn.Module) -> Iterator[None]:
     yield
     for module, training in modes:
         module.training = training
-
-
-def _mean(parts: Sequence[tuple[float, int]]) -> float:
-    """Return the mean over all examples, out of the sum over those of each rank and their number."""
-    (total, seen), *others = parts
-    for more, examples in others:
-        total, seen = total + more, seen + examples
-    return total / max(seen, 1)

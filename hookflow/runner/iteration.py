@@ -193,8 +193,6 @@ class _Batchwise:
         else:
             for firing in self.writers:
                 it.engine.dispatcher.call_within(firing, offered)
-        if offered[1] is not batch:
-            it.state.batch_size = it.sizes.replaced(offered[1], it.state.batch_size)
         skips = it.requests.take_skip_batch()
         if self.skips_agreed:
             skips = it.consensus.any_rank(skips)

@@ -12,6 +12,7 @@ from typing import Any
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Binding, Plan
+from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.state import RunState
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -31,6 +32,7 @@ class Requests:
         plan: Plan,
         state: RunState,
         current: Callable[[], Binding | None],
+        sizes: Mapping[str, BatchSizes],
         say: Callable[..., None],
         *,
         several: bool,
@@ -38,9 +40,10 @@ class Requests:
         self._points = plan.points
         self._state = state
         self._current = current
+        self._sizes = sizes
         self._say = say
         self._several = several
-        self._warned: set[tuple[str, str]] = set()
+        self._warned: set[str] = set()
         self.offered: list[Any] = []
         self.stop_reason: str | None = None
         self.epoch_end_reason: str | None = None
@@ -86,7 +89,9 @@ class Requests:
     def replace_batch(self, batch: Any) -> None:
         """Let the task, and the hooks that fire after this one, have another batch."""
         self._require("replace_batch", "batch", WITH_A_BATCH)
+        state = self._state
         self.offered[1] = batch
+        state.batch_size = self._sizes[state.stage].replaced(batch, state.batch_size)
 
     def save(self, names: Iterable[str], moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
         """Save the state at the next safe point; see `hookflow.hooks.run.Run.save_checkpoint`."""
@@ -137,15 +142,15 @@ class Requests:
             if points is WITH_A_BATCH:
                 raise UserError(Problem(f"run.{call} is for hooks: a task need not ask to change its batch"))
         elif here.point not in points:
-            raise UserError(Problem(f"run.{call}() is not allowed at {here.point}", hint=_where(points)))
+            raise UserError(Problem(f"run.{call} is not allowed at {here.point}", hint=_where(points)))
         elif slot not in here.writes:
             return _undeclared(call, slot, here)
         return None
 
     def _warn_once(self, undeclared: Problem) -> None:
         here = self._current()
-        if here is not None and (here.hook, here.point) not in self._warned:
-            self._warned.add((here.hook, here.point))
+        if here is not None and here.hook not in self._warned:
+            self._warned.add(here.hook)
             self._say(f"{undeclared.message}; {undeclared.hint}", "warn")
 
 
@@ -154,5 +159,6 @@ def _where(points: Collection[str]) -> str:
 
 
 def _undeclared(call: str, slot: str, here: Binding) -> Problem:
-    said = f'the hook "{here.hook}" calls run.{call}() at {here.point}, and must declare writes = ["{slot}"]'
-    return Problem(said, hint=f"in [hooks.{here.hook}] of the pipeline, or in its class")
+    said = f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it writes "{slot}"'
+    slots = ", ".join(f'"{one}"' for one in sorted({slot, *here.writes}))
+    return Problem(said, hint=f"declare it: writes = [{slots}] in [hooks.{here.hook}], or in its class")

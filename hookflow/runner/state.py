@@ -29,7 +29,7 @@ class RunState:
         self.iter = self.epoch = self.batch_idx = 0
         """Written by the loops and by a resume."""
         self.batch_size = 0
-        """Examples of this rank in the current batch, 0 where nobody knows. Written by the loops, as `batch` is."""
+        """Examples of this rank in the current batch, 0 where nobody knows. Written by who takes or replaces it."""
         self.batches = 0
         """Batches of the current pass."""
         self.batch: Any = None

@@ -81,7 +81,9 @@ class Trainer:
             rank=parts.ranks.rank,
             on_request=self._meet if world > 1 else None,
         )
-        self._requests = requests = Requests(plan, state, lambda: engine.current, self._say, several=world > 1)
+        self._requests = requests = Requests(
+            plan, state, lambda: engine.current, self._sizes, self._say, several=world > 1
+        )
         self._update = update = self._make_update()
         self.run = Run(parts, state, engine, update, requests, scalars, recorder, timeline, run_dir.path)
         self._snapshot = Snapshot(

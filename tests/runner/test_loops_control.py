@@ -98,10 +98,10 @@ def test_where_it_is_asked_for_matters_not(new_run: NewRun, train_here: Train, c
         ("skip_step", "after_backward", '["grads"]', 'writes "control"; declare it: writes = ["control", "grads"] in'),
         ("skip_step", "after_optimizer_step", '["control"]', "after_optimizer_step; it may be called at after_forward"),
         ("skip_batch", "after_forward", '["control"]', "after_forward; it may be called at before_train_iter,"),
-        ("stop_epoch", "before_train_epoch", '["control"]', "run.stop_epoch means nothing at before_train_epoch"),
-        ("stop_epoch", "after_val", '["control"]', "run.stop_epoch means nothing at after_val"),
-        ("stop", "after_run", '["control"]', "run.stop means nothing at after_run"),
-        ("stop", "after_run", "[]", "run.stop means nothing at after_run"),
+        ("stop_epoch", "before_train_epoch", '["control"]', "run.stop_epoch is not allowed at before_train_epoch"),
+        ("stop_epoch", "after_val", '["control"]', "run.stop_epoch is not allowed at after_val"),
+        ("stop", "after_run", '["control"]', "run.stop is not allowed at after_run"),
+        ("stop", "after_run", "[]", "run.stop is not allowed at after_run"),
     ],
 )  # fmt: skip
 def test_who_may_not(new_run: NewRun, train_here: Train, call: str, point: str, writes: str, said: str) -> None:
