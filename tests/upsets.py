@@ -73,7 +73,7 @@ class Unwaiting:
     """Lets the optimizers decide by themselves, as they do on CUDA where nobody needs to know."""
 
     def before_train(self, run: Any) -> None:
-        run.update.finite.waits = False
+        run._update.guard.waits = False
 
 
 class Gradients:

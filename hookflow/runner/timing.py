@@ -63,6 +63,7 @@ class Rows:
         self.end = CHUNK * self.size
         self._spare = (several - 1) * self.size
         self._chunks: deque[Chunk] = deque()
+        self._reading: Chunk | None = None
         self._taken = 0
         self.turn()
 
@@ -89,12 +90,13 @@ class Rows:
         taken = []
         while self._chunks:
             chunk = self._chunks[0]
+            if chunk is not self._reading:  # the one before is done with, or was dropped
+                self._reading, self._taken = chunk, 0
             at = chunk.at
             taken.append(np.frombuffer(chunk.data, np.float64, (at - self._taken) // 8, self._taken))
             self._taken = at
             if at < self.end:
                 break
-            self._taken = 0
             with suppress(IndexError):
                 self._chunks.popleft()
         return (np.concatenate(taken) if taken else np.empty(0)).reshape(-1, self.width)

@@ -8,27 +8,33 @@ from typing import Any
 import pytest
 
 from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
-from hookflow.runner.dispatch import Dispatcher, adapt
-from hookflow.runner.meter import Meter
+from hookflow.runner.dispatch import Here
+from hookflow.runner.engine import Engine
+from hookflow.runner.firing import adapt
+from hookflow.runner.state import RunState
+from hookflow.runner.timing import Books, Timeline
 
 RUN = object()
 
 
-def dispatcher(hooks: dict[str, Any], *bindings: tuple[str, str, str, tuple[str, ...]], on_error: OnError = "raise"):  # type: ignore[no-untyped-def]
-    """Return a dispatcher of bindings (hook, point, half, takes), its meter and what has been reported."""
+def engine(hooks: dict[str, Any], *bindings: tuple[str, str, str, tuple[str, ...]], on_error: OnError = "raise"):  # type: ignore[no-untyped-def]
+    """Return an engine of bindings (hook, point, half, takes), its books and what has been reported."""
     planned = tuple(PlannedHook(name, "", {}, "normal", "", "", on_error) for name in hooks)
     made = tuple(
         Binding(k, hook, point, _method(point, half), half, takes, Trigger(), "normal")  # type: ignore[arg-type]
         for k, (hook, point, half, takes) in enumerate(bindings)
     )
-    meter = Meter(len(made))
+    books = Books(len(made), Timeline())
     reported: list[tuple[str, str, str]] = []
-    now = memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("d")
+    memory = memoryview(bytearray(16))
 
     def report(binding: Binding, error: BaseException, action: str) -> None:
         reported.append((binding.hook, str(error), action))
 
-    return Dispatcher(Plan("p", planned, made, ()), hooks, RUN, {}, meter, now, report), meter, reported
+    here = Here(memory[:8].cast("q"), memory[8:].cast("d"))
+    made_engine = Engine(Plan("p", planned, made, ()), hooks, {}, RunState(), books, here, report)
+    made_engine.bind(RUN)
+    return made_engine, books, reported
 
 
 def _method(point: str, half: str) -> str:
@@ -67,13 +73,15 @@ def test_hooks_are_called_in_the_plans_order_and_each_is_counted() -> None:
     notes: list[Any] = []
     hooks = {name: Scribe(name, notes) for name in "ab"}
     point = "after_train_iter"
-    fires, meter, _ = dispatcher(hooks, ("b", point, "whole", ("batch",)), ("a", point, "whole", ()))
+    fires, books, _ = engine(hooks, ("b", point, "whole", ("batch",)), ("a", point, "whole", ()))
     fires.fire(point, "batch", 0, {})
     fires.fire(point, "batch", 1, {})
     fires.fire("before_train", 1)
     assert notes == [("b", ("batch",)), ("a", ()), ("b", ("batch",)), ("a", ())]
-    assert [cell.n for cell in meter.cells] == [2, 2]
-    assert meter.phases["hooks"] >= sum(cell.total for cell in meter.cells) > 0
+    books.timeline.end_iteration(1)
+    books.update()
+    assert [cell.n for cell in books.cells] == [2, 2]
+    assert books.phases["hooks"] >= sum(cell.total for cell in books.cells) > 0
 
 
 @pytest.mark.parametrize(("on_error", "calls"), [("ignore", 2), ("disable", 1)])
@@ -81,7 +89,7 @@ def test_a_hook_that_may_fail_harms_nobody(on_error: OnError, calls: int) -> Non
     notes: list[Any] = []
     hooks = {"bad": Scribe("bad", notes, raises=True), "good": Scribe("good", notes)}
     point = "after_train_iter"
-    fires, _, reported = dispatcher(hooks, ("bad", point, "whole", ()), ("good", point, "whole", ()), on_error=on_error)
+    fires, _, reported = engine(hooks, ("bad", point, "whole", ()), ("good", point, "whole", ()), on_error=on_error)
     fires.fire(point, None, 0, {})
     fires.fire(point, None, 1, {})
     assert [name for name, _ in notes].count("bad") == calls
@@ -90,7 +98,7 @@ def test_a_hook_that_may_fail_harms_nobody(on_error: OnError, calls: int) -> Non
 
 
 def test_an_exception_goes_through_and_names_hook_and_point() -> None:
-    fires, _, reported = dispatcher({"bad": Scribe("bad", [], raises=True)}, ("bad", "after_train_iter", "whole", ()))
+    fires, _, reported = engine({"bad": Scribe("bad", [], raises=True)}, ("bad", "after_train_iter", "whole", ()))
     with pytest.raises(ValueError, match="bad cannot") as caught:
         fires.fire("after_train_iter", None, 0, {})
     assert caught.value.__notes__ == ['raised by the hook "bad" at after_train_iter']
@@ -105,7 +113,7 @@ def around(*names: str) -> list[tuple[str, str, str, tuple[str, ...]]]:
 
 def test_the_second_half_runs_at_the_closing_point() -> None:
     notes: list[Any] = []
-    fires, *_ = dispatcher({name: Scribe(name, notes) for name in "ab"}, *around("a", "b"))
+    fires, *_ = engine({name: Scribe(name, notes) for name in "ab"}, *around("a", "b"))
     fires.fire("before_val")
     fires.fire("after_val", {})
     assert notes == ["a in", "b in", "b out", "a out"]
@@ -115,7 +123,7 @@ def test_the_second_half_runs_at_the_closing_point() -> None:
 
 def test_the_second_half_runs_when_what_lies_between_raises() -> None:
     notes: list[Any] = []
-    fires, *_ = dispatcher({name: Scribe(name, notes) for name in "ab"}, *around("a", "b"))
+    fires, *_ = engine({name: Scribe(name, notes) for name in "ab"}, *around("a", "b"))
     fires.fire("before_val")
     fires.unwind()
     assert notes == ["a in", "b in", "b out", "a out"]
@@ -127,7 +135,7 @@ def test_a_generator_must_yield_once() -> None:
             yield
             yield
 
-    fires, *_ = dispatcher({"twice": Twice()}, *around("twice"))
+    fires, *_ = engine({"twice": Twice()}, *around("twice"))
     fires.fire("before_val")
     with pytest.raises(RuntimeError, match="must yield once"):
         fires.fire("after_val", {})
@@ -136,7 +144,7 @@ def test_a_generator_must_yield_once() -> None:
 def test_a_hook_that_is_switched_off_still_leaves_what_it_entered() -> None:
     notes: list[Any] = []
     hook: Any = Scribe("a", notes, raises=True)
-    fires, *_ = dispatcher({"a": hook}, *around("a"), ("a", "after_train_iter", "whole", ()), on_error="disable")
+    fires, *_ = engine({"a": hook}, *around("a"), ("a", "after_train_iter", "whole", ()), on_error="disable")
     fires.fire("before_val")
     fires.fire("after_train_iter", None, 0, {})
     fires.fire("after_val", {})

@@ -16,6 +16,7 @@ from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from hookflow.runner.numerics.losses import Losses, NonFiniteLossError, Place
 from hookflow.runner.numerics.step_guard import StepGuard, why_the_host_looks
+from hookflow.runner.state import RunState
 from tests.conftest import TESTS, TOY, NewRun, records
 from tests.runner.same import assert_same, assert_same_end, curve, final_state
 
@@ -162,11 +163,13 @@ class Slow:
 
 
 def test_a_loss_that_is_still_being_computed_is_looked_at_later() -> None:
-    losses = Losses(torch.device("cuda"))
-    losses.watch(torch.tensor(1.0), Place(0, 0, 0))
+    state = RunState()
+    losses = Losses(torch.device("cuda"), state)
+    losses.watch(torch.tensor(1.0))
     device = Slow()
     losses._sent._under_way.append((torch.tensor(math.nan), device, Place(1, 0, 1)))  # type: ignore[arg-type]
-    losses.watch(torch.tensor(2.0), Place(2, 0, 2))
+    state.iter = state.batch_idx = 2
+    losses.watch(torch.tensor(2.0))
     with pytest.raises(NonFiniteLossError, match="iteration 2 "):
         losses.settle()
 
@@ -181,20 +184,31 @@ class OnGpu(torch.Tensor):
 
 
 def test_a_step_that_the_host_leaves_out_is_told_of_in_its_iteration() -> None:
-    run = SimpleNamespace(device=torch.device("cpu"), iter=3, plan=compile_pipeline(load(TOY)))
+    state = RunState()
+    state.iter = 3
     weights = [torch.nn.Parameter(torch.ones(2))]
     optimizers = {"optimizer": torch.optim.SGD(weights, lr=1.0)}
-    finite = StepGuard(run, optimizers, scales=False, skips_nan=True)  # type: ignore[arg-type]
-    finite._left_out = torch.ones(()).as_subclass(OnGpu)
-    assert finite.refuses(("optimizer",), torch.ones(()))
-    assert [*finite._counts.arrived()] == [(1.0, 4)], "no event of the device says when"
+    guard = StepGuard(
+        compile_pipeline(load(TOY)),
+        optimizers,
+        torch.device("cpu"),
+        state,
+        scales=False,
+        skips_nan=True,
+        several=False,
+        log=lambda name, value: None,
+        say=lambda text, level="info": None,
+    )
+    guard._left_out = torch.ones(()).as_subclass(OnGpu)
+    assert guard.should_skip(("optimizer",), torch.ones(()))
+    assert [*guard._counts.arrived()] == [(1.0, 4)], "no event of the device says when"
 
 
 def test_what_is_behind_a_checkpoint_is_certain(
     new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The device is so slow that nothing is known of a loss until somebody waits: a save does."""
-    from hookflow.runner import update
+    from hookflow.runner import trainer
     from hookflow.runner.numerics import async_scalar_copy
 
     send = async_scalar_copy.AsyncScalarCopy.send
@@ -205,7 +219,7 @@ def test_what_is_behind_a_checkpoint_is_certain(
         self._under_way.append((copy, Slow(), mark))  # type: ignore[arg-type]
 
     monkeypatch.setattr(async_scalar_copy.AsyncScalarCopy, "send", send_slowly)
-    monkeypatch.setattr(update, "Losses", lambda device: Losses(torch.device("cuda")))
+    monkeypatch.setattr(trainer, "Losses", lambda device, state: Losses(torch.device("cuda"), state))
     run_dir = new_run(upset(2), "hooks.clip.enabled=false")
     assert train_here(run_dir) == 1
     assert "iteration 3 (" in reason(run_dir)

@@ -13,7 +13,7 @@ from torch import nn
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
-from hookflow.runner import modules, runner
+from hookflow.runner import module_hooks, trainer
 from tests.conftest import NewRun, records
 from tests.toy import Net
 
@@ -92,7 +92,7 @@ def test_what_they_return_replaces_as_in_pytorch(
     ours = new_run(f'hooks.scales={{use="./watchers.py:Scales", {args}, modules=["head"]}}', *ONE_STEP, swap=SWAP)
     assert train_here(ours) == 0
     plain = new_run(*ONE_STEP, swap=SWAP)
-    monkeypatch.setattr(runner, "attach", lambda run: by_hand(run.model.head, point, run))
+    monkeypatch.setattr(trainer, "attach", lambda model, engine, state, **more: by_hand(model.head, point, state))
     assert train_here(plain) == 0
     untouched = new_run(*ONE_STEP, swap=SWAP)
     monkeypatch.undo()
@@ -102,15 +102,15 @@ def test_what_they_return_replaces_as_in_pytorch(
     assert not all(torch.equal(trained(ours)[name], weight) for name, weight in trained(untouched).items())
 
 
-def by_hand(head: nn.Module, point: str, run: Any) -> list[Any]:
+def by_hand(head: nn.Module, point: str, state: Any) -> list[Any]:
     def halve(what: Any) -> Any:
-        return tuple(each * 0.5 for each in what) if run.stage == "train" else None
+        return tuple(each * 0.5 for each in what) if state.stage == "train" else None
 
     match point:
         case "forward_pre":
             return [head.register_forward_pre_hook(lambda module, args: halve(args))]
         case "forward":
-            return [head.register_forward_hook(lambda m, a, output: output * 0.5 if run.stage == "train" else None)]
+            return [head.register_forward_hook(lambda m, a, output: output * 0.5 if state.stage == "train" else None)]
         case "full_backward_pre":
             return [head.register_full_backward_pre_hook(lambda module, grad_output: halve(grad_output))]
     return [head.register_full_backward_hook(lambda module, grad_input, grad_output: halve(grad_input))]
@@ -186,12 +186,12 @@ def test_the_network_is_left_without_them(
 ) -> None:
     seen: list[Any] = []
 
-    def attach(run: Any) -> list[Any]:
-        handles = modules.attach(run)
-        seen.append((run.model.head, len(handles), len(run.model.head._forward_hooks)))
+    def attach(model: Any, *more: Any, **compiled: bool) -> list[Any]:
+        handles = module_hooks.attach(model, *more, **compiled)
+        seen.append((model.head, len(handles), len(model.head._forward_hooks)))
         return handles
 
-    monkeypatch.setattr(runner, "attach", attach)
+    monkeypatch.setattr(trainer, "attach", attach)
     assert train_here(new_run(probes(tmp_path, modules='["head"]'), swap=SWAP)) == 0
     ((head, handles, registered),) = seen
     assert (handles, registered) == (4, 1)

@@ -12,22 +12,24 @@ import pytest
 from hookflow.events.now import NOWHERE
 from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
 from hookflow.graph.points import Point
-from hookflow.runner import dispatch, meter
-from hookflow.runner.dispatch import Dispatcher
-from hookflow.runner.meter import Meter
+from hookflow.runner import dispatch, timing
+from hookflow.runner.dispatch import Here
+from hookflow.runner.engine import Engine
+from hookflow.runner.state import RunState
+from hookflow.runner.timing import FORWARD, ITERATION, Books, Timeline
 
 OWN = ("mine", "before_work", "after_work")
 Method = Callable[..., object]
 
 
 class Clock:
-    """A clock that only `spend` moves."""
+    """A clock that only `spend` moves: it shows seconds, and is told nanoseconds."""
 
     def __init__(self) -> None:
         self.ns = 0
 
-    def __call__(self) -> int:
-        return self.ns
+    def __call__(self) -> float:
+        return self.ns / 1e9
 
     def spend(self, ns: int) -> None:
         self.ns += ns
@@ -36,8 +38,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(dispatch, "perf_counter_ns", clock)
-    monkeypatch.setattr(meter, "perf_counter_ns", clock)
+    monkeypatch.setattr(dispatch, "perf_counter", clock)
+    monkeypatch.setattr(timing, "perf_counter", clock)
     return clock
 
 
@@ -52,23 +54,34 @@ class Bench:
             for k, (name, point, method) in enumerate(hooks)
         )
         own = tuple(Point(name, 4, ("run",), "firing", "", "own", "after_backward") for name in OWN)
-        self.now = memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("d")
-        self.now[0][0] = NOWHERE
-        self.meter = Meter(len(bindings))
+        memory = memoryview(bytearray(16))
+        self.now = memory[:8].cast("q")
+        self.now[0] = NOWHERE
+        self.timeline = Timeline()
+        self.books = Books(len(bindings), self.timeline)
         self.reported: list[tuple[str, str]] = []
-        self.dispatcher = Dispatcher(
+        self.engine = Engine(
             Plan("p", planned, bindings, (), own),
             {name: method for name, _, method in hooks},
-            object(),
             {},
-            self.meter,
-            self.now,
+            RunState(),
+            self.books,
+            Here(self.now, memory[8:].cast("d")),
             lambda binding, error, action: self.reported.append((binding.hook, action)),
         )
+        self.engine.bind(object())
+        self.dispatcher = self.engine.dispatcher
 
     @property
     def spent(self) -> list[int]:
-        return [cell.total for cell in self.meter.cells]
+        self.books.update()
+        return [cell.total for cell in self.books.cells]
+
+    def phases(self, spent_on: float) -> dict[str, int]:
+        """Close the time since the last mark, and return what was booked to which phase."""
+        self.timeline.mark(spent_on)
+        self.books.update()
+        return {phase: ns for phase, ns in self.books.phases.items() if ns}
 
 
 def test_a_hook_within_a_hook(clock: Clock) -> None:
@@ -77,13 +90,13 @@ def test_a_hook_within_a_hook(clock: Clock) -> None:
     def outer() -> None:
         clock.spend(10)
         bench.dispatcher.fire_within("mine")
-        seen.append(bench.now[0][0])
+        seen.append(bench.now[0])
         clock.spend(20)
         bench.dispatcher.fire_within("mine")
         clock.spend(30)
 
     def inner() -> None:
-        seen.append(bench.now[0][0])
+        seen.append(bench.now[0])
         clock.spend(500)
 
     bench = Bench(
@@ -92,9 +105,9 @@ def test_a_hook_within_a_hook(clock: Clock) -> None:
     clock.spend(3)
     bench.dispatcher.fire("after_backward")
     assert bench.spent == [60, 1000, 7]
-    assert bench.meter.phases == dict.fromkeys(bench.meter.phases, 0) | {"other": 3, "hooks": 1067}
+    assert bench.phases(ITERATION) == {"other": 3, "hooks": 1067}
     assert seen == [1, 0, 1], "the outer one is named again"
-    assert bench.now[0][0] == NOWHERE
+    assert bench.now[0] == NOWHERE
 
 
 def test_three_deep(clock: Clock) -> None:
@@ -111,7 +124,7 @@ def test_three_deep(clock: Clock) -> None:
     bench = Bench(("1", "before_run", first), ("2", "before_work", second), ("3", "mine", lambda: clock.spend(300)))
     bench.dispatcher.fire("before_run")
     assert bench.spent == [3, 30, 300]
-    assert bench.meter.phases["hooks"] == 333
+    assert bench.phases(ITERATION) == {"hooks": 333}
 
 
 def test_in_the_middle_of_a_phase(clock: Clock) -> None:
@@ -119,9 +132,8 @@ def test_in_the_middle_of_a_phase(clock: Clock) -> None:
     clock.spend(5)
     bench.dispatcher.fire_within("mine")
     clock.spend(6)
-    bench.meter.book("forward")
+    assert bench.phases(FORWARD) == {"forward": 11, "hooks": 100}
     assert bench.spent == [100]
-    assert (bench.meter.phases["forward"], bench.meter.phases["hooks"], bench.meter.phases["other"]) == (11, 100, 0)
 
 
 def test_one_binding_in_the_middle_of_a_phase_returns_what_its_hook_does(clock: Clock) -> None:
@@ -132,14 +144,13 @@ def test_one_binding_in_the_middle_of_a_phase_returns_what_its_hook_does(clock: 
 
     bench = Bench(("hook", "forward", hook), ("inner", "mine", lambda: clock.spend(40)))
     clock.spend(5)
-    (firing,) = bench.dispatcher.firings("forward")
+    (firing,) = bench.engine.firings("forward")
     assert bench.dispatcher.call_within(firing, ()) == "replaced"
-    bench.meter.book("forward")
+    assert bench.phases(FORWARD) == {"forward": 5, "hooks": 140}
     assert bench.spent == [100, 40]
-    assert (bench.meter.phases["forward"], bench.meter.phases["hooks"]) == (5, 140)
     firing.due = lambda: False
     assert bench.dispatcher.call_within(firing, ()) is None
-    assert bench.meter.cells[0].n == 1
+    assert bench.books.cells[0].n == 1
 
 
 def failing(clock: Clock) -> Method:
@@ -162,7 +173,7 @@ def test_an_inner_hook_that_raises_ends_the_run_and_is_told_once(clock: Clock, o
         bench.dispatcher.fire("after_backward")
     assert raised.value.__notes__ == ['raised by the hook "inner" at mine']
     assert bench.reported == [("inner", "raise")]
-    assert bench.now[0][0] == NOWHERE
+    assert bench.now[0] == NOWHERE
     bench.dispatcher.fire("after_run")
     assert bench.spent[2] == 9, "what was booked before does not reach into this"
 
