@@ -87,7 +87,7 @@ class Scale:
     """Says the scale of the loss after each iteration."""
 
     def after_train_iter(self, run: Any) -> None:
-        run.say(f"{run.iter}: scale {run.update.finite.state_dict()['scale'].item():.0f}")
+        run.say(f"{run.iter}: scale {run._update.guard.state_dict()['scale'].item():.0f}")
 
 
 class Full:

@@ -69,7 +69,7 @@ class Tells:
 
     def after_train_iter(self, run: Any, batch: Any) -> None:
         over_all = f"{run.sum(run.rank + 1)}, {run.mean(torch.ones(2) * run.rank)}"
-        run.say(f"batch {len(batch[1])} of {run.share.examples}, {over_all}")
+        run.say(f"batch {len(batch[1])} of {run.data['train'].global_batch_size(run.batch_idx - 1)}, {over_all}")
 
     def after_train(self, run: Any) -> None:
         run.say(f"weights {[float(tensor.double().sum()) for tensor in run.model.state_dict().values()]}")

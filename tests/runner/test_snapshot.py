@@ -1,0 +1,105 @@
+"""A resumed run holds what the run held that was left alone: every mutable state of the runner, walked through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hookflow.events.rundir import RunDir
+from hookflow.runner import attempt
+from hookflow.runner.trainer import Trainer
+from tests import photographs
+from tests.conftest import NewRun, records
+from tests.runner.same import assert_same_end
+from tests.runner.test_resume import messages
+
+Train = Callable[..., int]
+OFTEN = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]'
+THIRD = (
+    'task.use="./photographs.py:StepsEveryThird"',
+    "hooks.accuracy.enabled=false",
+    "hooks.early_stop.enabled=false",
+    "hooks.checkpoint.args={}",
+)
+SKIPS = 'hooks.skips={use="./photographs.py:SkipsOne", args={at=6}}'
+FAILS = 'hooks.fails={use="./photographs.py:FailsOnce", args={at=3}, on_error="disable"}'
+TRIGGERS = (
+    'hooks.some={use="./watchers.py:slow", points=["after_train_iter"], every=4, when="loss > 0.1"}',
+    'hooks.late={use="./watchers.py:slow", points=["before_train_iter"], from="1ep", every="20%"}',
+    'hooks.vals={use="./watchers.py:slow", points=["after_val"], every=2}',
+)
+
+SETUPS: dict[str, tuple[tuple[str, str], list[str]]] = {
+    "epochs": (("max_epochs = 3", "max_epochs = 3"), [OFTEN, FAILS, *TRIGGERS]),
+    "iterations": (("max_epochs = 3", "max_iters = 15"), [OFTEN, "run.val_every=4", *TRIGGERS]),
+    "accumulated": (("max_epochs = 3", "max_epochs = 5"), [OFTEN, "run.accumulate=2"]),
+    "float16": (("max_epochs = 3", "max_epochs = 3"), [OFTEN, 'run.precision="fp16"']),
+    "skipped where not finite": (("max_epochs = 3", "max_epochs = 3"), [OFTEN, 'run.on_nan="skip"']),
+    "steps itself": (("max_epochs = 3", "max_epochs = 3"), [OFTEN, SKIPS, *THIRD]),
+    "a frozen module": (
+        ("max_epochs = 3", "max_epochs = 3"),
+        [OFTEN, 'hooks.freezes={use="./photographs.py:Freezes", args={at=2}}'],
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Remembered(Trainer):
+        def __init__(self, *args: object) -> None:
+            super().__init__(*args)  # type: ignore[arg-type]
+            photographs.TRAINERS.append(self)
+
+    monkeypatch.setattr(attempt, "Trainer", Remembered)
+
+
+@pytest.mark.parametrize(("swap", "setup"), SETUPS.values(), ids=SETUPS)
+def test_everything_mutable_is_in_the_checkpoint_or_follows_from_it(
+    new_run: NewRun, train_here: Train, tmp_path: Path, swap: tuple[str, str], setup: list[str]
+) -> None:
+    def photographed(name: str, *more: str) -> RunDir:
+        args = f'{{file="{tmp_path / name}", at=9}}'
+        return new_run(
+            *setup, *more, f'hooks.photographs={{use="./photographs.py:Photographs", args={args}}}', swap=swap
+        )
+
+    strike = (
+        f'hooks.strike={{use="./watchers.py:Interrupts", args={{mark="{tmp_path / "mark"}", point="after_forward", '
+    )
+    alone = photographed("alone", strike + "at=99}}")
+    resumed = photographed("resumed", strike + "at=6}}")
+    assert train_here(alone) == 0
+    assert train_here(resumed) == 143
+    assert train_here(resumed, resume=True) == 0
+    one, other = (json.loads((tmp_path / name).read_text()) for name in ("alone", "resumed"))
+    assert one == other
+    assert_same_end(alone, resumed)
+
+
+def test_a_skip_that_waits_for_its_step_is_granted_after_a_resume(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    """Asked for in iteration 7; the step is taken in iteration 9, and the run is resumed between the two."""
+    strike = f'args={{mark="{tmp_path / "mark"}", point="after_train_iter", at=7}}'
+    alone, cut = (
+        new_run(OFTEN, SKIPS, *THIRD, f'hooks.strike={{use="./watchers.py:Interrupts", {strike}}}', *off)
+        for off in (["hooks.strike.enabled=false"], [])
+    )
+    assert train_here(alone) == 0
+    assert train_here(cut) == 143
+    assert train_here(cut, resume=True) == 0
+    assert_same_end(alone, cut)
+
+
+def test_a_hook_that_was_switched_off_stays_so(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    strike = (
+        f'hooks.strike={{use="./watchers.py:Interrupts", args={{mark="{tmp_path / "mark"}", point="after_forward", '
+    )
+    run_dir = new_run(OFTEN, FAILS, strike + "at=6}}")
+    assert train_here(run_dir) == 143
+    assert train_here(run_dir, resume=True) == 0
+    assert len(records(run_dir, "error")) == 1
+    assert any('the hook "fails" stays switched off' in text for text in messages(run_dir))
