@@ -25,6 +25,9 @@ class Task(Protocol):
     gives the mean over all examples; and whatever else hooks may find of use as `outputs`. A class without `evaluate`
     is evaluated by its `step`, and so is a task that is a plain function.
 
+    A task may have a method `batch_size(batch)` that returns how many examples a batch has; it counts before what the
+    source or the tensors of the batch say.
+
     A task that steps its optimizers itself says `steps_itself = True`; its `step` calls `run.backward` and
     `run.step`, and need return no loss.
     """

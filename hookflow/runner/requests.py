@@ -12,6 +12,7 @@ from typing import Any
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Binding, Plan
+from hookflow.hooks.calls import SLOT
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.state import RunState
 
@@ -56,14 +57,14 @@ class Requests:
     def stop(self, reason: str) -> None:
         """End the training at the next safe point. Without the declaration that is obeyed, with a warning."""
         allowed = [point.name for point in self._points if point.name not in TOO_LATE_TO_STOP]
-        if undeclared := self._check("stop", "control", allowed):
+        if undeclared := self._check("stop", allowed):
             self._warn_once(undeclared)
         self.stop_reason = self.stop_reason or reason
         self._state.attention = True
 
     def stop_epoch(self, reason: str) -> None:
         """End the epoch after this iteration, as if the data were at their end."""
-        self._require("stop_epoch", "control", [p.name for p in self._points if self._points.in_iteration(p.name)])
+        self._require("stop_epoch", [p.name for p in self._points if self._points.in_iteration(p.name)])
         if not self._state.epoch_ends and self.epoch_end_reason is None:
             self._say(f"epoch {self._state.epoch + 1} ends early: {reason}")
             if self._several:  # who must agree with others first
@@ -78,17 +79,17 @@ class Requests:
 
     def skip_step(self) -> None:
         """Leave the weights as they are: the optimizer takes no step in this iteration, or not the current one."""
-        self._require("skip_step", "control", BEFORE_THE_STEP)
+        self._require("skip_step", BEFORE_THE_STEP)
         self.skips_step = True
 
     def skip_batch(self) -> None:
         """Compute nothing of the current batch, and go on with the next one."""
-        self._require("skip_batch", "control", WITH_A_BATCH)
+        self._require("skip_batch", WITH_A_BATCH)
         self.skips_batch = True
 
     def replace_batch(self, batch: Any) -> None:
         """Let the task, and the hooks that fire after this one, have another batch."""
-        self._require("replace_batch", "batch", WITH_A_BATCH)
+        self._require("replace_batch", WITH_A_BATCH)
         state = self._state
         self.offered[1] = batch
         state.batch_size = self._sizes[state.stage].replaced(batch, state.batch_size)
@@ -127,12 +128,12 @@ class Requests:
         self.skips_step, self.saves, self.keep = state["skips_step"], dict(state["saves"]), state["keep"]
         self._state.attention = True
 
-    def _require(self, call: str, slot: str, points: Collection[str]) -> None:
-        if undeclared := self._check(call, slot, points):
+    def _require(self, call: str, points: Collection[str]) -> None:
+        if undeclared := self._check(call, points):
             raise UserError(undeclared)
 
-    def _check(self, call: str, slot: str, points: Collection[str]) -> Problem | None:
-        """Return what is wrong if the hook that is being called has not declared the slot.
+    def _check(self, call: str, points: Collection[str]) -> Problem | None:
+        """Return what is wrong if the hook that is being called has not declared the slot that the call writes.
 
         Raises UserError where the call means nothing. The task, and the runner itself, need declare nothing; but a
         batch is the task's own to change.
@@ -143,8 +144,8 @@ class Requests:
                 raise UserError(Problem(f"run.{call} is for hooks: a task need not ask to change its batch"))
         elif here.point not in points:
             raise UserError(Problem(f"run.{call} is not allowed at {here.point}", hint=_where(points)))
-        elif slot not in here.writes:
-            return _undeclared(call, slot, here)
+        elif SLOT[call] not in here.writes:
+            return _undeclared(call, SLOT[call], here)
         return None
 
     def _warn_once(self, undeclared: Problem) -> None:

@@ -9,14 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, DistributedSampler
 
-from hookflow.errors import UserError
+from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.data.batch_size import BatchSizes, size_of
+from hookflow.runner.data.batches import Batches
+from hookflow.runner.data.loader import no_loader_warnings
+from hookflow.runner.data.source import as_source
 from hookflow.runner.launch import prepare
+from hookflow.runner.means import Means
 from tests.conftest import TESTS, records
+from tests.detection import EveryNth, Images, collate
 from tests.runner.same import curve
 from tests.runner.test_resume import messages
 
@@ -70,6 +76,7 @@ def alike(one: RunDir, other: RunDir, *names: str) -> None:
         ((torch.tensor(1.0), {"a": FIVE}), 5),
         ("abcde", 5),
         (range(5), 5),
+        ([{"boxes": torch.zeros(2, 4), "labels": torch.zeros(2)}] * 3, None),
         (IMAGES, None),
         ([FIVE], None),
         ((FIVE, ONE), None),
@@ -155,6 +162,74 @@ def test_where_it_need_not_be_known_that_is_told_once() -> None:
     assert [found.local(k, IMAGES) for k in range(3)] == [None] * 3
     (line,) = told
     assert line.startswith("warn: ")
+
+
+def test_a_method_that_cannot_be_called_as_it_will_be_is_told_before_the_training() -> None:
+    class Own:
+        def batch_size(self) -> int:
+            raise AssertionError("nobody calls this")
+
+    for source, task, call in ((Own(), None, "index"), (None, Own(), "batch")):
+        with pytest.raises(UserError, match=rf"Own.batch_size must take the {call}.*batch_size\({call}\)"):
+            sizes(source, task)
+
+
+def test_means_are_over_examples_or_over_batches_and_never_over_both() -> None:
+    known, mixed = Means(exact=False), Means(exact=False)
+    for value, size in ((1.0, 3), (5.0, 1)):
+        known.add({"loss": value}, size)
+        mixed.add({"loss": value}, size if size == 3 else None)
+    assert known.over_ranks(lambda mine: [mine]) == {"loss": 2.0}
+    assert mixed.over_ranks(lambda mine: [mine]) == {"loss": 3.0}
+
+
+def stateful(**options: Any) -> Any:
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
+    with no_loader_warnings():
+        return StatefulDataLoader(Images(23), collate_fn=collate, **options)
+
+
+def plain(**options: Any) -> DataLoader[Any]:
+    return DataLoader(Images(23), collate_fn=collate, **options)
+
+
+@pytest.mark.parametrize("make", [plain, stateful])
+@pytest.mark.parametrize(
+    "options",
+    [{"batch_size": 5}, {"batch_size": 5, "drop_last": True}, {"batch_size": 23}, {"batch_size": 50}, {}],
+    ids=str,
+)
+def test_a_loader_of_ones_own_is_known_by_its_sampler(make: Callable[..., Any], options: dict[str, Any]) -> None:
+    source: Any = as_source(make(**options), Where("test"), torch.device("cpu"), False, lambda text, level: None)
+    found = [(source.batch_size(k), source.global_batch_size(k)) for k, _ in enumerate(source.epoch(0))]
+    assert found == [(len(images), len(images)) for images, _ in source.epoch(0)]
+
+
+def test_a_distributed_sampler_gives_every_rank_as_many() -> None:
+    def sizes_of(sampler: Any, world: int) -> tuple[list[int], list[int] | None]:
+        source: Any = Batches(plain(batch_size=5, sampler=sampler), torch.device("cpu"), False, print, world)
+        everywhere = source.global_batch_size
+        return (
+            [source.batch_size(k) for k in range(len(source))],
+            [everywhere(k) for k in range(len(source))] if everywhere else None,
+        )
+
+    assert sizes_of(DistributedSampler(Images(23), num_replicas=2, rank=1), 2) == ([5, 5, 2], [10, 10, 4])
+    assert sizes_of(EveryNth(23, 1, 2), 2) == ([5, 5, 1], None), "the other rank has one more"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"batch_sampler": [[0, 1, 2], [3]]},
+        {"batch_size": None},
+    ],
+    ids=str,
+)
+def test_of_batches_of_any_size_a_loader_says_nothing(options: dict[str, Any]) -> None:
+    source: Any = Batches(plain(**options), torch.device("cpu"), False, print)
+    assert source.batch_size is source.global_batch_size is None
 
 
 KNOWN = {

@@ -1,4 +1,4 @@
-"""Training and evaluation mode: each module gets back the mode that it had; and gradients are off where it is judged."""
+"""Training and evaluation mode: each module gets back the one that it had. Gradients are off where it is judged."""
 
 from __future__ import annotations
 

@@ -46,6 +46,11 @@ SETUPS: dict[str, tuple[tuple[str, str], list[str]]] = {
 }
 
 
+def strikes(tmp_path: Path, at: int, point: str = "after_forward") -> str:
+    args = f'{{mark="{tmp_path / "mark"}", point="{point}", at={at}}}'
+    return f'hooks.strike={{use="./watchers.py:Interrupts", args={args}}}'
+
+
 @pytest.fixture(autouse=True)
 def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     class Remembered(Trainer):
@@ -60,17 +65,12 @@ def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_everything_mutable_is_in_the_checkpoint_or_follows_from_it(
     new_run: NewRun, train_here: Train, tmp_path: Path, swap: tuple[str, str], setup: list[str]
 ) -> None:
-    def photographed(name: str, *more: str) -> RunDir:
+    def photographed(name: str, at: int) -> RunDir:
         args = f'{{file="{tmp_path / name}", at=9}}'
-        return new_run(
-            *setup, *more, f'hooks.photographs={{use="./photographs.py:Photographs", args={args}}}', swap=swap
-        )
+        takes = f'hooks.photographs={{use="tests.photographs:Photographs", args={args}}}'
+        return new_run(*setup, takes, strikes(tmp_path, at), swap=swap)
 
-    strike = (
-        f'hooks.strike={{use="./watchers.py:Interrupts", args={{mark="{tmp_path / "mark"}", point="after_forward", '
-    )
-    alone = photographed("alone", strike + "at=99}}")
-    resumed = photographed("resumed", strike + "at=6}}")
+    alone, resumed = photographed("alone", 99), photographed("resumed", 6)
     assert train_here(alone) == 0
     assert train_here(resumed) == 143
     assert train_here(resumed, resume=True) == 0
@@ -83,11 +83,8 @@ def test_a_skip_that_waits_for_its_step_is_granted_after_a_resume(
     new_run: NewRun, train_here: Train, tmp_path: Path
 ) -> None:
     """Asked for in iteration 7; the step is taken in iteration 9, and the run is resumed between the two."""
-    strike = f'args={{mark="{tmp_path / "mark"}", point="after_train_iter", at=7}}'
-    alone, cut = (
-        new_run(OFTEN, SKIPS, *THIRD, f'hooks.strike={{use="./watchers.py:Interrupts", {strike}}}', *off)
-        for off in (["hooks.strike.enabled=false"], [])
-    )
+    alone = new_run(OFTEN, SKIPS, *THIRD, strikes(tmp_path, 99))
+    cut = new_run(OFTEN, SKIPS, *THIRD, strikes(tmp_path, 7, "after_train_iter"))
     assert train_here(alone) == 0
     assert train_here(cut) == 143
     assert train_here(cut, resume=True) == 0
@@ -95,10 +92,7 @@ def test_a_skip_that_waits_for_its_step_is_granted_after_a_resume(
 
 
 def test_a_hook_that_was_switched_off_stays_so(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    strike = (
-        f'hooks.strike={{use="./watchers.py:Interrupts", args={{mark="{tmp_path / "mark"}", point="after_forward", '
-    )
-    run_dir = new_run(OFTEN, FAILS, strike + "at=6}}")
+    run_dir = new_run(OFTEN, FAILS, strikes(tmp_path, 6))
     assert train_here(run_dir) == 143
     assert train_here(run_dir, resume=True) == 0
     assert len(records(run_dir, "error")) == 1

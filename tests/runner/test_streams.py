@@ -173,6 +173,22 @@ def test_a_stream_that_takes_its_own_share_is_given_whole() -> None:
     assert not torch.equal(one[0][0], two[0][0])
 
 
+def test_the_examples_of_a_batch_are_counted_where_they_are_collated() -> None:
+    """Of shares of their own nobody knows how many all ranks have together."""
+    for of, everywhere in (
+        (stream(Numbers(43)), 1),
+        (stream(Numbers(43), rank=1, world=2), 2),
+        (stream(Numbers(43), rank=1, world=2, shards_itself=True), 0),
+    ):
+        assert of.batch_size is not None
+        assert [of.batch_size(k) for k, _ in enumerate(of.epoch(0))] == [len(target) for _, target in of.epoch(0)]
+        if everywhere:
+            assert of.global_batch_size is not None
+            assert of.global_batch_size(0) == everywhere * of.batch_size(0)
+        else:
+            assert of.global_batch_size is None
+
+
 def test_it_is_shared_out_evenly_or_not_at_all() -> None:
     with pytest.raises(UserError, match="batches of 8 cannot be sharded evenly across 3 ranks"):
         source(Numbers(40), batch_size=8, world=3)

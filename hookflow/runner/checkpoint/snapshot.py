@@ -85,13 +85,13 @@ class Snapshot:
             self.update.guard.load_state_dict(state["step_guard"])
         self.state.load_state_dict(state["position"])
         self.requests.load_state_dict(state["requests"])
-        for hook in self.engine.load_state_dict(state["engine"]):
-            self.say(f'the hook "{hook}" stays switched off: it raised before this run was resumed', "warn")
         self.scalars.load_state_dict(state["scalars"])
         self._restore_hooks(state["hooks"])
         for id_, trigger in self.triggers.items():
             if self._key(id_) in state["triggers"]:
                 trigger.load_state_dict(state["triggers"][self._key(id_)])
+        for hook in self.engine.load_state_dict(state["engine"]):  # after the triggers, which it may switch off
+            self.say(f'the hook "{hook}" stays switched off: it raised before this run was resumed', "warn")
         for split, data in self.data.items():
             if split in state["data"] and hasattr(data, "load_state_dict"):
                 data.load_state_dict(state["data"][split])

@@ -85,20 +85,29 @@ def size_of(batch: Any) -> int | None:
     a list of images may be one of any size. Anything else with a length has so many examples.
     """
     if isinstance(batch, Tensor):
-        return len(batch) if batch.ndim else None
+        return batch.size(0) if batch.ndim else None
     listed = isinstance(batch, list)
-    if not listed and not isinstance(batch, tuple | Mapping):
+    if listed or isinstance(batch, tuple):
+        parts = [*batch]
+    elif isinstance(batch, Mapping):
+        parts = [*batch.values()]
+    else:
         return len(batch) if isinstance(batch, Sized) else None
-    parts = list(batch.values() if isinstance(batch, Mapping) else batch)
-    sizes, dimensions = set(), set()
+    size = dimensions = None
+    could_be_examples = listed  # one tensor each, all alike
     for part in parts:  # which grows meanwhile by what is in dicts
         if isinstance(part, Tensor):
-            if part.ndim:
-                sizes.add(len(part))
-                dimensions.add(part.ndim)
+            if ndim := part.ndim:
+                first = part.size(0)
+                if size is None:
+                    size, dimensions = first, ndim
+                elif first != size:
+                    return None
+                elif ndim != dimensions:
+                    could_be_examples = False
         elif not listed and isinstance(part, Mapping):
             parts += part.values()
-    return sizes.pop() if len(sizes) == 1 and not (listed and len(dimensions) == 1) else None
+    return None if could_be_examples else size
 
 
 def _required(split: str, where: str) -> Size:

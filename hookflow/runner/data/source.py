@@ -24,7 +24,13 @@ EXPECTED = (
 
 
 class Source(Protocol):
-    """One split of the data, as the runner and the hooks see it in `run.data`."""
+    """One split of the data, as the runner and the hooks see it in `run.data`.
+
+    It may have two more methods, which are asked about the batch that it has given last, by its index in the epoch:
+    `batch_size(index)` returns how many examples this rank has in it, and `global_batch_size(index)`, how many all
+    ranks have together. Without the first, the size of a batch is what its tensors say, where they cannot be mistaken
+    (`hookflow.runner.data.batch_size.size_of`); without the second, the ranks sum what each of them has.
+    """
 
     info: DataInfo
     """What the data is; every face of a run shows it."""
@@ -40,13 +46,6 @@ class Source(Protocol):
 
         Over several ranks these are the shards of this one, and each rank has as many batches.
         """
-
-    # A source may have two more methods, which are asked about the batch that it has given last, by its index in the
-    # epoch. Without them the size of a batch is what its tensors say, where they cannot be mistaken (`size_of`).
-    #
-    #   batch_size(index: int) -> int         how many examples this rank has in it
-    #   global_batch_size(index: int) -> int  how many all ranks have together; else they sum what each of them has,
-    #                                         at every training batch
 
 
 def as_source(
