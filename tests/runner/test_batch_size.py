@@ -56,8 +56,8 @@ def reason(run_dir: RunDir) -> str:
 
 
 def alike(one: RunDir, other: RunDir, *names: str) -> None:
-    """Compare what two runs have logged and measured under these names, in order."""
-    first, second = ([value for key, value in curve(run).items() if key[-1] in names] for run in (one, other))
+    """Compare what two runs have logged and measured under these names, by iteration: the log has them in any order."""
+    first, second = ({key: value for key, value in curve(run).items() if key[-1] in names} for run in (one, other))
     assert first
     assert second == pytest.approx(first, rel=1e-4, abs=1e-6)
 

@@ -30,7 +30,7 @@ def test_the_last_words_say_what_to_change(new_run: NewRun, train_here: Train, k
     run_dir = new_run(full(kind), "data.train.args.batch_size=8", "run.accumulate=2")
     assert train_here(run_dir) == 1
     said = reason(run_dir)
-    assert said.startswith("OutOfMemoryError: the memory is full")
+    assert said.startswith("OutOfMemoryError: out of memory")
     assert "batch_size = 4 (now 8) with run.accumulate = 4 (now 2), which computes the same" in said
     assert "--resume" in said
     (error,) = records(run_dir, "error")

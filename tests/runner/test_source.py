@@ -130,7 +130,7 @@ def test_what_is_no_data_is_told_with_its_place(new_run: NewRun, train_here: Tra
 def test_fewer_batches_than_promised_are_an_error_and_more_are_left(new_run: NewRun, train_here: Train) -> None:
     fewer = new_run(train_on("Says", promised=5))
     assert train_here(fewer) == 2
-    assert "said that it has 5 batches, and gave 3" in reason(fewer)
+    assert "promised 5 batches, and gave 3" in reason(fewer)
     more = new_run(train_on("Says", promised=2))
     assert train_here(more) == 0
     assert records(more, "end")[0]["it"] == 6
