@@ -60,13 +60,13 @@ def machine() -> dict[str, str]:
     return {"processor": processor, "python": platform.python_version(), "torch": version("torch")}
 
 
-def read(file: Path = FILE) -> tuple[dict[str, str], dict[str, Ratio]]:
+def read(file: Path) -> tuple[dict[str, str], dict[str, Ratio]]:
     """Return the machine and the rows of a file; raises FileNotFoundError."""
     kept = json.loads(file.read_text())
     return kept["machine"], {name: Ratio(**row) for name, row in kept["rows"].items()}
 
 
-def write(rows: dict[str, Ratio], file: Path = FILE) -> None:
+def write(rows: dict[str, Ratio], file: Path) -> None:
     """Write the rows down. Those of before that have not been measured stay, if they are of the same machine."""
     here = machine()
     before = read(file) if file.exists() else (here, {})
