@@ -122,17 +122,17 @@ def check(table: Table, busy: set[str]) -> int:
     here = ratios.machine()
     for key in [key for key in here if here[key] != machine[key]]:
         print(f"\nthe ratios kept are of {key} {machine[key]}, this is {here[key]}: what moved may be that")
-    worse = False
+    worse = 0
     print()
     for name, by, noise in ratios.moved(now, then):
-        slower = by > 0
-        verdict = "not judged, the machine was too busy" if name in busy else "slower" if slower else "faster"
-        worse |= slower and name not in busy
+        verdict = "not judged, the machine was too busy" if name in busy else "slower" if by > 0 else "faster"
+        worse += verdict == "slower"
         print(f"{name}: {then[name].ratio:.3f} -> {now[name].ratio:.3f} ({by:+.3f}, noise {noise:.3f}): {verdict}")
     for name in sorted(now.keys() - then.keys()):
         print(f"{name}: {now[name].ratio:.3f}, and no ratio kept to compare it with")
-    print("slower than it was" if worse else "nothing is slower by more than the noise")
-    return int(worse)
+    judged = len((now.keys() & then.keys()) - busy)
+    print(f"of {len(now)} rows {judged} were compared, {worse or 'none'} slower by more than the noise")
+    return int(worse > 0)
 
 
 def main() -> int:
@@ -152,8 +152,9 @@ def main() -> int:
     show(table, busy)
     code = check(table, busy) if asked.check else 0
     if asked.write:
-        ratios.write({name: Ratio.of(row) for name, row in table.items() if name not in busy}, ratios.FILE)
-        print(f"\nwritten to {ratios.FILE}" + (", but for what was measured on a busy machine" if busy else ""))
+        quiet = {name: Ratio.of(row) for name, row in table.items() if name not in busy}
+        ratios.write(quiet, ratios.FILE)
+        print(f"\n{len(quiet)} of {len(table)} rows written to {ratios.FILE}")
     return code
 
 
