@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/installed
 
-.PHONY: run test test-long lint clean
+.PHONY: run test test-long bench bench-check lint clean
 
 run: $(STAMP)
 	@$(BIN)/hookflow run pipelines/cifar.toml $(ARGS)
@@ -14,6 +14,12 @@ test: $(STAMP)
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m long $(ARGS)
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/overhead.py $(ARGS)
+
+bench-check: $(STAMP)
+	$(BIN)/python benchmarks/overhead.py --check $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

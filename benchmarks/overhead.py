@@ -1,126 +1,162 @@
-"""What hookflow adds to an iteration: the same tiny training by hand and by the runner, in turns, in one process.
+"""What hookflow adds to a training, beside the same loop written by hand: a table in Markdown, or what has moved.
 
-    python benchmarks/overhead.py
+    make bench                        measures and prints the table; ARGS=--write keeps its ratios in ratios.json
+    make bench-check                  measures again, names what moved since by more than the noise; 1: it got worse
 
-Prints, for several numbers of hooks that do nothing, the CPU time of an iteration beside that of the loop written by
-hand (their ratio is what to compare between machines), and what one firing costs, timing included.
+The training is so small that nothing hides what surrounds it (see `by_hand.py`). Each figure of hookflow is taken
+between two of the loop by hand in the same process, or, where a whole process is measured, between two such processes;
+each of these sandwiches in a fresh process, the rows in turns, on one thread and one processor where the system can
+pin it. Tiny trainings are measured in CPU time, which other work on the machine disturbs less; starts and ranks by the
+clock. Where the two by hand differ by more than a row bears, the machine was busy and the sandwich is made again. How
+to read the table: `docs/benchmarks/runner.md`.
 """
 
 from __future__ import annotations
 
-import tempfile
-import time
-from collections.abc import Iterator
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import nn
-from torch.nn import functional
+import ratios
+from ratios import Ratio, Sandwich
 
-from hookflow.events.rundir import RunDir
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import parse
-from hookflow.runner.launch import prepare
-from hookflow.runner.process import train
-
-ITERATIONS = 2000
-ROUNDS = 5
-HOOKS = (0, 1, 10, 30)
-
-PIPELINE = """
-[run]
-name = "overhead"
-max_iters = {iterations}
-threads = 1
-[model]
-use = "./overhead.py:net"
-[optimizer]
-use = "torch.optim:SGD"
-args = {{ lr = 0.01 }}
-[data.train]
-use = "./overhead.py:Noise"
-"""
+CELL = Path(__file__).with_name("cell.py")
+TRIES = 3
+Table = dict[str, list[Sandwich]]
 
 
-def net() -> nn.Module:
-    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+@dataclass(frozen=True)
+class Cell:
+    """What one process measures: the arguments of `cell.py`, and by how much the two by hand may differ."""
+
+    arguments: tuple[str, ...]
+    drift: float = 0.05
+    rounds: int = 5
 
 
-class Noise:
-    """One batch of noise, again and again: data that costs nothing."""
-
-    def __init__(self) -> None:
-        generator = torch.Generator().manual_seed(0)
-        self.batch = torch.randn(64, 64, generator=generator), torch.randint(10, (64,), generator=generator)
-        size = {"examples": 64 * ITERATIONS, "batches": ITERATIONS, "batch_size": 64}
-        self.info = {"name": "noise", **size, "synthetic": True, "note": "noise"}
-
-    def __len__(self) -> int:
-        return ITERATIONS
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for _ in range(start, ITERATIONS):
-            yield self.batch
+CELLS = {
+    "none": Cell(("hooks", "none", "ITERATIONS")),
+    "ten": Cell(("hooks", "ten", "ITERATIONS")),
+    "every": Cell(("hooks", "every", "ITERATIONS")),
+    "usual": Cell(("hooks", "usual", "ITERATIONS")),
+    "start": Cell(("start",), drift=0.15),
+    "ranks-tiny": Cell(("ranks", "tiny"), drift=0.15, rounds=3),
+    "ranks-small": Cell(("ranks", "small"), drift=0.15, rounds=3),
+    "flat": Cell(("flat", "100000"), rounds=1),
+}
+UNASKED = [name for name in CELLS if name != "flat"]
 
 
-class Nothing:
-    """A hook that does nothing after every iteration."""
+def sandwiches(cell: Cell, iterations: int) -> dict[str, Sandwich]:
+    """Measure the rows of a cell, again while the machine is busy; return the try in which it wavered least.
 
-    def after_train_iter(self, run: object) -> None: ...
-
-
-def by_hand() -> float:
-    """Return the CPU seconds of ITERATIONS iterations written out."""
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    began = time.process_time()
-    for inputs, target in Noise().epoch(0):
-        loss = functional.cross_entropy(model(inputs), target)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
-    return time.process_time() - began
-
-
-class Clock:
-    """Notes the CPU time at both ends of the training, so that starting and ending a run are left out."""
-
-    def __init__(self, marks: str) -> None:
-        self.file = Path(marks)
-
-    def before_train_epoch(self) -> None:
-        self.began = time.process_time()
-
-    def after_train(self) -> None:
-        self.file.write_text(str(time.process_time() - self.began))
+    A process that fails counts as a try: launchers of ranks do now and then. Raises SystemExit when all have failed.
+    """
+    command = [sys.executable, str(CELL), *(part.replace("ITERATIONS", str(iterations)) for part in cell.arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    tries: list[dict[str, Sandwich]] = []
+    for _ in range(TRIES):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            rows = json.loads(done.stdout.splitlines()[-1])
+            tries.append({name: Sandwich(**row) for name, row in rows.items()})
+            if _drift(tries[-1]) <= cell.drift:
+                break
+    if not tries:
+        raise SystemExit(f"{' '.join(command)} failed {TRIES} times:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return min(tries, key=_drift)
 
 
-def by_hookflow(hooks: int, folder: Path) -> float:
-    """Return the CPU seconds of the same by the runner, its recorder's thread included."""
-    mark = folder / "seconds"
-    tables = "".join(f'[hooks.n{k}]\nuse = "./overhead.py:Nothing"\n' for k in range(hooks))
-    clock = f'[hooks.clock]\nuse = "./overhead.py:Clock"\nargs = {{ marks = "{mark}" }}\n'
-    loaded = parse(PIPELINE.format(iterations=ITERATIONS) + tables + clock, Path(__file__))
-    run_dir = RunDir.create(folder, "overhead")
-    prepare(loaded, compile_pipeline(loaded), run_dir, Path(__file__).parent)
-    if train(run_dir):
-        raise SystemExit(f"the run failed: see {run_dir.path}")
-    return float(mark.read_text())
+def _drift(rows: dict[str, Sandwich]) -> float:
+    return max(sandwich.drift for sandwich in rows.values())
 
 
-def main() -> None:
-    torch.set_num_threads(1)
-    by_hand()  # the first steps load parts of torch
-    with tempfile.TemporaryDirectory() as folder:
-        seconds = {hooks: [(by_hand(), by_hookflow(hooks, Path(folder))) for _ in range(ROUNDS)] for hooks in HOOKS}
-    best = {hooks: (min(a for a, _ in pairs), min(b for _, b in pairs)) for hooks, pairs in seconds.items()}
-    print("hooks   by hand  hookflow   ratio   (CPU time of an iteration in us, best of", ROUNDS, "rounds)")
-    for hooks, (hand, flow) in best.items():
-        print(f"{hooks:5} {hand / ITERATIONS * 1e6:9.1f} {flow / ITERATIONS * 1e6:9.1f} {flow / hand:7.3f}")
-    few, many = min(HOOKS), max(HOOKS)
-    cost = (best[many][1] - best[few][1]) / ITERATIONS / (many - few)
-    print(f"one firing, called and timed: {cost * 1e6:.2f} us")
+def measured(names: list[str], rounds: int | None, iterations: int) -> tuple[Table, set[str]]:
+    """Measure cells in turns; return their rows, and those for which the machine was too busy."""
+    table: Table = {}
+    busy: set[str] = set()
+    turns = {name: rounds or CELLS[name].rounds for name in names}
+    for turn in range(max(turns.values())):
+        for name in names:
+            if turn < turns[name]:
+                print(f"round {turn + 1}: {name}", file=sys.stderr, flush=True)
+                for row, sandwich in sandwiches(CELLS[name], iterations).items():
+                    table.setdefault(row, []).append(sandwich)
+                    if sandwich.drift > CELLS[name].drift:
+                        busy.add(row)
+    return table, busy
+
+
+def show(table: Table, busy: set[str]) -> None:
+    """Print the table, and what it means where a step takes longer."""
+    print("| | by hand | hookflow adds | ratio | its spread | speed | by hand wavered |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, row in table.items():
+        ratio, unit = Ratio.of(row), row[0].unit
+        by_hand, over = (statistics.median(figures) for figures in ([s.by_hand for s in row], [s.over for s in row]))
+        digits = {"s": 2, "MB": 0}.get(unit, 1)
+        times = f"{by_hand:.{digits}f} {unit} | {over:+.{digits}f} {unit}"
+        spread = f"{ratio.low:.3f} – {ratio.high:.3f}"
+        wavered = f"{max(s.drift for s in row):.1%}" + (" (busy)" if name in busy else "")
+        print(f"| {name} | {times} | {ratio.ratio:.3f} | {spread} | {1 / ratio.ratio:.2f} | {wavered} |")
+    if "usual set" in table:
+        over = statistics.median(sandwich.over for sandwich in table["usual set"])
+        share = f"{over:.0f} µs of the usual set are {over / 1e5:.2%}"
+        print(f"\nWhere it does not matter: of a step of 100 ms, the {share}.")
+    if busy:
+        print(f"\nThe machine was too busy, {TRIES} times each: do not trust {', '.join(sorted(busy))}.")
+
+
+def check(table: Table, busy: set[str]) -> int:
+    """Print what has moved since the ratios that are kept; return 1 if anything is slower, 2 if nothing is kept."""
+    if not ratios.FILE.exists():
+        print(f"\nthere is no {ratios.FILE.name} to compare with: make bench ARGS=--write")
+        return 2
+    machine, then = ratios.read(ratios.FILE)
+    now = {name: Ratio.of(row) for name, row in table.items()}
+    here = ratios.machine()
+    for key in [key for key in here if here[key] != machine[key]]:
+        print(f"\nthe ratios kept are of {key} {machine[key]}, this is {here[key]}: what moved may be that")
+    worse = 0
+    print()
+    for name, by, noise in ratios.moved(now, then):
+        verdict = "not judged, the machine was too busy" if name in busy else "slower" if by > 0 else "faster"
+        worse += verdict == "slower"
+        print(f"{name}: {then[name].ratio:.3f} -> {now[name].ratio:.3f} ({by:+.3f}, noise {noise:.3f}): {verdict}")
+    for name in sorted(now.keys() - then.keys()):
+        print(f"{name}: {now[name].ratio:.3f}, and no ratio kept to compare it with")
+    judged = len((now.keys() & then.keys()) - busy)
+    print(f"of {len(now)} rows {judged} were compared, {worse or 'none'} slower by more than the noise")
+    return int(worse > 0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default=",".join(UNASKED), help="which of " + ", ".join(CELLS))
+    parser.add_argument("--rounds", type=int, help="sandwiches of a row (5; 3 of ranks, 1 of flat)")
+    parser.add_argument("--iterations", type=int, default=3000, help="of a tiny training, a multiple of 500 from 1000")
+    parser.add_argument("--write", action="store_true", help=f"keep the ratios in {ratios.FILE.name}")
+    parser.add_argument("--check", action="store_true", help="compare with the ratios that are kept")
+    asked = parser.parse_args()
+    names = asked.rows.split(",")
+    if unknown := set(names) - CELLS.keys():
+        parser.error(f"no rows {', '.join(sorted(unknown))}: there are {', '.join(CELLS)}")
+    if asked.iterations < 1000 or asked.iterations % 500:
+        parser.error("--iterations must be a multiple of 500, and 1000 at least")
+    table, busy = measured(names, asked.rounds, asked.iterations)
+    show(table, busy)
+    code = check(table, busy) if asked.check else 0
+    if asked.write:
+        quiet = {name: Ratio.of(row) for name, row in table.items() if name not in busy}
+        ratios.write(quiet, ratios.FILE)
+        print(f"\n{len(quiet)} of {len(table)} rows written to {ratios.FILE}")
+    return code
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

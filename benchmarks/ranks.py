@@ -2,7 +2,7 @@
 
     python benchmarks/ranks.py [ROUNDS]
 
-The two sizes of work of `benchmarks/runner.py`, with the data on the device, by gloo on the CPU, one thread a rank. A
+The sizes of work of `benchmarks/runner.py`, with the data on the device, by gloo on the CPU, one thread a rank. A
 batch has 64 examples, shared out among the ranks. By hand is `torchrun` with a plain loop around
 DistributedDataParallel. In turns; each figure is that of the fastest window of iterations in all rounds. "to one" is
 the rate over that of one rank of the same kind, "to DDP" over that of as many ranks by hand. More ranks than cores

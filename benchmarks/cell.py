@@ -1,0 +1,170 @@
+"""One measurement of hookflow between two of the same by hand, in a fresh process; prints its rows as a line of JSON.
+
+    python benchmarks/cell.py hooks none|ten|every|usual ITERATIONS   the tiny training, in this process
+    python benchmarks/cell.py flat ITERATIONS                         the last tenth of a long run beside the first
+    python benchmarks/cell.py ranks WORK                              two ranks, of a work of `benchmarks/ranks.py`
+    python benchmarks/cell.py start                                   until the first iteration is done, and the memory
+
+`benchmarks/overhead.py` starts them in turns. A row has the figure `by_hand` (the mean of before and after), that of
+`hookflow`, their `unit`, and the `drift` between the two by hand, as a share: what the machine itself wavered.
+Imports torch only where it is measured: a process that is started takes over the peak memory of the one that starts it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+EPOCH = 500
+"""Iterations of an epoch of the usual set of hooks: two chunks, of which the first is timed; a save ends the second."""
+SLICE = 3000
+"""Iterations by hand before and after a long run."""
+FIRST = 300
+"""Iterations that a process makes whose start is measured, so that its memory is that of a training."""
+
+Rows = dict[str, dict[str, Any]]
+
+
+def row(before: float, hookflow: float, after: float, unit: str) -> dict[str, Any]:
+    by_hand = (before + after) / 2
+    return {"by_hand": by_hand, "hookflow": hookflow, "drift": abs(after - before) / by_hand, "unit": unit}
+
+
+def hooks(which: str, iterations: int) -> Rows:
+    """Measure the CPU time of an iteration, that of all threads, the median of the chunks after the warm-up."""
+    import by_hand
+
+    before = warm_by_hand(iterations)
+    if which == "usual":
+        feed = by_hookflow(which, EPOCH, epochs=1 + iterations // EPOCH)
+        began = [chunks[0][0] for chunks in feed.epochs]
+        measured = {
+            "usual set": feed.microseconds(first_chunks(feed)),
+            "usual set, with the ends of epochs": (began[-1] - began[1]) / (len(began) - 2) / EPOCH / 1e3,
+        }
+    else:
+        names = {"none": "no hooks", "ten": "ten hooks at `after_train_iter`", "every": "ten hooks at every point"}
+        feed = by_hookflow(which, by_hand.WARM_UP + iterations)
+        measured = {names[which]: feed.microseconds(feed.epochs[0][by_hand.WARM_UP // by_hand.CHUNK :])}
+    after = by_hand.microseconds(iterations)
+    return {name: row(before, us, after, "µs") for name, us in measured.items()}
+
+
+def flat(iterations: int) -> Rows:
+    """Compare the last tenth of a long run with the first, each seen beside the loop by hand next to it."""
+    import by_hand
+
+    before = warm_by_hand(SLICE)
+    feed = by_hookflow("usual", EPOCH, epochs=1 + iterations // EPOCH)
+    after = by_hand.microseconds(SLICE)
+    chunks = first_chunks(feed)
+    tenth = max(1, len(chunks) // 10)
+    first, last = feed.microseconds(chunks[:tenth]), feed.microseconds(chunks[-tenth:])
+    measured = row(before, last, after, "µs") | {"by_hand": first * after / before}
+    return {f"usual set, last tenth of {iterations:,} beside the first": measured}
+
+
+def warm_by_hand(iterations: int) -> float:
+    """Return the microseconds of an iteration by hand, for the first time in this process."""
+    import by_hand
+    import torch
+
+    torch.set_num_threads(1)
+    by_hand.microseconds(EPOCH)  # the first steps load parts of torch
+    return by_hand.microseconds(iterations)
+
+
+def by_hookflow(which: str, length: int, epochs: int = 1) -> Any:
+    """Train so many epochs with a set of hooks; return the feed that has timed them."""
+    import by_hand
+    import by_hookflow
+
+    feed = by_hand.Feed(length)
+    with tempfile.TemporaryDirectory() as folder:
+        by_hookflow.train(feed, which, Path(folder), epochs)
+    return feed
+
+
+def first_chunks(feed: Any) -> list[tuple[int, int]]:
+    """Return the first chunk of each epoch but the first one, which warms up."""
+    return [chunks[0] for chunks in feed.epochs[1:]]
+
+
+def ranks(work: str) -> Rows:
+    """Measure the time of an iteration of two gloo ranks, by the clock: most of it is waiting."""
+    import ranks
+
+    def once(kind: str) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            return ranks.measured(kind, work, 2, Path(folder)) * 1e6
+
+    before, hookflow, after = once("by hand"), once("hookflow"), once("by hand")
+    return {f"two ranks, {work} net": row(before, hookflow, after, "µs")}
+
+
+def start() -> Rows:
+    """Measure how long a process takes until its first iteration is done, by the clock, and its memory at the end."""
+
+    def once(kind: str) -> dict[str, float]:
+        command = [sys.executable, __file__, "first", kind, repr(time.time())]
+        return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+    before, hookflow, after = once("by hand"), once("hookflow"), once("by hand")
+    names = {"s": "first iteration, from the process's start", "MB": "peak memory"}
+    return {name: row(before[unit], hookflow[unit], after[unit], unit) for unit, name in names.items()}
+
+
+def first(kind: str, began: float) -> dict[str, float]:
+    """Make the first iterations of this process, which was started at `began`; return what they took."""
+    import by_hand
+
+    feed = by_hand.Feed(FIRST, chunk=1, clock=time.time_ns)
+    if kind == "by hand":
+        import torch
+
+        torch.set_num_threads(1)
+        by_hand.train(feed)
+    else:
+        import by_hookflow
+
+        with tempfile.TemporaryDirectory() as folder:
+            by_hookflow.train(feed, "none", Path(folder))
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return {"s": feed.epochs[0][0][1] / 1e9 - began, "MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit}
+
+
+def pin() -> None:
+    """Keep this process and its children on one processor, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+
+
+def main() -> None:
+    kind, *arguments = sys.argv[1:]
+    if kind != "ranks":
+        pin()
+    match kind:
+        case "hooks":
+            measured: Any = hooks(arguments[0], int(arguments[1]))
+        case "flat":
+            measured = flat(int(arguments[0]))
+        case "ranks":
+            measured = ranks(arguments[0])
+        case "start":
+            measured = start()
+        case "first":
+            measured = first(arguments[0], float(arguments[1]))
+        case _:
+            raise SystemExit(__doc__)
+    print(json.dumps(measured))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""`make bench` and `make bench-check`: that they measure, and what they make of what they have measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROW = "no hooks"
+
+
+@pytest.fixture
+def overhead(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    """The script as a module; it keeps its ratios in a file of the test's own."""
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import overhead
+    import ratios
+
+    monkeypatch.setattr(ratios, "FILE", tmp_path / "ratios.json")
+    return overhead
+
+
+def table(overhead: Any, *ratios: float) -> Any:
+    return {ROW: [overhead.Sandwich(100.0, 100.0 * ratio, 0.01, "µs") for ratio in ratios]}
+
+
+def kept(overhead: Any, *ratios: float) -> None:
+    rows = {name: overhead.Ratio.of(row) for name, row in table(overhead, *ratios).items()}
+    overhead.ratios.write(rows, overhead.ratios.FILE)
+
+
+@pytest.mark.parametrize(
+    ("now", "code", "said"),
+    [
+        ((1.06, 1.05, 1.04), 0, "of 1 rows 1 were compared, none slower"),
+        ((1.10, 1.09, 1.08), 1, "no hooks: 1.050 -> 1.090 (+0.040, noise 0.020): slower"),
+        ((1.01, 1.02, 1.00), 0, "no hooks: 1.050 -> 1.010 (-0.040, noise 0.020): faster"),
+        ((1.20, 1.09, 1.00), 0, "of 1 rows 1 were compared, none slower"),
+    ],
+    ids=["same", "slower", "faster", "wavering"],
+)
+def test_a_ratio_has_moved_when_it_did_by_more_than_the_noise(
+    overhead: Any, capsys: pytest.CaptureFixture[str], now: tuple[float, ...], code: int, said: str
+) -> None:
+    kept(overhead, 1.04, 1.05, 1.06)
+    assert overhead.check(table(overhead, *now), set()) == code
+    assert said in capsys.readouterr().out
+
+
+def test_what_was_measured_on_a_busy_machine_is_not_judged(overhead: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    kept(overhead, 1.04, 1.05, 1.06)
+    assert overhead.check(table(overhead, 1.5, 1.51), {ROW}) == 0
+    said = capsys.readouterr().out
+    assert "not judged" in said
+    assert "of 1 rows 0 were compared" in said
+
+
+def test_without_ratios_that_are_kept_it_says_how_to_keep_some(
+    overhead: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert overhead.check(table(overhead, 1.0), set()) == 2
+    assert "make bench ARGS=--write" in capsys.readouterr().out
+
+
+def test_ratios_of_another_machine_are_told(overhead: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    kept(overhead, 1.04, 1.05, 1.06)
+    file = overhead.ratios.FILE
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"machine": {**overhead.ratios.machine(), "torch": "1"}}))
+    assert overhead.check(table(overhead, 1.05), set()) == 0
+    assert "kept are of torch 1, this is" in capsys.readouterr().out
+    overhead.ratios.write({"another row": overhead.Ratio(1.0, 1.0, 1.0)}, file)
+    assert overhead.ratios.read(file)[1].keys() == {"another row"}
+
+
+def test_rows_that_were_not_measured_again_are_kept(overhead: Any) -> None:
+    kept(overhead, 1.05)
+    overhead.ratios.write({"another row": overhead.Ratio(1.0, 1.0, 1.0)}, overhead.ratios.FILE)
+    assert overhead.ratios.read(overhead.ratios.FILE)[1].keys() == {ROW, "another row"}
+
+
+def test_the_usual_set_is_measured_between_two_loops_by_hand() -> None:
+    command = [sys.executable, str(BENCHMARKS / "cell.py"), "hooks", "usual", "1000"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads(done.stdout)
+    assert rows.keys() == {"usual set", "usual set, with the ends of epochs"}
+    assert all(row["by_hand"] > 0 and row["hookflow"] > 0 for row in rows.values())

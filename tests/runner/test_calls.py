@@ -1,0 +1,151 @@
+"""How many Python functions of hookflow's own an iteration calls: a figure that no busy machine changes.
+
+How to read it. A call costs 0.05 to 0.1 µs where caches are warm and two to four times that in a training, so the bound
+of twelve stands for about 2 µs an iteration. Counted is every call in the training thread of a function that hookflow
+has written or generated, from one request for a batch to the next; each time that a generator goes on counts as one,
+and so does a property. Not counted: what PyTorch, the task, the data and the hooks do themselves, C functions, and
+other threads. The median of many iterations is taken: what happens now and then (by the clock, or every so many
+iterations) is left out.
+
+When it fails, the message lists the functions and how often each was called in an iteration; the ones that are new
+there are what a change has brought in. A question that has the same answer all through the run belongs before the
+loop; what is only asked when something has happened belongs behind the attention flag; a wrapper that only passes its
+arguments on is not needed. Raise a bound only with a figure of `make bench` that says what it buys.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+import hookflow
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from hookflow.runner.launch import prepare
+
+PACKAGE = str(Path(hookflow.__file__).parent)
+WARM_UP, COUNTED = 20, 101
+BARE, MORE_WITH_TEN_HOOKS = 12, 12
+
+PIPELINE = """
+[run]
+name = "calls"
+max_epochs = 1
+threads = 1
+device = "cpu"
+precision = "fp32"
+[model]
+use = "torch.nn:Linear"
+args = { in_features = 4, out_features = 3 }
+[task]
+use = "tests.runner.test_calls:step"
+[optimizer]
+use = "torch.optim:SGD"
+args = { lr = 0.01 }
+[data.train]
+use = "tests.runner.test_calls:Counted"
+"""
+TEN_HOOKS = "".join(f'[hooks.n{k}]\nuse = "tests.runner.test_calls:Nothing"\n' for k in range(10))
+
+
+class Calls:
+    """A profile function: counts the calls of hookflow's own functions, for each iteration apart."""
+
+    def __init__(self) -> None:
+        self.iterations: list[Counter[CodeType]] = []
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and _is_ours(frame):
+            self.iterations[-1][frame.f_code] += 1
+
+    def median(self) -> float:
+        return statistics.median(calls.total() for calls in self.iterations)
+
+    def table(self) -> str:
+        """Return the functions and how often each is called in an iteration, the busiest first."""
+        functions = {code for calls in self.iterations for code in calls}
+        often = {code: statistics.median(calls[code] for calls in self.iterations) for code in functions}
+        lines = sorted((-n, _name(code)) for code, n in often.items() if n)
+        return "".join(f"\n  {-n:4.0f}  {name}" for n, name in lines)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Return whether a function stands in hookflow's folder, or was generated there: then it may have no module."""
+    module = frame.f_globals.get("__name__", "hookflow")
+    return frame.f_code.co_filename.startswith(PACKAGE) or module.partition(".")[0] == "hookflow"
+
+
+def _name(code: CodeType) -> str:
+    return f"{code.co_qualname}  ({code.co_filename.removeprefix(PACKAGE).lstrip('/')}:{code.co_firstlineno})"
+
+
+calls = Calls()
+
+
+class Counted:
+    """A source that hands out one batch again and again, and has the calls between two requests for it counted."""
+
+    def __init__(self) -> None:
+        self.batch = torch.ones(2, 4), torch.tensor([0, 2])
+        size = {"examples": 2 * len(self), "batches": len(self), "batch_size": 2}
+        self.info: dict[str, Any] = {"name": "one batch", **size, "synthetic": True, "note": "one batch"}
+
+    def __len__(self) -> int:
+        return WARM_UP + COUNTED + 1
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        for _ in range(WARM_UP):
+            yield self.batch
+        before = sys.getprofile()
+        sys.setprofile(calls)
+        try:
+            for _ in range(COUNTED):
+                calls.iterations.append(Counter())
+                yield self.batch
+        finally:
+            sys.setprofile(before)
+        yield self.batch  # the end of the epoch is no steady iteration
+
+
+def step(run: Any, batch: Any) -> dict[str, torch.Tensor]:
+    inputs, target = batch
+    return {"loss": functional.cross_entropy(run.model(inputs), target)}
+
+
+class Nothing:
+    def after_train_iter(self, run: Any, outputs: Any) -> None: ...
+
+
+def counted(hooks: str, tmp_path: Path, train_here: Callable[..., int]) -> Calls:
+    """Train once with the hooks and return the calls of its iterations."""
+    loaded = parse(PIPELINE + hooks, tmp_path / "calls.toml")
+    run_dir = RunDir.create(tmp_path / "runs", "calls")
+    prepare(loaded, compile_pipeline(loaded), run_dir, tmp_path)
+    calls.iterations = []
+    assert train_here(run_dir) == 0
+    assert len(calls.iterations) == COUNTED
+    return calls
+
+
+def test_a_bare_iteration_calls_little_of_hookflows_own(tmp_path: Path, train_here: Callable[..., int]) -> None:
+    bare = counted("", tmp_path, train_here)
+    often = bare.median()
+    assert often <= BARE, f"{often:.0f} calls an iteration, at most {BARE} wanted:{bare.table()}"
+
+
+def test_ten_hooks_are_called_at_the_cost_of_little_more(tmp_path: Path, train_here: Callable[..., int]) -> None:
+    bare = counted("", tmp_path, train_here).median()
+    ten = counted(TEN_HOOKS, tmp_path, train_here)
+    more = ten.median() - bare
+    wanted = f"at most {MORE_WITH_TEN_HOOKS} wanted"
+    said = f"{more:.0f} calls an iteration more than the {bare:.0f} without hooks, {wanted}; with them:{ten.table()}"
+    assert more <= MORE_WITH_TEN_HOOKS, said
