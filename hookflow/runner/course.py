@@ -54,8 +54,8 @@ class Course:
             self.epoch_ends = not self.wants_epoch_to_end  # alone, it need agree with nobody
 
     def end_epoch(self) -> None:
-        """Let the epoch end, as all ranks have agreed."""
-        self.epoch_ends, self.wants_epoch_to_end = True, False
+        """Let the epoch end, as all ranks have agreed; unless the one that was meant has come to its end meanwhile."""
+        self.epoch_ends, self.wants_epoch_to_end = self._run.batch_idx > 0, False
 
     def may_stop(self) -> None:
         """Raise UserError where `run.stop` is called by who may not, or too late."""
