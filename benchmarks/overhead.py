@@ -46,7 +46,7 @@ CELLS = {
     "usual": Cell(("hooks", "usual", "ITERATIONS")),
     "start": Cell(("start",), drift=0.15),
     "ranks-tiny": Cell(("ranks", "tiny"), drift=0.15, rounds=3),
-    "ranks-small": Cell(("ranks", "small"), drift=0.15, rounds=3),
+    "ranks-5ms": Cell(("ranks", "5 ms"), drift=0.15, rounds=3),
     "flat": Cell(("flat", "100000"), rounds=1),
 }
 UNASKED = [name for name in CELLS if name != "flat"]

@@ -2,27 +2,114 @@
 
     python benchmarks/ranks.py [ROUNDS]
 
-The sizes of work of `benchmarks/runner.py`, with the data on the device, by gloo on the CPU, one thread a rank. A
-batch has 64 examples, shared out among the ranks. By hand is `torchrun` with a plain loop around
-DistributedDataParallel. In turns; each figure is that of the fastest window of iterations in all rounds. "to one" is
-the rate over that of one rank of the same kind, "to DDP" over that of as many ranks by hand. More ranks than cores
-cannot be faster.
+Two sizes of work, with the data on the device, by gloo on the CPU, one thread a rank: a net so small that an iteration
+is nothing but what surrounds it, and one whose step takes about 5 ms. A batch has 64 examples, shared out among the
+ranks. By hand is `torchrun` with a plain loop around DistributedDataParallel. In turns; each figure is that of the
+fastest window of iterations in all rounds, and a window is longer than the time between two exchanges of the ranks.
+"to one" is the rate over that of one rank of the same kind, "to DDP" over that of as many ranks by hand: 1 is as fast.
+"cpu" is the processor time of an iteration on rank 0, all its threads together, in the median window: it tells more
+where other work keeps the cores busy. More ranks than cores cannot be faster.
 """
 
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
-from runner import BATCH, LOADERS, PIPELINE, WINDOW, Clock, Noise, net
+from torch import nn
 from torch.nn import functional
+from torch.utils.data import Dataset
 
 HERE = Path(__file__).resolve()
 WORLDS = (1, 2, 4)
+BATCH, WARM_UP, WINDOWS = 64, 40, 8
+WINDOW = {"tiny": 150, "5 ms": 40}
+"""Iterations that are timed together."""
+SHAPES = {"tiny": (64,), "5 ms": (3, 16, 16)}
+PIPELINE = f"""
+[run]
+name = "ranks"
+max_epochs = 1
+threads = 1
+precision = "fp32"
+[model]
+use = "{HERE}:net"
+args = {{ work = "WORK" }}
+[optimizer]
+use = "torch.optim:SGD"
+args = {{ lr = 0.01, momentum = 0.9 }}
+[data.train]
+use = "{HERE}:Noise"
+args = {{ work = "WORK" }}
+loader = {{ batch_size = {BATCH}, on_device = true }}
+[hooks.clock]
+use = "{HERE}:Clock"
+args = {{ work = "WORK", file = "FILE" }}
+phase = "last"
+ranks = "zero"
+"""
+
+
+class Rate(NamedTuple):
+    """Seconds of an iteration: by the wall clock, and of the processor."""
+
+    wall: float
+    cpu: float
+
+
+def net(work: str) -> nn.Module:
+    if work == "tiny":
+        return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    convolutions = [nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU()]
+    return nn.Sequential(*convolutions, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+
+
+class Noise(Dataset[Any]):
+    """Examples of noise in memory, as many as one measurement needs."""
+
+    def __init__(self, work: str) -> None:
+        examples = BATCH * (WARM_UP + WINDOW[work] * WINDOWS)
+        generator = torch.Generator().manual_seed(0)
+        self.inputs = torch.randn(examples, *SHAPES[work], generator=generator)
+        self.target = torch.randint(10, (examples,), generator=generator)
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.inputs[index], self.target[index]
+
+
+class Clock:
+    """Times windows of iterations after the warm-up, and writes down the fastest, and the median of the processor."""
+
+    def __init__(self, work: str, file: str) -> None:
+        self.window, self.file = WINDOW[work], Path(file)
+        self.began = Rate(0.0, 0.0)
+        self.windows: list[Rate] = []
+
+    def after_train_iter(self, run: Any) -> None:
+        self.tick(run.iter)
+
+    def after_train(self) -> None:
+        fastest = min(window.wall for window in self.windows)
+        self.file.write_text(f"{fastest} {statistics.median(window.cpu for window in self.windows)}")
+
+    def tick(self, done: int) -> None:
+        """Take note that so many iterations are done."""
+        if done >= WARM_UP and (done - WARM_UP) % self.window == 0:
+            now = Rate(time.perf_counter(), time.process_time())
+            if done > WARM_UP:
+                took = (after - before for after, before in zip(now, self.began, strict=True))
+                self.windows.append(Rate(*(seconds / self.window for seconds in took)))
+            self.began = now
 
 
 def by_hand(work: str, file: str) -> None:
@@ -48,15 +135,14 @@ def by_hand(work: str, file: str) -> None:
     dist.destroy_process_group()
 
 
-def measured(kind: str, work: str, world: int, folder: Path) -> float:
-    """Return the seconds of an iteration of so many ranks, each a process of its own."""
+def measured(kind: str, work: str, world: int, folder: Path) -> Rate:
+    """Return what an iteration of so many ranks takes, each a process of its own."""
     mark, pipeline = folder / "seconds", folder / "ranks.toml"
     if kind == "by hand":
         launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
         command = [*launcher, str(HERE), "--by-hand", work, str(mark)]
     else:
-        text = PIPELINE.replace("WORK", work).replace("LOADER", LOADERS["device"]).replace("FILE", str(mark))
-        pipeline.write_text(text + 'ranks = "zero"\n')
+        pipeline.write_text(PIPELINE.replace("WORK", work).replace("FILE", str(mark)))
         command = ["hookflow", "run", str(pipeline), f"--nproc={world}", "--ui=none"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
@@ -64,23 +150,26 @@ def measured(kind: str, work: str, world: int, folder: Path) -> float:
     )
     if done.returncode:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
-    return float(mark.read_text())
+    return Rate(*map(float, mark.read_text().split()))
 
 
 def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     print(f"iterations a second, batches of {BATCH}, one thread a rank, {os.cpu_count()} cores\n")
-    print(f"{'work':<6}{'ranks':>5}  {'':<9}{'it/s':>8}{'examples/s':>12}{'to one':>8}{'to DDP':>8}")
+    print(f"{'work':<6}{'ranks':>5}  {'':<9}{'it/s':>8}{'examples/s':>12}{'to one':>8}{'to DDP':>8}{'cpu':>10}")
     for work in WINDOW:
-        best = dict.fromkeys(((kind, world) for world in WORLDS for kind in ("by hand", "hookflow")), float("inf"))
+        found: dict[tuple[str, int], list[Rate]] = {
+            (kind, world): [] for world in WORLDS for kind in ("by hand", "hookflow")
+        }
         for _ in range(rounds):
-            for kind, world in best:
+            for (kind, world), rates in found.items():
                 with tempfile.TemporaryDirectory() as folder:
-                    best[kind, world] = min(best[kind, world], measured(kind, work, world, Path(folder)))
-        for (kind, world), seconds in best.items():
-            to_one, to_ddp = best[kind, 1] / seconds, best["by hand", world] / seconds
-            rate = f"{1 / seconds:>8.1f}{BATCH / seconds:>12.0f}"
-            print(f"{work:<6}{world:>5}  {kind:<9}{rate}{to_one:>8.2f}{to_ddp:>8.2f}")
+                    rates.append(measured(kind, work, world, Path(folder)))
+        best = {key: Rate(*map(min, zip(*rates, strict=True))) for key, rates in found.items()}
+        for (kind, world), (wall, cpu) in best.items():
+            to_one, to_ddp = best[kind, 1].wall / wall, best["by hand", world].wall / wall
+            rate = f"{1 / wall:>8.1f}{BATCH / wall:>12.0f}"
+            print(f"{work:<6}{world:>5}  {kind:<9}{rate}{to_one:>8.2f}{to_ddp:>8.2f}{cpu * 1e6:>7.0f} us")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,12 @@
 
     python benchmarks/runner.py [ROUNDS]
 
-Three sizes of work, on one thread: a net so small that what surrounds it shows, a small convolutional one (about 5 ms a
-step of 32 examples), and the shipped pipeline's; the last two with images of 32 pixels. Two ways to the data: kept on
-the device, or fetched by two workers (by hand: PyTorch's DataLoader). Three sets of hooks: none; ten that do nothing at
-each of the seven points of an iteration; those of `pipelines/cifar.toml`, where the loop by hand clips, averages and
-sets the rate, too. Nothing is validated or saved meanwhile. Each figure is that of the fastest window of iterations in
-all rounds, so that a busy machine shows less; "ratio" is what to compare between machines: 1 is as fast as by hand.
+Two sizes of work, on one thread: a net so small that what surrounds it shows, and the shipped pipeline's with pictures
+of 32 pixels. Two ways to the data: kept on the device, or fetched by two workers (by hand: PyTorch's DataLoader). Three
+sets of hooks: none; ten that do nothing at each of the seven points of an iteration; those of `pipelines/cifar.toml`,
+where the loop by hand clips, averages and sets the rate, too. Nothing is validated or saved meanwhile. Each figure is
+that of the fastest window of iterations in all rounds, so that a busy machine shows less; "ratio" is what to compare
+between machines: 1 is as fast as by hand.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from hookflow.zoo.airbench import AirNet
 
 HERE = Path(__file__).resolve()
 BATCH, WARM_UP, WORKERS = 64, 5, 2
-SHAPES = {"tiny": (64,), "small": (3, 32, 32), "real": (3, 32, 32)}
-WINDOW = {"tiny": 50, "small": 10, "real": 4}
+SHAPES = {"tiny": (64,), "real": (3, 32, 32)}
+WINDOW = {"tiny": 50, "real": 4}
 """Iterations that are timed together."""
-WINDOWS = {"tiny": 10, "small": 10, "real": 5}
+WINDOWS = {"tiny": 10, "real": 5}
 POINTS = (
     "before_train_iter",
     "after_forward",
@@ -100,10 +100,6 @@ def iterations(work: str) -> int:
 def net(work: str) -> nn.Module:
     if work == "tiny":
         return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
-    if work == "small":
-        below = nn.Conv2d(3, 12, 3), nn.ReLU(), nn.MaxPool2d(2)
-        above = nn.Conv2d(12, 24, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-        return nn.Sequential(*below, *above, nn.Linear(24, 10))
     return AirNet(widths=[32, 64, 128])
 
 

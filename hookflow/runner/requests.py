@@ -74,8 +74,8 @@ class Requests:
             self._state.attention = True
 
     def end_epoch(self) -> None:
-        """Let the epoch end: on all ranks."""
-        self._state.epoch_ends, self.epoch_end_reason = True, None
+        """Let the epoch end: on all ranks, unless the one that was meant has come to its end meanwhile."""
+        self._state.epoch_ends, self.epoch_end_reason = self._state.batch_idx > 0 or not self._several, None
 
     def skip_step(self) -> None:
         """Leave the weights as they are: the optimizer takes no step in this iteration, or not the current one."""

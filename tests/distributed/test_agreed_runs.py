@@ -89,6 +89,15 @@ def test_a_stop_that_is_not_declared_on_one_rank_is_obeyed_on_all(new_run: NewRu
     assert [len([text for text in texts if "run.stop" in text]) for texts in told] == [0, 1]
 
 
+def test_who_ends_an_epoch_that_is_over_does_not_end_the_next(new_run: NewRun) -> None:
+    """A hook on rank 0 alone is heard by the others later: here when its epoch has closed."""
+    ends = acts("ends_epoch", "stop_epoch", 0, 6, "after_train_iter", '"enough"')
+    run_dir = new_run(f'{ends[:-1]}, ranks="zero"}}')
+    assert carry_out(run_dir, 2) == [0, 0]
+    for rank in (0, 1):
+        assert [epoch["it"] for epoch in records(run_dir, rank, "epoch")] == [6, 12]
+
+
 @pytest.mark.parametrize(
     ("number", "rank", "codes"),
     [
