@@ -187,9 +187,10 @@ def _warn_if_crowded(ranks: int) -> None:
 def last_words(run_dir: RunDir) -> str:
     """Return the reason that the run itself gave for its end: what the user did wrong, as found while building it."""
     from hookflow.events.log import Tail
+    from hookflow.events.records import Record
     from hookflow.events.rundir import short
 
-    ends = [record for record in Tail(run_dir.events).read_all() if record["k"] == "end"]
+    ends = [record for record in Tail[Record](run_dir.events).read_all() if record["k"] == "end"]
     return str(ends[-1]["reason"]) if ends else f"the run left no word; see {short(run_dir.output)}"
 
 

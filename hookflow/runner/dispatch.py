@@ -19,7 +19,7 @@ from hookflow.runner.meter import Cell, Meter
 
 Call = Callable[[Sequence[Any]], object]
 Due = Callable[[], bool]
-Report = Callable[[Binding, BaseException, str], None]
+Report = Callable[[Binding, BaseException, OnError], None]
 """Told of a hook that raised: its binding, the exception, and what becomes of it (raise, disable or ignore)."""
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import Tail
-from hookflow.events.records import DataInfo
+from hookflow.events.records import DataInfo, Level, Record
 from hookflow.events.rundir import RunDir, short
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
@@ -23,7 +23,7 @@ from hookflow.runner.recorder import Recorder
 from hookflow.runner.runner import Runner
 from hookflow.runner.signals import Attention, Signals
 
-Say = Callable[[str, str], None]
+Say = Callable[[str, Level], None]
 """Takes a line for people, and how grave it is: "info", "warn" or "error"."""
 
 
@@ -52,7 +52,7 @@ def judge(
     base = Path(run_dir.describe()["base"])
     plan = compile_pipeline(loaded, base)
 
-    def tell(text: str, level: str = "info") -> None:
+    def tell(text: str, level: Level = "info") -> None:
         say(text, level)
 
     with (
@@ -74,7 +74,7 @@ def judge(
         finally:
             recorder.close()
             close(parts.data[split])
-        for record in Tail(aside.events).read_all():
+        for record in Tail[Record](aside.events).read_all():
             if record["k"] == "message":
                 say(record["text"], record["level"])
     return Judged(checkpoint, runner.iter, runner.epoch, parts.data[split].info, metrics)

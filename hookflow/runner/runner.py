@@ -12,9 +12,9 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.events.now import NOWHERE, share
-from hookflow.events.records import Stage
+from hookflow.events.records import Level, Stage
 from hookflow.events.rundir import RunDir
-from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.runner import loops
 from hookflow.runner.boundary import Boundary
 from hookflow.runner.build import Parts
@@ -94,6 +94,7 @@ class Runner:
         self.triggers = make_triggers(plan, self, self.scalars.condition)
         self._own = {point.name: point.offers[1:] for point in plan.own}
         self._recorder = recorder
+        self.record = recorder.put
         self.boundary = Boundary(self, signals, agreement)
         self._now = share(run_dir.now_of(self.rank))
         self.at_hand: Any = None
@@ -180,7 +181,7 @@ class Runner:
         """Return the mean of what each rank gives here; `value` itself where there is one. See `hooks.run.Run.sum`."""
         return self.share.mean(value)
 
-    def say(self, text: str, level: str = "info") -> None:
+    def say(self, text: str, level: Level = "info") -> None:
         """Record a line for people: "info", "warn" or "error"."""
         self.record("message", level=level, source="hookflow", text=text)
 
@@ -200,10 +201,6 @@ class Runner:
             said = f"{point} offers {len(offers)} beside the run{names}; it has been fired with {len(offered)}"
             raise UserError(Problem(said))
         self.dispatcher.fire_within(point, *offered)
-
-    def record(self, kind: str, **fields: Any) -> None:
-        """Record an event at the run's place; see `hookflow.events.records`."""
-        self._recorder.put(kind, **fields)
 
     def stop(self, reason: str) -> None:
         """End the training at the next boundary: after this iteration, or after this epoch's validation."""
@@ -353,7 +350,7 @@ class Runner:
         if self.finished and not self.validation_due:
             self.say("nothing is left to do: every iteration of the training is done")
 
-    def _hook_failed(self, binding: Binding, error: BaseException, action: str) -> None:
+    def _hook_failed(self, binding: Binding, error: BaseException, action: OnError) -> None:
         error.add_note(f"iteration {self.iter}, epoch {self.epoch}")
         self._recorder.failure(error, hook=binding.hook, point=binding.point, action=action)
         if action == "disable":
