@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from hookflow.cli.failure import failure_report
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
-from hookflow.runner.distributed.exit_status import append
+from hookflow.runner.distributed.exit_status import appending
 from hookflow.runner.distributed.ranks import Ranks, of_environment
 from hookflow.runner.distributed.rendezvous import rendezvous, restarts, store
 from hookflow.runner.launch import claim
@@ -59,7 +59,7 @@ def train_as_rank(
         raise UserError(Problem(said, hint="runs over several machines need a folder that all of them share: run.dir"))
     if ranks.first and again:
         text = "the launcher has started the ranks again: going on from the last checkpoint"
-        append(run_dir, "message", level="warn", source="hookflow", text=text)
+        appending(run_dir)("message", level="warn", source="hookflow", text=text)
     with _printing_to_the_run(run_dir, ranks, face):
         from hookflow.runner.process import train
 

@@ -7,7 +7,7 @@ import secrets
 import time
 
 from hookflow.events.log import Appender
-from hookflow.events.records import Command
+from hookflow.events.records import Command, CommandRecord
 from hookflow.events.rundir import RunDir
 
 
@@ -19,7 +19,7 @@ def send(run: RunDir, command: Command) -> str:
     ask = secrets.token_hex(4)
     log = Appender(run.commands)
     try:
-        log.append([{"id": ask, "cmd": command, "t": time.time(), "by": getpass.getuser()}])
+        log.append([CommandRecord(id=ask, cmd=command, t=time.time(), by=getpass.getuser())])
     finally:
         log.close()
     return ask

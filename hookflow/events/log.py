@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar, cast
 
 CHUNK = 1 << 20
 """Bytes read at a time, so that opening the log of a long run leaves room for a key press in between."""
@@ -70,7 +70,11 @@ class Appender:
         os.close(self._file)
 
 
-class Tail:
+Line = TypeVar("Line")
+"""What a log holds, by `hookflow.events.records`. That is not checked: another version may have written the log."""
+
+
+class Tail(Generic[Line]):
     """Reads what has been appended since the last look; a line still being written waits for its end."""
 
     chunk = CHUNK
@@ -83,7 +87,7 @@ class Tail:
         """Whether the last look has found something new."""
         self._rest = b""
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[Line]:
         """Return the next whole records, at most about `chunk` bytes of them; none when there is nothing new.
 
         A line that is not a JSON object (torn by a kill) is passed over.
@@ -97,23 +101,23 @@ class Tail:
         self.at += len(data)
         self.grew = bool(data)
         *lines, self._rest = (self._rest + data).split(b"\n")
-        records = []
+        records: list[Line] = []
         for line in lines:
             try:
                 record = self.parse(line)
             except ValueError:
                 continue
             if isinstance(record, dict):
-                records.append(record)
+                records.append(cast(Line, record))
         return records
 
     def parse(self, line: bytes) -> Any:
         """Return what a line says; None to pass over it. Raises ValueError for a line that says nothing."""
         return json.loads(line)
 
-    def read_all(self) -> list[dict[str, Any]]:
+    def read_all(self) -> list[Line]:
         """Return everything from here to the present end of the file."""
-        records: list[dict[str, Any]] = []
+        records: list[Line] = []
         while True:
             records += self.read()
             if not self.grew:

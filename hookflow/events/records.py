@@ -3,11 +3,16 @@
 A log is a sequence of *differences*: counts and histograms of a frame cover the time since the frame before it, so
 that any stretch of a run can be added up on its own. Whoever reads it must pass over kinds and keys it does not know.
 Keys of records that are written often are short; durations in them are in nanoseconds.
+
+Of a kind `x` that is put into a log by `Put`, `XFields` are what the caller gives and `X` is the whole record. A log
+holds what was written, by whatever version: who reads a record expects that a key is missing, or is something else.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, NotRequired, TypedDict
+import time
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol, TypedDict, Unpack, cast, get_args, get_type_hints, overload
 
 VERSION = 1
 
@@ -31,11 +36,15 @@ class DataInfo(TypedDict):
     note: str
 
 
-class Run(TypedDict):
-    """The first record of each attempt at a run; a resumed run has several."""
+class Stamp(TypedDict):
+    """When a record was written, and how far the run was then: the iterations and epochs that were done."""
 
-    k: Literal["run"]
     t: float
+    it: int
+    ep: int
+
+
+class RunFields(TypedDict):
     version: int
     pipeline: str
     pid: int
@@ -51,8 +60,6 @@ class Run(TypedDict):
     max_epochs: int
     max_iters: int
     iters_per_epoch: int
-    it: int
-    ep: int
     resumed_from: str | None
     rank: int
     """Whose log this is, of the `world` processes that train together: each has one of its own."""
@@ -61,7 +68,13 @@ class Run(TypedDict):
     """How they do it; empty for a process alone. With it goes where in an iteration they wait for one another."""
 
 
-class Frame(TypedDict):
+class Run(Stamp, RunFields):
+    """The first record of each attempt at a run; a resumed run has several."""
+
+    k: Literal["run"]
+
+
+class Frame(Stamp):
     """What happened since the frame before: a few times a second, whatever the iteration rate.
 
     `hooks` maps a binding's id (as a string) to [firings, total ns, longest ns, last ns, {bin: count}];
@@ -71,9 +84,6 @@ class Frame(TypedDict):
     """
 
     k: Literal["frame"]
-    t: float
-    it: int
-    ep: int
     stage: Stage
     bi: int
     bn: int
@@ -84,43 +94,36 @@ class Frame(TypedDict):
     cost: int
 
 
-class Scalars(TypedDict):
+class Scalars(Stamp):
     """What hooks gave to `run.log` at one iteration."""
 
     k: Literal["scalars"]
-    t: float
-    it: int
-    ep: int
     v: dict[str, float]
 
 
-class Metrics(TypedDict):
+class MetricsFields(TypedDict):
+    split: Literal["val", "test"]
+    v: Mapping[str, float]
+    seconds: float
+
+
+class Metrics(Stamp, MetricsFields):
     """The outcome of one validation or test, `seconds` long."""
 
     k: Literal["metrics"]
-    t: float
-    it: int
-    ep: int
-    split: Literal["val", "test"]
-    v: dict[str, float]
+
+
+class EpochFields(TypedDict):
     seconds: float
 
 
-class Epoch(TypedDict):
+class Epoch(Stamp, EpochFields):
     """An epoch of training ended; `seconds` leaves validation out."""
 
     k: Literal["epoch"]
-    t: float
-    it: int
-    ep: int
-    seconds: float
 
 
-class Checkpoint(TypedDict):
-    """A checkpoint is safe on disk, under `path` (relative to the run directory), and goes by `names`."""
-
-    k: Literal["checkpoint"]
-    t: float
+class CheckpointFields(TypedDict):
     it: int
     ep: int
     path: str
@@ -129,18 +132,71 @@ class Checkpoint(TypedDict):
     ms: float
 
 
-class Acknowledged(TypedDict):
-    """A command of the command log has been carried out (or refused: `ok` is false and `note` says why)."""
+class Checkpoint(CheckpointFields):
+    """A checkpoint of iteration `it` is safe on disk, under `path` (relative to the run directory), named `names`."""
 
-    k: Literal["ack"]
+    k: Literal["checkpoint"]
     t: float
-    it: int
-    ep: int
+
+
+class AcknowledgedFields(TypedDict):
     id: str
-    cmd: Command
+    cmd: str
     asked: float
     ok: bool
     note: str
+
+
+class Acknowledged(Stamp, AcknowledgedFields):
+    """A command of the command log has been carried out (or refused: `ok` is false and `note` says why)."""
+
+    k: Literal["ack"]
+
+
+class MessageFields(TypedDict):
+    level: Level
+    source: str
+    text: str
+
+
+class Message(Stamp, MessageFields):
+    """A line for people. `source` is a hook's name, or "hookflow"."""
+
+    k: Literal["message"]
+
+
+class ErrorFields(TypedDict):
+    hook: str
+    point: str
+    type: str
+    text: str
+    traceback: str
+    action: Literal["raise", "disable", "ignore"]
+
+
+class Error(Stamp, ErrorFields):
+    """Something raised. `hook` and `point` are empty when no hook did; `action` is what became of it."""
+
+    k: Literal["error"]
+
+
+class EndFields(TypedDict):
+    status: Status
+    exit: int
+    reason: str
+    seconds: float
+
+
+class End(Stamp, EndFields):
+    """The last record of an attempt. A log without one belongs to a run that is alive, or was killed."""
+
+    k: Literal["end"]
+
+
+Record = Run | Frame | Scalars | Metrics | Epoch | Checkpoint | Acknowledged | Message | Error | End
+
+KINDS = frozenset(get_args(get_type_hints(kind)["k"])[0] for kind in get_args(Record))
+"""The kinds of records that this version knows."""
 
 
 class CommandRecord(TypedDict):
@@ -152,45 +208,27 @@ class CommandRecord(TypedDict):
     by: str
 
 
-class Message(TypedDict):
-    """A line for people. `source` is a hook's name, or "hookflow"."""
+class Put(Protocol):
+    """Puts a record of a kind into a log, from its fields; stamped with the time and the place of the run."""
 
-    k: Literal["message"]
-    t: float
-    it: int
-    ep: int
-    level: Level
-    source: str
-    text: str
-
-
-class Error(TypedDict):
-    """Something raised. `hook` and `point` are empty when no hook did; `action` is what became of it."""
-
-    k: Literal["error"]
-    t: float
-    it: int
-    ep: int
-    hook: str
-    point: str
-    type: str
-    text: str
-    traceback: str
-    action: Literal["raise", "disable", "ignore"]
+    @overload
+    def __call__(self, kind: Literal["run"], **fields: Unpack[RunFields]) -> None: ...
+    @overload
+    def __call__(self, kind: Literal["metrics"], **fields: Unpack[MetricsFields]) -> None: ...
+    @overload
+    def __call__(self, kind: Literal["epoch"], **fields: Unpack[EpochFields]) -> None: ...
+    @overload
+    def __call__(self, kind: Literal["checkpoint"], **fields: Unpack[CheckpointFields]) -> None: ...
+    @overload
+    def __call__(self, kind: Literal["ack"], **fields: Unpack[AcknowledgedFields]) -> None: ...
+    @overload
+    def __call__(self, kind: Literal["message"], **fields: Unpack[MessageFields]) -> None: ...
+    @overload
+    def __call__(self, kind: Literal["error"], **fields: Unpack[ErrorFields]) -> None: ...
+    @overload
+    def __call__(self, kind: Literal["end"], **fields: Unpack[EndFields]) -> None: ...
 
 
-class End(TypedDict):
-    """The last record of an attempt. A log without one belongs to a run that is alive, or was killed."""
-
-    k: Literal["end"]
-    t: float
-    it: int
-    ep: int
-    status: Status
-    exit: int
-    reason: str
-    seconds: float
-    best: NotRequired[dict[str, Any]]
-
-
-Record = Run | Frame | Scalars | Metrics | Epoch | Checkpoint | Acknowledged | Message | Error | End
+def stamped(kind: str, it: int, ep: int, fields: Mapping[str, Any]) -> Record:
+    """Return the record of a kind whose fields `Put` has checked, stamped with the time and a place of the run."""
+    return cast(Record, {"k": kind, "t": time.time(), "it": it, "ep": ep, **fields})

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from hookflow.events.records import Level
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -101,7 +103,7 @@ class Run(Protocol):
     def mean(self, value: float | torch.Tensor) -> Any:
         """Return the mean over all ranks, as `sum` does the sum. Each rank counts alike, whatever its examples."""
 
-    def say(self, text: str, level: str = "info") -> None:
+    def say(self, text: str, level: Level = "info") -> None:
         """Record a line for people: "info", "warn" or "error"."""
 
     def fire(self, point: str, *offered: Any) -> None:

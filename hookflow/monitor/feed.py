@@ -10,9 +10,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from hookflow.events.log import Tail
+from hookflow.events.records import CommandRecord, Record
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.monitor.logs import SHARED, Logs, logs_of_others
@@ -45,22 +45,22 @@ class Live:
         self.plan: Plan | None = None
         self._run = run
         self._logs = Logs(run)
-        self._commands = Tail(run.commands)
+        self._commands = Tail[CommandRecord](run.commands)
 
     def poll(self, budget: float = 0.05) -> bool:
         """Fold what is new, for about `budget` seconds; return whether there may be more than that."""
         until = time.monotonic() + budget
         return any(time.monotonic() > until for _ in self._fold())
 
-    def records(self) -> Iterator[dict[str, Any]]:
+    def records(self) -> Iterator[Record]:
         """Fold what is new record by record; yield those of rank 0's event log once they are folded."""
         return (record for rank, record in self._fold() if rank == 0)
 
-    def _fold(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def _fold(self) -> Iterator[tuple[int, Record]]:
         if self.plan is None:
             self.plan = read_plan(self._run)
         for command in self._commands.read():
-            self.state.apply(command)
+            self.state.apply_command(command)
         for rank, record in self._logs.read():
             self.state.apply(record, rank, self.plan or NO_PLAN)
             if record.get("k") == "run":

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live
 
@@ -19,7 +19,7 @@ LOST = 1
 def follow_records(
     run: RunDir,
     live: Live,
-    tell: Callable[[Mapping[str, Any]], None],
+    tell: Callable[[Record], None],
     child_exit: Callable[[], int | None] | None = None,
     look: Callable[[bool], None] = lambda over: None,
 ) -> int:

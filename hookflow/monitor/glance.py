@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import cast
 
+from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.health import Health, examine
 from hookflow.monitor.logs import SHARED, logs_of_others
@@ -58,4 +60,4 @@ def _fold(state: RunState, line: bytes, rank: int = 0) -> None:
     except ValueError:
         return
     if isinstance(record, dict):
-        state.apply(record, rank)
+        state.apply(cast(Record, record), rank)

@@ -11,9 +11,10 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from hookflow.events.log import Tail
+from hookflow.events.records import Frame, Record
 from hookflow.events.rundir import RunDir
 
 SHARED = (b'{"k":"scalars"', b'{"k":"metrics"', b'{"k":"epoch"', b'{"k":"checkpoint"', b'{"k":"ack"')
@@ -36,7 +37,7 @@ def logs_of_others(run: RunDir) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-class Others(Tail):
+class Others(Tail[Record]):
     """Reads on in the log of another rank."""
 
     chunk = 1 << 17
@@ -45,12 +46,12 @@ class Others(Tail):
         super().__init__(path)
         self._recent = path.stat().st_size - RECENT
 
-    def read(self) -> list[dict[str, Any]]:
+    def read(self) -> list[Record]:
         """Return what is next; the heads of frames that follow one another are added up into one."""
-        records: list[dict[str, Any]] = []
+        records: list[Record] = []
         for record in super().read():
-            if records and _is_head(record) and _is_head(records[-1]):
-                records[-1] = _added(records[-1], record)
+            if records and _is_head(record) and _is_head(last := records[-1]):
+                records[-1] = _added(last, record)
             else:
                 records.append(record)
         return records
@@ -63,11 +64,11 @@ class Others(Tail):
         return json.loads(line)
 
 
-def _is_head(record: dict[str, Any]) -> bool:
+def _is_head(record: Record) -> TypeGuard[Frame]:
     return record.get("k") == "frame" and "hooks" not in record
 
 
-def _added(head: dict[str, Any], following: dict[str, Any]) -> dict[str, Any]:
+def _added(head: Frame, following: Frame) -> Frame:
     phases = {phase: ns + head["phases"].get(phase, 0) for phase, ns in following["phases"].items()}
     iters = [one + other for one, other in zip(head["iters"], following["iters"], strict=True)]
     return {**following, "phases": phases, "iters": iters}
@@ -78,10 +79,10 @@ class Logs:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._tails: dict[int, Tail] = {0: Tail(run.events)}
-        self._waiting: dict[int, deque[dict[str, Any]]] = {0: deque()}
+        self._tails: dict[int, Tail[Record]] = {0: Tail(run.events)}
+        self._waiting: dict[int, deque[Record]] = {0: deque()}
 
-    def read(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def read(self) -> Iterator[tuple[int, Record]]:
         """Yield what is new with the rank that has written it; of what is there, what is oldest first."""
         for rank, path in logs_of_others(self._run).items():
             if rank not in self._tails:
@@ -100,7 +101,7 @@ class Logs:
             yield rank, self._waiting[rank].popleft()
 
 
-def _stamp(record: dict[str, Any]) -> float:
+def _stamp(record: Record) -> float:
     """Return when a record was written; what says it in no way that can be read goes first."""
     t = record.get("t")
     return float(t) if isinstance(t, int | float) else 0.0

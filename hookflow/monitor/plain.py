@@ -6,9 +6,9 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from typing import TextIO
 
-from hookflow.events.records import PHASES
+from hookflow.events.records import PHASES, Record
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, count_attempts
 from hookflow.monitor.follower import follow_records
@@ -65,7 +65,7 @@ class _Printer:
         self._seen = 0  # entries of the journal
         self._told = 0.0  # when the last line on progress was due
 
-    def take(self, record: Mapping[str, Any]) -> None:
+    def take(self, record: Record) -> None:
         """Print what a record says; frames and scalars only now and then."""
         self._attempt += record.get("k") == "run"
         if self._attempt < self._skip:
@@ -111,25 +111,29 @@ class _Printer:
         told = set(map(str.rstrip, text.splitlines())) <= set(self._relayed)
         return [] if told else [f"error      | {line}" for line in text.splitlines()]
 
-    def _lines(self, record: Mapping[str, Any]) -> list[str]:
-        at, kind = f"{clock(record['t'])} ", record["k"]
-        if kind == "end" and self._live.state.stillborn:
-            return []
-        if kind == "run":
-            self._told = record["t"]
-            return [at + line for line in _beginning(self._live)]
-        if kind == "epoch":
-            self._told = record["t"]
-            return [at + self._progress(), f"{at}epoch ep={record['ep']} seconds={record['seconds']:.1f}"]
-        if kind == "frame":
-            if record["t"] - self._told < EVERY or record["stage"] != "train":
+    def _lines(self, record: Record) -> list[str]:
+        lines = self._told_of(record)
+        return [f"{clock(record['t'])} {line}" for line in lines]
+
+    def _told_of(self, record: Record) -> list[str]:
+        """Return the lines without the time."""
+        match record["k"]:
+            case "run":
+                self._told = record["t"]
+                return _beginning(self._live)
+            case "epoch":
+                self._told = record["t"]
+                return [self._progress(), f"epoch ep={record['ep']} seconds={record['seconds']:.1f}"]
+            case "frame":
+                if record["t"] - self._told < EVERY or record["stage"] != "train":
+                    return []
+                self._told = record["t"]
+                return [self._progress()]
+            case "error":
+                return [*_event(record, self._live.state), *self._traceback(record["traceback"])]
+            case "end" if self._live.state.stillborn:
                 return []
-            self._told = record["t"]
-            return [at + self._progress()]
-        told = _event(record, self._live.state)
-        if kind == "error":
-            told += self._traceback(record["traceback"])
-        return [at + line for line in told]
+        return _event(record, self._live.state)
 
     def _progress(self) -> str:
         state, plan = self._live.state, self._live.plan or NO_PLAN
@@ -167,9 +171,10 @@ def _value(fact: object) -> str:
 def _beginning(live: Live) -> list[str]:
     """Return the lines that say what runs, on what data, where."""
     record = live.state.run
+    known: Mapping[str, object] = record
     keys = ("pipeline", "model", "params", "device", "precision", "seed", "torch", "python", "host", "pid")
     several = {"ranks": record["world"]} if record["world"] > 1 else {}
-    facts = {key: record[key] for key in keys}
+    facts = {key: known[key] for key in keys}
     lines = [_line("run", **facts, **several, resumed_from=record["resumed_from"] or "none")]
     for split, data in record["data"].items():
         mark = "SYNTHETIC " if data["synthetic"] else ""
@@ -184,7 +189,7 @@ def _beginning(live: Live) -> list[str]:
     return lines
 
 
-def _event(record: Mapping[str, Any], state: RunState) -> list[str]:
+def _event(record: Record, state: RunState) -> list[str]:
     """Return the lines of an event, none for a kind that is not told."""
     at = {"it": state.it, "ep": state.epoch}
     match record["k"]:
@@ -208,9 +213,10 @@ def _event(record: Mapping[str, Any], state: RunState) -> list[str]:
         case "message":
             return [_line(record["level"], **at, source=record["source"], text=record["text"])]
         case "error":
-            facts = {key: record[key] for key in ("hook", "point", "type", "text", "action")}
-            return [_line("error", **at, **{**facts, "text": one_line(record["text"])})]
+            place = {"hook": record["hook"], "point": record["point"], "type": record["type"]}
+            return [_line("error", **at, **place, text=one_line(record["text"]), action=record["action"])]
         case "end":
-            facts = {"status": record["status"], "exit": record["exit"], "reason": one_line(record["reason"]) or "none"}
-            return [_line("end", **at, **facts, seconds=f"{state.elapsed:.1f}")]
+            status, reason = record["status"], one_line(record["reason"]) or "none"
+            seconds = f"{state.elapsed:.1f}"
+            return [_line("end", **at, status=status, exit=record["exit"], reason=reason, seconds=seconds)]
     return []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol, cast
 
-from hookflow.events.records import PHASES
+from hookflow.events.records import PHASES, End, Error, Frame, Run
 from hookflow.graph.plan import Binding, Plan
 from hookflow.monitor.timing import WINDOW, Minute, Timing
 
@@ -16,6 +16,9 @@ MEETING: Mapping[str, tuple[str, ...]] = {"ddp": ("backward",), "fsdp": ("forwar
 
 NO_PLAN = Plan("", (), (), ())
 """What stands for a plan that has not been written yet."""
+
+NO_RUN = cast(Run, {})
+"""What stands for a run record that has not been written yet; false, and nothing is in it."""
 
 TRACK = 64
 """Frames back to which it is remembered how far a rank was."""
@@ -48,10 +51,10 @@ class Work:
 class Rank:
     """What is known of one rank since its `run` record: `work` in the last WINDOW seconds, `total` in all."""
 
-    def __init__(self, run: Mapping[str, Any] | None = None) -> None:
-        self.run: Mapping[str, Any] = run or {}
-        self.end: Mapping[str, Any] | None = None
-        self.fatal: Mapping[str, Any] | None = None  # the error that ended it
+    def __init__(self, run: Run | None = None) -> None:
+        self.run: Run = run or NO_RUN
+        self.end: End | None = None
+        self.fatal: Error | None = None  # the error that ended it
         self.now: float = self.run.get("t", 0.0)
         self.it: int = self.run.get("it", 0)
         self.minute = Minute()
@@ -70,7 +73,7 @@ class Rank:
         """Return what is known of a binding's firings; of one that has not fired yet, an empty timing."""
         return self.bindings.get(binding) or Timing()
 
-    def frame(self, record: Mapping[str, Any]) -> None:
+    def frame(self, record: Frame) -> None:
         """Take a frame, or the head of one (see `logs`): that adds to `total` alone."""
         t, (iters, ns, *_) = record["t"], record["iters"]
         self.now, self.it = max(self.now, t), record["it"]

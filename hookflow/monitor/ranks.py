@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
+from hookflow.events.records import End, Error, Message, Record, Run
 from hookflow.graph.plan import Plan
 from hookflow.monitor.journal import Journal, Kind
 from hookflow.monitor.rank import Rank
 from hookflow.monitor.skew import Straggler, can_judge, judge, reason, surplus
 from hookflow.monitor.words import one_line
+
+Said = Message | Error | End
+"""What several ranks may say alike."""
 
 SILENCE = 10.0
 """Seconds without a word while others go on, from which on a rank is named; the longest between frames is two."""
@@ -48,7 +51,7 @@ class Ranks:
         self._said: dict[tuple[str, ...], None] = {}
         self._waiting: dict[tuple[str, ...], tuple[_Said, list[int]]] = {}
 
-    def again(self, run: Mapping[str, Any]) -> Ranks:
+    def again(self, run: Run) -> Ranks:
         """Return the ranks of the attempt that rank 0 begins with `run`; some of the others may have begun before."""
         first = self.of[0]
         over = first.end["t"] if first.end else first.now if first.run else 0.0
@@ -65,7 +68,7 @@ class Ranks:
         """Return when any rank was last heard of."""
         return max(rank.now for rank in self.of.values())
 
-    def hear(self, number: int, record: Mapping[str, Any], journal: Journal) -> None:
+    def hear(self, number: int, record: Record, journal: Journal) -> None:
         """Take a record of another rank than 0. What it shares with rank 0 (scalars, metrics, …) is passed over."""
         if self.of[0].run and number >= self.world:
             return  # a log that an attempt with more ranks has left
@@ -85,7 +88,7 @@ class Ranks:
         rank.now, rank.it = max(rank.now, record["t"]), record.get("it", rank.it)
         self._release(journal)
 
-    def say(self, record: Mapping[str, Any]) -> None:
+    def say(self, record: Said) -> None:
         """Note what rank 0 has said: the others need not say it again."""
         self._waiting.pop(_words(record), None)
         self._remember(_words(record))
@@ -112,7 +115,7 @@ class Ranks:
             journal.add(t, "info", "ranks", "the ranks are even again", own=True)
 
     @property
-    def first_failure(self) -> tuple[int, Mapping[str, Any]] | None:
+    def first_failure(self) -> tuple[int, Error] | None:
         """Return the rank whose error came first, and the error: those of the others follow from it."""
         fatal = [(rank.fatal["t"], number, rank.fatal) for number, rank in self.of.items() if rank.fatal]
         return min(fatal, key=lambda item: item[:2])[1:] if fatal else None
@@ -162,7 +165,7 @@ class Ranks:
         slowest, cost = surplus(totals)
         return slowest, max(cost, 0.0), totals[slowest].whole
 
-    def _wait(self, number: int, record: Mapping[str, Any], said: _Said) -> None:
+    def _wait(self, number: int, record: Said, said: _Said) -> None:
         """Keep what a rank says until it is clear who says the same."""
         words = _words(record)
         if words in self._waiting:
@@ -170,7 +173,7 @@ class Ranks:
         elif words not in self._said:
             self._waiting[words] = (said, [number])
 
-    def _hear_error(self, number: int, record: Mapping[str, Any], journal: Journal) -> None:
+    def _hear_error(self, number: int, record: Error, journal: Journal) -> None:
         became = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}[record["action"]]
         if record["action"] == "raise":
             self.of[number].fatal = record
@@ -180,7 +183,7 @@ class Ranks:
             text = f"{place}{became}: {record['type']}: {one_line(record['text'])}"
             journal.add(record["t"], "error", named([number]), text, record["traceback"], own=True)
 
-    def _hear_end(self, number: int, record: Mapping[str, Any]) -> None:
+    def _hear_end(self, number: int, record: End) -> None:
         """An end for a reason that no error record tells is a user's mistake, which need not be on all machines."""
         rank = self.of[number]
         rank.end = record
@@ -205,10 +208,15 @@ class Ranks:
                 journal.add(said.t, said.kind, named(numbers), said.text, said.detail, own=True)
 
 
-def _words(record: Mapping[str, Any]) -> tuple[str, ...]:
+def _words(record: Said) -> tuple[str, ...]:
     """Return what is alike in records that say the same."""
-    keys = {"message": ("level", "source", "text"), "error": ("hook", "point", "type", "text"), "end": ("reason",)}
-    return (record["k"], *(record[key] for key in keys[record["k"]]))
+    match record["k"]:
+        case "message":
+            return "message", record["level"], record["source"], record["text"]
+        case "error":
+            return "error", record["hook"], record["point"], record["type"], record["text"]
+        case "end":
+            return "end", record["reason"]
 
 
 def named(numbers: Iterable[int]) -> str:

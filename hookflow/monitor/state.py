@@ -7,13 +7,30 @@ what the live view showed.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
+from hookflow.events.records import (
+    KINDS,
+    Acknowledged,
+    Checkpoint,
+    CommandRecord,
+    DataInfo,
+    End,
+    EndFields,
+    Epoch,
+    Error,
+    Frame,
+    Message,
+    Metrics,
+    Record,
+    Run,
+    Scalars,
+)
 from hookflow.graph.plan import Plan
-from hookflow.monitor.journal import Journal
-from hookflow.monitor.rank import NO_PLAN, Rank
+from hookflow.monitor.journal import Journal, Kind
+from hookflow.monitor.rank import NO_PLAN, NO_RUN, Rank
 from hookflow.monitor.ranks import Ranks
 from hookflow.monitor.series import Series
 from hookflow.monitor.timing import Minute, Timing
@@ -22,17 +39,33 @@ from hookflow.monitor.words import many, number, one_line, size, span
 IDLE = ("start", "paused", "end")
 """Stages whose time is no part of the pace of the training."""
 
-UNTOLD_RUN: dict[str, Any] = {
-    **dict.fromkeys(("pipeline", "host", "python", "torch", "device", "precision", "model"), ""),
-    **dict.fromkeys(("t", "pid", "params", "seed", "max_epochs", "max_iters", "iters_per_epoch"), 0),
-    "data": {},
-    "resumed_from": None,
-    "rank": 0,
-    "world": 1,
-    "strategy": "",
-}
-UNTOLD_DATA = {"name": "", "examples": 0, "batches": 0, "batch_size": 0, "synthetic": False, "note": ""}
-UNTOLD_END = {"status": "failed", "exit": 1, "reason": "", "seconds": 0.0}
+UNTOLD_RUN = Run(
+    k="run",
+    t=0.0,
+    it=0,
+    ep=0,
+    version=0,
+    pipeline="",
+    pid=0,
+    host="",
+    python="",
+    torch="",
+    device="",
+    precision="",
+    model="",
+    params=0,
+    seed=0,
+    data={},
+    max_epochs=0,
+    max_iters=0,
+    iters_per_epoch=0,
+    resumed_from=None,
+    rank=0,
+    world=1,
+    strategy="",
+)
+UNTOLD_DATA = DataInfo(name="", examples=0, batches=0, batch_size=0, synthetic=False, note="")
+UNTOLD_END = EndFields(status="failed", exit=1, reason="", seconds=0.0)
 """What stands for keys that a log of another version leaves out, so that whoever draws a run can rely on them."""
 
 
@@ -42,7 +75,7 @@ class Request:
 
     cmd: str
     asked: float
-    answer: Mapping[str, Any] | None = None
+    answer: Acknowledged | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +105,17 @@ class RunState:
         self.it = 0
         self.ep = 0
         self.ranks = Ranks()
-        self._begin({})
+        self._begin(NO_RUN)
 
-    def _begin(self, run: Mapping[str, Any]) -> None:
+    def _begin(self, run: Run) -> None:
         """Start afresh what belongs to one attempt at the run."""
         self.run = run
         self.ranks = self.ranks.again(run)
-        self.end: Mapping[str, Any] | None = None
+        self.end: End | None = None
         self.stillborn = False  # the user's mistake ended the attempt before it began: there is nothing to show
         self.stage = "start"
         self.batch = self.batches = 0
-        self.errors: dict[tuple[str, str], Mapping[str, Any]] = {}
+        self.errors: dict[tuple[str, str], Error] = {}
         self.disabled: set[str] = set()
         self._warned: set[str] = set()  # kinds that could not be read, and scalars that were not finite
         self.moved = self.now  # when the training was last seen to get on
@@ -91,35 +124,62 @@ class RunState:
         self.iterating = 0  # of them, ns inside training iterations
         self._frame_t = 0.0
 
-    def apply(self, record: Mapping[str, Any], rank: int = 0, plan: Plan = NO_PLAN) -> None:
-        """Take the next record of a rank's event log, or of the command log. Unknown kinds are passed over.
+    def apply(self, record: Record, rank: int = 0, plan: Plan = NO_PLAN) -> None:
+        """Take the next record of a rank's event log. Unknown kinds are passed over.
 
         So is a record that cannot be read; the journal warns of it, once for each kind. `plan` has the hooks' names,
         for what is noted of the ranks.
         """
-        try:
+        with self._passing_over(record):
             if rank:
                 self.ranks.hear(rank, record, self.journal)
             else:
                 self._fold(record)
                 if len(self.ranks.of) > 1:
                     self.ranks.look(self.now, plan, self.journal)
+
+    def apply_command(self, record: CommandRecord) -> None:
+        """Take the next record of the command log, as `apply` does those of an event log."""
+        with self._passing_over(record):
+            self.requests.setdefault(record["id"], Request(record["cmd"], record["t"]))
+
+    @contextmanager
+    def _passing_over(self, record: Record | CommandRecord) -> Iterator[None]:
+        """Warn of a record that is not what its type says, and go on."""
+        try:
+            yield
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             kind = f'record "{record.get("k")}"'
             self._warn(record, kind, "monitor", f"a {kind} cannot be read and is passed over: {error!r}")
 
-    def _fold(self, record: Mapping[str, Any]) -> None:
-        if "k" not in record and "cmd" in record:
-            self._on_command(record)
-            return
-        take = getattr(self, f"_on_{record.get('k')}", None)
-        if take is None:
+    def _fold(self, record: Record) -> None:
+        if record.get("k") not in KINDS:
             return
         self.now = max(self.now, record["t"])
         if "it" in record:
             self.it, self.ep = record["it"], record["ep"]
             self.first.it = self.it
-        take(record)
+        match record["k"]:
+            case "run":
+                self._on_run(record)
+            case "frame":
+                self._on_frame(record)
+            case "scalars":
+                self._on_scalars(record)
+            case "metrics":
+                self._on_metrics(record)
+            case "epoch":
+                self._on_epoch(record)
+            case "checkpoint":
+                self._on_checkpoint(record)
+            case "ack":
+                self._on_ack(record)
+            case "message":
+                self._on_message(record)
+            case "error":
+                self._on_error(record)
+            case "end":
+                self._on_end(record)
 
     @property
     def first(self) -> Rank:
@@ -173,9 +233,9 @@ class RunState:
         began = self.run.get("t", 0.0)
         return [request for request in self.requests.values() if request.answer is None and request.asked >= began]
 
-    def _on_run(self, record: Mapping[str, Any]) -> None:
+    def _on_run(self, record: Run) -> None:
         again = bool(self.run)
-        data = {split: {**UNTOLD_DATA, **facts} for split, facts in record.get("data", {}).items()}
+        data: dict[str, DataInfo] = {split: {**UNTOLD_DATA, **facts} for split, facts in record.get("data", {}).items()}
         record = {**UNTOLD_RUN, **record, "data": data}
         self._begin(record)
         self.moved = record["t"]
@@ -191,7 +251,7 @@ class RunState:
             splits = ", ".join(self.synthetic)
             self._warn(record, "synthetic", "data", f"SYNTHETIC data ({splits}): scores say nothing of the real set")
 
-    def _on_frame(self, record: Mapping[str, Any]) -> None:
+    def _on_frame(self, record: Frame) -> None:
         self.frames += 1
         place = (record["stage"], record["bi"])
         if place != (self.stage, self.batch) or record["samples"] or record["hooks"] or self.stage == "paused":
@@ -207,12 +267,12 @@ class RunState:
         self.iterating += record["iters"][1]
         self.first.frame(record)
 
-    def _on_scalars(self, record: Mapping[str, Any]) -> None:
+    def _on_scalars(self, record: Scalars) -> None:
         for name, value in record["v"].items():
             self.scalars.setdefault(name, Series()).add(record["it"], float(value))
             self._doubt(record, name, float(value))
 
-    def _on_metrics(self, record: Mapping[str, Any]) -> None:
+    def _on_metrics(self, record: Metrics) -> None:
         self.moved = record["t"]
         told = []
         for name, value in record["v"].items():
@@ -234,13 +294,13 @@ class RunState:
             return True
         return False
 
-    def _on_epoch(self, record: Mapping[str, Any]) -> None:
+    def _on_epoch(self, record: Epoch) -> None:
         self.moved = record["t"]
         self._between = True
         losses = [f"  {name} {number(self.scalars[name].last)}" for name in ("loss",) if name in self.scalars]
         self._note(record, "info", "epoch", f"{record['ep']} done in {record['seconds']:.1f} s{''.join(losses)}")
 
-    def _on_checkpoint(self, record: Mapping[str, Any]) -> None:
+    def _on_checkpoint(self, record: Checkpoint) -> None:
         self.moved = record["t"]
         self.checkpoints = [*self.checkpoints[-999:], (record["it"], record["path"], tuple(record["names"]))]
         names = f" ({', '.join(record['names'])})" if record["names"] else ""
@@ -248,18 +308,18 @@ class RunState:
         text = f"{file}{names}  {size(record['bytes'])} in {record['ms']:.0f} ms"
         self._note(record, "checkpoint", "checkpoint", text, record["path"])
 
-    def _on_ack(self, record: Mapping[str, Any]) -> None:
+    def _on_ack(self, record: Acknowledged) -> None:
         self.requests.setdefault(record["id"], Request(record["cmd"], record["asked"])).answer = record
         outcome = f"done at iteration {record['it']}" if record["ok"] else "refused"
         note = f": {record['note']}" if record["note"] else ""
         text = f"{record['cmd']} {outcome} ({record['t'] - record['asked']:.1f} s){note}"
         self._note(record, "command", "command", text)
 
-    def _on_message(self, record: Mapping[str, Any]) -> None:
+    def _on_message(self, record: Message) -> None:
         self.ranks.say(record)
         self._note(record, record["level"], record["source"], record["text"])
 
-    def _on_error(self, record: Mapping[str, Any]) -> None:
+    def _on_error(self, record: Error) -> None:
         became = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}[record["action"]]
         place = f"{record['point']}, " if record["point"] else ""
         text = f"{place}{became}: {record['type']}: {one_line(record['text'])}"
@@ -271,7 +331,7 @@ class RunState:
         if record["action"] == "disable":
             self.disabled.add(record["hook"])
 
-    def _on_end(self, record: Mapping[str, Any]) -> None:
+    def _on_end(self, record: End) -> None:
         begun = self.run and self.end is None
         self.end = self.first.end = record = {**UNTOLD_END, **record}
         self.ranks.say(record)
@@ -285,21 +345,18 @@ class RunState:
         detail = record["reason"] if "\n" in record["reason"] else ""
         self._note(record, "error" if untold else "info", "run", text, detail)
 
-    def _on_command(self, record: Mapping[str, Any]) -> None:
-        self.requests.setdefault(record["id"], Request(record["cmd"], record["t"]))
-
-    def _doubt(self, record: Mapping[str, Any], name: str, value: float) -> None:
+    def _doubt(self, record: Record, name: str, value: float) -> None:
         """Warn of a value that is not finite, once for each name."""
         if not math.isfinite(value):
             self._warn(record, name, name, f"{name} is {number(value)} at iteration {record['it']}")
 
-    def _warn(self, record: Mapping[str, Any], about: str, source: str, text: str) -> None:
+    def _warn(self, record: Record | CommandRecord, about: str, source: str, text: str) -> None:
         """Add a warning to the journal, the first time in this attempt that it is about this."""
         if about not in self._warned:
             self._warned.add(about)
             self.journal.add(record.get("t", self.now), "warn", source, text, own=True)
 
-    def _note(self, record: Mapping[str, Any], kind: Any, source: str, text: str, detail: str = "") -> None:
+    def _note(self, record: Record, kind: Kind, source: str, text: str, detail: str = "") -> None:
         self.journal.add(record["t"], kind, source, text, detail)
 
 

@@ -8,11 +8,12 @@ import platform
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from hookflow.errors import UserError
-from hookflow.events.records import VERSION
+from hookflow.events.records import VERSION, Level
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
@@ -50,7 +51,7 @@ def carry_out(
     those of the checkpoint, unless that is allowed.
     """
 
-    def say(text: str, level: str = "info") -> None:
+    def say(text: str, level: Level = "info") -> None:
         recorder.put("message", level=level, source="hookflow", text=text)
 
     texts = {path.name: path.read_text("utf-8") for path in (run_dir.pipeline, run_dir.plan)}
@@ -104,7 +105,9 @@ def _load(run_dir: RunDir) -> Loaded:
     return written if written.pipeline == recorded.pipeline else recorded
 
 
-def _record_start(recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path | None, strategy: str) -> None:
+def _record_start(
+    recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path | None, strategy: Literal["ddp", "fsdp"]
+) -> None:
     iters_per_epoch = parts.iters_per_epoch
     recorder.put(
         "run",

@@ -17,7 +17,7 @@ from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.runner.firing import Firing
 from hookflow.runner.timing import Books
 
-Report = Callable[[Binding, BaseException, str], None]
+Report = Callable[[Binding, BaseException, OnError], None]
 """Told of a hook that raised: its binding, the exception, and what becomes of it (raise, disable or ignore)."""
 
 Result = TypeVar("Result")

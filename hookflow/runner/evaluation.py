@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from hookflow.events.records import Put
 from hookflow.runner.contract import as_number, check_outputs, single_numbers
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.distributed.consensus import AnyConsensus
@@ -41,7 +42,7 @@ class Evaluation:
         consensus: AnyConsensus,
         timeline: Timeline,
         should_abort: Callable[[int], bool],
-        record: Callable[..., None],
+        record: Put,
         *,
         own_steps: bool,
     ) -> None:

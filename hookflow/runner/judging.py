@@ -10,7 +10,7 @@ from typing import Literal
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import Tail
-from hookflow.events.records import DataInfo
+from hookflow.events.records import DataInfo, Level, Record
 from hookflow.events.rundir import RunDir, short
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
@@ -25,7 +25,7 @@ from hookflow.runner.signals import Signals
 from hookflow.runner.state import RunState
 from hookflow.runner.trainer import Trainer
 
-Say = Callable[[str, str], None]
+Say = Callable[[str, Level], None]
 """Takes a line for people, and how grave it is: "info", "warn" or "error"."""
 
 
@@ -54,7 +54,7 @@ def judge(
     base = Path(run_dir.describe()["base"])
     plan = compile_pipeline(loaded, base)
 
-    def tell(text: str, level: str = "info") -> None:
+    def tell(text: str, level: Level = "info") -> None:
         say(text, level)
 
     with (
@@ -78,7 +78,7 @@ def judge(
         finally:
             recorder.close()
             close(parts.data[split])
-        for record in Tail(aside.events).read_all():
+        for record in Tail[Record](aside.events).read_all():
             if record["k"] == "message":
                 say(record["text"], record["level"])
     return Judged(checkpoint, state.iter, state.epoch, parts.data[split].info, metrics)

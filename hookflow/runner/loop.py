@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hookflow.events.records import Put
 from hookflow.pipeline.schema import Interval
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Snapshot
@@ -40,7 +41,7 @@ class Loop:
         data: Mapping[str, Any],
         val_every: Interval,
         compiled: Compiled | None,
-        record: Callable[..., None],
+        record: Put,
         *,
         accumulate: int,
     ) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from hookflow.errors import UserError
+from hookflow.events.records import Level
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.failure_report import agree_on_failure, explain_loss, is_peer_lost
 from hookflow.runner.distributed.parent_watchdog import watch_parent
@@ -72,7 +73,7 @@ def train(
             lost = lost and stop is own
     _warn_of_threads(recorder, threads)
     if (agent and lost) or (restarts_left and stop.exit == 1):
-        level = "warn" if lost else "error"  # an error is this rank's word of its failure
+        level: Level = "warn" if lost else "error"  # an error is this rank's word of its failure
         recorder.put("message", level=level, source="hookflow", text=stop.reason)
     else:
         seconds = time.perf_counter() - began

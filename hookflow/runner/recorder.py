@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookflow.events.log import Appender, Tail
-from hookflow.events.records import Stage
+from hookflow.events.records import CommandRecord, Frame, Message, Put, Record, Scalars, Stage, stamped
 from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import OnError
 from hookflow.runner.distributed.failure_report import is_peer_lost
 from hookflow.runner.distributed.ranks import ALONE, Ranks
 from hookflow.runner.distributed.timeout import explain_timeout, is_timeout
@@ -50,18 +51,19 @@ class Recorder:
     A log that cannot be written harms no training: records are lost meanwhile, and the log says so once it can.
     """
 
-    def __init__(self, run_dir: RunDir, on_command: Callable[[Any], None], ranks: Ranks = ALONE) -> None:
+    def __init__(self, run_dir: RunDir, on_command: Callable[[CommandRecord], None], ranks: Ranks = ALONE) -> None:
         self.told: BaseException | None = None
         """What `failure` has told of that ends the run."""
         self.why = ""
         """What it has said of it."""
+        self.put: Put = self._put
         self._run_dir = run_dir
         self._log = Appender(run_dir.events_of(ranks.rank))
         self._ranks = ranks
-        self._commands = Tail(run_dir.commands)
+        self._commands = Tail[CommandRecord](run_dir.commands)
         self._commands.read_all()  # what was asked of an earlier attempt is not asked of this one
         self._on_command = on_command
-        self._queue: deque[dict[str, Any]] = deque()
+        self._queue: deque[Record] = deque()
         self._scalars: deque[tuple[int, int, float, str, float | torch.Tensor]] = deque()
         self._progress: Progress | None = None
         self._frames: _Frames | None = None
@@ -81,16 +83,15 @@ class Recorder:
         self._progress = progress
         self._frames = _Frames(books, progress)
 
-    def put(self, kind: str, **fields: Any) -> None:
+    def _put(self, kind: str, **fields: Any) -> None:
         """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
-        it, ep = self._place()
-        self._queue.append({"k": kind, "t": time.time(), "it": it, "ep": ep, **fields})
+        self._queue.append(stamped(kind, *self._place(), fields))
 
     def scalar(self, name: str, value: float | torch.Tensor) -> None:
         """Record a number. A tensor must not change any more; it is read later, by the flusher thread."""
         self._scalars.append((*self._place(), time.time(), name, value))
 
-    def failure(self, error: BaseException, *, hook: str = "", point: str = "", action: str = "raise") -> None:
+    def failure(self, error: BaseException, *, hook: str = "", point: str = "", action: OnError = "raise") -> None:
         """Record what raised, with its whole traceback, and print that to where the process prints.
 
         What says no more than that another rank is gone is not told: that one's own word is what counts.
@@ -143,30 +144,29 @@ class Recorder:
                 self._why = str(error)
             self._cost = time.perf_counter_ns() - began
 
-    def _news(self) -> list[dict[str, Any]]:
+    def _news(self) -> list[Record]:
         """Return a record for everything since the last time."""
         frame = [self._frames.next(self._cost)] if self._frames else []
         return [*self._read_scalars(), *_take(self._queue), *frame]
 
-    def _excuse(self) -> list[dict[str, Any]]:
+    def _excuse(self) -> list[Record]:
         """Return a record that says what has been lost, if anything has."""
         if not self._lost:
             return []
         text = f"the event log could not be written ({self._why}): some {self._lost} records are lost"
         it, ep = self._place()
-        said = {"level": "warn", "source": "hookflow", "text": text}
-        return [{"k": "message", "t": time.time(), "it": it, "ep": ep, **said}]
+        return [Message(k="message", t=time.time(), it=it, ep=ep, level="warn", source="hookflow", text=text)]
 
-    def _read_scalars(self) -> list[dict[str, Any]]:
+    def _read_scalars(self) -> list[Scalars]:
         """Return the numbers logged since the last time, a record for each iteration.
 
         This waits for the device where a number is still being computed, which is why it stands in this thread.
         """
         taken = _take(self._scalars)
         values = _on_host([value for *_, value in taken])
-        records: dict[int, dict[str, Any]] = {}
+        records: dict[int, Scalars] = {}
         for (it, ep, t, name, _), value in zip(taken, values, strict=True):
-            records.setdefault(it, {"k": "scalars", "t": t, "it": it, "ep": ep, "v": {}})["v"][name] = value
+            records.setdefault(it, Scalars(k="scalars", t=t, it=it, ep=ep, v={}))["v"][name] = value
         return list(records.values())
 
 
@@ -203,24 +203,24 @@ class _Frames:
         self._phases: Mapping[str, int] = dict(books.phases)
         self._seen: dict[int, tuple[int, int, dict[int, int]]] = {}
 
-    def next(self, cost: int) -> dict[str, Any]:
+    def next(self, cost: int) -> Frame:
         books, run = self._books, self._progress
         books.update()
         samples, phases = books.samples, dict(books.phases)
-        frame = {
-            "k": "frame",
-            "t": time.time(),
-            "it": run.iter,
-            "ep": run.epoch,
-            "stage": run.stage,
-            "bi": run.batch_idx,
-            "bn": run.batches,
-            "samples": samples - self._samples,
-            "phases": {name: ns - self._phases[name] for name, ns in phases.items()},
-            "iters": self._since(-1, books.iterations) or [0, 0, 0, 0, {}],
-            "hooks": {str(k): fired for k, cell in enumerate(books.cells) if (fired := self._since(k, cell))},
-            "cost": cost,
-        }
+        frame = Frame(
+            k="frame",
+            t=time.time(),
+            it=run.iter,
+            ep=run.epoch,
+            stage=run.stage,
+            bi=run.batch_idx,
+            bn=run.batches,
+            samples=samples - self._samples,
+            phases={name: ns - self._phases[name] for name, ns in phases.items()},
+            iters=self._since(-1, books.iterations) or [0, 0, 0, 0, {}],
+            hooks={str(k): fired for k, cell in enumerate(books.cells) if (fired := self._since(k, cell))},
+            cost=cost,
+        )
         self._samples, self._phases = samples, phases
         return frame
 

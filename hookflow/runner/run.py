@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, nearest
-from hookflow.events.records import Stage
+from hookflow.events.records import Level, Stage
 from hookflow.hooks.run import Run as Promised
 from hookflow.runner.build import Parts
 from hookflow.runner.contract import Named, scalar
@@ -131,7 +131,7 @@ class Run:
         self._recorder.scalar(name, number)
         self._scalars.log(name, number)
 
-    def say(self, text: str, level: str = "info") -> None:
+    def say(self, text: str, level: Level = "info") -> None:
         self._recorder.put("message", level=level, source="hookflow", text=text)
 
     def fire(self, point: str, *offered: Any) -> None:

@@ -7,10 +7,10 @@ Only there a run stops, saves, pauses, or obeys a command. Over several ranks no
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from hookflow.events.records import CommandRecord
+from hookflow.events.records import CommandRecord, Put
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL, AnyConsensus
 from hookflow.runner.requests import Requests
@@ -36,7 +36,7 @@ class SafePoint:
         consensus: AnyConsensus,
         checkpoints: CheckpointManager,
         timeline: Timeline,
-        record: Callable[..., None],
+        record: Put,
     ) -> None:
         self.stop: Stop | None = None
         self._state = state
@@ -175,5 +175,5 @@ class SafePoint:
                 saves = self._stop_for(Stop(f"stopped by {ask.get('by', 'somebody')}", "stopped", 0, save=True))
             case _:
                 note = f"there is no command {command!r}"
-        self._record("ack", id=ask.get("id", ""), cmd=command, asked=ask.get("t", 0.0), ok=not note, note=note)
+        self._record("ack", id=ask.get("id", ""), cmd=str(command), asked=ask.get("t", 0.0), ok=not note, note=note)
         return saves

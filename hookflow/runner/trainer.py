@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hookflow.events.now import share
+from hookflow.events.records import Level
 from hookflow.events.rundir import RunDir
-from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.checkpoint import Checkpoint
 from hookflow.runner.build import Parts
 from hookflow.runner.checkpoint.manager import CheckpointManager
@@ -305,10 +306,10 @@ class Trainer:
     def _log(self, name: str, value: float) -> None:
         self.run.log(name, value)
 
-    def _say(self, text: str, level: str = "info") -> None:
+    def _say(self, text: str, level: Level = "info") -> None:
         self._recorder.put("message", level=level, source="hookflow", text=text)
 
-    def _hook_failed(self, binding: Binding, error: BaseException, action: str) -> None:
+    def _hook_failed(self, binding: Binding, error: BaseException, action: OnError) -> None:
         error.add_note(f"iteration {self.state.iter}, epoch {self.state.epoch}")
         self._recorder.failure(error, hook=binding.hook, point=binding.point, action=action)
         if action == "disable":

@@ -208,9 +208,9 @@ def test_the_best_is_the_lowest_loss_and_the_highest_accuracy() -> None:
 def test_a_command_waits_until_the_run_answers_it() -> None:
     log = records(3.0)
     state = folded(log)
-    state.apply({"id": "0old", "cmd": "stop", "t": BEGAN - 100, "by": "somebody"})
+    state.apply_command({"id": "0old", "cmd": "stop", "t": BEGAN - 100, "by": "somebody"})
     assert state.pending == []
-    state.apply({"id": "0new", "cmd": "checkpoint", "t": BEGAN + 3, "by": "somebody"})
+    state.apply_command({"id": "0new", "cmd": "checkpoint", "t": BEGAN + 3, "by": "somebody"})
     assert [request.cmd for request in state.pending] == ["checkpoint"]
     ack = {"k": "ack", "t": BEGAN + 4, "it": 80, "ep": 0, "id": "0new", "cmd": "checkpoint"}
     state.apply({**ack, "asked": BEGAN + 3, "ok": True, "note": ""})

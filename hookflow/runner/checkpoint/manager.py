@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hookflow.events.records import Level
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint.saving import GRACE, HostCopy, NotSavedError, Saving, begin
 from hookflow.runner.checkpoint.snapshot import Snapshot
@@ -205,5 +206,5 @@ class CheckpointManager:
         except Exception as error:
             self._say(f"no checkpoint could be saved after the error: {error}", "error")
 
-    def _say(self, text: str, level: str) -> None:
+    def _say(self, text: str, level: Level) -> None:
         self._recorder.put("message", level=level, source="hookflow", text=text)

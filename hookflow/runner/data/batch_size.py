@@ -43,7 +43,7 @@ class BatchSizes:
         task: Any,
         split: str,
         *,
-        say: Callable[[str, str], None],
+        say: Callable[..., None],
         world: int = 1,
         accumulate: int = 1,
         gather: Callable[[int], list[int]] = lambda mine: [mine],
@@ -120,7 +120,7 @@ def _required(split: str, where: str) -> Size:
     return size
 
 
-def _optional(split: str, say: Callable[[str, str], None]) -> Size:
+def _optional(split: str, say: Callable[..., None]) -> Size:
     told = False
 
     def size(index: int, batch: Any) -> int | None:

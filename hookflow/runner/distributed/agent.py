@@ -21,7 +21,7 @@ import psutil
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import standing
 from hookflow.runner.cores import cores
-from hookflow.runner.distributed.exit_status import append, exit_status, write_end
+from hookflow.runner.distributed.exit_status import appending, exit_status, write_end
 from hookflow.runner.signals import SIGNALS, Stop
 
 PERIOD = 0.1
@@ -86,7 +86,7 @@ class Agent:
         """Say at once that the first signal has come, since the ranks may need a while."""
         name = signal.Signals(self._asked[0]).name
         text = f"{name} received: all ranks finish the iteration and save; a second one ends them at once"
-        append(self._run_dir, "message", level="info", source="hookflow", text=text)
+        appending(self._run_dir)("message", level="info", source="hookflow", text=text)
 
     def _launch(self) -> Stop:
         """Launch the ranks until they end as they should, or no restart is left, and return how that was."""
@@ -111,7 +111,7 @@ class Agent:
                 return stop
             place = "from the last checkpoint" if standing(self._run_dir.checkpoints) else "from the beginning"
             again = f"restart {self._max_restarts - left + 1} of {self._max_restarts}, {place}"
-            append(self._run_dir, "message", level="warn", source="hookflow", text=f"{stop.reason}: {again}")
+            appending(self._run_dir)("message", level="warn", source="hookflow", text=f"{stop.reason}: {again}")
             options = ["--resume", *self._options]
         return self._interrupted("received before the training began")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Mapping
 from typing import Any
 
 from hookflow.events.log import Appender, Tail
+from hookflow.events.records import End, Put, Record, stamped
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import standing
 from hookflow.runner.signals import SIGNALS, Stop
@@ -54,21 +54,30 @@ def write_end(run_dir: RunDir, since: float, stop: Stop, resume: str, seconds: f
     if end is None or end["exit"] != stop.exit:
         then = f"resume with: {resume}" if standing(run_dir.checkpoints) else "there is no checkpoint yet"
         reason = f"{stop.reason}; {then}" if stop.exit == 1 else stop.reason
-        append(run_dir, "end", status=stop.status, exit=stop.exit, reason=reason, seconds=seconds)
+        appending(run_dir)("end", status=stop.status, exit=stop.exit, reason=reason, seconds=seconds)
 
 
-def append(run_dir: RunDir, kind: str, **fields: Any) -> None:
-    """Append a record to the event log of rank 0, at the place where the run stood last."""
-    before = Tail(run_dir.events).read_all()
-    last = before[-1] if before else {}
-    log = Appender(run_dir.events)
-    log.append([{"k": kind, "t": time.time(), "it": last.get("it", 0), "ep": last.get("ep", 0), **fields}])
-    log.close()
+def appending(run_dir: RunDir) -> Put:
+    """Return what appends a record to the event log of rank 0, at the place where the run stood last."""
+
+    def append(kind: str, **fields: Any) -> None:
+        records = read_records(run_dir)
+        it, ep = (records[-1].get("it", 0), records[-1].get("ep", 0)) if records else (0, 0)
+        log = Appender(run_dir.events)
+        log.append([stamped(kind, it, ep, fields)])
+        log.close()
+
+    return append
 
 
-def _end_record(run_dir: RunDir, rank: int, since: float) -> dict[str, Any] | None:
-    records = Tail(run_dir.events_of(rank)).read_all()
-    return next((one for one in reversed(records) if one["k"] == "end" and one["t"] >= since), None)
+def read_records(run_dir: RunDir, rank: int = 0) -> list[Record]:
+    """Return what stands in the event log of a rank."""
+    return Tail[Record](run_dir.events_of(rank)).read_all()
+
+
+def _end_record(run_dir: RunDir, rank: int, since: float) -> End | None:
+    records = reversed(read_records(run_dir, rank))
+    return next((one for one in records if one["k"] == "end" and one["t"] >= since), None)
 
 
 def _failure(run_dir: RunDir, rank: int, since: float) -> str:
@@ -76,7 +85,7 @@ def _failure(run_dir: RunDir, rank: int, since: float) -> str:
 
     One that will be started again ends with a message instead; one that was killed on its way out has told the error.
     """
-    records = [one for one in Tail(run_dir.events_of(rank)).read_all() if one["t"] >= since]
+    records = [one for one in read_records(run_dir, rank) if one["t"] >= since]
     last = next((one for one in reversed(records) if one["k"] not in ("frame", "scalars")), None)
     if last and last["k"] == "message" and (last["level"], last["source"]) == ("error", "hookflow"):
         return str(last["text"])
@@ -85,9 +94,9 @@ def _failure(run_dir: RunDir, rank: int, since: float) -> str:
 
 
 def _last_time(run_dir: RunDir, rank: int) -> float:
-    records = Tail(run_dir.events_of(rank)).read_all()
+    records = read_records(run_dir, rank)
     return float(records[-1]["t"]) if records else 0.0
 
 
-def _stop(end: Mapping[str, Any]) -> Stop:
+def _stop(end: End) -> Stop:
     return Stop(end["reason"], end["status"], end["exit"], save=False)

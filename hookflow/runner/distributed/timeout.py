@@ -11,6 +11,7 @@ from typing import Any
 
 from hookflow.events.log import Tail
 from hookflow.events.now import NOWHERE, look
+from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.ranks import Ranks
 
@@ -46,5 +47,5 @@ def _place(run_dir: RunDir, rank: int) -> str:
 
 
 def _iteration(run_dir: RunDir, rank: int) -> str:
-    last = (Tail(run_dir.events_of(rank)).read_all() or [{}])[-1]
-    return f"at iteration {last.get('it', 0)}"
+    records = Tail[Record](run_dir.events_of(rank)).read_all()
+    return f"at iteration {records[-1].get('it', 0) if records else 0}"

@@ -1,0 +1,134 @@
+"""What stands in the logs, held against the types that writers and readers go by."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from hookflow.events import commands, records
+from hookflow.events.log import Tail
+from hookflow.events.records import KINDS, CommandRecord, DataInfo, Record
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.state import RunState
+from hookflow.runner.distributed.last_word import appending
+from hookflow.runner.meter import Meter
+from hookflow.runner.recorder import Recorder
+
+TYPES = {get_args(get_type_hints(one)["k"])[0]: one for one in get_args(Record)}
+
+
+class Progress:
+    iter, epoch, batch_idx, batches = 3, 1, 2, 5
+    stage: records.Stage = "train"
+
+
+def put_one_of_each(recorder: Recorder) -> None:
+    """Put a record of each kind that the recorder is given; frames and scalars it makes itself."""
+    put = recorder.put
+    recorder.watch(Meter(2), Progress())
+    data = DataInfo(name="points", examples=40, batches=5, batch_size=8, synthetic=True, note="")
+    put(
+        "run",
+        version=records.VERSION,
+        pipeline="toy",
+        pid=1,
+        host="here",
+        python="3",
+        torch="2",
+        device="cpu",
+        precision="fp32",
+        model="Net",
+        params=1,
+        seed=0,
+        data={"train": data},
+        max_epochs=1,
+        max_iters=0,
+        iters_per_epoch=5,
+        resumed_from=None,
+        rank=0,
+        world=1,
+        strategy="",
+    )
+    recorder.scalar("loss", 1.0)
+    put("metrics", split="val", v={"accuracy": 0.5}, seconds=1.0)
+    put("epoch", seconds=1.0)
+    put("checkpoint", it=2, ep=0, path="checkpoints/it00000002", names=["last"], bytes=1, ms=1.0)
+    put("ack", id="0", cmd="pause", asked=0.0, ok=True, note="")
+    put("message", level="info", source="hookflow", text="hello")
+    recorder.failure(ValueError("no"), hook="bad", point="after_train", action="ignore")
+    put("end", status="finished", exit=0, reason="", seconds=1.0)
+    recorder.flush()
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> list[Any]:
+    run_dir = RunDir.create(tmp_path, "toy")
+    put_one_of_each(Recorder(run_dir, lambda command: None))
+    return Tail[Any](run_dir.events).read_all()
+
+
+def test_each_kind_is_written_with_the_keys_of_its_type(written: list[Any]) -> None:
+    assert {record["k"] for record in written} == KINDS == set(TYPES)
+    for record in written:
+        kind = TYPES[record["k"]]
+        assert set(record) == set(kind.__annotations__), record["k"]
+        assert next(iter(record)) == "k", "readers pass over whole kinds by how their lines begin"
+
+
+def test_a_checkpoint_is_told_of_at_its_own_iteration(written: list[Any]) -> None:
+    places = {record["k"]: (record["it"], record["ep"]) for record in written}
+    assert places.pop("checkpoint") == (2, 0)
+    assert set(places.values()) == {(3, 1)}
+
+
+def test_the_monitor_reads_each_kind_without_a_doubt(written: list[Any]) -> None:
+    state = RunState()
+    for record in written:
+        state.apply(record)
+    assert [entry.text for entry in state.journal if "cannot be read" in entry.text] == []
+    assert state.end is not None
+
+
+def test_what_is_no_such_record_is_passed_over() -> None:
+    state = RunState()
+    for damaged in ({}, {"k": "tomorrow"}, {"k": ["frame"]}, {"k": "frame"}, {"k": "end", "t": "now"}, {"cmd": "stop"}):
+        state.apply(damaged)  # type: ignore[arg-type]
+    state.apply_command({"cmd": "stop"})  # type: ignore[typeddict-item]
+    assert state.requests == {}
+    assert state.end is None
+
+
+def test_what_is_appended_from_outside_goes_on_from_the_last_record(written: list[Any], tmp_path: Path) -> None:
+    (run_dir,) = (RunDir(path.parent) for path in tmp_path.glob("toy/*/events.jsonl"))
+    appending(run_dir)("message", level="warn", source="hookflow", text="again")
+    last = Tail[Any](run_dir.events).read_all()[-1]
+    assert (last["k"], last["it"], last["ep"], last["text"]) == ("message", 3, 1, "again")
+
+
+def test_a_command_is_written_with_the_keys_of_its_type(tmp_path: Path) -> None:
+    run_dir = RunDir.create(tmp_path, "toy")
+    commands.send(run_dir, "pause")
+    (command,) = Tail[CommandRecord](run_dir.commands).read_all()
+    assert set(command) == set(CommandRecord.__annotations__)
+
+
+def test_a_wrong_field_is_found_by_mypy(tmp_path: Path) -> None:
+    checked = tmp_path / "checked.py"
+    checked.write_text(
+        "from hookflow.runner.recorder import Recorder\n"
+        "def f(recorder: Recorder) -> None:\n"
+        "    recorder.put('epoch', seconds=1.0)\n"
+        "    recorder.put('epoch')\n"
+        "    recorder.put('epoch', seconds='1')\n"
+        "    recorder.put('epoch', seconds=1.0, best=2)\n"
+        "    recorder.put('epochs', seconds=1.0)\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", str(checked)]
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    found = sorted({int(line.split(":")[1]) for line in done.stdout.splitlines() if "error:" in line})
+    assert found == [4, 5, 6, 7], done.stdout
