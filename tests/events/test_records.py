@@ -14,7 +14,7 @@ from hookflow.events.log import Tail
 from hookflow.events.records import KINDS, CommandRecord, DataInfo, Record
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.state import RunState
-from hookflow.runner.distributed.last_word import appending
+from hookflow.runner.distributed.exit_status import appending
 from hookflow.runner.meter import Meter
 from hookflow.runner.recorder import Recorder
 
