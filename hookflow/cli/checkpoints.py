@@ -65,7 +65,8 @@ def _seen(path: Path, names: list[str], verify: bool) -> dict[str, Any]:
         manifest = read_manifest(path)
     except DamagedError:
         manifest = {}
-    told = {key: manifest.get(key) for key in ("it", "ep", "metrics", "saved", "hookflow", "torch", "exception")}
+    keys = ("it", "ep", "metrics", "metrics_it", "saved", "hookflow", "torch", "exception")
+    told = {key: manifest.get(key) for key in keys}
     files = {name: entry["bytes"] for name, entry in manifest.get("files", {}).items()}
     whole = {"bytes": sum(files.values()) if files else None, "files": files}
     return {"path": str(short(path)), "names": names, **told, **whole, "damage": damage(path, thorough=verify)}
@@ -100,6 +101,8 @@ def _row(one: dict[str, Any], clock: float, whole: str) -> tuple[str, ...]:
     from hookflow.monitor.words import age, number, size
 
     metrics = " ".join(f"{name}={number(float(value))}" for name, value in (one["metrics"] or {}).items())
+    if metrics and one["metrics_it"] != one["it"]:
+        metrics += f" (of iteration {one['metrics_it']})"
     return (
         Path(one["path"]).name,
         ",".join(one["names"]) or "-",

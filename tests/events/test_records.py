@@ -15,8 +15,8 @@ from hookflow.events.records import KINDS, CommandRecord, DataInfo, Record
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.state import RunState
 from hookflow.runner.distributed.exit_status import appending
-from hookflow.runner.meter import Meter
 from hookflow.runner.recorder import Recorder
+from hookflow.runner.timing import Books, Timeline
 
 TYPES = {get_args(get_type_hints(one)["k"])[0]: one for one in get_args(Record)}
 
@@ -29,7 +29,7 @@ class Progress:
 def put_one_of_each(recorder: Recorder) -> None:
     """Put a record of each kind that the recorder is given; frames and scalars it makes itself."""
     put = recorder.put
-    recorder.watch(Meter(2), Progress())
+    recorder.watch(Books(2, Timeline()), Progress())
     data = DataInfo(name="points", examples=40, batches=5, batch_size=8, synthetic=True, note="")
     put(
         "run",

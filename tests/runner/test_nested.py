@@ -153,6 +153,29 @@ def test_one_binding_in_the_middle_of_a_phase_returns_what_its_hook_does(clock: 
     assert bench.books.cells[0].n == 1
 
 
+def test_the_time_of_a_trigger_is_its_own_hooks(clock: Clock) -> None:
+    """Also where it says no: then the hook has not fired, and its neighbour has nothing to do with it."""
+
+    def asks(answer: bool) -> Callable[[], bool]:
+        def due() -> bool:
+            clock.spend(20)
+            return answer
+
+        return due
+
+    bench = Bench(
+        ("yes", "after_backward", lambda: clock.spend(1)),
+        ("no", "after_backward", lambda: clock.spend(1)),
+        ("next", "after_backward", lambda: clock.spend(7)),
+    )
+    yes, no, _ = bench.engine.firings("after_backward")
+    yes.due, no.due = asks(True), asks(False)
+    bench.dispatcher.fire("after_backward")
+    assert bench.spent == [21, 20, 7]
+    assert [cell.n for cell in bench.books.cells] == [1, 0, 1]
+    assert bench.phases(ITERATION) == {"hooks": 48}
+
+
 def failing(clock: Clock) -> Method:
     def inner() -> None:
         clock.spend(50)

@@ -1,0 +1,94 @@
+"""However a run ends in order, its last iteration is saved and goes by `last`; and of which iteration metrics are."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoint.manifest import read_manifest
+from hookflow.runner.checkpoint.store import CheckpointStore
+from tests.conftest import NewRun, records
+from tests.runner.test_resume import EVERY_3, messages, strikes
+
+Train = Callable[..., int]
+SHORT = "data.train.args={examples=24}"
+STOPS = 'hooks.stops={use="./steerers.py:Steers", args={call="stop", point="after_backward", at=3}, writes=["control"]}'
+
+
+def last(run_dir: RunDir) -> int:
+    return int(read_manifest(CheckpointStore(run_dir.checkpoints).names()["last"])["it"])
+
+
+@pytest.mark.parametrize(
+    ("length", "overrides", "its"),
+    [
+        ("max_iters = 5", [SHORT], 5),
+        ("max_iters = 2", [], 2),
+        ("max_epochs = 3", [SHORT, 'hooks.checkpoint.points=[{at="after_train_epoch", every="2ep"}]'], 9),
+        ("max_epochs = 3", ["hooks.checkpoint.points=['after_val']", "hooks.checkpoint.args={keep=1}"], 15),
+        ("max_epochs = 3", [STOPS], 4),
+        ("max_epochs = 2", ["hooks.checkpoint.points=['on_exception']"], 10),
+    ],
+    ids=["a cut epoch", "less than an epoch", "every other epoch", "never otherwise", "stopped", "on exception alone"],
+)
+def test_a_run_that_ends_in_order_has_its_last_iteration(
+    new_run: NewRun, train_here: Train, length: str, overrides: list[str], its: int
+) -> None:
+    run_dir = new_run(*overrides, swap=("max_epochs = 3", length))
+    assert train_here(run_dir) == 0
+    assert records(run_dir, "end")[-1]["it"] == last(run_dir) == its
+    assert train_here(run_dir, resume=True) == 0
+    assert f"resumed from it{its:08d}: iteration {its}" in " ".join(messages(run_dir))
+    if its != 4:  # one that a hook has stopped may go on
+        assert any("nothing is left to do" in text for text in messages(run_dir))
+    assert records(run_dir, "end")[-1]["it"] == (15 if its == 4 else its)
+
+
+def test_nothing_is_saved_where_nobody_saves(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("hooks.checkpoint.enabled=false", "run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    assert not run_dir.checkpoints.exists()
+
+
+def test_last_is_never_older_than_another_one(new_run: NewRun, train_here: Train) -> None:
+    """The last validation is the best, and what it saves is newer than what the epoch had saved."""
+    run_dir = new_run(
+        "run.val_every=4", 'hooks.checkpoint.points=["after_val"]', swap=("max_epochs = 3", "max_iters = 8")
+    )
+    assert train_here(run_dir) == 0
+    names = CheckpointStore(run_dir.checkpoints).names()
+    assert names["last"].name >= names["best"].name
+    for record in records(run_dir, "checkpoint"):
+        assert "last" in record["names"]  # type: ignore[operator]
+
+
+def test_a_checkpoint_says_of_which_iteration_its_metrics_are(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(EVERY_3, "hooks.checkpoint.args.keep=9", swap=("max_epochs = 3", "max_iters = 9"))
+    assert train_here(run_dir) == 0
+    said = {
+        manifest["it"]: (manifest["metrics_it"] if manifest["metrics"] else None)
+        for manifest in map(read_manifest, CheckpointStore(run_dir.checkpoints).all())
+    }
+    metrics = [record["it"] for record in records(run_dir, "metrics")]
+    assert metrics == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert said[3] == 3 and said[9] == 9
+    later = new_run(
+        EVERY_3, "run.val_every=5", "hooks.checkpoint.args.keep=9", swap=("max_epochs = 3", "max_iters = 9")
+    )
+    assert train_here(later) == 0
+    found = {
+        m["it"]: m["metrics_it"] for m in map(read_manifest, CheckpointStore(later.checkpoints).all()) if m["metrics"]
+    }
+    assert found == {5: 5, 6: 5, 9: 9}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_keep_counts_after_a_signal_too(new_run: NewRun, train_here: Train, tmp_path: Path, number: int) -> None:
+    run_dir = new_run("hooks.checkpoint.args={keep=1}", *strikes(tmp_path, number, ("after_backward", 7)))
+    assert train_here(run_dir) in (130, 143)
+    (left,) = CheckpointStore(run_dir.checkpoints).all()
+    assert left.name == "it00000008"
