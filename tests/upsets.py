@@ -171,4 +171,4 @@ class UpsetRank(Upset):
     """Spoils the batches that are named on the last rank alone."""
 
     def step(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
-        return super().step(run, batch) if run.rank == run.ranks.world - 1 else Classification.step(self, run, batch)
+        return super().step(run, batch) if run.rank == run.world - 1 else Classification.step(self, run, batch)

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookflow.events.log import Appender, Tail
@@ -145,9 +146,11 @@ class Recorder:
             self._cost = time.perf_counter_ns() - began
 
     def _news(self) -> list[Record]:
-        """Return a record for everything since the last time."""
+        """Return a record for everything since the last time, in the order in which it came."""
         frame = [self._frames.next(self._cost)] if self._frames else []
-        return [*self._read_scalars(), *_take(self._queue), *frame]
+        came = len(self._queue)  # before the numbers are taken: those that came before an event are then among them
+        numbers = self._read_scalars()
+        return [*sorted([*numbers, *_take(self._queue, came)], key=itemgetter("t")), *frame]
 
     def _excuse(self) -> list[Record]:
         """Return a record that says what has been lost, if anything has."""
@@ -170,9 +173,9 @@ class Recorder:
         return list(records.values())
 
 
-def _take(queue: deque[Any]) -> list[Any]:
-    """Empty the queue of what is in it now, while others may still be adding to it."""
-    return [queue.popleft() for _ in range(len(queue))]
+def _take(queue: deque[Any], count: int | None = None) -> list[Any]:
+    """Take so many out of the queue, or all that are in it now, while others may still be adding to it."""
+    return [queue.popleft() for _ in range(len(queue) if count is None else count)]
 
 
 def _on_host(values: list[float | torch.Tensor]) -> list[float]:

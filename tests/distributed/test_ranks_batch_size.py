@@ -22,7 +22,7 @@ VAL = BY_HAND % ("val", "SaysItsOwn")
 def assert_alike(one: RunDir, other: RunDir) -> None:
     first, second = curve(one), curve(other)
     assert first.keys() == second.keys()
-    assert [*second.values()] == pytest.approx([*first.values()], rel=1e-4, abs=1e-6)
+    assert second == pytest.approx(first, rel=1e-4, abs=1e-6)
     weights, others = (final_state(run_dir)["model"] for run_dir in (one, other))
     torch.testing.assert_close(weights, others, rtol=1e-4, atol=1e-5)
 

@@ -45,7 +45,7 @@ def assert_alike(one: RunDir, other: RunDir) -> None:
     """Compare what two runs have logged, measured and saved last, up to the rounding of sums in another order."""
     first, second = curve(one), curve(other)
     assert first.keys() == second.keys()
-    assert [*second.values()] == pytest.approx([*first.values()], rel=1e-4, abs=1e-5)
+    assert second == pytest.approx(first, rel=1e-4, abs=1e-5)
     for part in ("model", "model_ema"):
         weights, others = (final_state(run_dir)[part] for run_dir in (one, other))
         torch.testing.assert_close(weights, others, rtol=1e-4, atol=1e-5)
