@@ -7,13 +7,19 @@ only be told to have failed.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from collections.abc import Mapping
+from itertools import pairwise
+from textwrap import dedent
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
+
+from hookflow.pipeline.schema import Section
 
 Schema = dict[str, Any]
 
@@ -35,11 +41,33 @@ def suggested(values: Mapping[str, str], about: str) -> Schema:
 
 
 class _Generator(GenerateJsonSchema):
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Return the schema of a model; each field of a section is described by the sentence below it."""
+        found, model = super().model_schema(schema), schema["cls"]
+        if issubclass(model, Section):
+            for name, sentence in sentences(model).items():
+                found["properties"][model.model_fields[name].alias or name].setdefault("description", sentence)
+        return found
+
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
+
+
+def sentences(section: type[Section]) -> dict[str, str]:
+    """Return the sentence below each field of a section, in its source and in that of the sections it is made from."""
+    found: dict[str, str] = {}
+    for kind in reversed(section.__mro__):
+        if issubclass(kind, Section):
+            (written,) = ast.parse(dedent(inspect.getsource(kind))).body
+            assert isinstance(written, ast.ClassDef)
+            for field, below in pairwise(written.body):
+                match field, below:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                        found[name] = inspect.cleandoc(text)
+    return found
 
 
 def _table(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:

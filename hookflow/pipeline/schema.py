@@ -42,9 +42,13 @@ class Interval(NamedTuple):
 
 
 class Section(BaseModel):
-    """A table of the file. Immutable, strict, and closed to keys that it does not know."""
+    """A table of the file. Immutable, strict, and closed to keys that it does not know.
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+    The sentence below each field is its documentation; `hookflow.pipeline.declared` reads it where it is wanted. For
+    pydantic to read all of them whenever the schema is imported took as long as all else that it does then.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class RunSection(Section):
