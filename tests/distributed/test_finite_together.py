@@ -47,7 +47,7 @@ def test_no_rank_takes_the_step(tmp_path: Path, train_here: TrainHere, more: lis
     for rank in (0, 1):
         told = [str(record.get("text")) for record in Tail(together.events_of(rank)).read_all()]
         assert len([line for line in told if "takes no step" in line]) == 1
-    left_out = [final_state(run_dir)["finite"]["left_out"] for run_dir in (alone, together)]  # type: ignore[index]
+    left_out = [final_state(run_dir)["step_guard"]["left_out"] for run_dir in (alone, together)]  # type: ignore[index]
     assert left_out[0] == left_out[1] > 0
     weights, others = (final_state(run_dir)["model"] for run_dir in (alone, together))
     close = {"rtol": 1e-2, "atol": 1e-3} if "fp16" in str(more) else {"rtol": 1e-4, "atol": 1e-5}
