@@ -94,7 +94,7 @@ def run(
     """Train a pipeline, shown live.
 
     The training has a process of its own: closing this terminal does it no harm, and `hookflow watch` shows it again.
-    Ctrl+C ends it at the next boundary, with a checkpoint; `--resume` goes on from there.
+    Ctrl+C ends it at the next safe point, with a checkpoint; `--resume` resumes from there.
 
     Example: `hookflow run pipelines/cifar.toml --set run.max_epochs=2`
     """

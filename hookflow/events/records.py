@@ -79,7 +79,7 @@ class Frame(Stamp):
 
     `hooks` maps a binding's id (as a string) to [firings, total ns, longest ns, last ns, {bin: count}];
     `iters` is the same for whole training iterations; `phases` maps a name of PHASES to total ns; `samples` counts
-    training examples. `bi` and `bn` are the batch at hand and the batches of the pass (of training, or of
+    training examples. `bi` and `bn` are the current batch and the batches of the pass (of training, or of
     validation while `stage` says so). `cost` is what writing the frame before took, in ns.
     """
 

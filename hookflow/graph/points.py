@@ -29,7 +29,7 @@ This is the loop that the runner walks; a test holds the two together:
                     after_val
                 when asked for:
                     before_save_checkpoint        # complete, not yet written
-                    after_save_checkpoint         # safe on disk: at a later boundary
+                    after_save_checkpoint         # safe on disk: at a later safe point
         after_train
         before_test
             before_test_epoch
@@ -42,10 +42,12 @@ This is the loop that the runner walks; a test holds the two together:
     after_run                                     # always, after an error too
 
 What the counters say, at every point: `run.iter` is the number of training iterations that are done and `run.epoch`
-the number of epochs that are done. Both step forward just before `after_train_iter` and `after_train_epoch` fire.
+the number of epochs that are done. Both step forward just before `after_train_iter` and `after_train_epoch` fire. A
+pass over the data that `max_iters` or a stop cuts short is not an epoch that is done: `after_train_epoch` does not fire
+for it. From `before_val` to `after_val`, and from `before_test` to `after_test`, gradients are off.
 
 A checkpoint is written beside the training. `after_save_checkpoint` says that it is safe on disk, and fires at the
-first boundary (between two iterations, say) after that; at the latest before the next `before_save_checkpoint`, and
+first safe point (between two iterations, say) after that; at the latest before the next `before_save_checkpoint`, and
 before `after_run`. What it offers is the copy that was written; `run.iter` may have gone on. The second half of
 `around_save_checkpoint` does not wait for that: it runs as soon as the state has been copied.
 

@@ -12,7 +12,7 @@ from hookflow.graph.node import Nodes
 from hookflow.graph.points import Point
 
 SLOTS: dict[str, str] = {
-    "batch": "the batch at hand",
+    "batch": "the current batch",
     "outputs": "what the task made of the batch: the loss, scalars, predictions",
     "grads": "the gradients of the parameters",
     "model": "the parameters and buffers of the network",

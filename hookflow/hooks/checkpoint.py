@@ -20,9 +20,9 @@ class Checkpoint(Hook):
     """Saves `last` after each epoch (or iteration, where it is bound to that), and the best by validation metrics.
 
     The best go by `best`, `best-2`, …; where several metrics are watched, by `best-accuracy`, `best-accuracy-2`, …
-    Bound to `on_exception`, it saves what stands when something raises, apart from what a run goes on from.
+    Bound to `on_exception`, it saves what stands when something raises, apart from what a run resumes from.
 
-    Saving is asked for here and done by the runner at the next boundary, when every hook has had its turn: so no
+    Saving is asked for here and done by the runner at the next safe point, when every hook has had its turn: so no
     hook's state is saved half a step late, and no average is ever caught swapped in.
     """
 

@@ -81,7 +81,7 @@ class Run(Protocol):
         """The optimizer. Raises UserError where there are several: they stand in `optimizers`, by name."""
 
     def stepped(self, model: str | None = None) -> nn.Module | None:
-        """Return the network that the optimizer step at hand changes; of `model`, None when that is not it.
+        """Return the network that the current optimizer step changes; of `model`, None when that is not it.
 
         For `before_` and `after_optimizer_step`. Raises UserError when there is no such model.
         """
@@ -121,7 +121,7 @@ class Run(Protocol):
         """Let the task, and the hooks that fire after this one, have another batch; who calls it writes `batch`."""
 
     def skip_batch(self) -> None:
-        """Compute nothing of the batch at hand, and go on with the next; who calls it writes `control`."""
+        """Compute nothing of the current batch, and continue with the next; who calls it writes `control`."""
 
     def skip_step(self) -> None:
         """Leave the weights as they are in this iteration; who calls it writes `control`."""
@@ -130,16 +130,16 @@ class Run(Protocol):
         """End the epoch after this iteration, as if the data were at their end; who calls it writes `control`."""
 
     def stop(self, reason: str) -> None:
-        """End the training at the next boundary: after this iteration, or after this epoch's validation.
+        """End the training at the next safe point: after this iteration, or after this epoch's validation.
 
         Who calls it writes `control`.
         """
 
     def save_checkpoint(self, *names: str, moved: Mapping[str, int] = ..., keep: int | None = None) -> None:
-        """Save the state at the next boundary, to go by `names` ("last" if there are none).
+        """Save the state at the next safe point, to go by `names`, and by "last" in any case.
 
         That is after this iteration, this epoch's validation, the end of training, or the test; asked for at
-        `on_exception`, it is what stands then, and no run goes on from it. With that, `moved` gives names to
+        `on_exception`, it is what stands then, and no run resumes from it. With that, `moved` gives names to
         checkpoints that stand, by their iteration. `keep` is how many of the newest whole ones stay, beside those that
         bear a name; all of them if nobody says. It does not wait for the disk.
         """

@@ -71,7 +71,7 @@ class Dispatcher:
         here, put = self._here, self._books.firings.put
         began = entered = perf_counter()
         for firing in firings:
-            due = firing.due is None or firing.due()
+            due = firing.is_due()
             if due:
                 here.set(firing.binding.id, entered)
                 try:
@@ -93,7 +93,7 @@ class Dispatcher:
 
     def call_within(self, firing: Firing, everything: Sequence[Any]) -> Any:
         """Call one binding in the middle of something else, if it is due, and return what it returns."""
-        if firing.due is None or firing.due():
+        if firing.is_due():
             return self._within(self._call, firing, everything)
         return None
 

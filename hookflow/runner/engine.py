@@ -11,7 +11,7 @@ from hookflow.events.now import NOWHERE
 from hookflow.graph.plan import Binding, Plan
 from hookflow.runner.arounds import Arounds, whose
 from hookflow.runner.dispatch import Dispatcher, Here, Report
-from hookflow.runner.firing import Announced, Call, Due, Firing, Gate, Switch, adapt
+from hookflow.runner.firing import Call, Due, Firing, Gate, Switch, adapt
 from hookflow.runner.generated import can_be_generated, generate
 from hookflow.runner.state import RunState
 from hookflow.runner.timing import Books
@@ -83,9 +83,8 @@ class Engine:
         if gate is None and self.plan.hook(binding.hook).on_error == "disable":
             gate = Switch()
         due: Due | None = partial(self.arounds.is_open, binding) if binding.half == "exit" else gate
-        if self._on_request and self.plan.hook(binding.hook).ranks == "all" and _may_ask(self.plan, binding):
-            due = Announced(due, self._on_request)
-        return Firing(binding, method, call, due, gate)
+        announce = self._on_request if _may_ask(self.plan, binding) else None
+        return Firing(binding, method, call, due, gate, announce)
 
     def _halved(self, binding: Binding, call: Call) -> Call:
         if binding.half == "enter":
@@ -159,6 +158,12 @@ class Engine:
             self.dispatcher.disable(hook)
         return disabled
 
+    def cut(self, entered: int) -> None:
+        """Leave an epoch that is cut short, as `leave` does; a run that is resumed in it will be inside of the same."""
+        inside = frozenset(self.arounds.at("before_train_epoch"))
+        self.leave(entered)
+        self.arounds.resumed = inside
+
     def unwind(self) -> None:
         """Leave everything: the run ends. From here on no hook that raises keeps others from their turn."""
         self.dispatcher.end()
@@ -169,7 +174,9 @@ class Engine:
 
 
 def _may_ask(plan: Plan, binding: Binding) -> bool:
-    """Say whether a binding inside the iteration may ask for what the ranks must agree on."""
+    """Say whether a binding inside the iteration may ask, on all ranks alike, for what they must agree on."""
+    if plan.hook(binding.hook).ranks == "zero":
+        return False
     return plan.points.in_iteration(binding.point) and not {"control", "checkpoint"}.isdisjoint(binding.writes)
 
 

@@ -35,10 +35,11 @@ class Switch:
 class Firing:
     """A binding, the `method` of its hook, and `call`, which takes everything that the point offers.
 
-    `due` says whether it fires; None if it always does. `gate` is what generated code asks instead.
+    `due` says whether it fires; None if it always does. `gate` is what generated code asks instead. `announce` is
+    called when it is due, over ranks where all must know of it: also on one where the hook is switched off.
     """
 
-    __slots__ = ("binding", "call", "due", "gate", "method")
+    __slots__ = ("_disabled", "announce", "binding", "call", "due", "gate", "method")
 
     def __init__(
         self,
@@ -47,40 +48,29 @@ class Firing:
         call: Call,
         due: Due | None = None,
         gate: Gate | None = None,
+        announce: Callable[[], None] | None = None,
     ) -> None:
         self.binding = binding
         self.method = method
         self.call = call
         self.due = due
         self.gate = gate
+        self.announce = announce
+        self._disabled = False
+
+    def is_due(self) -> bool:
+        """Say whether the binding fires at this visit of its point."""
+        if self.due is not None and not self.due():
+            return False
+        if self.announce is not None:
+            self.announce()
+        return not self._disabled
 
     def disable(self) -> None:
         """Never fire again."""
-        if isinstance(self.due, Announced):
-            self.due.disabled = True
-            return
-        self.due = _never
-        if self.gate:
+        self._disabled = True
+        if self.gate and self.announce is None:
             self.gate.next = inf
-
-
-class Announced:
-    """Asks whether a binding is due, and tells so: on every rank, also on one where the hook is switched off."""
-
-    def __init__(self, due: Due | None, tell: Callable[[], None]) -> None:
-        self._due = due
-        self._tell = tell
-        self.disabled = False
-
-    def __call__(self) -> bool:
-        if self._due is None or self._due():
-            self._tell()
-            return not self.disabled
-        return False
-
-
-def _never() -> bool:
-    return False
 
 
 def by_position(method: Callable[..., object], takes: tuple[str, ...]) -> bool:

@@ -59,8 +59,7 @@ def _is_plain(firing: Firing) -> bool:
     amounts = (trigger.every, trigger.since, trigger.until)
     counted = all(parse_amount(int(a) if a.isdigit() else a).unit != "s" for a in amounts if a is not None)
     changes = "batch" in binding.writes or "control" in binding.writes
-    asked_by_gate = firing.due is firing.gate
-    return binding.half == "whole" and counted and trigger.when is None and not changes and asked_by_gate
+    return binding.half == "whole" and counted and trigger.when is None and not changes and firing.announce is None
 
 
 def generate(

@@ -97,7 +97,7 @@ class Loop:
         if self._compiled:
             self._compiled.look()
         if not state.epoch_is_over or self._checkpoints.before_validation is not None:
-            engine.leave(entered)
+            engine.cut(entered)
             return
         state.epoch += 1
         state.batch_idx = 0

@@ -1,7 +1,7 @@
 """Where a run is: its counters, its stage, and the flag that somebody wants attention. Imports nothing of the runner.
 
-Each field has one writer, named beside it; everybody else reads. `attention` is the exception that it is meant to be:
-signals, commands, hooks and finished writes all set it, and the safe point alone clears it.
+Who writes a field is said below it; everybody else reads. `attention` alone is there to be set by anybody: signals,
+commands, hooks, finished writes. The safe point clears it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class RunState:
         self.next_stop = 0
         """The iterations done at which the loop must look up by count. Written by the loop."""
         self.iter = self.epoch = self.batch_idx = 0
-        """Written by the loops and by a resume."""
+        """Written by the loops and by a resume; `batch_idx` counts the batches of an evaluation while that lasts."""
         self.batch_size = 0
         """Examples of this rank in the current batch, 0 where nobody knows. Written by who takes or replaces it."""
         self.batches = 0
@@ -35,9 +35,10 @@ class RunState:
         self.batch: Any = None
         """The current batch, while a task that steps its optimizers itself has it."""
         self.epoch_ends = False
-        """The epoch ends after this iteration, whatever the data still has. Written by the requests of hooks."""
+        """The epoch ends after this iteration, whatever the data still has. Set by what hooks request; cleared by the loop
+        once the epoch is closed."""
         self.validation_due = False
-        """The run, once resumed, begins with a validation. Written by a resume."""
+        """The run, once resumed, begins with a validation. Set by a resume; cleared by the loop."""
         self.validated_at = 0
         """The iteration of the latest validation that began. Written by the loop."""
         self.metrics: Mapping[str, float] = NONE
@@ -46,6 +47,7 @@ class RunState:
         """The iteration that they are of."""
         self.max_epochs: int | None = None
         self.max_iters = self.batches_per_epoch = self.iters_per_epoch = 0
+        """How long the run is. Written before it begins."""
         self.seconds: Callable[[], float] = time.monotonic
         """A clock; over ranks one that shows the same on all of them."""
         self._stage: Stage = "start"

@@ -92,3 +92,17 @@ def test_keep_counts_after_a_signal_too(new_run: NewRun, train_here: Train, tmp_
     assert train_here(run_dir) in (130, 143)
     (left,) = CheckpointStore(run_dir.checkpoints).all()
     assert left.name == "it00000008"
+
+
+def test_a_pass_that_was_cut_short_is_entered_again_when_it_goes_on(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    """The run ends in the middle of an epoch, of which it saves the last iteration after it has left it."""
+    marks = tmp_path / "around"
+    around = f'hooks.around={{use="./watchers.py:Around", args={{file="{marks}"}}}}'
+    run_dir = new_run(around, swap=("max_epochs = 3", "max_iters = 7"))
+    assert train_here(run_dir) == 0
+    assert marks.read_text().split() == ["entered", "left"] * 2
+    run_dir.pipeline.write_text(run_dir.pipeline.read_text().replace("max_iters = 7", "max_iters = 10"))
+    assert train_here(run_dir, resume=True) == 0
+    assert marks.read_text().split() == ["entered", "left"] * 3
