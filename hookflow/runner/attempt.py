@@ -41,12 +41,14 @@ def carry_out(
     signals: Signals,
     state: RunState,
     ranks: Ranks,
+    built: Callable[[], None],
     *,
     resume: bool,
     allow_changed_hooks: bool,
 ) -> Stop:
     """Build and run what stands in `run_dir`, from its newest checkpoint if `resume`; return why it ended.
 
+    `built` is called once everything is there and the training is about to begin.
     Whatever raises goes through; `recorder` has been told of a hook that did. Raises UserError when the hooks are not
     those of the checkpoint, unless that is allowed.
     """
@@ -72,6 +74,7 @@ def carry_out(
         parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks)
         _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
         trainer = Trainer(parts, plan, run_dir, store, recorder, signals, state, consensus)
+        built()
         try:
             with explain_worker_errors():
                 stop = trainer.train(checkpoint, test=loaded.pipeline.run.test)

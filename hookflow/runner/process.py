@@ -20,6 +20,7 @@ from hookflow.runner.distributed.failure_report import agree_on_failure, explain
 from hookflow.runner.distributed.parent_watchdog import watch_parent
 from hookflow.runner.distributed.ranks import of_environment
 from hookflow.runner.distributed.timeout import is_timeout
+from hookflow.runner.garbage import uncollected
 from hookflow.runner.launch import hold
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals, Stop
@@ -57,13 +58,15 @@ def train(
         if agent or several:
             hold(run_dir)
             watch_parent(signals)
-        from hookflow.runner.attempt import carry_out
+        with uncollected() as collect:
+            from hookflow.runner.attempt import carry_out
 
-        built = True
-        stop = carry_out(
-            run_dir, recorder, signals, state, ranks, resume=resume, allow_changed_hooks=allow_changed_hooks
-        )
-        signals.ignored = True
+            built = True
+            changed = allow_changed_hooks
+            stop = carry_out(
+                run_dir, recorder, signals, state, ranks, collect, resume=resume, allow_changed_hooks=changed
+            )
+            signals.ignored = True
     except BaseException as error:
         signals.ignored = True  # set here and not by a call: at a call another signal might raise
         lost = built and several and is_peer_lost(error)

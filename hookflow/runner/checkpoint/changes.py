@@ -5,19 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem, UserError
-from hookflow.graph.difference import Difference, difference
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import load
 from hookflow.pipeline.schema import Pipeline
+
+if TYPE_CHECKING:
+    from hookflow.graph.difference import Difference
 
 HINT = "to go on with the hooks as they are now: --allow-changed-hooks"
 
 
 def changed_hooks(checkpoint: Path, pipeline: Pipeline, plan: Plan) -> list[Problem]:
     """Return what has changed of the hooks since a checkpoint was saved: which there are, their keys, their order."""
+    from hookflow.graph.difference import difference  # which a run that is not resumed does without
+
     try:
         then = load(checkpoint / "pipeline.toml").pipeline
         planned = Plan.from_json(json.loads((checkpoint / "plan.json").read_text("utf-8")))
