@@ -79,8 +79,8 @@ def plain(it: Iteration) -> Iterate:
     after_forward, before_backward = it.engine.call("after_forward"), it.engine.call("before_backward")
     after_backward = it.engine.call("after_backward")
     before_step, after_step = it.engine.call("before_optimizer_step"), it.engine.call("after_optimizer_step")
-    clear = clears_gradients([*it.optimizers.values()])
-    steps = [optimizer.step for optimizer in it.optimizers.values()]
+    optimizers = [*it.optimizers.values()]
+    clear = clears_gradients(optimizers)
     watch = update.losses.watch if update.losses else None
     take = it.scalars.take if it.scalars.watched else None
     size, clock, end = it.sizes.local, perf_counter, it.timeline.iteration
@@ -99,14 +99,14 @@ def plain(it: Iteration) -> Iterate:
                 check_outputs(outputs, "step")
                 checked = True
             forward = clock()
-            if take:
-                take(outputs)
-            if after_forward:
-                after_forward(batch, index, outputs)
-            if before_backward:
-                before_backward(batch, index, outputs)
-            clear()
             try:
+                if take:
+                    take(outputs)
+                if after_forward:
+                    after_forward(batch, index, outputs)
+                if before_backward:
+                    before_backward(batch, index, outputs)
+                clear()
                 loss = outputs["loss"]
                 if watch:
                     watch(loss)
@@ -117,6 +117,7 @@ def plain(it: Iteration) -> Iterate:
             backward = clock()
             if after_backward:
                 after_backward(batch, index, outputs)
+            s.batch_idx = index + 1
             if requests.skips_step:  # the task may ask for it, too
                 requests.skips_step = False
                 update.leave_out(True)
@@ -124,16 +125,16 @@ def plain(it: Iteration) -> Iterate:
             else:
                 if before_step:
                     before_step(batch, index, outputs)
-                for take_step in steps:
-                    take_step()
+                for each in optimizers:
+                    each.step()  # looked up each time: schedulers and hooks put wrappers there
                 optimizer = clock()
                 if after_step:
                     after_step(batch, index, outputs)
             s.iter += 1
-            s.batch_idx = index + 1
             if after_iter:
                 after_iter(batch, index, outputs)
             end(data, forward, backward, optimizer, s.batch_size)
+            del batch, outputs, loss  # or they would take up memory during the next forward pass
             if s.attention or s.iter >= s.next_stop:
                 return
 
