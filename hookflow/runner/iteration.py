@@ -21,7 +21,7 @@ from hookflow.runner.distributed.strategy import Strategy
 from hookflow.runner.engine import Engine
 from hookflow.runner.firing import Firing
 from hookflow.runner.module_hooks import once_an_iteration
-from hookflow.runner.requests import BEFORE_THE_STEP, Requests
+from hookflow.runner.requests import BEFORE_THE_STEP, SKIPPED, Requests
 from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import RunState
 from hookflow.runner.timing import DATA, FORWARD, Timeline
@@ -182,8 +182,8 @@ class _Batchwise:
         else:
             s.batch_size = it.sizes.local(s.batch_idx, batch) or 0
 
-    def offered(self, batch: Any, *, again: bool = False) -> Any | None:
-        """Fire `before_train_iter` with a batch, and return the batch that hooks have made of it; None to skip it.
+    def offered(self, batch: Any, *, again: bool = False) -> Any:
+        """Fire `before_train_iter` with a batch, and return the batch that hooks have made of it, or SKIPPED.
 
         `again` is for the later batches of one iteration: then those hooks alone are called that write the batch.
         """
@@ -197,7 +197,7 @@ class _Batchwise:
         skips = it.requests.take_skip_batch()
         if self.skips_agreed:
             skips = it.consensus.any_rank(skips)
-        return None if skips else offered[1]
+        return SKIPPED if skips else offered[1]
 
     def _writers(self) -> tuple[Firing, ...]:
         """Return what fires before each batch of an iteration that has several: hooks that write it."""
@@ -224,7 +224,7 @@ class Accumulated(_Batchwise):
         offered: tuple[Any, ...] | None = None
         while s.batch_idx < last:
             batch = self.offered(self.next(batches), again=s.batch_idx > first)
-            if batch is not None:
+            if batch is not SKIPPED:
                 if group:
                     it.strategy.require_sync(self.skips_some or s.batch_idx + 1 == last)
                 outputs = it.step(it.run, batch)
@@ -283,7 +283,7 @@ class SelfStepping(_Batchwise):
         entered = len(it.engine.arounds)
         batch = self.offered(self.next(batches))
         offered: tuple[Any, ...] | None = None
-        if batch is not None:
+        if batch is not SKIPPED:
             s.batch = batch
             outputs = it.step(it.run, batch)
             s.batch = None

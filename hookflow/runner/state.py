@@ -35,8 +35,8 @@ class RunState:
         self.batch: Any = None
         """The current batch, while a task that steps its optimizers itself has it."""
         self.epoch_ends = False
-        """The epoch ends after this iteration, whatever the data still has. Set by what hooks request; cleared by the loop
-        once the epoch is closed."""
+        """The epoch ends after this iteration, whatever the data still has. Set by what hooks request; cleared by the
+        loop once the epoch is closed."""
         self.validation_due = False
         """The run, once resumed, begins with a validation. Set by a resume; cleared by the loop."""
         self.validated_at = 0

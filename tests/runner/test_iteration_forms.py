@@ -8,6 +8,7 @@ from typing import Any
 from weakref import ref
 
 import pytest
+import torch
 from torch import Tensor
 
 from hookflow.events.rundir import RunDir
@@ -20,6 +21,7 @@ from hookflow.runner.launch import prepare
 from hookflow.zoo.tasks import Classification
 from tests.conftest import TESTS, TOY, NewRun, records
 from tests.runner.same import assert_same_end, curve
+from tests.toy import Points
 
 Train = Callable[..., int]
 MAIN = "tests.runner.test_iteration_forms"
@@ -123,6 +125,25 @@ class Worsens(Classification):
         return super().step(run, batch) if run.iter < 2 else None
 
 
+class Nothings(Points):
+    """Has nothing to give: its batches are None."""
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        yield from [None] * (len(self) - start)
+
+
+class Makes(Classification):
+    """Makes its examples itself."""
+
+    def batch_size(self, batch: None) -> int:
+        return 8
+
+    def step(self, run: Any, batch: None) -> dict[str, Any]:
+        return super().step(run, (torch.rand(8, 4), torch.zeros(8, dtype=torch.int64)))
+
+    evaluate = step
+
+
 def forced(it: Iteration) -> Iterate:
     """Choose the general form."""
     assert not isinstance(choose(it), Accumulated), "the pipeline is none for the plain form"
@@ -203,3 +224,11 @@ def test_a_task_that_returns_no_loss_later_on_is_told_so(new_run: NewRun, train_
     run_dir = new_run(f'task={{use="{MAIN}:Worsens"}}', override)
     assert train_here(run_dir) == 2
     assert "step has returned a NoneType" in str(records(run_dir, "end"))
+
+
+@pytest.mark.parametrize("override", ["run.on_nan='raise'", "run.on_nan='skip'", "run.accumulate=2"])
+def test_batches_of_none_are_for_a_task_that_makes_its_own(new_run: NewRun, train_here: Train, override: str) -> None:
+    data = ", ".join(f'{split}={{use="{MAIN}:Nothings"}}' for split in ("train", "val", "test"))
+    run_dir = new_run(f"data={{{data}}}", f'task={{use="{MAIN}:Makes"}}', "run.max_epochs=2", override)
+    assert train_here(run_dir) == 0, records(run_dir, "end")
+    assert [record["v"]["loss"] > 0 for record in records(run_dir, "metrics")] == [True, True]
