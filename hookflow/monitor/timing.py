@@ -24,10 +24,11 @@ class Timing:
         self._seconds: dict[int, tuple[int, int]] = {}  # second of the clock: firings, ns
 
     def add(self, t: float, entry: list[Any]) -> None:
-        """Add one frame's [firings, total ns, longest ns, last ns, {bin: count}]."""
+        """Add one frame's [firings, total ns, longest ns, last ns, {bin: count}].
+
+        Without a firing the total is what its trigger took to say no.
+        """
         count, total, longest, last, bins = entry
-        if not count:
-            return
         self.count += count
         self.total += total
         self.longest = max(self.longest, longest)

@@ -17,7 +17,7 @@ from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.engine import Engine
 from hookflow.runner.means import Means
-from hookflow.runner.requests import Requests
+from hookflow.runner.requests import SKIPPED, Requests
 from hookflow.runner.state import RunState
 from hookflow.runner.timing import Timeline
 
@@ -114,7 +114,7 @@ class Evaluation:
             state.batch_idx, state.batch_size = index, sizes.local(index, given) or 0
             entered = len(self._engine.arounds)
             batch = self._offered(split, given)
-            if batch is None:
+            if batch is SKIPPED:
                 self._engine.leave(entered)
                 continue
             outputs = self._evaluate(self._run, batch)
@@ -125,15 +125,15 @@ class Evaluation:
                 return None
         return means.over_ranks(self._consensus.all_gather_object)
 
-    def _offered(self, split: Split, batch: Any) -> Any | None:
-        """Fire `before_X_iter` with a batch; return the batch that hooks have made of it, or None to skip it."""
+    def _offered(self, split: Split, batch: Any) -> Any:
+        """Fire `before_X_iter` with a batch; return the batch that hooks have made of it, or SKIPPED."""
         requests, point = self._requests, f"before_{split}_iter"
         requests.offered = offered = [self._run, batch, self._state.batch_idx]
         self._engine.dispatcher.call_all(self._engine.firings(point), offered)
         skips = requests.take_skip_batch()
         if self._skips_agreed[split]:
             skips = self._consensus.any_rank(skips)
-        return None if skips else offered[1]
+        return SKIPPED if skips else offered[1]
 
 
 @contextmanager

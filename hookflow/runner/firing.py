@@ -67,9 +67,9 @@ class Firing:
         return not self._disabled
 
     def disable(self) -> None:
-        """Never fire again."""
+        """Never fire again. A condition is asked all the same: over ranks, the others wait for this one's numbers."""
         self._disabled = True
-        if self.gate and self.announce is None:
+        if self.gate and self.announce is None and self.binding.trigger.when is None:
             self.gate.next = inf
 
 

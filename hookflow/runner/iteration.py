@@ -21,7 +21,7 @@ from hookflow.runner.distributed.strategy import Strategy
 from hookflow.runner.engine import Engine
 from hookflow.runner.firing import Firing
 from hookflow.runner.module_hooks import once_an_iteration
-from hookflow.runner.requests import BEFORE_THE_STEP, Requests
+from hookflow.runner.requests import BEFORE_THE_STEP, SKIPPED, Requests
 from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import RunState
 from hookflow.runner.timing import DATA, FORWARD, Timeline
@@ -79,8 +79,8 @@ def plain(it: Iteration) -> Iterate:
     after_forward, before_backward = it.engine.call("after_forward"), it.engine.call("before_backward")
     after_backward = it.engine.call("after_backward")
     before_step, after_step = it.engine.call("before_optimizer_step"), it.engine.call("after_optimizer_step")
-    clear = clears_gradients([*it.optimizers.values()])
-    steps = [optimizer.step for optimizer in it.optimizers.values()]
+    optimizers = [*it.optimizers.values()]
+    clear = clears_gradients(optimizers)
     watch = update.losses.watch if update.losses else None
     take = it.scalars.take if it.scalars.watched else None
     size, clock, end = it.sizes.local, perf_counter, it.timeline.iteration
@@ -99,14 +99,14 @@ def plain(it: Iteration) -> Iterate:
                 check_outputs(outputs, "step")
                 checked = True
             forward = clock()
-            if take:
-                take(outputs)
-            if after_forward:
-                after_forward(batch, index, outputs)
-            if before_backward:
-                before_backward(batch, index, outputs)
-            clear()
             try:
+                if take:
+                    take(outputs)
+                if after_forward:
+                    after_forward(batch, index, outputs)
+                if before_backward:
+                    before_backward(batch, index, outputs)
+                clear()
                 loss = outputs["loss"]
                 if watch:
                     watch(loss)
@@ -117,6 +117,7 @@ def plain(it: Iteration) -> Iterate:
             backward = clock()
             if after_backward:
                 after_backward(batch, index, outputs)
+            s.batch_idx = index + 1
             if requests.skips_step:  # the task may ask for it, too
                 requests.skips_step = False
                 update.leave_out(True)
@@ -124,16 +125,16 @@ def plain(it: Iteration) -> Iterate:
             else:
                 if before_step:
                     before_step(batch, index, outputs)
-                for take_step in steps:
-                    take_step()
+                for each in optimizers:
+                    each.step()  # looked up each time: schedulers and hooks put wrappers there
                 optimizer = clock()
                 if after_step:
                     after_step(batch, index, outputs)
             s.iter += 1
-            s.batch_idx = index + 1
             if after_iter:
                 after_iter(batch, index, outputs)
             end(data, forward, backward, optimizer, s.batch_size)
+            del batch, outputs, loss  # or they would take up memory during the next forward pass
             if s.attention or s.iter >= s.next_stop:
                 return
 
@@ -181,8 +182,8 @@ class _Batchwise:
         else:
             s.batch_size = it.sizes.local(s.batch_idx, batch) or 0
 
-    def offered(self, batch: Any, *, again: bool = False) -> Any | None:
-        """Fire `before_train_iter` with a batch, and return the batch that hooks have made of it; None to skip it.
+    def offered(self, batch: Any, *, again: bool = False) -> Any:
+        """Fire `before_train_iter` with a batch, and return the batch that hooks have made of it, or SKIPPED.
 
         `again` is for the later batches of one iteration: then those hooks alone are called that write the batch.
         """
@@ -196,7 +197,7 @@ class _Batchwise:
         skips = it.requests.take_skip_batch()
         if self.skips_agreed:
             skips = it.consensus.any_rank(skips)
-        return None if skips else offered[1]
+        return SKIPPED if skips else offered[1]
 
     def _writers(self) -> tuple[Firing, ...]:
         """Return what fires before each batch of an iteration that has several: hooks that write it."""
@@ -223,7 +224,7 @@ class Accumulated(_Batchwise):
         offered: tuple[Any, ...] | None = None
         while s.batch_idx < last:
             batch = self.offered(self.next(batches), again=s.batch_idx > first)
-            if batch is not None:
+            if batch is not SKIPPED:
                 if group:
                     it.strategy.require_sync(self.skips_some or s.batch_idx + 1 == last)
                 outputs = it.step(it.run, batch)
@@ -282,7 +283,7 @@ class SelfStepping(_Batchwise):
         entered = len(it.engine.arounds)
         batch = self.offered(self.next(batches))
         offered: tuple[Any, ...] | None = None
-        if batch is not None:
+        if batch is not SKIPPED:
             s.batch = batch
             outputs = it.step(it.run, batch)
             s.batch = None

@@ -17,6 +17,8 @@ from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.state import RunState
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
+SKIPPED: Any = object()
+"""Stands for a batch that is skipped: None is one, too, of a task that makes its own."""
 WITH_A_BATCH = ("before_train_iter", "before_val_iter", "before_test_iter")
 BEFORE_THE_STEP = ("after_forward", "before_backward", "after_backward", "before_optimizer_step")
 TOO_LATE_TO_STOP = ("on_exception", "after_run")

@@ -239,7 +239,8 @@ class Books:
     def _take_firings(self) -> None:
         import numpy as np
 
-        self._waiting.append(self.spans.take())
+        if len(spans := self.spans.take()):
+            self._waiting.append(spans)
         firings = self.firings.take()
         if not len(firings):
             return
@@ -256,10 +257,10 @@ class Books:
         times, spent_on = marks[:, 0], marks[:, 1].astype(np.int64)
         sums = np.bincount(spent_on, np.diff(times, prepend=self._mark), int(NOBODY) + 1)
         self._mark = float(times[-1])
-        spans = np.concatenate(self._waiting)
+        spans = np.concatenate([np.empty((0, 2)), *self._waiting])
         place = np.searchsorted(times, spans[:, 0])
         later = place == len(times)  # these are in time that no mark has closed yet
-        self._waiting = [spans[later]]
+        self._waiting = [spans[later]] if later.any() else []
         hooks = np.bincount(spent_on[place[~later]], (spans[:, 1] - spans[:, 0])[~later], int(NOBODY) + 1)
         sums -= hooks
         sums[int(HOOKS)] += hooks[: int(NOBODY)].sum()

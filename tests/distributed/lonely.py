@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +65,24 @@ class Remembers:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.drawn = list(state["drawn"])
+
+
+class Breaks:
+    """Raises on rank 1 alone, in the third iteration."""
+
+    def fail(self, run: Any) -> None:
+        if run.rank == 1 and run.iter == 2:
+            raise RuntimeError("as told")
+
+    def before_train_iter(self, run: Any) -> None:
+        self.fail(run)
+
+    def forward(self, run: Any) -> None:
+        self.fail(run)
+
+    def after_train_iter(self, run: Any) -> None:
+        self.fail(run)
+
+    def around_train_iter(self, run: Any) -> Iterator[None]:
+        self.fail(run)
+        yield

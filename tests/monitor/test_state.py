@@ -109,6 +109,12 @@ def test_a_pause_changes_no_epoch(stage: str) -> None:
     assert state.epoch == before
 
 
+def test_the_time_of_a_trigger_that_has_said_no_counts() -> None:
+    timing = Timing()
+    timing.add(10.0, [0, 500, 0, 0, {}])
+    assert (timing.count, timing.total, timing.spent(10.0)) == (0, 500, 500)
+
+
 def test_stretches_of_the_last_minute_stay_where_they_are_on_the_clock() -> None:
     timing = Timing()
     for second in range(1000, 1060):

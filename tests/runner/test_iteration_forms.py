@@ -1,0 +1,234 @@
+"""The plain iteration does what the general one does: the same points, numbers, weights and state, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from weakref import ref
+
+import pytest
+import torch
+from torch import Tensor
+
+from hookflow.events.rundir import RunDir
+from hookflow.graph.points import POINTS
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from hookflow.runner import trainer
+from hookflow.runner.iteration import Accumulated, Iterate, Iteration, choose
+from hookflow.runner.launch import prepare
+from hookflow.zoo.tasks import Classification
+from tests.conftest import TESTS, TOY, NewRun, records
+from tests.runner.same import assert_same_end, curve
+from tests.toy import Points
+
+Train = Callable[..., int]
+MAIN = "tests.runner.test_iteration_forms"
+GAN = TESTS / "gan.toml"
+ITERATIONS = ("max_epochs = 3", "max_iters = 7")
+RAISES = 'hooks.raises={use="./watchers.py:Raises", args={at=3}, on_error="%s"}'
+IN_MODULES = 'hooks.scales={use="./watchers.py:Scales", args={by=0.5, points=["forward"]}, modules=["head"]}'
+WHEN = 'hooks.told={use="./watchers.py:tells", points=["after_forward"], when="loss < 0.9"}'
+
+
+class Sees:
+    """Writes down all that a hook sees of the place of the run, at every point but those of modules."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+
+def _sees(point: str) -> Any:
+    def method(self: Sees, run: Any) -> None:
+        place = f"{run.stage} iter={run.iter} epoch={run.epoch} batch={run.batch_idx} size={run.batch_size}"
+        with self.file.open("a") as file:
+            file.write(f"{point} {place} skipped={run.step_skipped} gradients={_gradients(run)}\n")
+
+    return method
+
+
+def _gradients(run: Any) -> int:
+    return sum(parameter.grad is not None for parameter in run.model.parameters())
+
+
+for _point in POINTS:
+    if _point.kind != "module":
+        setattr(Sees, _point.name, _sees(_point.name))
+
+
+class Enters:
+    """Enters an iteration, its backward pass and its step, and leaves them."""
+
+    def around_train_iter(self, run: Any) -> Iterator[None]:
+        run.say(f"iteration: in at {run.iter}, {run.batch_idx}")
+        yield
+        run.say(f"iteration: out at {run.iter}, {run.batch_idx}")
+
+    def around_backward(self) -> Iterator[None]:
+        yield
+
+    def around_optimizer_step(self, run: Any) -> Iterator[None]:
+        run.say(f"step: in at {run.iter}, {run.batch_idx}")
+        yield
+        run.say(f"step: out at {run.iter}, {run.batch_idx}")
+
+
+class Steering(Classification):
+    """A task that makes calls on the run, which a task need not declare."""
+
+    def step(self, run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
+        if run.iter == 1:
+            run.skip_step()
+        if run.iter == 3:
+            run.stop_epoch("as told")
+        return super().step(run, batch)
+
+
+class Wraps:
+    """Counts the steps of the optimizer by a wrapper around it, as PyTorch's schedulers do."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def before_train(self, run: Any) -> None:
+        step = run.optimizer.step
+
+        def counted() -> None:
+            self.steps += 1
+            step()
+
+        run.optimizer.step = counted
+
+    def after_train(self, run: Any) -> None:
+        run.say(f"{self.steps} steps in {run.iter} iterations")
+
+
+class Keeps(Classification):
+    """Says in each iteration whether the outputs of the last one are still in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: ref[Tensor] | None = None
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        assert self.last is None or self.last() is None, "in memory"
+        outputs = super().step(run, batch)
+        self.last = ref(outputs["logits"])
+        return outputs
+
+
+class Worsens(Classification):
+    """Returns what a task must not return, but not in the first iteration."""
+
+    def step(self, run: Any, batch: Any) -> Any:
+        return super().step(run, batch) if run.iter < 2 else None
+
+
+class Nothings(Points):
+    """Has nothing to give: its batches are None."""
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        yield from [None] * (len(self) - start)
+
+
+class Makes(Classification):
+    """Makes its examples itself."""
+
+    def batch_size(self, batch: None) -> int:
+        return 8
+
+    def step(self, run: Any, batch: None) -> dict[str, Any]:
+        return super().step(run, (torch.rand(8, 4), torch.zeros(8, dtype=torch.int64)))
+
+    evaluate = step
+
+
+def forced(it: Iteration) -> Iterate:
+    """Choose the general form."""
+    assert not isinstance(choose(it), Accumulated), "the pipeline is none for the plain form"
+    return Accumulated(it)
+
+
+def one_loss() -> str:
+    """Return a pipeline of two models and two optimizers, and one loss for both."""
+    text = GAN.read_text().replace("Adversarial", "both")
+    return text[: text.index("[data.val]")] + text[text.index("[hooks.clip]") :]
+
+
+def ended(folder: Path, text: str, train: Train, override: str) -> tuple[RunDir, str, list[object]]:
+    """Train, and return the run, its trace, and how it ended."""
+    folder.mkdir()
+    trace = folder / "trace"
+    see = f'hooks.sees={{use="{MAIN}:Sees", phase="last", args={{file="{trace}"}}}}'
+    loaded = parse(text, TOY, ("run.threads=1", see, override))
+    run_dir = RunDir.create(folder / "runs", loaded.pipeline.run.name)
+    prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
+    code = train(run_dir)
+    (end,) = records(run_dir, "end")
+    return run_dir, trace.read_text(), [code, end["status"], end["reason"]]
+
+
+def said(run_dir: RunDir) -> list[object]:
+    return [record["text"] for record in records(run_dir, "message")]
+
+
+@pytest.mark.usefixtures("written_at_once")
+@pytest.mark.parametrize(
+    ("text", "override"),
+    [
+        pytest.param(TOY.read_text(), "run.val_every=1", id="epochs"),
+        pytest.param(TOY.read_text().replace(*ITERATIONS), "run.val_every=2", id="iterations"),
+        pytest.param(TOY.read_text(), 'run.precision="bf16"', id="bf16"),
+        pytest.param(TOY.read_text(), 'run.on_nan="ignore"', id="a loss that nobody watches"),
+        pytest.param(TOY.read_text(), f'task={{use="{MAIN}:Steering"}}', id="the task steers"),
+        pytest.param(TOY.read_text(), RAISES % "raise", id="a hook raises"),
+        pytest.param(TOY.read_text(), RAISES % "disable", id="a hook is switched off"),
+        pytest.param(TOY.read_text(), f'hooks.enters={{use="{MAIN}:Enters"}}', id="a hook enters"),
+        pytest.param(TOY.read_text(), IN_MODULES, id="hooks in modules"),
+        pytest.param(TOY.read_text(), WHEN, id="a condition"),
+        pytest.param(one_loss(), "run.val_every=1", id="two optimizers"),
+    ],
+)
+def test_the_two_forms_do_the_same(
+    tmp_path: Path, train_here: Train, monkeypatch: pytest.MonkeyPatch, text: str, override: str
+) -> None:
+    plain, trace, end = ended(tmp_path / "plain", text, train_here, override)
+    monkeypatch.setattr(trainer, "choose", forced)
+    general, general_trace, general_end = ended(tmp_path / "general", text, train_here, override)
+    assert trace == general_trace
+    assert end == general_end
+    assert curve(plain) == curve(general)
+    assert said(plain) == said(general)
+    if end[0] == 0:
+        assert_same_end(plain, general)
+
+
+def test_an_optimizer_that_a_hook_wraps_is_called_by_its_wrapper(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(f'hooks.wraps={{use="{MAIN}:Wraps"}}')
+    assert train_here(run_dir) == 0
+    assert "15 steps in 15 iterations" in said(run_dir)
+
+
+@pytest.mark.parametrize("form", [choose, forced])
+def test_the_outputs_of_an_iteration_are_gone_when_the_next_one_is_computed(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, form: Callable[[Iteration], Iterate]
+) -> None:
+    monkeypatch.setattr(trainer, "choose", form)
+    run_dir = new_run(f'task={{use="{MAIN}:Keeps"}}')
+    assert train_here(run_dir) == 0, records(run_dir, "end")
+
+
+@pytest.mark.parametrize("override", [WHEN, 'hooks.sees={use="./watchers.py:sees_logits", points=["after_forward"]}'])
+def test_a_task_that_returns_no_loss_later_on_is_told_so(new_run: NewRun, train_here: Train, override: str) -> None:
+    run_dir = new_run(f'task={{use="{MAIN}:Worsens"}}', override)
+    assert train_here(run_dir) == 2
+    assert "step has returned a NoneType" in str(records(run_dir, "end"))
+
+
+@pytest.mark.parametrize("override", ["run.on_nan='raise'", "run.on_nan='skip'", "run.accumulate=2"])
+def test_batches_of_none_are_for_a_task_that_makes_its_own(new_run: NewRun, train_here: Train, override: str) -> None:
+    data = ", ".join(f'{split}={{use="{MAIN}:Nothings"}}' for split in ("train", "val", "test"))
+    run_dir = new_run(f"data={{{data}}}", f'task={{use="{MAIN}:Makes"}}', "run.max_epochs=2", override)
+    assert train_here(run_dir) == 0, records(run_dir, "end")
+    assert [record["v"]["loss"] > 0 for record in records(run_dir, "metrics")] == [True, True]
