@@ -177,12 +177,14 @@ class CheckpointStore:
             versions = {"hookflow": __version__, "torch": torch.__version__}
             manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}
             _write(aside / MANIFEST, _text(json.dumps(manifest, indent=1)), self._abandoned)
-            _flush_directory(aside)
+            for name in (*files, MANIFEST):  # now, and not each as it is written: the first brings most of it along
+                _flush(aside / name)
+            _flush(aside)
             aside.rename(final)
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        _flush_directory(self.folder)
+        _flush(self.folder)
         return sum(entry["bytes"] for entry in files.values())
 
     def _contents(self, state: Mapping[str, Any]) -> Iterable[tuple[str, Callable[[Any], object]]]:
@@ -207,7 +209,7 @@ class CheckpointStore:
         link.unlink(missing_ok=True)
         link.symlink_to(target)
         link.replace(self.folder / name)
-        _flush_directory(self.folder)
+        _flush(self.folder)
 
     def _found_whole(self, path: Path) -> bool:
         if not damage(path):
@@ -269,12 +271,10 @@ class _Digesting:
 
 
 def _write(path: Path, write: Callable[[Any], object], abandoned: threading.Event) -> dict[str, Any]:
-    """Let `write` fill the file, bring it to the disk, and return its size and checksum."""
+    """Let `write` fill the file, and return its size and checksum."""
     with path.open("wb") as file:
         digesting = _Digesting(file, abandoned)
         write(digesting)
-        file.flush()
-        os.fsync(file.fileno())
         return {"bytes": file.tell(), "sha256": digesting.digest.hexdigest()}
 
 
@@ -286,7 +286,8 @@ def _text(text: str) -> Callable[[Any], object]:
     return lambda file: file.write(text.encode())
 
 
-def _flush_directory(path: Path) -> None:
+def _flush(path: Path) -> None:
+    """Wait until a file, or what stands in a directory, is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

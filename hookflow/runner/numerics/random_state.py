@@ -10,10 +10,11 @@ import torch
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
-    """Return the state of every global random generator, as plain values and tensors."""
+    """Return the state of every global random generator, as plain values and tensors: a number each is slow to save."""
+    version, own, next_gauss = random.getstate()
     kind, words, position, has_gauss, gauss = np.random.get_state(legacy=True)
     return {
-        "python": random.getstate(),
+        "python": (version, torch.tensor(own, dtype=torch.int64), next_gauss),
         "numpy": (kind, torch.from_numpy(np.asarray(words, dtype=np.int64)), position, has_gauss, gauss),
         "torch": torch.get_rng_state(),
         "cuda": torch.cuda.get_rng_state(device) if device.type == "cuda" else None,
@@ -22,7 +23,8 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
     """Put back what `random_state` returned, maybe of a run on another kind of device."""
-    random.setstate(state["python"])
+    version, own, next_gauss = state["python"]
+    random.setstate((version, tuple(own.tolist()), next_gauss))
     kind, words, *rest = state["numpy"]
     np.random.set_state((kind, words.numpy().astype(np.uint32), *rest))
     torch.set_rng_state(state["torch"])
