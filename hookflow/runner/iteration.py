@@ -6,6 +6,7 @@ somebody wants attention, or as many iterations are done as `RunState.next_stop`
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from time import perf_counter
@@ -69,7 +70,7 @@ def choose(it: Iteration) -> Iterate:
 
 
 def plain(it: Iteration) -> Iterate:
-    """Return the iteration of one batch, one process, float32 or bfloat16, in which nobody changes the course.
+    """Return the iteration of one batch, one process, float32 or bfloat16, in which no hook changes batch or control flow.
 
     This is the hot path: whatever can be decided before is decided above `iterate`. A call that is not there costs
     nothing, and `tests/runner/test_calls.py` counts those that are.
@@ -141,7 +142,7 @@ def plain(it: Iteration) -> Iterate:
     return iterate
 
 
-class _Batchwise:
+class _Batchwise(ABC):
     """What the iterations have in common that take their batches one by one."""
 
     def __init__(self, it: Iteration) -> None:
@@ -161,8 +162,9 @@ class _Batchwise:
             if s.attention or s.iter >= s.next_stop:
                 return
 
+    @abstractmethod
     def iteration(self, batches: Iterator[Any]) -> None:
-        raise NotImplementedError
+        """Do one iteration."""
 
     def next(self, batches: Iterator[Any]) -> Any:
         """Return the next batch. Raises UserError when there is none, though the data promised more."""
