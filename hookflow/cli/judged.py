@@ -17,7 +17,7 @@ from hookflow.errors import Problem, UserError, Where, nearest
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
-    from hookflow.runner.judging import Judged
+    from hookflow.runner.checkpoint_evaluation import Evaluated
 
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Text for people, or JSON.")]
@@ -36,12 +36,12 @@ def judged(
     split: Literal["val", "test"], named: str | None, shown: Format, overrides: Sequence[str], root: Path
 ) -> None:
     """Judge a checkpoint and print the metrics; exit with 1 when something raised, with 130 after Ctrl-C."""
-    from hookflow.runner.judging import judge
+    from hookflow.runner.checkpoint_evaluation import evaluate_checkpoint
 
     run_dir, checkpoint = find_checkpoint(named, root)
     try:
         with redirect_stdout(sys.stderr):  # hooks may print, and what we print may be read by a program
-            found = judge(run_dir, checkpoint, split, overrides, _say)
+            found = evaluate_checkpoint(run_dir, checkpoint, split, overrides, _say)
     except UserError:
         raise
     except KeyboardInterrupt:
@@ -99,7 +99,7 @@ def _say(text: str, level: str) -> None:
         print(text, file=sys.stderr)
 
 
-def _lines(run_dir: RunDir, found: Judged, split: str) -> list[str]:
+def _lines(run_dir: RunDir, found: Evaluated, split: str) -> list[str]:
     data = found.data
     synthetic = "SYNTHETIC " * data["synthetic"]
     where = f"{run_dir.path.parent.name} {run_dir.id}, {found.checkpoint.name}"

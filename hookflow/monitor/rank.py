@@ -132,7 +132,7 @@ def booked(timed: Timed, plan: Plan) -> dict[str, int]:
     """Return the ns of the last minute's iterations by phase; "other" is what nothing else was booked to."""
     sums = timed.minute.sums(timed.now)
     books = {phase: sums[phase] for phase in PHASES}
-    # the log's own sum is of all firings, wherever: at the start of training, around an epoch
+    # logs of older versions sum up all firings, wherever: at the start of training, around an epoch
     books["hooks"] = sum(spent(timed, plan, binding) for binding in plan.bindings)
     books["other"] = 0
     books["other"] = max(sums["ns"] - sum(books.values()), 0)  # of an iteration under way some are booked already

@@ -35,7 +35,7 @@ from hookflow.runner.state import RunState
 from hookflow.runner.trainer import Trainer
 
 
-def carry_out(
+def execute(
     run_dir: RunDir,
     recorder: Recorder,
     signals: Signals,

@@ -122,7 +122,7 @@ def check_outputs(outputs: Any, method: str, own_steps: bool = False) -> None:
         if not own_steps:
             wrong = f'a dict without "loss" (it has {", ".join(map(str, outputs)) or "nothing"})'
     elif not isinstance(loss := outputs["loss"], Tensor):
-        wrong = f"a loss that is no tensor, but a {type(loss).__name__}"
+        wrong = f"a loss that is a {type(loss).__name__}, expected a tensor"
     elif loss.ndim:
         wrong = f"a loss of shape {tuple(loss.shape)}"
     elif method == "step" and not own_steps and not loss.requires_grad:

@@ -77,7 +77,7 @@ class Evaluation:
         began = time.perf_counter()
         batch_idx, batches = state.batch_idx, state.batches
         entered = len(self._engine.arounds)
-        with self._timeline.aside(), state.during(split), self._consensus.evaluation():
+        with self._timeline.excluded(), state.during(split), self._consensus.evaluation():
             fire(f"before_{split}")
             with evaluating(self._model):
                 fire(f"before_{split}_epoch")

@@ -70,7 +70,7 @@ def choose(it: Iteration) -> Iterate:
 
 
 def plain(it: Iteration) -> Iterate:
-    """Return the iteration of one batch, one process, float32 or bfloat16, in which no hook changes batch or control flow.
+    """Return the iteration of one batch, on one process, in which no hook changes the batch or the control flow.
 
     This is the hot path: whatever can be decided before is decided above `iterate`. A call that is not there costs
     nothing, and `tests/runner/test_calls.py` counts those that are.

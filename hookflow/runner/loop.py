@@ -83,7 +83,7 @@ class Loop:
     def _epoch(self) -> None:
         """Walk over the training data once, from where the run is in it."""
         state, engine = self._state, self._engine
-        began = time.perf_counter() - self._timeline.aside_s
+        began = time.perf_counter() - self._timeline.excluded_s
         entered = len(engine.arounds)
         if state.batch_idx == 0:
             engine.fire("before_train_epoch")
@@ -102,7 +102,7 @@ class Loop:
         state.epoch += 1
         state.batch_idx = 0
         state.epoch_ends = False
-        self._record("epoch", seconds=time.perf_counter() - self._timeline.aside_s - began)
+        self._record("epoch", seconds=time.perf_counter() - self._timeline.excluded_s - began)
         engine.fire("after_train_epoch")
         if self._validation_due("ep", state.epoch):
             self._validate()

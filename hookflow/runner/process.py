@@ -59,11 +59,11 @@ def train(
             hold(run_dir)
             watch_parent(signals)
         with uncollected() as collect:
-            from hookflow.runner.attempt import carry_out
+            from hookflow.runner.attempt import execute
 
             built = True
             changed = allow_changed_hooks
-            stop = carry_out(
+            stop = execute(
                 run_dir, recorder, signals, state, ranks, collect, resume=resume, allow_changed_hooks=changed
             )
             signals.ignored = True
@@ -99,7 +99,7 @@ def _ended_by(error: BaseException, signals: Signals, recorder: Recorder, lost: 
     if lost:
         return Stop(explain_loss(error), "failed", 1, save=False)
     first = error.__context__ if error.__suppress_context__ else error  # raised from None: the same in other words
-    if recorder.told is None or recorder.told not in (error, first):
+    if recorder.reported is None or recorder.reported not in (error, first):
         recorder.failure(error)
     why = recorder.why if is_timeout(error) else f"{type(error).__name__}: {error}"
     return Stop(why, "failed", 1, save=False)

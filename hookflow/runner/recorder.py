@@ -53,7 +53,7 @@ class Recorder:
     """
 
     def __init__(self, run_dir: RunDir, on_command: Callable[[CommandRecord], None], ranks: Ranks = ALONE) -> None:
-        self.told: BaseException | None = None
+        self.reported: BaseException | None = None
         """What `failure` has told of that ends the run."""
         self.why = ""
         """What it has said of it."""
@@ -98,7 +98,7 @@ class Recorder:
         What says no more than that another rank is gone is not told: that one's own word is what counts.
         """
         if action == "raise":
-            self.told = error
+            self.reported = error
             if self._ranks.world > 1 and is_peer_lost(error):
                 return
         kind, text = type(error).__name__, str(error)

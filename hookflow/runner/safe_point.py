@@ -67,7 +67,7 @@ class SafePoint:
             return
         saves = bool(agreed & SAVE)
         if agreed & OBEY:
-            saves |= self._obey()
+            saves |= self._execute_commands()
         if agreed & STOP:
             saves |= self._stop_as_agreed()
         if agreed & END_EPOCH:
@@ -128,18 +128,18 @@ class SafePoint:
             self._requests.save(["last"])
         return saves
 
-    def _obey(self) -> bool:
+    def _execute_commands(self) -> bool:
         """Carry out the commands that have come, and answer each; return whether the state is to be saved at once.
 
         A pause lasts until a command or a signal ends it. Rank 0 hears commands for all.
         """
         state, saves = self._state, False
         before = state.stage
-        with self._timeline.aside():
+        with self._timeline.excluded():
             while True:
                 asks, report, over = self._consensus.broadcast_object(self._next_commands())
                 for ask in asks:
-                    saves |= self._carry_out(ask)
+                    saves |= self._execute(ask)
                 if report:
                     self._checkpoints.report()
                 if over or state.stage != "paused":
@@ -160,7 +160,7 @@ class SafePoint:
         asks = [signals.commands.popleft() for _ in range(len(signals.commands))]
         return asks, checkpoints.has_written, signals.stop is not None
 
-    def _carry_out(self, ask: Mapping[str, Any]) -> bool:
+    def _execute(self, ask: Mapping[str, Any]) -> bool:
         state, note, command, saves = self._state, "", ask.get("cmd"), False
         match command:
             case "pause":

@@ -103,19 +103,19 @@ class Rows:
 
 
 class Timeline:
-    """The marks of the training thread. `samples` counts the examples of the iterations done, `aside_s` the seconds
+    """The marks of the training thread. `samples` counts the examples of the iterations done, `excluded_s` the seconds
     that were in nobody's iteration."""
 
     def __init__(self) -> None:
         self.rows = Rows(2, several=5)
         self.samples = 0
-        self.aside_s = 0.0
-        self._aside = 0
+        self.excluded_s = 0.0
+        self._excluded = 0
         self._pack_iteration = Struct("10d").pack_into
 
     def mark(self, spent_on: float) -> None:
         """Say what the time since the last mark was spent on."""
-        if not self._aside:
+        if not self._excluded:
             self.rows.put(perf_counter(), spent_on)
 
     def iteration(self, data: float, forward: float, backward: float, optimizer: float, samples: int) -> None:
@@ -141,18 +141,18 @@ class Timeline:
         self.mark(NOBODY)
 
     @contextmanager
-    def aside(self) -> Iterator[None]:
+    def excluded(self) -> Iterator[None]:
         """What is done meanwhile belongs to no phase of training; hooks that fire are still booked to themselves."""
         began = perf_counter()
         self.mark(OTHER)
-        self._aside += 1
+        self._excluded += 1
         try:
             yield
         finally:
-            self._aside -= 1
+            self._excluded -= 1
             self.restart()
-            if not self._aside:
-                self.aside_s += perf_counter() - began
+            if not self._excluded:
+                self.excluded_s += perf_counter() - began
 
 
 class Cell:

@@ -146,7 +146,7 @@ class Trainer:
             self._say(f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn")
         return self._safe_point.stop
 
-    def judge(self, checkpoint: Path, split: Split) -> Mapping[str, float]:
+    def evaluate(self, checkpoint: Path, split: Split) -> Mapping[str, float]:
         """Validate or test what a checkpoint holds, and return the metrics; nothing is trained, and nothing saved.
 
         Fires the points of a run that is resumed, without those of training. Whatever raises goes through as in

@@ -73,8 +73,8 @@ def test_hooks_inside_a_compiled_network_fire(new_run: NewRun, train_here: Train
 def test_a_module_hook_that_comes_late_is_called_and_told_of_once(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run(COMPILE, 'hooks.late={use="./upsets.py:Late"}')
     assert train_here(run_dir) == 0
-    (said,) = (line for line in messages(run_dir) if "after the network was compiled" in line)
-    assert said.startswith("a hook or a forward was put into head after") and "compiled once" in said
+    (said,) = (line for line in messages(run_dir) if "after compile" in line)
+    assert said.startswith("head: registering a hook") and "compiled once" in said
     assert "the late hook was called" in messages(run_dir)
 
 
@@ -93,7 +93,7 @@ def told(models: dict[str, nn.Module], change: Callable[[], Any], monkeypatch: p
 def test_a_forward_that_is_replaced_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     models: dict[str, nn.Module] = {"one": nn.Linear(2, 2), "two": nn.Sequential(nn.Linear(2, 2))}
     (said,) = told(models, lambda: setattr(models["two"], "forward", print), monkeypatch)
-    assert said.startswith("a hook or a forward was put into two after")
+    assert said.startswith("two: registering a hook")
     assert told(models, lambda: None, monkeypatch) == []
     assert told({"model": nn.Linear(2, 2)}, lambda: torch.zeros(1), monkeypatch) == []
 

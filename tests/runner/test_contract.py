@@ -31,7 +31,7 @@ def test_no_numbers(value: Any) -> None:
     [
         ("tuple", "step", "a tuple"),
         ("no loss", "step", 'a dict without "loss" (it has losses)'),
-        ("number", "step", "a loss that is no tensor, but a float"),
+        ("number", "step", "a loss that is a float, expected a tensor"),
         ("a loss each", "step", "a loss of shape (8,)"),
         ("no gradient", "step", "does not require a gradient"),
         ("tuple", "evaluate", "a tuple"),

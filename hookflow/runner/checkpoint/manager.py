@@ -77,7 +77,7 @@ class CheckpointManager:
         self._update.settle()
         self.report()
         began = time.perf_counter()
-        with self._state.during("save"), self._timeline.aside():
+        with self._state.during("save"), self._timeline.excluded():
             requested = self._requested_by_all()
             moved = {name: it for name, it in requested.items() if it is not None}
             names = [LAST, *(name for name in requested if name not in moved and name != LAST)]
@@ -147,7 +147,7 @@ class CheckpointManager:
         if self._saving is None:
             return
         saving = self._saving
-        with self._state.during("save"), self._timeline.aside():
+        with self._state.during("save"), self._timeline.excluded():
             try:
                 saved = self._consensus.broadcast_object(saving.result() if saving.thread else None)
             finally:

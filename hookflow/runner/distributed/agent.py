@@ -46,7 +46,7 @@ class Agent:
         self._asked: list[int] = []
         self._given: dict[int, tuple[int, float]] = {}
 
-    def carry_out(self) -> int:
+    def execute(self) -> int:
         """Return the exit code of the run, once its event log has an end."""
         self._run_dir.sign_process()
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # so the launcher's thread, and each rank, begins with them
@@ -129,7 +129,7 @@ def main() -> None:
     parser.add_argument("--max-restarts", type=int, default=0)
     given, options = parser.parse_known_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(max(cores() // given.nproc, 1)))
-    raise SystemExit(Agent(given.run_dir, given.nproc, given.max_restarts, options).carry_out())
+    raise SystemExit(Agent(given.run_dir, given.nproc, given.max_restarts, options).execute())
 
 
 if __name__ == "__main__":

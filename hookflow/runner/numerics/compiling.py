@@ -55,10 +55,11 @@ class Compiled:
         self._seen = self._seen or now
         if changed and not self._told:
             self._told = True
+            where = f"{', '.join(changed[:3])}{', …' if len(changed) > 3 else ''}"
             self._say(
-                f"a hook or a forward was put into {', '.join(changed[:3])}{', …' if len(changed) > 3 else ''} after "
-                "the network was compiled, which compiles it anew. Register it as a hook of the pipeline (at "
-                f"forward_pre, forward, …) or by before_train, so that it is compiled once; or {WITHOUT}",
+                f"{where}: registering a hook (or replacing forward) after compile forces recompilation. Declare it as "
+                "a hook of the pipeline (at forward_pre, forward, …) or register it by before_train, so that the "
+                f"network is compiled once; or {WITHOUT}",
                 "warn",
             )
 

@@ -64,7 +64,7 @@ class StepGuard:
     def announce(self) -> None:
         """Say what it costs, where it costs anything."""
         if self.waits and self._device.type == "cuda":
-            said = f"the training waits for the device before each step, to see whether to take it: {self._reason}"
+            said = f"one device sync before every step (check for non-finite gradients): {self._reason}"
             self._say(said)
 
     def seed(self, loss: Tensor, share: float) -> Tensor:

@@ -30,7 +30,7 @@ Say = Callable[[str, Level], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Evaluated:
     """What was found: the metrics, how far the training was (iterations and epochs done), and on which data."""
 
     checkpoint: Path
@@ -40,9 +40,9 @@ class Judged:
     metrics: Mapping[str, float]
 
 
-def judge(
+def evaluate_checkpoint(
     run_dir: RunDir, checkpoint: Path, split: Literal["val", "test"], overrides: Sequence[str], say: Say
-) -> Judged:
+) -> Evaluated:
     """Validate or test a checkpoint of the run, by its recorded pipeline with `overrides` laid over it.
 
     The run's directory is only read: what hooks log goes to a folder that is gone afterwards. Whatever raises goes
@@ -70,9 +70,9 @@ def judge(
             store = CheckpointStore(aside.checkpoints)
             trainer = Trainer(parts, plan, aside, store, recorder, Signals(state), state, Alone())
             with explain_worker_errors():
-                metrics = dict(trainer.judge(checkpoint.absolute(), split))
+                metrics = dict(trainer.evaluate(checkpoint.absolute(), split))
         except Exception as error:
-            if recorder.told is not error and not isinstance(error, UserError):
+            if recorder.reported is not error and not isinstance(error, UserError):
                 recorder.failure(error)
             raise
         finally:
@@ -81,4 +81,4 @@ def judge(
         for record in Tail[Record](aside.events).read_all():
             if record["k"] == "message":
                 say(record["text"], record["level"])
-    return Judged(checkpoint, state.iter, state.epoch, parts.data[split].info, metrics)
+    return Evaluated(checkpoint, state.iter, state.epoch, parts.data[split].info, metrics)
