@@ -69,7 +69,8 @@ def test_what_is_gathered_from_the_ranks_lies_in_the_host_s_memory() -> None:
 
     tensor = torch.ones(2).as_subclass(OnGpu)
     hooks = {"own": OrderedDict(held=[tensor], number=1)}
-    state = {"random": {"torch": torch.ones(1)}, "data": {}, "scalars": {"loss": tensor}, "hooks": hooks}
+    own: dict[str, Any] = {"random": {"torch": torch.ones(1)}, "data": {}, "requests": {}, "engine": {}}
+    state = own | {"scalars": {"loss": tensor}, "hooks": hooks}
     found = full_state({**state, "gradients": {"optimizer": [tensor, None]}}, Seen())
     mine = given[1]
     for sent in (mine["scalars"]["loss"], mine["gradients"]["optimizer"][0], mine["hooks"]["own"]["held"][0]):
