@@ -130,13 +130,13 @@ class Recorder:
         self.flush()
         self._log.close()
 
-    def flush(self) -> None:
-        """Append everything there is. Any thread may ask; one at a time does."""
+    def flush(self, *, frame: bool = True) -> None:
+        """Append everything there is, with or without a frame. Any thread may ask; one at a time does."""
         with self._one_at_a_time:
             began = time.perf_counter_ns()
             waiting = len(self._scalars) + len(self._queue)
             try:
-                self._log.append([*self._excuse(), *self._news()])
+                self._log.append([*self._excuse(), *self._news(frame)])
                 self._lost = 0
             except Exception as error:  # a full disk, a broken device: no reason to end the training, or this thread
                 if not self._lost:
@@ -145,9 +145,9 @@ class Recorder:
                 self._why = str(error)
             self._cost = time.perf_counter_ns() - began
 
-    def _news(self) -> list[Record]:
+    def _news(self, framed: bool) -> list[Record]:
         """Return a record for everything since the last time, in the order in which it came."""
-        frame = [self._frames.next(self._cost)] if self._frames else []
+        frame = [self._frames.next(self._cost)] if self._frames and framed else []
         came = len(self._queue)  # before the numbers are taken: those that came before an event are then among them
         numbers = self._read_scalars()
         return [*sorted([*numbers, *_take(self._queue, came)], key=itemgetter("t")), *frame]
