@@ -74,6 +74,7 @@ def execute(
         parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks)
         _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
         trainer = Trainer(parts, plan, run_dir, store, recorder, signals, state, consensus)
+        recorder.flush(frame=False)  # whatever kills this process from here on, the log says that it began
         built()
         try:
             with explain_worker_errors():
