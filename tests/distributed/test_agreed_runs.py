@@ -81,10 +81,11 @@ def test_who_acts_on_one_rank_acts_on_all(new_run: NewRun) -> None:
 
 
 def test_a_stop_that_is_not_declared_on_one_rank_is_obeyed_on_all(new_run: NewRun) -> None:
+    """It is heard one iteration later; two, where the exchange in flight told of a checkpoint that was just written."""
     stops = acts("stops", "stop", 1, 8, "after_train_iter", '"enough of it"')
     run_dir = new_run(stops.replace("use=", "writes=[], use="))
     assert carry_out(run_dir, 2) == [0, 0]
-    assert ended(run_dir, 0) == ended(run_dir, 1) == (9, "finished")
+    assert ended(run_dir, 0) == ended(run_dir, 1) in [(9, "finished"), (10, "finished")]
     told = [[said["text"] for said in records(run_dir, rank, "message") if said["level"] == "warn"] for rank in (0, 1)]
     assert [len([text for text in texts if "run.stop" in text]) for texts in told] == [0, 1]
 
