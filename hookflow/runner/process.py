@@ -20,7 +20,7 @@ from hookflow.runner.distributed.failure_report import agree_on_failure, explain
 from hookflow.runner.distributed.parent_watchdog import watch_parent
 from hookflow.runner.distributed.ranks import of_environment
 from hookflow.runner.distributed.timeout import is_timeout
-from hookflow.runner.garbage import uncollected
+from hookflow.runner.garbage import seldom_collected
 from hookflow.runner.launch import hold
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals, Stop
@@ -58,7 +58,7 @@ def train(
         if agent or several:
             hold(run_dir)
             watch_parent(signals)
-        with uncollected() as collect:
+        with seldom_collected() as collect:
             from hookflow.runner.attempt import execute
 
             built = True
