@@ -52,9 +52,14 @@ def _undeclared(call: Call, node: Node, bound: Bound) -> Problem:
     source = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     said = f'hook "{name}" calls run.{call.name} at {bound.point} ({source}:{call.where.line})'
     ends = "" if call.name == "stop" else ", which would end the run with an error"
-    slots = ", ".join(f'"{one}"' for one in sorted({slot, *bound.writes}))
-    hint = f"declare it: writes = [{slots}] in [hooks.{name}], or in its class"
+    hint = how_to_declare(slot, name, bound.writes)
     return Problem(f'{said} without declaring that it writes "{slot}"{ends}', node.where, hint)
+
+
+def how_to_declare(slot: str, hook: str, writes: Iterable[str]) -> str:
+    """Say how a hook that declares `writes` at a point declares that it writes a slot, too."""
+    slots = ", ".join(f'"{one}"' for one in sorted({slot, *writes}))
+    return f"declare it: writes = [{slots}] in [hooks.{hook}], or in its class"
 
 
 @dataclass(frozen=True, slots=True)

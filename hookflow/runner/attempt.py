@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 
 from hookflow.errors import UserError
-from hookflow.events.records import VERSION, Level
+from hookflow.events.records import VERSION
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
@@ -53,9 +53,7 @@ def execute(
     those of the checkpoint, unless that is allowed.
     """
 
-    def say(text: str, level: Level = "info") -> None:
-        recorder.put("message", level=level, source="hookflow", text=text)
-
+    say = recorder.say
     texts = {path.name: path.read_text("utf-8") for path in (run_dir.pipeline, run_dir.plan)}
     plan = Plan.from_json(json.loads(texts[run_dir.plan.name]))
     loaded = _load(run_dir)

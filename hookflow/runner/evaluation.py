@@ -17,6 +17,7 @@ from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.engine import Engine
 from hookflow.runner.means import Means
+from hookflow.runner.offering import Offering
 from hookflow.runner.requests import SKIPPED, Requests
 from hookflow.runner.state import RunState
 from hookflow.runner.timing import Timeline
@@ -54,15 +55,13 @@ class Evaluation:
         self._data = data
         self._sizes = sizes
         self._engine = engine
-        self._requests = requests
         self._consensus = consensus
         self._timeline = timeline
         self._should_abort = should_abort
         self._record = record
         self._own_steps = own_steps
-        plan, several = engine.plan, consensus.ranks.world > 1
-        self._skips_agreed = {
-            split: several and any("control" in b.writes for b in plan.at(f"before_{split}_iter"))
+        self._offered = {
+            split: Offering(f"before_{split}_iter", run, state, engine, requests, consensus)
             for split in ("val", "test")
         }
 
@@ -113,7 +112,7 @@ class Evaluation:
         for index, given in enumerate(self._data[split].epoch(0)):
             state.batch_idx, state.batch_size = index, sizes.local(index, given) or 0
             entered = len(self._engine.arounds)
-            batch = self._offered(split, given)
+            batch = self._offered[split](given)
             if batch is SKIPPED:
                 self._engine.leave(entered)
                 continue
@@ -124,16 +123,6 @@ class Evaluation:
             if self._should_abort(index + 1):
                 return None
         return means.over_ranks(self._consensus.all_gather_object)
-
-    def _offered(self, split: Split, batch: Any) -> Any:
-        """Fire `before_X_iter` with a batch; return the batch that hooks have made of it, or SKIPPED."""
-        requests, point = self._requests, f"before_{split}_iter"
-        requests.offered = offered = [self._run, batch, self._state.batch_idx]
-        self._engine.dispatcher.call_all(self._engine.firings(point), offered)
-        skips = requests.take_skip_batch()
-        if self._skips_agreed[split]:
-            skips = self._consensus.any_rank(skips)
-        return SKIPPED if skips else offered[1]
 
 
 @contextmanager

@@ -40,7 +40,7 @@ from typing import Any
 from hookflow.events.now import NOWHERE
 from hookflow.graph.plan import Plan
 from hookflow.graph.points import Point
-from hookflow.pipeline.units import parse_amount
+from hookflow.graph.schedule import parsed
 from hookflow.runner.dispatch import Dispatcher, Here
 from hookflow.runner.firing import Firing, by_position
 from hookflow.runner.state import RunState
@@ -57,7 +57,7 @@ def can_be_generated(plan: Plan, point: Point, firings: Sequence[Firing]) -> boo
 def _is_plain(firing: Firing) -> bool:
     binding, trigger = firing.binding, firing.binding.trigger
     amounts = (trigger.every, trigger.since, trigger.until)
-    counted = all(parse_amount(int(a) if a.isdigit() else a).unit != "s" for a in amounts if a is not None)
+    counted = all(parsed(a).unit != "s" for a in amounts if a is not None)
     changes = "batch" in binding.writes or "control" in binding.writes
     return binding.half == "whole" and counted and trigger.when is None and not changes and firing.announce is None
 

@@ -22,6 +22,7 @@ from hookflow.runner.distributed.strategy import Strategy
 from hookflow.runner.engine import Engine
 from hookflow.runner.firing import Firing
 from hookflow.runner.module_hooks import once_an_iteration
+from hookflow.runner.offering import Offering
 from hookflow.runner.requests import BEFORE_THE_STEP, SKIPPED, Requests
 from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import RunState
@@ -150,9 +151,8 @@ class _Batchwise(ABC):
         self.several = it.strategy.several
         self.total = 0
         """The examples of the current batch on all ranks."""
-        self.skips_agreed = self.several and any(
-            "control" in binding.writes for binding in it.engine.plan.at("before_train_iter")
-        )
+        self.offered = Offering("before_train_iter", it.run, it.state, it.engine, it.requests, it.consensus)
+        """What hooks make of a batch; of the later ones of an iteration, those alone that write the batch."""
         self.writers = self._writers() if it.accumulate > 1 else ()
 
     def __call__(self, batches: Iterator[Any]) -> None:
@@ -184,23 +184,6 @@ class _Batchwise(ABC):
         else:
             s.batch_size = it.sizes.local(s.batch_idx, batch) or 0
 
-    def offered(self, batch: Any, *, again: bool = False) -> Any:
-        """Fire `before_train_iter` with a batch, and return the batch that hooks have made of it, or SKIPPED.
-
-        `again` is for the later batches of one iteration: then those hooks alone are called that write the batch.
-        """
-        it = self.it
-        it.requests.offered = offered = [it.run, batch, it.state.batch_idx]
-        if not again:
-            it.engine.dispatcher.call_all(it.engine.firings("before_train_iter"), offered)
-        else:
-            for firing in self.writers:
-                it.engine.dispatcher.call_within(firing, offered)
-        skips = it.requests.take_skip_batch()
-        if self.skips_agreed:
-            skips = it.consensus.any_rank(skips)
-        return SKIPPED if skips else offered[1]
-
     def _writers(self) -> tuple[Firing, ...]:
         """Return what fires before each batch of an iteration that has several: hooks that write it."""
         fired = self.it.engine.firings("before_train_iter")
@@ -225,7 +208,7 @@ class Accumulated(_Batchwise):
         group = Group(it, last - first) if it.accumulate > 1 else None
         offered: tuple[Any, ...] | None = None
         while s.batch_idx < last:
-            batch = self.offered(self.next(batches), again=s.batch_idx > first)
+            batch = self.offered(self.next(batches), self.writers if s.batch_idx > first else None)
             if batch is not SKIPPED:
                 if group:
                     it.strategy.require_sync(self.skips_some or s.batch_idx + 1 == last)

@@ -62,9 +62,15 @@ def train(
             from hookflow.runner.attempt import execute
 
             built = True
-            changed = allow_changed_hooks
             stop = execute(
-                run_dir, recorder, signals, state, ranks, collect, resume=resume, allow_changed_hooks=changed
+                run_dir,
+                recorder,
+                signals,
+                state,
+                ranks,
+                collect,
+                resume=resume,
+                allow_changed_hooks=allow_changed_hooks,
             )
             signals.ignored = True
     except BaseException as error:
@@ -77,7 +83,7 @@ def train(
     _warn_of_threads(recorder, threads)
     if (agent and lost) or (restarts_left and stop.exit == 1):
         level: Level = "warn" if lost else "error"  # an error is this rank's word of its failure
-        recorder.put("message", level=level, source="hookflow", text=stop.reason)
+        recorder.say(stop.reason, level)
     else:
         seconds = time.perf_counter() - began
         recorder.put("end", status=stop.status, exit=stop.exit, reason=stop.reason, seconds=seconds)
@@ -110,7 +116,7 @@ def _warn_of_threads(recorder: Recorder, before: Collection[threading.Thread]) -
     for thread in unfinished(before):
         text = f"the thread {describe(thread)} is still running: end it in after_run, or make it a daemon thread"
         print(f"hookflow: {text}", file=sys.stderr, flush=True)
-        recorder.put("message", level="warn", source="hookflow", text=text)
+        recorder.say(text, "warn")
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookflow.events.log import Appender, Tail
-from hookflow.events.records import CommandRecord, Frame, Message, Put, Record, Scalars, Stage, stamped
+from hookflow.events.records import CommandRecord, Frame, Level, Message, Put, Record, Scalars, Stage, stamped
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import OnError
 from hookflow.runner.distributed.failure_report import is_peer_lost
@@ -87,6 +87,10 @@ class Recorder:
     def _put(self, kind: str, **fields: Any) -> None:
         """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
         self._queue.append(stamped(kind, *self._place(), fields))
+
+    def say(self, text: str, level: Level = "info") -> None:
+        """Record a message of hookflow's own."""
+        self.put("message", level=level, source="hookflow", text=text)
 
     def scalar(self, name: str, value: float | torch.Tensor) -> None:
         """Record a number. A tensor must not change any more; it is read later, by the flusher thread."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Binding, Plan
-from hookflow.hooks.calls import SLOT
+from hookflow.hooks.calls import SLOT, how_to_declare
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.state import RunState
 
@@ -163,5 +163,4 @@ def _where(points: Collection[str]) -> str:
 
 def _undeclared(call: str, slot: str, here: Binding) -> Problem:
     said = f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it writes "{slot}"'
-    slots = ", ".join(f'"{one}"' for one in sorted({slot, *here.writes}))
-    return Problem(said, hint=f"declare it: writes = [{slots}] in [hooks.{here.hook}], or in its class")
+    return Problem(said, hint=how_to_declare(slot, here.hook, here.writes))

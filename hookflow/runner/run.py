@@ -132,7 +132,7 @@ class Run:
         self._scalars.log(name, number)
 
     def say(self, text: str, level: Level = "info") -> None:
-        self._recorder.put("message", level=level, source="hookflow", text=text)
+        self._recorder.say(text, level)
 
     def fire(self, point: str, *offered: Any) -> None:
         self._engine.fire_own(point, *offered)

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hookflow.events.now import share
-from hookflow.events.records import Level
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.checkpoint import Checkpoint
@@ -42,7 +41,7 @@ from hookflow.runner.update import Update
 
 
 class Trainer:
-    """One execution of a plan. `generates` is for tests: see `hookflow.runner.engine.Engine`."""
+    """One execution of a plan."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class Trainer:
             on_request=self._meet if world > 1 else None,
         )
         self._requests = requests = Requests(
-            plan, state, lambda: engine.current, self._sizes, self._say, several=world > 1
+            plan, state, lambda: engine.current, self._sizes, self._recorder.say, several=world > 1
         )
         self._update = update = self._make_update()
         self.run = Run(parts, state, engine, update, requests, scalars, recorder, timeline, run_dir.path)
@@ -102,7 +101,7 @@ class Trainer:
             update=update,
             scalars=scalars,
             triggers=triggers,
-            say=self._say,
+            say=self._recorder.say,
         )
         self._checkpoints = CheckpointManager(
             plan,
@@ -141,9 +140,9 @@ class Trainer:
                 self._safe_point.process(wait=True)
             self._checkpoints.save_the_rest()
         for line in self._scalars.complaints():
-            self._say(line, "warn")
+            self._recorder.say(line, "warn")
         if late := self._requests.saves:
-            self._say(f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn")
+            self._recorder.say(f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn")
         return self._safe_point.stop
 
     def evaluate(self, checkpoint: Path, split: Split) -> Mapping[str, float]:
@@ -162,7 +161,9 @@ class Trainer:
         """Fire `before_run` and `after_run` around what a run does, and `on_exception` when it raises."""
         parts, engine = self._parts, self._engine
         handles = attach(parts.model, engine, self.state, compiled=bool(parts.section.compile))
-        self._compiled = Compiled(parts.models, parts.section.compile, self._say) if parts.section.compile else None
+        self._compiled = (
+            Compiled(parts.models, parts.section.compile, self._recorder.say) if parts.section.compile else None
+        )
         for model in parts.models.values():
             if not model.training:
                 model.train()  # a model that comes in evaluation as a whole; what is frozen in it is another matter
@@ -202,24 +203,26 @@ class Trainer:
         state = read(path, self._parts.device)
         self._engine.fire("after_load_checkpoint", state)
         self._snapshot.restore(state)
-        self._say(f"resumed from {path.name}: iteration {self.state.iter}, epoch {self.state.epoch}")
+        self._recorder.say(f"resumed from {path.name}: iteration {self.state.iter}, epoch {self.state.epoch}")
         if self.state.finished and not self.state.validation_due:
-            self._say("nothing is left to do: every iteration of the training is done")
+            self._recorder.say("nothing is left to do: every iteration of the training is done")
 
     def _make_update(self) -> Update:
         parts, section = self._parts, self._parts.section
         scales, skips = parts.precision == "fp16", section.on_nan == "skip"
-        guard = StepGuard(
-            self._plan,
-            parts.optimizers,
-            parts.device,
-            self.state,
-            scales=scales,
-            skips_nan=skips,
-            several=parts.strategy.several,
-            log=self._log,
-            say=self._say,
-        )
+        guard = None
+        if scales or skips:
+            guard = StepGuard(
+                self._plan,
+                parts.optimizers,
+                parts.device,
+                self.state,
+                scales=scales,
+                skips_nan=skips,
+                several=parts.strategy.several,
+                log=self._log,
+                say=self._recorder.say,
+            )
         return Update(
             self.state,
             self._engine,
@@ -229,7 +232,7 @@ class Trainer:
             parts.strategy,
             self._consensus,
             Losses(parts.device, self.state) if section.on_nan == "raise" else None,
-            guard if scales or skips else None,
+            guard,
         )
 
     def _make_evaluation(self) -> Evaluation:
@@ -294,7 +297,7 @@ class Trainer:
             parts.data[split],
             parts.task,
             split,
-            say=self._say,
+            say=self._recorder.say,
             world=parts.ranks.world,
             accumulate=parts.section.accumulate if split == "train" else 1,
             gather=self._consensus.all_gather_object,
@@ -306,11 +309,8 @@ class Trainer:
     def _log(self, name: str, value: float) -> None:
         self.run.log(name, value)
 
-    def _say(self, text: str, level: Level = "info") -> None:
-        self._recorder.put("message", level=level, source="hookflow", text=text)
-
     def _hook_failed(self, binding: Binding, error: BaseException, action: OnError) -> None:
         error.add_note(f"iteration {self.state.iter}, epoch {self.state.epoch}")
         self._recorder.failure(error, hook=binding.hook, point=binding.point, action=action)
         if action == "disable":
-            self._say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")
+            self._recorder.say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")

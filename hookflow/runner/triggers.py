@@ -104,10 +104,6 @@ class Trigger:
         if counter == "it" and not self._counts_visits:
             self.next = count
 
-    def disable(self) -> None:
-        """Never let the binding fire again in this process."""
-        self.next = inf
-
     def state_dict(self) -> dict[str, int]:
         return {"last": self._last, "visits": self._visits}
 

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookflow.events.records import Level
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint.saving import GRACE, HostCopy, NotSavedError, Saving, begin
 from hookflow.runner.checkpoint.snapshot import Snapshot
@@ -197,14 +196,13 @@ class CheckpointManager:
         state = self._copied()
         facts = self._facts(state) | {"exception": f"{type(error).__name__}: {error}"}
         path = self._store.save_after_error(state, facts).path
-        self._say(f"the state after {type(error).__name__} was raised is in {path.relative_to(self._folder)}", "warn")
+        self._recorder.say(
+            f"the state after {type(error).__name__} was raised is in {path.relative_to(self._folder)}", "warn"
+        )
 
     def _if_possible(self, save: Callable[[], None]) -> None:
         """Save, or say why not: the run has failed already, and ends with the error that it failed with."""
         try:
             save()
         except Exception as error:
-            self._say(f"no checkpoint could be saved after the error: {error}", "error")
-
-    def _say(self, text: str, level: Level) -> None:
-        self._recorder.put("message", level=level, source="hookflow", text=text)
+            self._recorder.say(f"no checkpoint could be saved after the error: {error}", "error")
