@@ -10,6 +10,9 @@ from typing import Self
 SHOWN = 100
 """How many characters of a line are shown; of a longer one, those around the place."""
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What begins escape sequences, breaks lines, changes the direction of writing, or cannot be encoded."""
+
 _MARKED = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|[+-]?\d[\w.+-]*|[\w-]+')
 """What is marked from a column on: a text in quotes, a number, or a name."""
 
@@ -41,8 +44,8 @@ class Excerpt:
 
 
 def printable(text: str) -> str:
-    """Return the text with four blanks for a tab, and a dot for what would steer the terminal."""
-    return "".join("·" if unicodedata.category(c) == "Cc" else c for c in text.replace("\t", " " * 4))
+    """Return one line with four blanks for a tab, and a dot for each character that would control the terminal."""
+    return CONTROL.sub("·", text.replace("\t", " " * 4))
 
 
 def _cells(text: str) -> int:

@@ -15,6 +15,7 @@ from hookflow.cli.checkpoints import checkpoints
 from hookflow.cli.diff import diff
 from hookflow.cli.graph import graph
 from hookflow.cli.hooks import hooks
+from hookflow.cli.output import show_error, warn
 from hookflow.cli.points import points
 from hookflow.cli.replay import replay
 from hookflow.cli.run import run
@@ -53,14 +54,13 @@ def main() -> None:
     try:
         _run()
     except UserError as error:
-        colour = sys.stderr.isatty() and "NO_COLOR" not in os.environ
-        print(error.show(colour), file=sys.stderr)
+        show_error(error)
         raise SystemExit(2) from None
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would fail once more, at the exit
-        print(f"cannot be written: {error.strerror}", file=sys.stderr)
+        warn(f"cannot be written: {error.strerror}")
         raise SystemExit(2) from None
 
 

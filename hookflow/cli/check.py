@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli.options import Format, Only, Overrides, PipelineFile, Shuffle, Without
+from hookflow.cli.output import show, show_json
 from hookflow.errors import UserError
 
 if TYPE_CHECKING:
-    from hookflow.cli.findings import Findings
+    from hookflow.cli.check_report import Findings
 
 
 def check(
@@ -39,19 +39,19 @@ def check(
     except UserError as error:
         if format_ is Format.text:
             raise
-        print(json.dumps({"file": str(pipeline), "sound": False, "problems": error.to_json()}, indent=1))
+        show_json({"file": str(pipeline), "sound": False, "problems": error.to_json()})
         raise typer.Exit(2) from None
     if format_ is Format.json:
-        print(json.dumps(found.to_json(), indent=1))
+        show_json(found.to_json())
     else:
-        print("\n".join(found.lines(shutil.get_terminal_size().columns)))
+        show("\n".join(found.lines(shutil.get_terminal_size().columns)))
     if strict and found.doubtful:
         raise typer.Exit(1)
 
 
 def _look(pipeline: Path, overrides: list[str], without: list[str], only: list[str], shuffle: int | None) -> Findings:
-    from hookflow.cli.findings import Findings
-    from hookflow.cli.sound import read_pipeline, sound_plan
+    from hookflow.cli.check_report import Findings
+    from hookflow.cli.pipelines import read_pipeline, valid_plan
 
     loaded = read_pipeline(pipeline, overrides, without=without, only=only)
-    return Findings.of(loaded, sound_plan(loaded, shuffle=shuffle))
+    return Findings.of(loaded, valid_plan(loaded, shuffle=shuffle))

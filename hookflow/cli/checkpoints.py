@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 import time
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from hookflow.cli.options import Format, RunArgument, RunsFolder
+from hookflow.cli.output import columns, show, show_json
 
 HEADS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state")
 WIDE = ("names", "metrics", "state")
@@ -34,7 +34,7 @@ def checkpoints(
 
     Example: `hookflow checkpoints cifar --verify`
     """
-    from hookflow.cli.find import find_run
+    from hookflow.cli.run_dirs import find_run
     from hookflow.events.rundir import short
     from hookflow.runner.checkpoint.manifest import EXCEPTION, links, standing
 
@@ -46,13 +46,13 @@ def checkpoints(
         _seen(path, names.get(path.name, []), verify) for path in (*standing(folder), *standing(folder, EXCEPTION))
     ]
     if format_ is Format.json:
-        print(json.dumps(found, indent=1))
+        show_json(found)
     elif found:
-        _print(found, verify)
+        _show(found, verify)
     else:
-        print(f"no checkpoints in {short(folder)}")
+        show(f"no checkpoints in {short(folder)}")
     if format_ is Format.text and (unfinished := [*folder.glob(f".{EXCEPTION}*"), *folder.glob(".it*")]):
-        print(f"{len(unfinished)} more not finished: being written now, or cleared away when the run goes on")
+        show(f"{len(unfinished)} more not finished: being written now, or cleared away when the run goes on")
     raise typer.Exit(1 if any(one["damage"] for one in found) else 0)
 
 
@@ -72,23 +72,18 @@ def _seen(path: Path, names: list[str], verify: bool) -> dict[str, Any]:
     return {"path": str(short(path)), "names": names, **told, **whole, "damage": damage(path, thorough=verify)}
 
 
-def _print(found: list[dict[str, Any]], verified: bool) -> None:
+def _show(found: list[dict[str, Any]], verified: bool) -> None:
     clock = time.time()
     rows = [HEADS, *(_row(one, clock, "verified" if verified else "whole") for one in found)]
-    lines = _columns(rows)
+    lines = columns(rows)
     if sys.stdout.isatty() and max(map(len, lines)) > shutil.get_terminal_size().columns:
         lines = _narrow(rows)
-    print("\n".join(lines))
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    show("\n".join(lines))
 
 
 def _narrow(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the rows with what is wide below each, in lines of its own."""
-    short = _columns([[cell for head, cell in zip(HEADS, row, strict=True) if head not in WIDE] for row in rows])
+    short = columns([[cell for head, cell in zip(HEADS, row, strict=True) if head not in WIDE] for row in rows])
     lines = short[:1]
     for line, row in zip(short[1:], rows[1:], strict=True):
         below = (cell for head, cell in zip(HEADS, row, strict=True) if head in WIDE and cell != "-")

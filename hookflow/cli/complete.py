@@ -65,7 +65,7 @@ def _short_names() -> Iterator[Offer]:
 
 
 def _standard_points() -> Iterator[Offer]:
-    from hookflow.graph.points import STANDARD
+    from hookflow.graph.point import STANDARD
 
     return ((point.name, point.about) for point in STANDARD)
 
@@ -100,7 +100,7 @@ def _pipeline(ctx: typer.Context) -> dict[str, Any]:
     """Return, as plain TOML, the pipeline file that the command line names so far, or else the only one here."""
     import tomli
 
-    from hookflow.cli.target import only_pipeline
+    from hookflow.cli.pipelines import only_pipeline
 
     # where an option is completed, click has left the arguments before it unread
     named = ctx.params.get("pipeline") or ctx.params.get("target") or next(_files_among(ctx.args), None)

@@ -11,9 +11,10 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import Format
+from hookflow.cli.output import show, show_json
 
 if TYPE_CHECKING:
-    from hookflow.cli.target import Target
+    from hookflow.cli.pipelines import Target
     from hookflow.graph.difference import Arrow, Change, Difference
 
 WIDTH = 100
@@ -38,15 +39,15 @@ def diff(
 
     Example: `hookflow diff pipelines/cifar.toml cifar` compares the file with its newest run.
     """
-    from hookflow.cli.target import open_target
+    from hookflow.cli.pipelines import open_target
     from hookflow.graph.difference import difference
 
     old, new = open_target(a), open_target(b)
     found = difference((old.loaded.pipeline, old.plan), (new.loaded.pipeline, new.plan))
     if format_ is Format.json:
-        print(json.dumps(found.to_json(), indent=1))
+        show_json(found.to_json())
     else:
-        print("\n".join(_lines(old, new, found)))
+        show("\n".join(_lines(old, new, found)))
     raise typer.Exit(1 if found else 0)
 
 

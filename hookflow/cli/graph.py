@@ -14,6 +14,7 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import Only, Overrides, PipelineFile, Shuffle, Without
+from hookflow.cli.output import show
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
@@ -68,15 +69,16 @@ def graph(
     shuffle: Shuffle = None,
 ) -> None:
     """Draw which hooks fire at which points, in what order, and why."""
-    from hookflow.cli.sound import read_pipeline
+    from hookflow.cli.pipelines import read_pipeline
     from hookflow.hooks.compile import compile_pipeline
 
     chosen = format_ or _by_suffix(out)
     loaded = read_pipeline(pipeline, set_ or (), without=without or (), only=only or ())
     plan = compile_pipeline(loaded, shuffle=shuffle)
-    drawing = _drawn(*_narrowed(plan, point, hook), chosen, terminal=out is None and sys.stdout.isatty())
+    colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    drawing = _drawn(*_narrowed(plan, point, hook), chosen, colour)
     if out is None:
-        print(drawing)
+        show(drawing, coloured=colour)
     else:
         _write(out, drawing + "\n")
 
@@ -92,13 +94,13 @@ def _by_suffix(out: Path | None) -> Format:
     return BY_SUFFIX[out.suffix.lower()]
 
 
-def _drawn(plan: Plan, title: str, chosen: Format, terminal: bool) -> str:
+def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
     width = max(40, shutil.get_terminal_size().columns)
     match chosen:
         case Format.text:
             from hookflow.graph.render.text import as_text
 
-            return as_text(plan, title, width, colour=terminal and "NO_COLOR" not in os.environ)
+            return as_text(plan, title, width, colour)
         case Format.boxes:
             from hookflow.graph.render.boxes import as_boxes
 
@@ -125,7 +127,7 @@ def _drawn(plan: Plan, title: str, chosen: Format, terminal: bool) -> str:
 
 def _narrowed(plan: Plan, point: str | None, hook: str | None) -> tuple[Plan, str]:
     """Return the part of the plan that is asked for, and the drawing's title. Raises UserError when it is empty."""
-    from hookflow.cli.target import no_point
+    from hookflow.cli.pipelines import no_point
     from hookflow.errors import Problem, UserError, nearest
     from hookflow.graph.render.narrow import only_hook, only_point
     from hookflow.graph.render.words import title_of

@@ -14,11 +14,12 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import PipelineOption
+from hookflow.cli.output import show
 from hookflow.hooks.registry import BUILT_IN, installed, rivals
 
 if TYPE_CHECKING:
-    from hookflow.cli.target import Target
-    from hookflow.graph.points import Points
+    from hookflow.cli.pipelines import Target
+    from hookflow.graph.point import Points
     from hookflow.hooks.describe import Description
 
 Row = tuple[str, str]
@@ -47,11 +48,11 @@ def hooks(
     """
     target = None
     if pipeline is not None:
-        from hookflow.cli.target import open_target
+        from hookflow.cli.pipelines import open_target
 
         target = open_target(pipeline)
     width = shutil.get_terminal_size().columns
-    print("\n".join(_list(target, width) if name is None else _one(name, target, width)))
+    show("\n".join(_list(target, width) if name is None else _one(name, target, width)))
 
 
 def _list(target: Target | None, width: int) -> Iterator[str]:
@@ -122,7 +123,7 @@ def _can_be_hook(thing: Any, points: Points) -> bool:
 
 
 def _one(name: str, target: Target | None, width: int) -> Iterator[str]:
-    from hookflow.graph.points import POINTS
+    from hookflow.graph.point import POINTS
     from hookflow.hooks.compile import find_hook
     from hookflow.hooks.describe import describe
 

@@ -9,10 +9,11 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from hookflow.cli.options import PipelineOption
+from hookflow.cli.output import show
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Binding, Plan
-    from hookflow.graph.points import Point, Points
+    from hookflow.graph.point import Point, Points
 
 MARKS = {"standard": "", "step": " ·", "module": " ○", "own": " +"}
 """What stands after a point's name for its kind."""
@@ -28,18 +29,18 @@ def points(pipeline: PipelineOption = None) -> None:
     With each stands what has happened there, and the arguments that a hook may take. With `--pipeline`, also that
     pipeline's own points, and the hooks at each in the order of firing.
     """
-    from hookflow.graph.points import POINTS
+    from hookflow.graph.point import POINTS
 
     plan = None
     if pipeline is not None:
-        from hookflow.cli.target import open_target
+        from hookflow.cli.pipelines import open_target
 
         plan = open_target(pipeline).plan
     every = plan.points if plan else POINTS
-    print("\n".join(_lines(every, plan, shutil.get_terminal_size().columns)))
+    show("\n".join(_lines(every, plan, shutil.get_terminal_size().columns)))
     pairs = ", ".join(f"around_{pair}" for pair in every.pairs)
-    print(f"\n{LEGEND}")
-    print(textwrap.fill(f"A generator that yields once can stand around a pair: {pairs}.", 80))
+    show(f"\n{LEGEND}")
+    show(textwrap.fill(f"A generator that yields once can stand around a pair: {pairs}.", 80))
 
 
 def _lines(points: Points, plan: Plan | None, width: int) -> Iterator[str]:

@@ -17,7 +17,7 @@ def replay(
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Play a run's recording in the dashboard: pause, go back and on, at any speed."""
-    from hookflow.cli.find import find_run
+    from hookflow.cli.run_dirs import find_run
     from hookflow.errors import Problem, UserError, Where
     from hookflow.events.rundir import short
 

@@ -17,6 +17,7 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import Only, Overrides, Shuffle, Without
+from hookflow.cli.output import show, warn
 from hookflow.errors import Problem, UserError, Where
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Changes:
 
     def load(self, path: Path) -> Loaded:
         """Load a pipeline file with the changes made. Raises UserError with everything that is wrong."""
-        from hookflow.cli.sound import read_pipeline
+        from hookflow.cli.pipelines import read_pipeline
 
         return read_pipeline(path, self.overrides, without=self.without, only=self.only)
 
@@ -127,13 +128,13 @@ def run(
     passed_on = (option for option, given in options.items() if given)
     child = start(run_dir, *passed_on, nproc=ranks, max_restarts=max_restarts)
     if detach:
-        print(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
+        show(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
         return
     code = _show(run_dir, child, _chosen(ui), began)
     if code == 2:
-        from hookflow.cli.failure import failure_report
+        from hookflow.cli.run_dirs import failure_report
 
-        print(failure_report(run_dir), file=sys.stderr)
+        warn(failure_report(run_dir))
     raise typer.Exit(code)
 
 
@@ -147,7 +148,7 @@ def _as_rank(
     allow_changed_hooks: bool,
 ) -> int:
     """Train as one of the ranks that torchrun has started; options that are `wrong` then are told by one of them."""
-    from hookflow.cli.ranked import train_as_rank
+    from hookflow.cli.torchrun import train_as_rank
 
     def find() -> RunDir:
         _refuse("torchrun has started this process", wrong)
@@ -183,11 +184,11 @@ def _warn_if_crowded(ranks: int) -> None:
     from hookflow.runner.cores import cores
 
     if ranks > 2 * (there := cores()):
-        print(f"warning: {ranks} ranks share {there} core{'s' * (there > 1)}", file=sys.stderr)
+        warn(f"warning: {ranks} ranks share {there} core{'s' * (there > 1)}")
 
 
 def _new(target: str | None, changes: Changes) -> RunDir:
-    from hookflow.cli.sound import sound_plan
+    from hookflow.cli.pipelines import valid_plan
     from hookflow.events.rundir import RunDir
     from hookflow.runner.launch import prepare
 
@@ -196,7 +197,7 @@ def _new(target: str | None, changes: Changes) -> RunDir:
             Problem("name a pipeline file, or a run with --resume", hint="e.g. hookflow run pipelines/cifar.toml")
         )
     loaded = changes.load(Path(target))
-    plan = sound_plan(loaded, shuffle=changes.shuffle)
+    plan = valid_plan(loaded, shuffle=changes.shuffle)
     section = loaded.pipeline.run
     try:
         run_dir = RunDir.create(Path(section.dir), section.name)
@@ -209,9 +210,8 @@ def _new(target: str | None, changes: Changes) -> RunDir:
 
 def _resumed(target: str | None, changes: Changes, allow_changed_hooks: bool = False) -> RunDir:
     """Return the run to go on with; changes are laid over what it was run with, and a shuffle stays unless changed."""
-    from hookflow.cli.find import find_run
-    from hookflow.cli.sound import sound_plan
-    from hookflow.cli.target import recorded_plan
+    from hookflow.cli.pipelines import valid_plan
+    from hookflow.cli.run_dirs import find_run, recorded_plan
     from hookflow.events.rundir import short
     from hookflow.runner.launch import claim, prepare
 
@@ -221,7 +221,7 @@ def _resumed(target: str | None, changes: Changes, allow_changed_hooks: bool = F
         base = Path(run_dir.describe()["base"])
         loaded = changes.load(short(run_dir.pipeline))
         shuffle = recorded_plan(run_dir).shuffle if changes.shuffle is None else changes.shuffle
-        plan = sound_plan(loaded, base, shuffle)
+        plan = valid_plan(loaded, base, shuffle)
         if not allow_changed_hooks:
             _refuse_changed_hooks(run_dir, loaded, plan)
         prepare(loaded, plan, run_dir, base)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookflow.cli.options import RunsFolder
+from hookflow.cli.output import columns, show
 
 if TYPE_CHECKING:
     from hookflow.monitor.glance import Glance
@@ -23,13 +24,11 @@ def runs(
 
     found = all_runs(dir)
     if not found:
-        print(f"no runs in {dir}")
+        show(f"no runs in {dir}")
         return
     clock = time.time()
     rows = [HEADS, *(_row(glance(run, clock), clock) for run in found)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(HEADS))]
-    for row in rows:
-        print("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+    show("\n".join(columns(rows)))
 
 
 def _row(seen: Glance, clock: float) -> tuple[str, ...]:

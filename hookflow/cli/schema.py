@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hookflow.cli.output import show_json
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
@@ -21,19 +23,18 @@ def schema(
     """
     from hookflow.errors import Problem, UserError, Where
 
-    text = json.dumps(schema_of_pipelines(), indent=1)
     if out is None:
-        print(text)
+        show_json(schema_of_pipelines())
         return
     try:
-        out.write_text(text + "\n", "utf-8")
+        out.write_text(json.dumps(schema_of_pipelines(), indent=1) + "\n", "utf-8")
     except OSError as error:
         raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(out)))) from None
 
 
 def schema_of_pipelines() -> dict[str, Any]:
     """Return the schema, with what the points and the built-in hooks say of themselves."""
-    from hookflow.graph.points import POINTS
+    from hookflow.graph.point import POINTS
     from hookflow.hooks.registry import BUILT_IN
     from hookflow.pipeline.json_schema import json_schema
     from hookflow.pipeline.refer import refer

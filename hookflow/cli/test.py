@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hookflow.cli.judged import CheckpointArgument, FormatOption, judged
+from hookflow.cli.evaluate import CheckpointArgument, FormatOption, evaluate
 from hookflow.cli.options import Format, Overrides, RunsFolder
 
 
@@ -17,8 +17,8 @@ def test(
     """Test a checkpoint on the pipeline's test data, and print the metrics.
 
     The pipeline is the one recorded with the run, and its hooks fire as in the test of a training: where there
-    is an average of the weights, that is what is judged. The run itself is left as it is.
+    is an average of the weights, that is what is evaluated. The run itself is left as it is.
 
     Example: `hookflow test cifar:best`
     """
-    judged("test", checkpoint, format_, set_ or [], dir)
+    evaluate("test", checkpoint, format_, set_ or [], dir)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hookflow.cli.judged import CheckpointArgument, FormatOption, judged
+from hookflow.cli.evaluate import CheckpointArgument, FormatOption, evaluate
 from hookflow.cli.options import Format, Overrides, RunsFolder
 
 
@@ -17,8 +17,8 @@ def val(
     """Validate a checkpoint on the pipeline's validation data, and print the metrics.
 
     The pipeline is the one recorded with the run, and its hooks fire as in a validation of the training: where there
-    is an average of the weights, that is what is judged. The run itself is left as it is.
+    is an average of the weights, that is what is evaluated. The run itself is left as it is.
 
     Example: `hookflow val cifar:best`
     """
-    judged("val", checkpoint, format_, set_ or [], dir)
+    evaluate("val", checkpoint, format_, set_ or [], dir)

@@ -28,7 +28,7 @@ def watch(
     readonly: Annotated[bool, typer.Option("--readonly", help="No key asks anything of the run.")] = False,
 ) -> None:
     """Show a run while it goes on, or as it ended. Leaving harms nothing."""
-    from hookflow.cli.find import find_run
+    from hookflow.cli.run_dirs import find_run
 
     found = find_run(run, dir)
     if (ui or _usual_face()) is Face.TUI:

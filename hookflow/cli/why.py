@@ -10,11 +10,12 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import PipelineOption
+from hookflow.cli.output import show
 
 if TYPE_CHECKING:
-    from hookflow.cli.target import Target
+    from hookflow.cli.pipelines import Target
     from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
-    from hookflow.graph.why import Answer
+    from hookflow.graph.precedence import Answer
 
 
 def why(
@@ -32,9 +33,8 @@ def why(
 
     Example: `hookflow why ema checkpoint -p pipelines/cifar.toml`
     """
-    from hookflow.cli.target import open_target
-    from hookflow.excerpt import printable
-    from hookflow.graph.why import why as answers
+    from hookflow.cli.pipelines import open_target
+    from hookflow.graph.precedence import precedence
 
     target = open_target(pipeline)
     _refuse_unknown(target, (a, b), point)
@@ -43,16 +43,15 @@ def why(
     if off:
         for name in off:
             place = target.loaded.places.of(f"hooks.{name}.enabled")
-            print(f"{name} fires nowhere: it is switched off ({place.at_line})")
+            show(f"{name} fires nowhere: it is switched off ({place.at_line})")
         return
-    found = [answer for answer in answers(plan, a, b) if point in (None, answer.point)]
-    told = "\n\n".join(_folded(plan, a, found)) if found else "\n".join(_never(plan, a, b, point))
-    print("\n".join(map(printable, told.split("\n"))))  # slots and files are named as the user likes
+    found = [answer for answer in precedence(plan, a, b) if point in (None, answer.point)]
+    show("\n\n".join(_folded(plan, a, found)) if found else "\n".join(_never(plan, a, b, point)))
 
 
 def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> None:
     """Raise UserError for every name that the pipeline does not know."""
-    from hookflow.cli.target import no_point
+    from hookflow.cli.pipelines import no_point
     from hookflow.errors import Problem, UserError, nearest
 
     known = target.loaded.pipeline.hooks

@@ -10,9 +10,9 @@ from typing import Literal
 from hookflow.events.now import NOWHERE
 from hookflow.events.rundir import Life
 from hookflow.graph.plan import Plan
+from hookflow.monitor.end_reason import end_reason
 from hookflow.monitor.ranks import named
 from hookflow.monitor.state import RunState
-from hookflow.monitor.why import why
 from hookflow.monitor.words import span
 
 Condition = Literal["starting", "running", "paused", "stalled", "lost", "finished", "stopped", "interrupted", "failed"]
@@ -66,9 +66,9 @@ def examine(
     failed = state.ranks.first_failure is not None
     if state.end is not None:
         failed = failed or state.end["status"] == "failed"
-        return Health("failed", why(state)[0]) if failed else Health(state.end["status"])
+        return Health("failed", end_reason(state)[0]) if failed else Health(state.end["status"])
     if life == "gone" and failed:
-        return Health("failed", why(state)[0])
+        return Health("failed", end_reason(state)[0])
     if life == "gone":
         return Health("lost", "the process is gone and left no end record: killed, or the machine went down")
     if not state.run:
@@ -85,7 +85,7 @@ def examine(
 def _where(state: RunState, plan: Plan | None, inside: Mapping[int, tuple[int, float]]) -> str:
     """Return what is known of the place where it hangs; of several ranks, the one that holds up the others."""
     if state.ranks.first_failure:
-        return f"; {why(state)[0]}"
+        return f"; {end_reason(state)[0]}"
     if silent := state.ranks.silent:
         number = max(silent, key=lambda rank: silent[rank])
         return f", nothing from rank {number} for {span(silent[number])}"

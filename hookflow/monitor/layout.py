@@ -19,7 +19,7 @@ from hookflow.monitor.panels.hooks import hooks
 from hookflow.monitor.panels.leave import over
 from hookflow.monitor.panels.metrics import metrics, strips
 from hookflow.monitor.panels.output import output
-from hookflow.monitor.panels.points import points
+from hookflow.monitor.panels.point_list import point_list
 from hookflow.monitor.panels.ranks import line as ranks_line
 from hookflow.monitor.panels.ranks import ranks
 from hookflow.monitor.panels.slowest import slowest
@@ -34,7 +34,7 @@ LEAST_WITH_RANKS = 11
 
 Panel = Callable[[Scene, int, int], list[Strip]]
 
-PANELS: dict[int, Panel] = {1: points, 2: hooks, 3: metrics, 4: system, 5: events, 6: ranks}
+PANELS: dict[int, Panel] = {1: point_list, 2: hooks, 3: metrics, 4: system, 5: events, 6: ranks}
 
 
 def screen(scene: Scene, width: int, height: int) -> list[Strip]:
@@ -93,7 +93,7 @@ def _large(scene: Scene, width: int, height: int) -> list[Strip]:
         *anatomy(scene, width),
         *team,
         *beside(
-            [*points(scene, left, middle - spare), *costly],
+            [*point_list(scene, left, middle - spare), *costly],
             [*hooks(scene, right, tall), *metrics(scene, right, middle - tall)],
         ),
         *beside(system(scene, left, bottom), events(scene, right, bottom)),
@@ -141,7 +141,7 @@ def _medium(scene: Scene, width: int, height: int) -> list[Strip]:
     return [
         *anatomy_panel.lines(scene, width),
         *single,
-        *beside(points(scene, left, middle), [*hooks(scene, right, middle - spare), *below]),
+        *beside(point_list(scene, left, middle), [*hooks(scene, right, middle - spare), *below]),
         *strips(scene, width, 1),
         *events(scene, width, tail),
     ]

@@ -6,7 +6,6 @@ Every segment carries a style: Textual's filter for NO_COLOR fails on one that h
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -15,6 +14,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
+
+from hookflow.excerpt import CONTROL
 
 GROUND = "#11151a"
 STYLES: dict[str, Style] = {
@@ -58,12 +59,10 @@ CURSOR = Style.parse("on #22384a")
 Part = str | tuple[str, str]
 """Text in the plain style, or text and the name of a style."""
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
-
 
 def clean(text: str) -> str:
     """Return the text without characters that would move the cursor or change the terminal."""
-    return text if text.isprintable() else _CONTROL.sub(" ", text)
+    return text if text.isprintable() else CONTROL.sub(" ", text)
 
 
 def fit(text: str, width: int, align: str = "<") -> str:

@@ -9,12 +9,12 @@ from typing import TextIO
 
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
+from hookflow.monitor.end_reason import end_reason
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import examine
 from hookflow.monitor.paint import clean
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState, lower_is_better
-from hookflow.monitor.why import why
 from hookflow.monitor.words import ms, number, percent, span
 
 
@@ -34,7 +34,7 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         f"{health.glyph} {run.path.parent.name} {run.id}: {health.condition} after {span(state.elapsed)},"
         f" {epochs}iteration {state.it} of {state.total_iters}"
     ]
-    lines += [f"  {line}" for line in why(state) or [health.sentence] if line]
+    lines += [f"  {line}" for line in end_reason(state) or [health.sentence] if line]
     if splits := state.synthetic:
         lines.append(f"  SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set")
     for name in sorted(state.best, key=lower_is_better)[:3]:

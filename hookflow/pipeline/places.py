@@ -53,15 +53,6 @@ class Places:
             place = place.below[part]
         return place.where
 
-    def said(self, key: Key) -> Where | None:
-        """Return where `key` was said, by itself or in what was said whole (`--set a={b=1}`); None: nowhere."""
-        place = self._top
-        for part in key:
-            if part not in place.below:
-                return None if place.below else place.where
-            place = place.below[part]
-        return place.where
-
     def put(self, key: Key, where: Where) -> None:
         """Say that `key` and all below it come from `where` now, and whatever encloses it if it is new."""
         self._top.reach(key[:-1], where).below[key[-1]] = _Place(where)

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 from torch.distributed import HashStore
 
-from hookflow.cli import ranked
+from hookflow.cli import torchrun as rank_commands
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.ranks import Ranks
 from tests.distributed.several import free_port
@@ -69,19 +69,19 @@ def test_a_machine_that_does_not_see_the_run_directory_is_named(
     run_dir = RunDir.create(tmp_path, "clouds")
     run_dir.sign(id=run_dir.id)
     store = HashStore()
-    monkeypatch.setattr(ranked.socket, "gethostname", lambda: "far")
+    monkeypatch.setattr(rank_commands.socket, "gethostname", lambda: "far")
     found: list[set[str]] = []
     elsewhere = RunDir(tmp_path / "elsewhere" / run_dir.id)
-    far = Thread(target=lambda: found.append(ranked._blind(store, elsewhere, Ranks(1, 2, 0))))
+    far = Thread(target=lambda: found.append(rank_commands._blind(store, elsewhere, Ranks(1, 2, 0))))
     far.start()
-    found.append(ranked._blind(store, run_dir, Ranks(0, 2, 0)))
+    found.append(rank_commands._blind(store, run_dir, Ranks(0, 2, 0)))
     far.join()
     assert found == [{"far"}, {"far"}]
 
 
 def test_ranks_started_again_without_their_store_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranked, "store", lambda seconds: HashStore())
+    monkeypatch.setattr(rank_commands, "store", lambda seconds: HashStore())
     talk = HashStore()
-    with pytest.raises(ranked.UserError, match="its store has forgotten of which run"):
-        ranked._lead(talk, lambda: RunDir.create(tmp_path, "clouds"), restarted=True)
+    with pytest.raises(rank_commands.UserError, match="its store has forgotten of which run"):
+        rank_commands._lead(talk, lambda: RunDir.create(tmp_path, "clouds"), restarted=True)
     assert json.loads(talk.get("run")) is None, "the others do not wait"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.cli.find import find_run
+from hookflow.cli.run_dirs import find_run
 from hookflow.cli.runs import runs
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
@@ -93,7 +93,7 @@ def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.Capture
 def test_naming_the_commands_loads_neither_the_screen_nor_torch() -> None:
     code = """
 import sys
-import hookflow.cli.watch, hookflow.cli.replay, hookflow.cli.runs, hookflow.cli.find, hookflow.monitor
+import hookflow.cli.watch, hookflow.cli.replay, hookflow.cli.runs, hookflow.cli.run_dirs, hookflow.monitor
 print({"torch", "textual", "networkx", "pynvml"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

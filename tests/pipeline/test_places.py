@@ -188,15 +188,6 @@ def test_places_are_taken_from_another_file() -> None:
     assert places.of("a.b.c") == Where("q.toml", 5, 1)
 
 
-def test_what_nobody_said_has_no_place() -> None:
-    places = Places.in_text(TEXT, "p.toml")
-    places.put(("hooks", "new"), Where("--set x"))
-    assert places.said(("hooks", "log", "points", "0")) == Where("p.toml", 3, 3)
-    assert places.said(("hooks", "new", "use")) == Where("--set x")
-    assert places.said(("hooks", "log", "every")) is None
-    assert places.said(("task",)) is None
-
-
 @given(st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=3).map(tuple))
 def test_a_key_is_written_so_that_it_is_read_back(key: tuple[str, ...]) -> None:
     assert split_key(f"{dotted(key)} = 1") == (key, "1")

@@ -13,10 +13,9 @@ from typing import Any
 
 import tomli
 
-from hookflow.cli.doubts import doubts
+from hookflow.cli.lint import lint
 from hookflow.errors import Problem
 from hookflow.events.rundir import RunDir
-from hookflow.excerpt import printable
 from hookflow.graph.ambiguity import Ambiguity, ambiguities
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.links import Reason, bound_points, neighbours
@@ -96,7 +95,7 @@ class Findings:
             plan,
             list(islice(ambiguities(plan), COUNTED)),
             # nobody is warned on the strength of another run: its data may have grown since
-            [*plan.warnings, *doubts(loaded, plan, certain)],
+            [*plan.warnings, *lint(loaded, plan, certain)],
             forecasts,
             epoch,
         )
@@ -111,9 +110,7 @@ class Findings:
         yield f"{self.loaded.source} is sound{self._but()}"
         for name, text in (*_summary(self.loaded.pipeline, self.plan), *self._details()):
             head = f"  {name:<10} "
-            yield textwrap.fill(
-                printable(text), width, initial_indent=head, subsequent_indent=" " * 15, break_on_hyphens=False
-            )
+            yield textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * 15, break_on_hyphens=False)
         for problem in self.warnings:
             yield f"\nwarning: {problem}"
 

@@ -11,7 +11,7 @@ FRAME = re.compile(r'^ *File "(?P<file>.+)", line (?P<line>\d+)', re.MULTILINE)
 """A frame of a traceback as Python prints it."""
 
 
-def why(state: RunState) -> list[str]:
+def end_reason(state: RunState) -> list[str]:
     """Return a sentence or two; nothing for a run that goes on, is lost, or did all its iterations.
 
     Of several ranks, the error that came first ended the run: the others', and the signal that ended them, follow.

@@ -1,4 +1,4 @@
-"""Prints a run whose training is the process that has started this one: `python -m hookflow.cli.beside RUN_DIR FACE`.
+"""Prints a run whose training is the process that has started this one: `python -m hookflow.cli.printer RUN_DIR FACE`.
 
 It has a process of its own, so that it takes nothing of the training's time, and ends when its standard input does.
 """
@@ -14,9 +14,9 @@ from typing import Literal
 from hookflow.events.rundir import RunDir
 
 
-def show_beside(run_dir: RunDir, face: Literal["plain", "json"]) -> subprocess.Popen[bytes]:
+def start_printer(run_dir: RunDir, face: Literal["plain", "json"]) -> subprocess.Popen[bytes]:
     """Start to print the run to where this process prints; it goes on until the `stdin` that it has is closed."""
-    command = [sys.executable, "-m", "hookflow.cli.beside", str(run_dir.path), face]
+    command = [sys.executable, "-m", "hookflow.cli.printer", str(run_dir.path), face]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # signals are not meant for it
 
 

@@ -14,7 +14,7 @@ THRESHOLDS = (0.001, 0.01, 0.1)
 """Shares of a stretch of time from which on the heat is one step hotter; any firing at all is the first step."""
 
 
-def points(scene: Scene, width: int, height: int) -> list[Strip]:
+def point_list(scene: Scene, width: int, height: int) -> list[Strip]:
     inner, room = width - 2, height - 3
     wide = inner >= 44
     cells = next(count for count in (60, 30, 20, 15, 12, 10, 6, 5, 4) if count <= max(inner - (36 if wide else 30), 4))

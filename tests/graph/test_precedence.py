@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from hookflow.graph.why import why
+from hookflow.graph.precedence import precedence
 from tests.graph.test_order import legal
 from tests.hook_nodes import AROUND, Node, acyclic, node, plan
 
@@ -12,32 +12,32 @@ from tests.hook_nodes import AROUND, Node, acyclic, node, plan
 def test_a_chain_of_edges_from_whichever_side_it_is_asked() -> None:
     compiled = plan(node("a"), node("b", after=["a"]), node("c", reads=["lr"], after=["b"]))
     for asked in (("a", "c"), ("c", "a")):
-        (answer,) = why(compiled, *asked)
+        (answer,) = precedence(compiled, *asked)
         assert (answer.first.hook, answer.then.hook, answer.reason) == ("a", "c", "edge")
         assert [(edge.first, edge.then) for edge in answer.path] == [("a", "b"), ("b", "c")]
 
 
 def test_a_phase_or_nothing_but_the_file() -> None:
     compiled = plan(node("a", phase="late"), node("b"), node("c"))
-    assert [answer.reason for answer in why(compiled, "a", "b")] == ["phase"]
-    (answer,) = why(compiled, "c", "b")
+    assert [answer.reason for answer in precedence(compiled, "a", "b")] == ["phase"]
+    (answer,) = precedence(compiled, "c", "b")
     assert (answer.first.hook, answer.reason, answer.path) == ("b", "file", ())
 
 
 def test_hooks_that_never_meet() -> None:
-    assert why(plan(node("a"), node("b", points=AROUND)), "a", "b") == []
+    assert precedence(plan(node("a"), node("b", points=AROUND)), "a", "b") == []
 
 
 def test_a_weaker_edge_that_gave_way_is_told() -> None:
     compiled = plan(node("write", writes=["lr"], after=["read"]), node("read", reads=["lr"]))
-    (answer,) = why(compiled, "read", "write")
+    (answer,) = precedence(compiled, "read", "write")
     assert [edge.kind for edge in answer.path] == ["file"]
     assert [given.edge.slots for given in answer.overruled] == [("lr",)]
 
 
 def test_an_answer_for_each_point_at_which_both_stand() -> None:
     compiled = plan(node("a", points=AROUND), node("b", points=AROUND))
-    assert [(answer.point, answer.first.hook, answer.reason) for answer in why(compiled, "a", "b")] == [
+    assert [(answer.point, answer.first.hook, answer.reason) for answer in precedence(compiled, "a", "b")] == [
         ("before_val", "a", "file"),
         ("after_val", "b", "edge"),
     ]
@@ -47,7 +47,7 @@ def test_an_answer_for_each_point_at_which_both_stand() -> None:
 def test_every_path_leads_down_the_order_from_the_one_to_the_other(nodes: list[Node]) -> None:
     compiled = legal(nodes)
     first, then = nodes[0].hook.name, nodes[-1].hook.name
-    for answer in why(compiled, first, then):
+    for answer in precedence(compiled, first, then):
         assert answer.first.id < answer.then.id or first == then
         if answer.path:
             assert (answer.path[0].first, answer.path[-1].then) == (answer.first.hook, answer.then.hook)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -13,6 +12,7 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import Format
+from hookflow.cli.output import show, show_json, warn
 from hookflow.errors import Problem, UserError, Where, nearest
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ CheckpointArgument = Annotated[
 ]
 
 
-def judged(
+def evaluate(
     split: Literal["val", "test"], named: str | None, shown: Format, overrides: Sequence[str], root: Path
 ) -> None:
-    """Judge a checkpoint and print the metrics; exit with 1 when something raised, with 130 after Ctrl-C."""
+    """Evaluate a checkpoint and print the metrics; exit with 1 when something raised, with 130 after Ctrl-C."""
     from hookflow.runner.checkpoint_evaluation import evaluate_checkpoint
 
     run_dir, checkpoint = find_checkpoint(named, root)
@@ -53,9 +53,9 @@ def judged(
 
         path = str(short(found.checkpoint))
         whole = {"run": run_dir.id, "checkpoint": path, "split": split, "it": found.it, "ep": found.ep}
-        print(json.dumps({**whole, "data": found.data, "metrics": found.metrics}, indent=1))
+        show_json({**whole, "data": found.data, "metrics": found.metrics})
     else:
-        print("\n".join(_lines(run_dir, found, split)))
+        show("\n".join(_lines(run_dir, found, split)))
 
 
 def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
@@ -63,7 +63,7 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
 
     Raises UserError when there is no such checkpoint.
     """
-    from hookflow.cli.find import find_run
+    from hookflow.cli.run_dirs import find_run
     from hookflow.events.rundir import RunDir
     from hookflow.runner.checkpoint.store import CheckpointStore
 
@@ -71,7 +71,7 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
         folder = Path(named).resolve()
         run_dir = RunDir(folder.parent.parent)
         if not run_dir.pipeline.is_file():
-            hint = "a checkpoint is judged by the pipeline of its run, which lies two folders above it"
+            hint = "a checkpoint is evaluated by the pipeline of its run, which lies two folders above it"
             raise UserError(Problem(f"{named} is a checkpoint without its run", Where("CHECKPOINT"), hint))
         return run_dir, folder
     run, colon, name = (named or "").partition(":")
@@ -96,7 +96,7 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
 
 def _say(text: str, level: str) -> None:
     if level != "info":
-        print(text, file=sys.stderr)
+        warn(text)
 
 
 def _lines(run_dir: RunDir, found: Evaluated, split: str) -> list[str]:

@@ -25,7 +25,7 @@ class Answer:
     overruled: tuple[GivenWay, ...] = ()
 
 
-def why(plan: Plan, a: str, b: str) -> list[Answer]:
+def precedence(plan: Plan, a: str, b: str) -> list[Answer]:
     """Return an answer for each point at which both hooks are bound, in the order of a run; none if they never meet.
 
     A hook that stands at a point twice (with a method of its own and with half of an `around`) has an answer for each.

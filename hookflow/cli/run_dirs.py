@@ -1,12 +1,19 @@
-"""Finding a run by what people call it."""
+"""Run directories: finding one by what people call it, and reading what is recorded there."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.events.rundir import RunDir, all_runs
+from hookflow.events.log import Tail
+from hookflow.events.records import Record
+from hookflow.events.rundir import RunDir, all_runs, short
+
+if TYPE_CHECKING:
+    from hookflow.graph.plan import Plan
 
 TRAINED = re.compile(rb'"it":[1-9]')
 """What is in the log of a run that has done an iteration."""
@@ -52,3 +59,21 @@ def _has_begun(run: RunDir) -> bool:
 
 def _problem(message: str, hint: str) -> UserError:
     return UserError(Problem(message, Where("RUN"), hint))
+
+
+def failure_report(run_dir: RunDir) -> str:
+    """Return the reason that a run has recorded for its end: what the user did wrong, as found while building it."""
+    ends = [record for record in Tail[Record](run_dir.events).read_all() if record["k"] == "end"]
+    return str(ends[-1]["reason"]) if ends else f"the run ended without a reason; see {short(run_dir.output)}"
+
+
+def recorded_plan(run: RunDir) -> Plan:
+    """Return the plan of a run. Raises UserError when it cannot be read."""
+    from hookflow.graph.plan import Plan
+
+    try:
+        return Plan.from_json(json.loads(run.plan.read_text("utf-8")))
+    except (OSError, ValueError, KeyError, TypeError):
+        said = f"the plan of the run {run.id} cannot be read"
+        where = Where(str(short(run.plan)))
+        raise UserError(Problem(said, where, "perhaps another version of hookflow wrote it")) from None

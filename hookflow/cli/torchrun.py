@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hookflow.cli.failure import failure_report
+from hookflow.cli.output import warn
+from hookflow.cli.run_dirs import failure_report
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.exit_status import appending
@@ -67,7 +68,7 @@ def train_as_rank(
             run_dir, resume=resume or again, allow_changed_hooks=allow_changed_hooks, restarts_left=most - done
         )
     if code == MISTAKEN and ranks.first:
-        print(failure_report(run_dir), file=sys.stderr)
+        warn(failure_report(run_dir))
     if unfinished():
         exit_soon(code)
     return code
@@ -110,9 +111,9 @@ def _printing_to_the_run(run_dir: RunDir, ranks: Ranks, face: Face | None) -> It
 
     Where the others print errors is left as it is.
     """
-    from hookflow.cli.beside import show_beside
+    from hookflow.cli.printer import start_printer
 
-    printer = show_beside(run_dir, face) if ranks.first and face else None
+    printer = start_printer(run_dir, face) if ranks.first and face else None
     streams = (sys.stdout, sys.stderr) if ranks.first else (sys.stdout,)
     kept = [os.dup(stream.fileno()) for stream in streams]
     output = os.open(run_dir.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

@@ -12,7 +12,7 @@ from hookflow.pipeline.condition import parse_condition
 from hookflow.pipeline.load import Loaded
 
 
-def doubts(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Iterator[Problem]:
+def lint(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Iterator[Problem]:
     """Yield a warning for each hook that never fires, speaks of itself, or has a condition that makes no difference.
 
     `forecasts` are by the binding's id, and must rest on nothing but the pipeline.

@@ -1,18 +1,62 @@
-"""What a command is asked about: a pipeline file as it stands, or a run as it was recorded."""
+"""Pipelines as commands are asked about them: a file that is read and compiled, or what a run has recorded."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.errors import Problem, UserError, by_place, nearest
 
 if TYPE_CHECKING:
-    from hookflow.events.rundir import RunDir
     from hookflow.graph.plan import Plan
-    from hookflow.graph.points import Points
+    from hookflow.graph.point import Points
     from hookflow.pipeline.load import Loaded
+
+
+def read_pipeline(
+    path: Path, overrides: Sequence[str] = (), *, without: Sequence[str] = (), only: Sequence[str] = ()
+) -> Loaded:
+    """Load a file. Raises UserError with all that is wrong with it, and with what is understood of its hooks."""
+    from hookflow.pipeline.load import UnsoundError, load
+
+    try:
+        return load(path, overrides, without=without, only=only)
+    except UnsoundError as error:
+        raise UserError(sorted([*error.problems, *_of_hooks(error.rest)], key=by_place)) from None
+
+
+def _of_hooks(rest: Loaded | None) -> list[Problem]:
+    """Return what is wrong with the hooks of a file that is not valid otherwise."""
+    from hookflow.hooks.compile import compile_pipeline
+
+    try:
+        if rest is not None:
+            compile_pipeline(rest)
+    except UserError as error:
+        return error.problems
+    return []
+
+
+def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = None) -> Plan:
+    """Compile the hooks and look for everything else that the pipeline names.
+
+    Files are relative to `base`, the pipeline's own folder if left out; `shuffle` is the seed of another order.
+    Raises UserError with all that is wrong.
+    """
+    from hookflow.hooks.compile import compile_pipeline
+    from hookflow.pipeline.spot import missing_components
+
+    problems = missing_components(loaded, base or loaded.source.parent)
+    try:
+        plan = compile_pipeline(loaded, base, shuffle)
+    except UserError as error:
+        every = [*problems, *error.problems]
+        raise UserError(sorted(every, key=by_place)) from None
+    if problems:
+        raise UserError(problems)
+    return plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +74,6 @@ def open_target(named: str | None) -> Target:
 
     Raises UserError when there is no such thing, or it is not sound.
     """
-    from hookflow.cli.sound import read_pipeline
     from hookflow.hooks.compile import compile_pipeline
 
     if named is None or named.endswith(".toml") or Path(named).is_file():
@@ -64,23 +107,8 @@ def no_point(points: Points, name: str) -> Problem:
     return Problem(f'there is no point "{name}"', hint=nearest(name, [point.name for point in points]))
 
 
-def recorded_plan(run: RunDir) -> Plan:
-    """Return the plan of a run. Raises UserError when it cannot be read."""
-    import json
-
-    from hookflow.events.rundir import short
-    from hookflow.graph.plan import Plan
-
-    try:
-        return Plan.from_json(json.loads(run.plan.read_text("utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
-        said = f"the plan of the run {run.id} cannot be read"
-        where = Where(str(short(run.plan)))
-        raise UserError(Problem(said, where, "perhaps another version of hookflow wrote it")) from None
-
-
 def _recorded(named: str) -> Target:
-    from hookflow.cli.find import find_run
+    from hookflow.cli.run_dirs import find_run, recorded_plan
     from hookflow.events.rundir import short
     from hookflow.pipeline.load import load
 

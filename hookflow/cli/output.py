@@ -1,0 +1,49 @@
+"""Where the command line prints. What is printed is somebody's text: it cannot control the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from hookflow.errors import UserError
+from hookflow.excerpt import printable
+
+STYLE = re.compile(r"(\x1b\[(?:0|1|2|36)m)")
+"""The sequences with which a drawing of ours is coloured: bold, dim, cyan, and off."""
+
+
+def show(text: str, *, coloured: bool = False) -> None:
+    """Print a text of one or more lines, with a dot for each control character; `coloured` keeps our own colours."""
+    _print(text, sys.stdout, coloured)
+
+
+def show_json(value: Any) -> None:
+    """Print a value as JSON, in ASCII."""
+    print(json.dumps(value, indent=1))
+
+
+def warn(text: str) -> None:
+    """Print a text for people beside the output: to stderr."""
+    _print(text, sys.stderr)
+
+
+def show_error(error: UserError) -> None:
+    """Print all that the user did wrong; on a terminal, in colours."""
+    print(error.show(sys.stderr.isatty() and "NO_COLOR" not in os.environ), file=sys.stderr)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a line for each row, its cells one below the other."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+
+
+def _print(text: str, to: TextIO, coloured: bool = False) -> None:
+    for line in text.split("\n"):
+        parts = STYLE.split(line) if coloured else [line]  # every second one is a colour
+        print("".join(part if k % 2 else printable(part) for k, part in enumerate(parts)), file=to)
