@@ -12,7 +12,7 @@ from hookflow.graph.compile import compile_plan
 from hookflow.graph.node import Bound, Node, Wish
 from hookflow.graph.plan import PHASES, RANKS, EdgeKind, Plan, PlannedHook, Ranks, Trigger
 from hookflow.graph.points import Points
-from hookflow.hooks.arguments import wrong_arguments
+from hookflow.hooks.arguments import first_names, wrong_arguments
 from hookflow.hooks.calls import undeclared_calls
 from hookflow.hooks.inspect import (
     Fault,
@@ -131,14 +131,30 @@ class _Declared:
 
     def _check_arguments(self, bound: Sequence[Bound]) -> None:
         filled = () if isinstance(self.hook, type) else {name for one in bound for name in one.takes}
-        self.problems += wrong_arguments(
-            self.hook,
-            self.said.args,
-            f'hook "{self.name}"',
-            lambda key: self._place(f"args.{key}" if key else "use"),
-            filled,
-            self._offered(),
+        wrong = list(
+            wrong_arguments(
+                self.hook,
+                self.said.args,
+                f'hook "{self.name}"',
+                lambda key: self._place(f"args.{key}" if key else "use"),
+                filled,
+                self._offered(),
+            )
         )
+        self.problems += wrong or self._wrong_together()
+
+    def _wrong_together(self) -> list[Problem]:
+        """Return what a class finds wrong with arguments that are valid one by one."""
+        check, args = getattr(self.hook, "check_arguments", None), self.said.args
+        if not isinstance(self.hook, type) or check is None:
+            return []
+        try:
+            check(args if isinstance(args, dict) else dict(zip(first_names(self.hook, len(args)), args, strict=False)))
+        except UserError as error:
+            return [replace(problem, where=problem.where or self._place("args")) for problem in error.problems]
+        except ValueError as error:
+            return [Problem(f'hook "{self.name}": {error}', self._place("args"))]
+        return []
 
     def _offered(self) -> set[str]:
         """Return what the points of a plain function offer it, which the file must not give; a class is made before."""
