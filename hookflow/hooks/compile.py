@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -179,6 +180,23 @@ class _Declared:
         self._told(faults, self.where)
         return found
 
+    def _chosen(self) -> list[Method]:
+        """Return the methods of a class that are bound unless the file names points."""
+        anywhere = getattr(self.hook, "points", None) is None
+        return [method for method in self.methods if anywhere or method.name in names_of(self.hook, "points")]
+
+    def _every(self, point: str) -> int | str | None:
+        """Return the hook-wide `every` at a point; a bare number holds at points of batches alone, if there are any."""
+        every = self.said.every
+        return None if isinstance(every, int) and self.of_batches and not self.points[point].of_batches else every
+
+    @cached_property
+    def of_batches(self) -> bool:
+        """Whether the hook fires at any point that comes for each iteration or batch."""
+        stated = self.said.points
+        names = [_spec(item).at for item in stated] if stated is not None else [m.name for m in self._chosen()]
+        return any(self.points[point].of_batches for name in names for point, _ in places_of(name, self.points))
+
     def _bindings(self) -> list[Bound]:
         """Return what is bound: the points of the file, or else every point that the class has a method for."""
         if self.said.points is not None:
@@ -188,8 +206,7 @@ class _Declared:
         if not self.methods and (not isinstance(self.hook, type) or makes_callables(self.hook)):
             said = f'hook "{self.name}" is a plain function, which does not say where it belongs'
             self.problems.append(Problem(said, self.where, 'name its points: points = ["after_train_epoch"]'))
-        anywhere = getattr(self.hook, "points", None) is None
-        return [self._bound(m) for m in self.methods if anywhere or m.name in names_of(self.hook, "points")]
+        return [self._bound(method) for method in self._chosen()]
 
     def _stated(self, k: int, item: str | BindingSpec) -> Iterable[Bound]:
         """Return what one entry of the file's `points` binds."""
@@ -232,7 +249,7 @@ class _Declared:
             half=method.half,
             takes=method.takes,
             trigger=Trigger(
-                every=_text((near and near.every) or whole.every),
+                every=_text((near and near.every) or self._every(method.point)),
                 since=_text((near and near.from_) or whole.from_),
                 until=_text((near and near.until) or whole.until),
                 when=(near and near.when) or whole.when,

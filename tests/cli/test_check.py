@@ -111,6 +111,28 @@ def test_a_hook_that_never_fires_is_warned_of(pipeline: Path) -> None:
     assert "the run ends before its trigger lets it" in late
 
 
+def test_a_point_where_a_hook_never_fires_is_warned_of(pipeline: Path) -> None:
+    often = "--set", "hooks.print.points=['after_train_epoch', 'after_val', 'after_run']"
+    told = check(*often, "--set", "hooks.print.every=10", "--strict", exit_code=1)
+    assert 'hook "print" never fires at after_run\n' in told
+    assert "every 10: the run ends before that\n" in told
+    assert "p.toml is sound, with 1 warning\n" in told, "15 validations are enough, and of epochs nobody knows"
+    check(*often, "--set", "hooks.print.every=10it", "--strict")
+
+
+def test_a_bare_hook_wide_number_counts_iterations_and_elsewhere_the_hook_fires_each_time(pipeline: Path) -> None:
+    points = "hooks.print.points=['after_train_iter', 'after_val_iter', 'after_train_epoch', 'after_val', 'after_run']"
+    told = json.loads(check("--set", points, "--set", "hooks.print.every=10", "--strict", "--format=json"))
+    when = {one["point"]: one["trigger"] for one in told["firings"] if one["hook"] == "print"}
+    assert when == {
+        "after_train_iter": "every 10",
+        "after_val_iter": "every 10",
+        "after_train_epoch": "",
+        "after_val": "",
+        "after_run": "",
+    }
+
+
 @pytest.mark.parametrize(
     "hook",
     [
