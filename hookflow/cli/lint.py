@@ -31,7 +31,10 @@ def lint(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Itera
 def _silent(
     loaded: Loaded, plan: Plan, name: str, bindings: list[Binding], forecasts: Mapping[int, Forecast]
 ) -> Iterator[tuple[str, str]]:
-    """Yield that a hook would not fire once, not even if the run is asked to test; or not at some of its points."""
+    """Yield that a hook would not fire once, not even if the run is asked to test; or not at some of its points.
+
+    A point that the run does not come to, for want of data, is passed over where the hook fires elsewhere.
+    """
     data = loaded.pipeline.data
     empty = [b for b in bindings if b.half != "exit" and window_is_empty(b.trigger, plan.points[b.point])]
     silent = [b for b in bindings if forecasts[b.id].times == 0 and not (data.test and "_test" in b.point)]
@@ -39,6 +42,11 @@ def _silent(
     absent = " and ".join(f"[data.{split}]" for split in missing if getattr(data, split) is None)
     if len(silent) == len(bindings) and not empty:
         yield f'hook "{name}" never fires', f"there is no {absent}" if absent else _TOO_LATE
+        return
+    for binding in silent:
+        has_data = not any(f"_{split}" in binding.point and getattr(data, split) is None for split in ("val", "test"))
+        if str(binding.trigger) and has_data and binding not in empty and binding.half != "exit":
+            yield f'hook "{name}" never fires at {binding.point}', f"{binding.trigger}: the run ends before that"
     for binding in empty:
         trigger = binding.trigger
         hint = f"from = {trigger.since} is not below until = {trigger.until}"

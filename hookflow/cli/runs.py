@@ -33,10 +33,11 @@ def runs(
 
 def _row(seen: Glance, clock: float) -> tuple[str, ...]:
     """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
+    from hookflow.monitor.state import lower_is_better
     from hookflow.monitor.words import age, number
 
     state = seen.state
-    name = next((name for name in state.best if "loss" not in name), next(iter(state.best), ""))
+    name = next((name for name in state.best if not lower_is_better(name)), next(iter(state.best), ""))
     whole = f"/{state.run['max_epochs']}" if state.run.get("max_epochs") else ""
     return (
         seen.run.id,

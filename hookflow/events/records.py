@@ -14,6 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol, TypedDict, Unpack, cast, get_args, get_type_hints, overload
 
+from hookflow.metric_mode import Mode
+
 VERSION = 1
 
 PHASES = ("data", "forward", "backward", "optimizer", "hooks", "other")
@@ -60,6 +62,8 @@ class RunFields(TypedDict):
     max_epochs: int
     max_iters: int
     iters_per_epoch: int
+    modes: dict[str, Mode]
+    """The metrics that hooks monitor, and whether less or more of each is better."""
     resumed_from: str | None
     rank: int
     """Whose log this is, of the `world` processes that train together: each has one of its own."""

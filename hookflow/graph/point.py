@@ -95,6 +95,11 @@ class Point:
         """Whether what a bare number counts is still to be done there: at a `before_X`, and inside an iteration."""
         return self.name.startswith("before_") or self.kind in ("step", "module")
 
+    @property
+    def of_batches(self) -> bool:
+        """Whether the run comes there for each iteration or batch, of training, validation or test."""
+        return self.unit == "it" or (self.kind == "standard" and self.name.endswith("_iter"))
+
 
 def _point(name: str, depth: int, offers: str, unit: str, about: str, kind: Kind = "standard") -> Point:
     return Point(name, depth, tuple(offers.split()), unit, about, kind)

@@ -38,6 +38,13 @@ class Hook:
     modules: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[Ranks] = "all"
 
+    @classmethod
+    def check_arguments(cls, args: Mapping[str, Any]) -> None:
+        """Raise UserError or ValueError where arguments, each of them valid, do not go together.
+
+        The check before a run asks this of the class, with what the file gives, by name; no instance is made for it.
+        """
+
     name: str = ""
     """The hook's name in the pipeline, given by the runner before the first point fires."""
 

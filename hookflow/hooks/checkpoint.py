@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from bisect import bisect
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from hookflow.hooks.base import Hook, Slots
+from hookflow.metric_mode import Mode, mode_of
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
-
-Mode = Literal["max", "min"]
 
 
 class Checkpoint(Hook):
@@ -38,17 +38,21 @@ class Checkpoint(Hook):
             Field(description='the metric that says which are best, or several: { accuracy = "max", loss = "min" }'),
         ] = None,
         mode: Annotated[
-            Mode, Field(description="whether more or less of the metric is better, where it is one")
-        ] = "max",
+            Mode | None,
+            Field(description="whether more or less of the metric is better; its name says it if left out"),
+        ] = None,
         top: Annotated[int, Field(ge=1, description="how many of the best by each metric stay")] = 1,
         keep: Annotated[int, Field(ge=1, description="how many of the newest stay, beside the best")] = 1,
     ) -> None:
-        several = monitor if isinstance(monitor, dict) else {monitor: mode} if monitor is not None else {}
-        self.modes: dict[str, Mode] = several
+        self.modes = _modes(monitor, mode)
         self.top = top
         self.keep = keep
-        self.best: dict[str, list[tuple[float, int]]] = {metric: [] for metric in several}
+        self.best: dict[str, list[tuple[float, int]]] = {metric: [] for metric in self.modes}
         """For each metric the best values with the iterations that had them, the best first."""
+
+    @classmethod
+    def check_arguments(cls, args: Mapping[str, Any]) -> None:
+        _modes(args.get("monitor"), args.get("mode"))
 
     def after_train_epoch(self, run: Run) -> None:
         run.save_checkpoint("last", keep=self.keep)
@@ -81,3 +85,10 @@ class Checkpoint(Hook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best |= {metric: best[: self.top] for metric, best in state["best"].items() if metric in self.best}
+
+
+def _modes(monitor: str | dict[str, Mode] | None, mode: Mode | None) -> dict[str, Mode]:
+    """Return the metrics to watch, each with its mode."""
+    if isinstance(monitor, str):
+        return {monitor: mode_of(monitor, mode)}
+    return monitor or {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from hookflow.graph.compile import compile_plan
 from hookflow.graph.node import Bound, Node, Wish
 from hookflow.graph.plan import PHASES, RANKS, EdgeKind, Plan, PlannedHook, Ranks, Trigger
 from hookflow.graph.point import Points
-from hookflow.hooks.arguments import wrong_arguments
+from hookflow.hooks.arguments import first_names, wrong_arguments
 from hookflow.hooks.calls import undeclared_calls
 from hookflow.hooks.inspect import (
     Fault,
@@ -131,14 +132,30 @@ class _Declared:
 
     def _check_arguments(self, bound: Sequence[Bound]) -> None:
         filled = () if isinstance(self.hook, type) else {name for one in bound for name in one.takes}
-        self.problems += wrong_arguments(
-            self.hook,
-            self.said.args,
-            f'hook "{self.name}"',
-            lambda key: self._place(f"args.{key}" if key else "use"),
-            filled,
-            self._offered(),
+        wrong = list(
+            wrong_arguments(
+                self.hook,
+                self.said.args,
+                f'hook "{self.name}"',
+                lambda key: self._place(f"args.{key}" if key else "use"),
+                filled,
+                self._offered(),
+            )
         )
+        self.problems += wrong or self._wrong_together()
+
+    def _wrong_together(self) -> list[Problem]:
+        """Return what a class finds wrong with arguments that are valid one by one."""
+        check, args = getattr(self.hook, "check_arguments", None), self.said.args
+        if not isinstance(self.hook, type) or check is None:
+            return []
+        try:
+            check(args if isinstance(args, dict) else dict(zip(first_names(self.hook, len(args)), args, strict=False)))
+        except UserError as error:
+            return [replace(problem, where=problem.where or self._place("args")) for problem in error.problems]
+        except ValueError as error:
+            return [Problem(f'hook "{self.name}": {error}', self._place("args"))]
+        return []
 
     def _offered(self) -> set[str]:
         """Return what the points of a plain function offer it, which the file must not give; a class is made before."""
@@ -163,6 +180,23 @@ class _Declared:
         self._told(faults, self.where)
         return found
 
+    def _chosen(self) -> list[Method]:
+        """Return the methods of a class that are bound unless the file names points."""
+        anywhere = getattr(self.hook, "points", None) is None
+        return [method for method in self.methods if anywhere or method.name in names_of(self.hook, "points")]
+
+    def _every(self, point: str) -> int | str | None:
+        """Return the hook-wide `every` at a point; a bare number holds at points of batches alone, if there are any."""
+        every = self.said.every
+        return None if isinstance(every, int) and self.of_batches and not self.points[point].of_batches else every
+
+    @cached_property
+    def of_batches(self) -> bool:
+        """Whether the hook fires at any point that comes for each iteration or batch."""
+        stated = self.said.points
+        names = [_spec(item).at for item in stated] if stated is not None else [m.name for m in self._chosen()]
+        return any(self.points[point].of_batches for name in names for point, _ in places_of(name, self.points))
+
     def _bindings(self) -> list[Bound]:
         """Return what is bound: the points of the file, or else every point that the class has a method for."""
         if self.said.points is not None:
@@ -172,8 +206,7 @@ class _Declared:
         if not self.methods and (not isinstance(self.hook, type) or makes_callables(self.hook)):
             said = f'hook "{self.name}" is a plain function, which does not say where it belongs'
             self.problems.append(Problem(said, self.where, 'name its points: points = ["after_train_epoch"]'))
-        anywhere = getattr(self.hook, "points", None) is None
-        return [self._bound(m) for m in self.methods if anywhere or m.name in names_of(self.hook, "points")]
+        return [self._bound(method) for method in self._chosen()]
 
     def _stated(self, k: int, item: str | BindingSpec) -> Iterable[Bound]:
         """Return what one entry of the file's `points` binds."""
@@ -216,7 +249,7 @@ class _Declared:
             half=method.half,
             takes=method.takes,
             trigger=Trigger(
-                every=_text((near and near.every) or whole.every),
+                every=_text((near and near.every) or self._every(method.point)),
                 since=_text((near and near.from_) or whole.from_),
                 until=_text((near and near.until) or whole.until),
                 when=(near and near.when) or whole.when,

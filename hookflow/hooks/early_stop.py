@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
 from hookflow.hooks.base import Hook
+from hookflow.metric_mode import Mode, mode_of
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -24,21 +26,28 @@ class EarlyStop(Hook):
         self,
         monitor: Annotated[str, Field(description="the validation metric to watch")] = "accuracy",
         mode: Annotated[
-            Literal["max", "min"], Field(description="whether more or less of the metric is better")
-        ] = "max",
+            Mode | None,
+            Field(description="whether more or less of the metric is better; its name says it if left out"),
+        ] = None,
         patience: Annotated[int, Field(ge=1, description="validations without improvement before the stop")] = 5,
         min_delta: Annotated[float, Field(ge=0, description="the least change that counts as improvement")] = 0.0,
     ) -> None:
         self.monitor = monitor
-        self.mode = mode
+        self.modes = {monitor: mode_of(monitor, mode)}
+        self.sign = 1 if self.modes[monitor] == "max" else -1
         self.patience = patience
         self.min_delta = min_delta
         self.best: float | None = None
         self.waited = 0
 
+    @classmethod
+    def check_arguments(cls, args: Mapping[str, Any]) -> None:
+        if "monitor" in args:
+            mode_of(args["monitor"], args.get("mode"))
+
     def after_val(self, run: Run) -> None:
         value = run.metric(self.monitor)
-        better = math.inf if self.best is None else (value - self.best) * (1 if self.mode == "max" else -1)
+        better = math.inf if self.best is None else (value - self.best) * self.sign
         if better > self.min_delta and not math.isnan(value):
             self.best, self.waited = value, 0
             return

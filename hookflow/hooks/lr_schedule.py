@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
+from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook
+from hookflow.pipeline.units import parse_amount
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 Shape = Literal["linear", "cosine", "constant"]
+
+
+def _warmup(written: Any) -> int | float | str:
+    """Hold what the file says against what a warm-up may be: a share below 1, or an amount other than of seconds."""
+    if isinstance(written, int | float) and not isinstance(written, bool) and 0 <= written < 1:
+        return written
+    if isinstance(written, float):
+        raise ValueError(f'{written} is no share of the run; write 0.1 or "10%", "100it", "2ep"')
+    amount = parse_amount(written)
+    if amount.unit == "s":
+        raise ValueError('a schedule counts no seconds; write 100, "100it", "2ep" or "10%"')
+    if amount.unit == "%" and amount.value >= 100:
+        raise ValueError(f'"{written}" leaves nothing of the run')
+    return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
 
 
 class LRSchedule(Hook):
@@ -28,26 +44,46 @@ class LRSchedule(Hook):
     def __init__(
         self,
         shape: Annotated[Shape, Field(description="the way down after the warm-up")] = "cosine",
-        warmup: Annotated[float, Field(ge=0, lt=1, description="share of the run that the warm-up takes")] = 0.0,
+        warmup: Annotated[
+            int | float | str,
+            BeforeValidator(_warmup),
+            Field(description='how long the warm-up is: 100, "100it", "2ep", "10%", or a share of the run such as 0.1'),
+        ] = 0.0,
         start: Annotated[float, Field(ge=0, description="factor of the first iteration of the warm-up")] = 0.0,
         end: Annotated[float, Field(ge=0, description="factor of the end of the run")] = 0.0,
     ) -> None:
         self.shape = shape
         self.warmup = warmup
+        self.share: float | None = None
+        """The share of the run that the warm-up takes, once the run's length is known."""
         self.start = start
         self.end = end
 
     def before_train_iter(self, run: Run) -> None:
-        factor = self.factor(run.iter / run.max_iters)
+        if self.share is None:
+            self.share = self._share(run)
+        factor = self.factor(run.iter / run.max_iters, self.share)
         for optimizer in run.optimizers.values():
             for group in optimizer.param_groups:
                 group["lr"] = group["initial_lr"] * factor
 
-    def factor(self, done: float) -> float:
-        """Return the factor when `done` (0 to 1) of the run is over."""
-        if done < self.warmup:
-            return self.start + (1 - self.start) * done / self.warmup
-        way = min((done - self.warmup) / (1 - self.warmup), 1.0)
+    def _share(self, run: Run) -> float:
+        """Return which share of the run the warm-up takes. Raises UserError where it takes all of it."""
+        if isinstance(self.warmup, float) or not self.warmup:
+            return self.warmup or 0.0
+        amount = parse_amount(self.warmup)
+        unit = {"%": run.max_iters / 100, "ep": run.iters_per_epoch}.get(amount.unit, 1)
+        share = float(amount.value) * unit / run.max_iters
+        if share >= 1:
+            said = f"the warm-up takes {self.warmup}, and the run has only {run.max_iters} iterations"
+            raise UserError(Problem(said, hint="nothing is left for the way down"))
+        return share
+
+    def factor(self, done: float, share: float) -> float:
+        """Return the factor when `done` (0 to 1) of the run is over, of which the warm-up takes `share`."""
+        if done < share:
+            return self.start + (1 - self.start) * done / share
+        way = min((done - share) / (1 - share), 1.0)
         if self.shape == "linear":
             return 1 + (self.end - 1) * way
         if self.shape == "cosine":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ from pydantic import BeforeValidator, Field
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook
 from hookflow.hooks.scheduler_chain import Link, Per, check_chain, derived, found_schedulers, lengths
+from hookflow.metric_mode import Mode, mode_of
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -25,7 +27,8 @@ class Scheduler(Hook):
     after each epoch. The step is taken at the beginning of the next iteration, so that in the whole of an iteration
     the rate is the one that it is trained with. `total_iters`, `T_max` and `total_steps` are the scheduler's length
     where they are not given. After the end of the chain the rates stay as they are. `ReduceLROnPlateau` may be the
-    last of the chain: it looks at `metric` after each validation, once those before it are through.
+    last of the chain: it looks at `metric` after each validation, once those before it are through. Its `mode` follows
+    from the metric's name where it is not given.
     """
 
     reads = {"before_train_iter": ("optimizer",), "after_val": ("optimizer", "metrics")}  # noqa: RUF012
@@ -61,10 +64,16 @@ class Scheduler(Hook):
             raise UserError(Problem("ReduceLROnPlateau needs a metric", hint='e.g. metric = "loss"'))
         if metric is not None and not last:
             raise UserError(Problem(f'there is a metric, "{metric}", and no ReduceLROnPlateau that looks at it'))
+        self.modes = {metric: _mode(metric, self.chain[-1].args)} if metric is not None else {}
         self.steps = 0
         self.end = 0
         self.made: dict[str, Any] = {}
         self.began: dict[str, Any] = {}
+
+    @classmethod
+    def check_arguments(cls, args: Mapping[str, Any]) -> None:
+        if args.get("metric") is not None:
+            _mode(args["metric"], args["chain"][-1].get("args", {}))
 
     def before_run(self, run: Run) -> None:
         from torch.optim.lr_scheduler import SequentialLR
@@ -88,6 +97,8 @@ class Scheduler(Hook):
 
     def _make(self, k: int, optimizer: Optimizer, steps: int) -> Any:
         kind, args = self.kinds[k], self.chain[k].args
+        if self.metric is not None and k + 1 == len(self.chain):
+            args = {"mode": self.modes[self.metric], **args}
         try:
             return kind(optimizer, **{**derived(kind, args, steps), **args})
         except (TypeError, ValueError) as error:
@@ -114,6 +125,11 @@ class Scheduler(Hook):
         self.steps = state["steps"]
         for name, scheduler in self.made.items():
             scheduler.load_state_dict(_whole(state[name], self.began[name]))
+
+
+def _mode(metric: str, args: Mapping[str, Any]) -> Mode:
+    """Return whether less or more of the metric is better, by the arguments of ReduceLROnPlateau, or by its name."""
+    return mode_of(metric, args.get("mode"), beside=" in its args")
 
 
 # A scheduler is made anew by a resumed run; what has not changed since, like a table of milestones, need not be saved.

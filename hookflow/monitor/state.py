@@ -29,6 +29,7 @@ from hookflow.events.records import (
     Scalars,
 )
 from hookflow.graph.plan import Plan
+from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.journal import Journal, Kind
 from hookflow.monitor.rank import NO_PLAN, NO_RUN, Rank
 from hookflow.monitor.ranks import Ranks
@@ -59,6 +60,7 @@ UNTOLD_RUN = Run(
     max_epochs=0,
     max_iters=0,
     iters_per_epoch=0,
+    modes={},
     resumed_from=None,
     rank=0,
     world=1,
@@ -80,7 +82,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best value of a metric so far; for losses and errors the lowest, for the rest the highest."""
+    """The best value of a metric so far."""
 
     value: float
     it: int
@@ -278,19 +280,25 @@ class RunState:
         for name, value in record["v"].items():
             key = name if record["split"] == "val" else f"{record['split']} {name}"
             self.metrics.setdefault(key, []).append((record["it"], float(value)))
-            best = self._improve(key, Best(float(value), record["it"], record["ep"]))
+            best = self._improve(key, name, Best(float(value), record["it"], record["ep"]))
             self._doubt(record, key, float(value))
             told.append(f"{name} {number(float(value))}{' ★' if best else ''}")
         told.sort(key=lower_is_better)
         self._note(record, "metrics", record["split"], f"{'  '.join(told)}  in {record['seconds']:.1f} s")
 
-    def _improve(self, name: str, new: Best) -> bool:
-        """Note a value if it is the best; say so. One that is not finite is never the best."""
-        old = self.best.get(name)
+    def _improve(self, key: str, name: str, new: Best) -> bool:
+        """Note a value if it is the best; say so. One that is not finite is never the best.
+
+        Of a metric of which nobody has said whether less or more is better, no value is.
+        """
+        old = self.best.get(key)
         if not math.isfinite(new.value):
             return False
-        if old is None or (new.value < old.value if lower_is_better(name) else new.value > old.value):
-            self.best[name] = new
+        mode = self.run.get("modes", {}).get(name) or mode_by_name(name)
+        if mode is None:
+            return False
+        if old is None or (new.value < old.value if mode == "min" else new.value > old.value):
+            self.best[key] = new
             return True
         return False
 
@@ -362,4 +370,4 @@ class RunState:
 
 def lower_is_better(metric: str) -> bool:
     """Say whether a metric of this name is a loss or an error."""
-    return any(word in metric.lower() for word in ("loss", "err", "perplexity", "ppl", "mae", "mse"))
+    return mode_by_name(metric) == "min"

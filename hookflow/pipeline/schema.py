@@ -347,7 +347,7 @@ class HookNode(Section):
     points: list[PointItem] | None = Field(default=None, min_length=1)
     """Where to fire, as names of points or tables with `at`; wherever the class has a method if left out."""
     every: Amount | None = None
-    """How often to fire; a bare number counts each point's own unit."""
+    """How often to fire; a bare number counts iterations; at no such point, the points' own unit."""
     from_: Amount | None = Field(default=None, alias="from")
     """When to begin to fire."""
     until: Amount | None = None

@@ -128,6 +128,7 @@ def _record_start(
         max_epochs=parts.section.max_epochs or 0,
         max_iters=parts.section.max_iters or (parts.section.max_epochs or 0) * iters_per_epoch,
         iters_per_epoch=iters_per_epoch,
+        modes={name: mode for hook in parts.hooks.values() for name, mode in getattr(hook, "modes", {}).items()},
         resumed_from=checkpoint.name if checkpoint else None,
         rank=parts.ranks.rank,
         world=parts.ranks.world,

@@ -9,6 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
+from hookflow.cli.sound import sound_plan
+from hookflow.errors import UserError
+from hookflow.pipeline.load import load
 
 SOUND = """\
 [run]
@@ -95,12 +98,53 @@ def test_what_has_given_way_is_told(pipeline: Path) -> None:
 
 
 def test_a_hook_that_never_fires_is_warned_of(pipeline: Path) -> None:
-    told = check("--set", "hooks.stop={use='early_stop', args={monitor='x'}}", "--set", "data={train={use='cifar10'}}")
+    told = check(
+        "--set",
+        "hooks.stop={use='early_stop', args={monitor='x', mode='max'}}",
+        "--set",
+        "data={train={use='cifar10'}}",
+    )
     assert "p.toml is sound, with 1 warning\n" in told
     assert 'hook "stop" never fires\n    there is no [data.val]\n' in told
     late = check("--set", "hooks.log.from='9000it'", "--strict", exit_code=1)
     assert 'hook "log" never fires' in late
     assert "the run ends before its trigger lets it" in late
+
+
+def test_a_point_where_a_hook_never_fires_is_warned_of(pipeline: Path) -> None:
+    often = "--set", "hooks.print.points=['after_train_epoch', 'after_val', 'after_run']"
+    told = check(*often, "--set", "hooks.print.every=10", "--strict", exit_code=1)
+    assert 'hook "print" never fires at after_run\n' in told
+    assert "every 10: the run ends before that\n" in told
+    assert "p.toml is sound, with 1 warning\n" in told, "15 validations are enough, and of epochs nobody knows"
+    check(*often, "--set", "hooks.print.every=10it", "--strict")
+
+
+def test_a_bare_hook_wide_number_counts_iterations_and_elsewhere_the_hook_fires_each_time(pipeline: Path) -> None:
+    points = "hooks.print.points=['after_train_iter', 'after_val_iter', 'after_train_epoch', 'after_val', 'after_run']"
+    told = json.loads(check("--set", points, "--set", "hooks.print.every=10", "--strict", "--format=json"))
+    when = {one["point"]: one["trigger"] for one in told["firings"] if one["hook"] == "print"}
+    assert when == {
+        "after_train_iter": "every 10",
+        "after_val_iter": "every 10",
+        "after_train_epoch": "",
+        "after_val": "",
+        "after_run": "",
+    }
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        'use="early_stop", args={monitor="score"}',
+        'use="checkpoint", args=["score"]',
+        'use="scheduler", args={metric="score", chain=[{use="ReduceLROnPlateau"}]}',
+    ],
+)
+def test_a_metric_whose_name_does_not_say_what_is_better_needs_a_mode(pipeline: Path, hook: str) -> None:
+    with pytest.raises(UserError, match='"score" does not say whether less or more of it is better') as raised:
+        sound_plan(load(pipeline, [f"hooks.judge={{{hook}}}"]))
+    assert 'write mode = "min" or mode = "max"' in str(raised.value)
 
 
 def test_it_says_when_what_does_not_always_fire_does(pipeline: Path) -> None:

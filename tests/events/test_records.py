@@ -48,6 +48,7 @@ def put_one_of_each(recorder: Recorder) -> None:
         max_epochs=1,
         max_iters=0,
         iters_per_epoch=5,
+        modes={},
         resumed_from=None,
         rank=0,
         world=1,

@@ -56,6 +56,17 @@ def test_the_best_checkpoint(mode: str, values: list[float], best_at: list[int])
     assert found == best_at
 
 
+@pytest.mark.parametrize("metric", ["loss", "mae"])
+def test_of_a_loss_the_lowest_is_the_best_without_a_word(metric: str) -> None:
+    run, keeps, stops = Judged(), Checkpoint(metric), EarlyStop(metric, patience=2)
+    for value in (3.0, 2.0, 1.0):
+        run.metrics, run.saved = {metric: value}, []
+        keeps.after_val(run)  # type: ignore[arg-type]
+        stops.after_val(run)  # type: ignore[arg-type]
+        assert run.saved == ["best"]
+    assert not run.stopped, "it was improving"
+
+
 def test_the_best_by_several_metrics_have_ranks() -> None:
     run, hook = Judged(), Checkpoint({"score": "max", "val/loss": "min"}, top=2)
     asked = []

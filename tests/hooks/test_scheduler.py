@@ -194,6 +194,18 @@ def test_a_plateau_looks_at_its_metric_after_each_validation_once_the_warm_up_is
     assert seen.param_groups[0]["lr"] == expected.param_groups[0]["lr"] == pytest.approx(0.5 * 0.1**3)
 
 
+def test_a_plateau_of_an_accuracy_waits_for_more() -> None:
+    chain = [{"use": "ReduceLROnPlateau", "args": {"patience": 0}}]
+    optimizer = sgd()
+    hook, run = Scheduler(chain, metric="val/acc"), run_of(optimizer)  # type: ignore[arg-type]
+    hook.before_run(run)
+    for accuracy in (0.1, 0.2, 0.3, 0.2):
+        assert optimizer.param_groups[0]["lr"] == 0.5, "it was improving"
+        run.metric = {"val/acc": accuracy}.__getitem__
+        hook.after_val(run)
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
+
+
 SCHEDULE = (
     'hooks.schedule={use="scheduler", args={chain=['
     '{use="LinearLR", args={start_factor=0.1}, length="20%"}, {use="OneCycleLR", args={max_lr=0.2}}]}}'

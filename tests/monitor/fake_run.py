@@ -180,6 +180,7 @@ class Training:
             max_epochs=EPOCHS,
             max_iters=0,
             iters_per_epoch=ITERS_PER_EPOCH,
+            modes={"accuracy": "max"},
             resumed_from=None,
             rank=self.rank,
             world=self.world,

@@ -10,7 +10,7 @@ import pytest
 from hookflow.events.histogram import bin_of
 from hookflow.monitor.pace import Pace, costliest, share, verdict
 from hookflow.monitor.series import Series
-from hookflow.monitor.state import RunState
+from hookflow.monitor.state import Best, RunState
 from hookflow.monitor.timing import WINDOW, Timing
 from tests.monitor.fake_run import BEGAN, ITERS_PER_EPOCH, Training, plan
 
@@ -209,6 +209,20 @@ def test_the_best_is_the_lowest_loss_and_the_highest_accuracy() -> None:
         state.apply({"k": "metrics", "t": it, "it": it, "ep": it, "split": "val", "v": values, "seconds": 1.0})
     assert (state.best["loss"].value, state.best["loss"].it) == (1.0, 1)
     assert (state.best["accuracy"].value, state.best["accuracy"].it) == (0.5, 1)
+
+
+def test_what_is_best_of_a_metric_whose_name_does_not_say_it_a_hook_has_said() -> None:
+    def best(modes: dict[str, str]) -> dict[str, Best]:
+        state = RunState()
+        state.apply({**records(3.0)[0], "modes": modes})
+        for it, value in enumerate([2.0, 1.0]):
+            values = {"score": value}
+            state.apply({"k": "metrics", "t": it, "it": it, "ep": it, "split": "val", "v": values, "seconds": 1.0})
+        return state.best
+
+    assert best({"score": "min"})["score"].value == 1.0
+    assert best({"score": "max"})["score"].value == 2.0
+    assert best({}) == {}
 
 
 def test_a_command_waits_until_the_run_answers_it() -> None:

@@ -62,7 +62,7 @@ def test_the_mistakes_of_all_sections_are_told_at_once(tmp_path: Path) -> None:
 
 
 def test_a_run_that_had_begun_is_summed_up(tmp_path: Path) -> None:
-    monitor = "--set=hooks.early_stop.args.monitor='acuracy'"
+    monitor = "--set=hooks.early_stop.args={monitor='acuracy', mode='max'}"
     done = hookflow("run", str(TOY), "--ui=plain", monitor, "--set=run.threads=1", cwd=tmp_path)
     assert done.returncode == 2
     assert "status=failed exit=2" in done.stdout

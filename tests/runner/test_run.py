@@ -84,7 +84,7 @@ def test_early_stopping_ends_the_run(new_run: NewRun, train_here: Train) -> None
 
 
 def test_a_metric_that_is_not_there_is_the_users_mistake(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("hooks.early_stop.args.monitor='acuracy'")
+    run_dir = new_run("hooks.early_stop.args={monitor='acuracy', mode='max'}")
     assert train_here(run_dir) == 2
     (end,) = records(run_dir, "end")
     assert 'did you mean "accuracy"?' in str(end["reason"])

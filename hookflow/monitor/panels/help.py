@@ -31,7 +31,7 @@ NUMBERS = (
     ("hooks, other", "all firings inside iterations: the %it of all hooks added up; whatever else the loop did"),
     ("verdict", "what iterations wait for; then all hooks together and the costliest, as %it"),
     ("charts", "a line for the training (means of neighbours), ◇ for each validation, ◆ for each checkpoint"),
-    ("★", "the best value of this metric so far; of losses and errors the lowest, else the highest"),
+    ("★", "the best value of this metric so far; which is better follows from its name or a hook's `mode`"),
     ("recorder", "time that writing the event log took, in its own thread"),
 )
 

@@ -1,0 +1,61 @@
+"""Whether less or more of a metric is better: its mode. It follows from the name, where that is plain.
+
+This is the only definition; hooks that keep the best and the monitor that shows it both ask here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from hookflow.errors import Problem, UserError
+
+Mode = Literal["max", "min"]
+
+WORDS: dict[Mode, str] = {
+    "min": """loss losses error errors err mse rmse msle rmsle mae mape smape nll bce xent logloss brier ece perplexity
+        ppl wer cer ter eer fid kid lpips bpb bpc bpd epe""",
+    "max": """accuracy acc f1 fbeta precision recall auc auroc auprc ap map mar mrr ndcg iou miou dice jaccard bleu
+        sacrebleu rouge meteor cider spice chrf r2 psnr ssim kappa mcc specificity sensitivity hota mota elbo pearson
+        spearman reward""",
+}
+"""The words of a metric's name that say its mode."""
+
+ENDINGS: dict[Mode, tuple[str, ...]] = {
+    "min": ("loss", "error", "perplexity"),
+    "max": ("accuracy", "precision", "recall"),
+}
+"""Words that say it also at the end of another, as in `valloss`."""
+
+NEGATED = {"neg", "negative", "minus"}
+"""Words that turn a mode round: what is meant then must be said."""
+
+
+def mode_by_name(metric: str) -> Mode | None:
+    """Return the mode that the words of a name say (`val/loss`, `loss_cls`, `accuracy@5`); None where it is not plain.
+
+    A word may end in a number (`map50`).
+    """
+    words = set(re.findall(r"[a-z0-9]+", metric.lower().replace("_", " ")))
+    found: set[Mode] = {mode for word in words if (mode := _mode_of_word(word))}
+    return found.pop() if len(found) == 1 and not words & NEGATED else None
+
+
+_MODES: dict[str, Mode] = {word: mode for mode, words in WORDS.items() for word in words.split()}
+
+
+def _mode_of_word(word: str) -> Mode | None:
+    if mode := _MODES.get(word) or _MODES.get(word.rstrip("0123456789")):
+        return mode
+    return next((mode for mode, endings in ENDINGS.items() if word.endswith(endings)), None)
+
+
+def mode_of(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
+    """Return the mode that is stated, or else that of the name. Raises UserError where neither says it.
+
+    `beside` says where the mode belongs, if not beside the metric.
+    """
+    if mode := stated or mode_by_name(metric):
+        return mode
+    said = f'"{metric}" does not say whether less or more of it is better'
+    raise UserError(Problem(said, hint=f'write mode = "min" or mode = "max"{beside}'))

@@ -1,0 +1,38 @@
+"""Whether less or more is better follows from the words of a metric's name; where it does not, it must be said."""
+
+from __future__ import annotations
+
+import pytest
+
+from hookflow.errors import UserError
+from hookflow.metric_mode import mode_by_name, mode_of
+
+LESS = """loss val/loss loss_cls Loss train.loss valloss mae RMSE val_mse error_rate top1_err perplexity ppl nll WER
+    cer loss@2 mean-error loss2"""
+MORE = """accuracy accuracy@5 val/acc acc1 accuracy/top1 F1 f1_score macro_precision recall@10 AUC mIoU iou mAP mAP50
+    bbox_mAP bleu bleu-4 R2 psnr SSIM testaccuracy"""
+NOT_PLAIN = "score class mapping neg_mse loss_accuracy top1 lr errand"
+
+
+@pytest.mark.parametrize("metric", LESS.split())
+def test_less_of_a_loss_or_an_error_is_better(metric: str) -> None:
+    assert mode_by_name(metric) == "min"
+    assert mode_of(metric) == "min"
+
+
+@pytest.mark.parametrize("metric", MORE.split())
+def test_more_of_an_accuracy_is_better(metric: str) -> None:
+    assert mode_by_name(metric) == "max"
+    assert mode_of(metric) == "max"
+
+
+@pytest.mark.parametrize("metric", NOT_PLAIN.split())
+def test_what_is_not_plain_must_be_said(metric: str) -> None:
+    assert mode_by_name(metric) is None
+    with pytest.raises(UserError, match=r'mode = "min" or mode = "max"'):
+        mode_of(metric)
+    assert mode_of(metric, "min") == "min"
+
+
+def test_what_is_said_counts() -> None:
+    assert mode_of("loss", "max") == "max"
