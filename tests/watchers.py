@@ -235,6 +235,23 @@ def logs(run: Any) -> None:
     run.log("weights", torch.ones(3))
 
 
+class Batches:
+    """Writes down each batch of training and validation by the numbers in it."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    def _write(self, split: str, batch: Any) -> None:
+        with self.file.open("a") as file:
+            file.write(f"{split} {batch[0].tolist()}\n")
+
+    def before_train_iter(self, batch: Any) -> None:
+        self._write("train", batch)
+
+    def before_val_iter(self, batch: Any) -> None:
+        self._write("val", batch)
+
+
 class Everywhere:
     """Has a method for every point, and for a point of the pipeline's own, and does nothing in it."""
 

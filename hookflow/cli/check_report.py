@@ -58,10 +58,11 @@ class Epoch:
         return f"with {_count(self.iters, 'iteration')} an epoch, as in the run {self.run}"
 
 
-def _batches(pipeline: str) -> tuple[Any, int]:
-    """Return what a pipeline file says of an epoch's batches: the training data, and how many an iteration takes."""
+def _batches(pipeline: str) -> tuple[Any, ...]:
+    """Return what a pipeline file says of an epoch's batches: the training data, and how many of them are used how."""
     tables = tomli.loads(pipeline)
-    return tables["data"]["train"], tables["run"].get("accumulate", 1)
+    run = tables["run"]
+    return tables["data"]["train"], run.get("accumulate", 1), run.get("limit_train"), run.get("overfit")
 
 
 def _iters_per_epoch(events: Path) -> int:
@@ -167,6 +168,10 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "optimizer", _each(pipeline.optimizers)
     data = {"train": pipeline.data.train, "val": pipeline.data.val, "test": pipeline.data.test}
     yield "data", ", ".join(f"{split} {part.use}" if part else f"no {split}" for split, part in data.items())
+    keys = ("limit_train", "limit_val", "limit_test", "overfit")
+    limits = [f"run.{key} = {limit}" for key in keys if (limit := getattr(pipeline.run, key)) is not None]
+    if limits:
+        yield "limited", ", ".join(limits)
     off = [name for name, hook in pipeline.hooks.items() if not hook.enabled]
     switched_off = f"; switched off: {', '.join(off)}" if off else ""
     yield "hooks", f"{_count(len(plan.hooks), 'hook')} at {_count(len(bound_points(plan)), 'point')}{switched_off}"

@@ -77,6 +77,10 @@ def run(
         UI, typer.Option(help="How to show it; auto: the dashboard on a terminal, else plain lines.")
     ] = UI.auto,
     test: Annotated[bool, typer.Option("--test", help="Run the test after training.")] = False,
+    overfit: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Train on the first N batches again and again: can the net learn them?"),
+    ] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id, and leave it alone.")] = False,
     in_process: Annotated[bool, typer.Option("--in-process", help="Train in this process, for a debugger.")] = False,
     nproc: Annotated[
@@ -100,7 +104,11 @@ def run(
     Example: `hookflow run pipelines/cifar.toml --set run.max_epochs=2`
     """
     changes = Changes(
-        overrides=(*(set_ or ()), *(("run.test=true",) if test else ())),
+        overrides=(
+            *(set_ or ()),
+            *(("run.test=true",) if test else ()),
+            *((f"run.overfit={overfit}",) if overfit else ()),
+        ),
         without=tuple(without or ()),
         only=tuple(only or ()),
         shuffle=shuffle,

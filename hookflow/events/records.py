@@ -59,6 +59,8 @@ class RunFields(TypedDict):
     params: int
     seed: int
     data: dict[str, DataInfo]
+    limited: dict[str, int]
+    """The batches that the data of a split have, where the run was told to use fewer of them."""
     max_epochs: int
     max_iters: int
     iters_per_epoch: int

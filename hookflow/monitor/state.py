@@ -57,6 +57,7 @@ UNTOLD_RUN = Run(
     params=0,
     seed=0,
     data={},
+    limited={},
     max_epochs=0,
     max_iters=0,
     iters_per_epoch=0,
@@ -204,6 +205,13 @@ class RunState:
     def synthetic(self) -> list[str]:
         """Return the splits whose data are made up."""
         return [split for split, data in self.run.get("data", {}).items() if data["synthetic"]]
+
+    @property
+    def limited(self) -> list[str]:
+        """Return the splits of which only a part is used, and which part."""
+        data = self.run.get("data", {})
+        whole = {split: count for split, count in self.run.get("limited", {}).items() if split in data}
+        return [f"{split} {data[split]['batches']} of {count} batches" for split, count in whole.items()]
 
     @property
     def total_iters(self) -> int:

@@ -37,6 +37,8 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     lines += [f"  {line}" for line in end_reason(state) or [health.sentence] if line]
     if splits := state.synthetic:
         lines.append(f"  SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set")
+    if parts := state.limited:
+        lines.append(f"  LIMITED data ({', '.join(parts)}): the scores are of a part of the data set")
     for name in sorted(state.best, key=lower_is_better)[:3]:
         best = state.best[name]
         lines.append(f"  best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")

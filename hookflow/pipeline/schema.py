@@ -29,6 +29,7 @@ from hookflow.pipeline.values import (
     Device,
     FolderName,
     HookName,
+    Limit,
     PartName,
     ValEvery,
 )
@@ -68,6 +69,16 @@ class RunSection(Section):
     """How many batches an iteration adds up the gradients of, before the optimizer steps."""
     test: bool = False
     """Whether to run the test after training; it needs `[data.test]`."""
+    limit_train: Limit | None = None
+    """How many batches of the training data make an epoch: a number (10), or a share (0.1, "10%"); all if left out."""
+    limit_val: Limit | None = None
+    """How many batches of the validation data a validation takes, as in `limit_train`."""
+    limit_test: Limit | None = None
+    """How many batches of the test data the test takes, as in `limit_train`."""
+    overfit: int | None = Field(default=None, ge=1)
+    """Train on the first so many batches alone, in each epoch the same ones, and validate on them: a sanity check."""
+    sanity: bool = True
+    """Whether two batches are validated before the training, so that a mistake there does not cost an epoch."""
     device: Device = "auto"
     """Where to compute: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "fp32"
@@ -111,6 +122,14 @@ class RunSection(Section):
         if cudnn_benchmark and info.data.get("deterministic"):
             raise ValueError("a deterministic run tries nothing out; keep either deterministic or cudnn_benchmark")
         return cudnn_benchmark
+
+    @field_validator("overfit")
+    @classmethod
+    def _one_limit(cls, overfit: int | None, info: ValidationInfo) -> int | None:
+        for key in ("limit_train", "limit_val"):
+            if overfit is not None and info.data.get(key) is not None:
+                raise ValueError(f"overfit takes the place of {key}; keep one of them")
+        return overfit
 
     @field_validator("max_iters")
     @classmethod

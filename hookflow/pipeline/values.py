@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import date, time
+from fractions import Fraction
 from typing import Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
@@ -29,6 +30,28 @@ def _interval(written: Any) -> int | str:
     if parse_amount(written).unit not in ("", "it", "ep"):
         raise ValueError(f'"{written}" is neither iterations nor epochs; write 1, "1ep" or "500it"')
     return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
+
+
+def _limit(written: Any) -> int | float | str:
+    limited_batches(written, 1)
+    return written  # type: ignore[no-any-return]  # limited_batches raises for all but numbers and strings
+
+
+def limited_batches(limit: int | float | str, batches: int) -> int:
+    """Return how many of so many batches a limit leaves: at least one, and never more than there are.
+
+    Raises ValueError, in words for the user, when it is none.
+    """
+    if isinstance(limit, float):
+        if not 0 < limit <= 1:
+            raise ValueError(f'{limit} is no share of the batches; write 10 for ten batches, 0.1 or "10%" for a tenth')
+        return max(int(batches * Fraction(str(limit))), 1)
+    amount = parse_amount(limit)
+    if amount.unit == "":
+        return min(int(amount.value), batches)
+    if amount.unit != "%" or amount.value > 100:
+        raise ValueError(f'"{limit}" is no limit of batches; write 10 for ten batches, 0.1 or "10%" for a tenth')
+    return max(int(batches * amount.value / 100), 1)
 
 
 def _condition(written: str) -> str:
@@ -92,6 +115,13 @@ ValEvery = Annotated[
     PlainValidator(_interval),
     WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\d+(\.0+)?\s*(it|ep)\s*$"}),
 ]
+Limit = Annotated[
+    int | float | str,
+    PlainValidator(_limit),
+    WithJsonSchema({"type": ["number", "string"], "exclusiveMinimum": 0, "pattern": r"^\s*\d+(\.\d+)?\s*%\s*$"}),
+]
+"""How many batches of an epoch to use: 10 of them, or a share: 0.1, "10%"."""
+
 Args = Annotated[dict[str, Any], AfterValidator(_without_dates)]
 PartName = Annotated[str, AfterValidator(_part_name), _text(_PART)]
 HookName = Annotated[str, AfterValidator(_hook_name), _text(_HOOK)]

@@ -125,6 +125,7 @@ def _record_start(
         params=sum(p.numel() for p in parts.model.parameters()),
         seed=parts.section.seed,
         data={split: source.info for split, source in parts.data.items()},
+        limited=parts.limited,
         max_epochs=parts.section.max_epochs or 0,
         max_iters=parts.section.max_iters or (parts.section.max_epochs or 0) * iters_per_epoch,
         iters_per_epoch=iters_per_epoch,

@@ -27,6 +27,7 @@ from hookflow.pipeline.registry import DATA
 from hookflow.pipeline.schema import Component, RunSection
 from hookflow.runner.checkpoint.weights import load_weights
 from hookflow.runner.contract import FunctionTask, steps_itself, wrong_task
+from hookflow.runner.data.limited import Limited, Repeated, limit, overfitted
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.data.rng import RNGStream, derive_seed
 from hookflow.runner.data.source import as_source
@@ -62,6 +63,11 @@ class Parts:
     task: Any
     data: Mapping[str, Any]
     hooks: Mapping[str, Any]
+
+    @property
+    def limited(self) -> dict[str, int]:
+        """The batches that an epoch of each split would have which is limited."""
+        return {split: data.whole for split, data in self.data.items() if isinstance(data, Limited | Repeated)}
 
     @property
     def iters_per_epoch(self) -> int:
@@ -186,8 +192,9 @@ class _Builder:
             source = getattr(self.pipeline.data, split)
             if source is not None and source.loader is not None:
                 try:
+                    overfits = split == "train" and self.pipeline.run.overfit is not None
                     found[split] = loader_parts(
-                        source.loader,
+                        overfitted(source.loader) if overfits else source.loader,
                         f"data.{split}.loader",
                         self.places,
                         self.base,
@@ -228,7 +235,7 @@ class _Builder:
                     world=ranks.world,
                     shards_itself=takes.issuperset(("rank", "world")),
                 )
-        return found
+        return limit(found, self.pipeline, self.say)
 
     def _model(self, makes: Mapping[str, Callable[..., Any]], name: str, device: torch.device) -> nn.Module:
         key = key_of("model", name)

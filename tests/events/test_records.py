@@ -45,6 +45,7 @@ def put_one_of_each(recorder: Recorder) -> None:
         params=1,
         seed=0,
         data={"train": data},
+        limited={},
         max_epochs=1,
         max_iters=0,
         iters_per_epoch=5,

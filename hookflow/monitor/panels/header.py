@@ -35,6 +35,8 @@ def title(scene: Scene, width: int) -> Strip:
     ]
     if state.synthetic:
         right = [(" SYNTHETIC DATA ", "alarm") if width >= 76 else (" SYNTHETIC ", "alarm"), " ", *right]
+    if state.limited:
+        right = [(" LIMITED DATA " if width >= 76 else " LIMITED ", "alarm"), " ", *right]
     items: list[tuple[int, Part]] = [
         (7 if width >= 100 else 3, ("hookflow", "title")),
         (8, (scene.name, "strong")),
