@@ -11,7 +11,7 @@ from by_hand import EXAMPLES, RATE, Feed
 from torch.nn import functional
 
 from hookflow.events.rundir import RunDir
-from hookflow.graph.point import POINTS
+from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.launch import prepare

@@ -24,7 +24,7 @@ from pathlib import Path
 from hookflow.errors import Where
 from hookflow.graph.node import Bound, Node, Wish
 from hookflow.graph.plan import PHASES, PlannedHook, Trigger
-from hookflow.graph.point import POINTS
+from hookflow.graph.points import POINTS
 
 SIZES = (10, 30, 100, 300, 1_000, 3_000, 10_000)
 EDGES = 10

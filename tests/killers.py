@@ -10,7 +10,7 @@ from random import Random
 from types import FrameType
 from typing import Any
 
-from hookflow.graph.point import POINTS
+from hookflow.graph.points import POINTS
 from hookflow.runner.checkpoint import manifest, saving
 from hookflow.runner.checkpoint import store as checkpoint
 

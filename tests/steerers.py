@@ -68,7 +68,7 @@ def _steers(point: str) -> Any:
 
 
 def _all_points() -> list[str]:
-    from hookflow.graph.point import POINTS
+    from hookflow.graph.points import POINTS
 
     return [point.name for point in POINTS]
 

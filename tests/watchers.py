@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError
-from hookflow.graph.point import POINTS
+from hookflow.graph.points import POINTS
 from hookflow.zoo.tasks import Classification
 
 

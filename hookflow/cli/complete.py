@@ -65,7 +65,7 @@ def _short_names() -> Iterator[Offer]:
 
 
 def _standard_points() -> Iterator[Offer]:
-    from hookflow.graph.point import STANDARD
+    from hookflow.graph.points import STANDARD
 
     return ((point.name, point.about) for point in STANDARD)
 

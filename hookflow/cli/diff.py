@@ -47,11 +47,12 @@ def diff(
     if format_ is Format.json:
         show_json(found.to_json())
     else:
-        show("\n".join(_lines(old, new, found)))
+        show("\n".join(difference_lines(old, new, found)))
     raise typer.Exit(1 if found else 0)
 
 
-def _lines(old: Target, new: Target, found: Difference) -> Iterator[str]:
+def difference_lines(old: Target, new: Target, found: Difference) -> Iterator[str]:
+    """Yield what differs, as `hookflow diff` shows it."""
     if not found:
         yield f"{old.name} and {new.name} amount to the same"
         return

@@ -19,7 +19,7 @@ from hookflow.hooks.registry import BUILT_IN, installed, rivals
 
 if TYPE_CHECKING:
     from hookflow.cli.pipelines import Target
-    from hookflow.graph.point import Points
+    from hookflow.graph.points import Points
     from hookflow.hooks.describe import Description
 
 Row = tuple[str, str]
@@ -123,7 +123,7 @@ def _can_be_hook(thing: Any, points: Points) -> bool:
 
 
 def _one(name: str, target: Target | None, width: int) -> Iterator[str]:
-    from hookflow.graph.point import POINTS
+    from hookflow.graph.points import POINTS
     from hookflow.hooks.compile import find_hook
     from hookflow.hooks.describe import describe
 

@@ -11,7 +11,7 @@ from hookflow.errors import Problem, UserError, by_place, nearest
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
-    from hookflow.graph.point import Points
+    from hookflow.graph.points import Points
     from hookflow.pipeline.load import Loaded
 
 

@@ -13,7 +13,7 @@ from hookflow.cli.output import show
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Binding, Plan
-    from hookflow.graph.point import Point, Points
+    from hookflow.graph.points import Point, Points
 
 MARKS = {"standard": "", "step": " ·", "module": " ○", "own": " +"}
 """What stands after a point's name for its kind."""
@@ -29,7 +29,7 @@ def points(pipeline: PipelineOption = None) -> None:
     With each stands what has happened there, and the arguments that a hook may take. With `--pipeline`, also that
     pipeline's own points, and the hooks at each in the order of firing.
     """
-    from hookflow.graph.point import POINTS
+    from hookflow.graph.points import POINTS
 
     plan = None
     if pipeline is not None:

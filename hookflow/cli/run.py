@@ -22,7 +22,6 @@ from hookflow.errors import Problem, UserError, Where
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
-    from hookflow.graph.plan import Plan
     from hookflow.pipeline.load import Loaded
 
 
@@ -64,11 +63,14 @@ def run(
     ] = None,
     set_: Overrides = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the newest run of the pipeline (or the run named).")
+        bool,
+        typer.Option(
+            "--resume", help="Resume the newest run of FILE, as the file is now, or the run named, as recorded."
+        ),
     ] = False,
     allow_changed_hooks: Annotated[
         bool,
-        typer.Option("--allow-changed-hooks", help="With --resume: go on though the checkpoint knows other hooks."),
+        typer.Option("--allow-changed-hooks", help="With --resume: though the checkpoint has other hooks."),
     ] = False,
     without: Without = None,
     only: Only = None,
@@ -160,7 +162,7 @@ def _as_rank(
 
     def find() -> RunDir:
         _refuse("torchrun has started this process", wrong)
-        return _resumed(target, changes, allow_changed_hooks) if resume else _new(target, changes)
+        return _resumed(target, changes, allow_changed_hooks, even_if_done=True) if resume else _new(target, changes)
 
     face: Literal["plain", "json"] | None = None if ui is UI.none else "json" if ui is UI.json else "plain"
     return train_as_rank(find, face, resume=resume, allow_changed_hooks=allow_changed_hooks)
@@ -216,43 +218,20 @@ def _new(target: str | None, changes: Changes) -> RunDir:
     return run_dir
 
 
-def _resumed(target: str | None, changes: Changes, allow_changed_hooks: bool = False) -> RunDir:
-    """Return the run to go on with; changes are laid over what it was run with, and a shuffle stays unless changed."""
-    from hookflow.cli.pipelines import valid_plan
-    from hookflow.cli.run_dirs import find_run, recorded_plan
-    from hookflow.events.rundir import short
-    from hookflow.runner.launch import claim, prepare
+def _resumed(
+    target: str | None, changes: Changes, allow_changed_hooks: bool = False, *, even_if_done: bool = False
+) -> RunDir:
+    from hookflow.cli.resume import resumed
 
-    run_dir = find_run(*_place(target, changes), begun=True)
-    os.close(claim(run_dir))  # refuses, before anything is written, where the run is being carried out
-    if changes != Changes():
-        base = Path(run_dir.describe()["base"])
-        loaded = changes.load(short(run_dir.pipeline))
-        shuffle = recorded_plan(run_dir).shuffle if changes.shuffle is None else changes.shuffle
-        plan = valid_plan(loaded, base, shuffle)
-        if not allow_changed_hooks:
-            _refuse_changed_hooks(run_dir, loaded, plan)
-        prepare(loaded, plan, run_dir, base)
-    return run_dir
-
-
-def _place(target: str | None, changes: Changes) -> tuple[str | None, Path]:
-    """Return by what name to look for the runs that are meant, and in which folder."""
-    if target is None or not target.endswith(".toml"):
-        return target, Path("runs")
-    section = changes.load(Path(target)).pipeline.run
-    return section.name, Path(section.dir)
-
-
-def _refuse_changed_hooks(run_dir: RunDir, loaded: Loaded, plan: Plan) -> None:
-    """Raise UserError when the newest checkpoint knows other hooks, before the run is written down as changed."""
-    from hookflow.runner.checkpoint.changes import changed_hooks
-    from hookflow.runner.checkpoint.manifest import damage, standing
-
-    whole = (path for path in standing(run_dir.checkpoints) if not damage(path, thorough=False))
-    newest = next(whole, None)
-    if newest is not None and (problems := changed_hooks(newest, loaded.pipeline, plan)):
-        raise UserError(problems)
+    return resumed(
+        target,
+        changes.overrides,
+        changes.without,
+        changes.only,
+        changes.shuffle,
+        allow_changed_hooks=allow_changed_hooks,
+        even_if_done=even_if_done,
+    )
 
 
 def _chosen(ui: UI) -> UI:

@@ -34,7 +34,7 @@ def schema(
 
 def schema_of_pipelines() -> dict[str, Any]:
     """Return the schema, with what the points and the built-in hooks say of themselves."""
-    from hookflow.graph.point import POINTS
+    from hookflow.graph.points import POINTS
     from hookflow.hooks.registry import BUILT_IN
     from hookflow.pipeline.json_schema import json_schema
     from hookflow.pipeline.refer import refer

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hookflow.graph.closure import closure
 from hookflow.graph.links import stated
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.point import Point
+from hookflow.graph.points import Point
 from hookflow.graph.slots import commutes
 
 

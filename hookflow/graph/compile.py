@@ -9,7 +9,7 @@ from hookflow.graph.cycles import Knot, as_problems
 from hookflow.graph.node import Node, Nodes, Wish
 from hookflow.graph.order import PointOrder, Vertex
 from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
-from hookflow.graph.point import POINTS, Points
+from hookflow.graph.points import POINTS, Points
 from hookflow.graph.slots import doubtful_slots, drifting_slots
 
 

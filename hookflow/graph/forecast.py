@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 
 from hookflow.graph.plan import Binding, Plan, Trigger
-from hookflow.graph.point import Point
+from hookflow.graph.points import Point
 from hookflow.graph.schedule import Bound, Counter, Measure, Schedule, Totals, parsed, window_is_empty
 from hookflow.pipeline.schema import Interval, Pipeline
 
@@ -116,7 +116,7 @@ class _Visits:
 
 
 def _visits(point: Point, length: Length) -> _Visits:
-    """Return the visits of a point, as `hookflow.graph.point` draws the loop."""
+    """Return the visits of a point, as `hookflow.graph.points` draws the loop."""
     totals = length.totals
     first = int(not point.ahead)
     if point.unit == "it":

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from hookflow.graph.plan import Binding, Edge, Plan
-from hookflow.graph.point import Point
+from hookflow.graph.points import Point
 
 Reason = Literal["edge", "phase", "file"]
 """What decides between two hooks: an edge, their phases, or nothing but their order in the file (or the shuffle)."""

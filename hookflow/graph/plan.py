@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, Literal, TypeVar
 
 from hookflow.errors import Problem, Where
-from hookflow.graph.point import Point, Points
+from hookflow.graph.points import Point, Points
 
 Half = Literal["whole", "enter", "exit"]
 """A plain method is called whole; an `around_X` generator enters at `before_X` and exits at `after_X`."""

@@ -21,7 +21,7 @@ from math import inf, nextafter
 from typing import Literal, NamedTuple
 
 from hookflow.graph.plan import Trigger
-from hookflow.graph.point import Point
+from hookflow.graph.points import Point
 from hookflow.pipeline.units import Amount, parse_amount
 
 Counter = Literal["it", "ep", "firing", "s"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from hookflow.errors import Problem, nearest
 from hookflow.graph.node import Nodes
-from hookflow.graph.point import Point
+from hookflow.graph.points import Point
 
 SLOTS: dict[str, str] = {
     "batch": "the current batch",

@@ -15,7 +15,7 @@ class Hook:
     """Base class of hooks, for the defaults that it gives; any class with the right methods will do.
 
     A method named like a point (`after_train_iter`) is called there, with the arguments that it names out of those
-    the point offers (`hookflow.graph.point`). A generator method `around_X` that yields once runs its first half at
+    the point offers (`hookflow.graph.points`). A generator method `around_X` that yields once runs its first half at
     `before_X` and its second at `after_X`, also when what lies between raised.
 
     The class attributes say how the hook stands among others; the pipeline file may say otherwise. `points` are

@@ -12,7 +12,7 @@ from hookflow.errors import Problem, UserError, Where, by_place, nearest
 from hookflow.graph.compile import compile_plan
 from hookflow.graph.node import Bound, Node, Wish
 from hookflow.graph.plan import PHASES, RANKS, EdgeKind, Plan, PlannedHook, Ranks, Trigger
-from hookflow.graph.point import Points
+from hookflow.graph.points import Points
 from hookflow.hooks.arguments import first_names, wrong_arguments
 from hookflow.hooks.calls import undeclared_calls
 from hookflow.hooks.inspect import (

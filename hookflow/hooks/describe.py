@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from hookflow.errors import Problem, UserError
-from hookflow.graph.point import Points
+from hookflow.graph.points import Points
 from hookflow.hooks.arguments import argument_type, parameters_of
 from hookflow.hooks.inspect import Fault, Method, about, methods, names_of, slots, wrong_attributes
 

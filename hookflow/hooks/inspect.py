@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from hookflow.errors import nearest
 from hookflow.graph.plan import PHASES, RANKS, Half
-from hookflow.graph.point import Points
+from hookflow.graph.points import Points
 from hookflow.hooks.arguments import first_names, parameters_of
 from hookflow.hooks.base import Hook
 

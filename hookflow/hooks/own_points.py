@@ -5,7 +5,7 @@ from __future__ import annotations
 from keyword import iskeyword
 
 from hookflow.errors import Problem, nearest
-from hookflow.graph.point import POINTS, Point, Points
+from hookflow.graph.points import POINTS, Point, Points
 from hookflow.hooks.base import Hook
 from hookflow.pipeline.load import Loaded
 

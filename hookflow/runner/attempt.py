@@ -18,7 +18,8 @@ from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.build import Parts, build
-from hookflow.runner.checkpoint.changes import changed_hooks
+from hookflow.runner.checkpoint.changeable import May
+from hookflow.runner.checkpoint.changes import changed_hooks, changes_since
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
 from hookflow.runner.data.worker_errors import explain_worker_errors
@@ -62,11 +63,11 @@ def execute(
         consensus = consensus_of(ranks, loaded.pipeline.distributed.timeout)
         checkpoint = consensus.broadcast_object(_begin(store, say, resume) if ranks.first else None)
         if checkpoint is not None:
-            changes = changed_hooks(checkpoint, loaded.pipeline, plan)
-            if changes and not allow_changed_hooks:
-                raise UserError(changes)
+            changes, since = changes_since(checkpoint, loaded.pipeline, plan), f"the checkpoint {checkpoint.name}"
+            if not allow_changed_hooks and (refused := changed_hooks(changes, since)):
+                raise UserError(refused)
             for change in changes:
-                say(change.message, "warn")
+                say(f"since {since}: {change.text}", "info" if change.may is May.YES else "warn")
             if ranks.first:
                 store.rewind(checkpoint)
         parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks)

@@ -39,7 +39,7 @@ from typing import Any
 
 from hookflow.events.now import NOWHERE
 from hookflow.graph.plan import Plan
-from hookflow.graph.point import Point
+from hookflow.graph.points import Point
 from hookflow.graph.schedule import parsed
 from hookflow.runner.dispatch import Dispatcher, Here
 from hookflow.runner.firing import Firing, by_position

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from hookflow import __version__
 from hookflow.errors import Problem, UserError
@@ -28,17 +29,23 @@ def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
 
     `base` is the folder that the pipeline's own files are relative to.
     """
-    write_whole(run_dir.pipeline, dump(loaded.pipeline))
+    name = loaded.pipeline.run.name
+    record(loaded, plan, run_dir, base, id=run_dir.id, name=name, argv=sys.argv, created=time.time())
+
+
+def record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: Any) -> None:
+    """Write down what is run from here on, and other facts; in a run that is resumed, over what was run before.
+
+    Each checkpoint says for itself what was run when it was saved.
+    """
     write_whole(run_dir.plan, json.dumps(plan.to_json(), indent=1))
+    write_whole(run_dir.pipeline, dump(loaded.pipeline))
     run_dir.sign(
-        id=run_dir.id,
-        name=loaded.pipeline.run.name,
         base=str(base.resolve()),
         source=str(loaded.source),
         overrides=list(loaded.overrides),
-        argv=sys.argv,
-        created=time.time(),
         hookflow=__version__,
+        **facts,
     )
 
 

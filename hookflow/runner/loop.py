@@ -1,4 +1,4 @@
-"""The training loop, as `hookflow.graph.point` draws it: epochs of iterations, with validations between them."""
+"""The training loop, as `hookflow.graph.points` draws it: epochs of iterations, with validations between them."""
 
 from __future__ import annotations
 

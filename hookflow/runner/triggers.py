@@ -12,7 +12,7 @@ from math import inf
 from typing import Protocol
 
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.point import Point
+from hookflow.graph.points import Point
 from hookflow.graph.schedule import Counter, Schedule, Totals, parsed
 
 Holds = Callable[[], bool]

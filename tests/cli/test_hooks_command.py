@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from hookflow.cli.app import app
 from hookflow.errors import UserError
-from hookflow.graph.point import POINTS
+from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline, find_hook
 from hookflow.hooks.describe import describe
 from hookflow.hooks.registry import BUILT_IN, installed

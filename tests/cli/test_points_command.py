@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
-from hookflow.graph.point import POINTS
+from hookflow.graph.points import POINTS
 from tests.conftest import TOY
 from tests.golden_files import check_golden
 

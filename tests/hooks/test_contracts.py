@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hookflow.errors import Where
-from hookflow.graph.point import POINTS
+from hookflow.graph.points import POINTS
 from hookflow.graph.slots import SLOTS
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.base import Hook

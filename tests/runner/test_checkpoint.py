@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
-from hookflow.graph.point import POINTS
+from hookflow.graph.points import POINTS
 from hookflow.runner.checkpoint import store as checkpoint
 from hookflow.runner.checkpoint.manifest import TRAINING, damage
 from hookflow.runner.checkpoint.storable import check_storable

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from hookflow.events.histogram import bin_of
 from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger
-from hookflow.graph.point import POINTS
+from hookflow.graph.points import POINTS
 from hookflow.runner import generated, timing
 from hookflow.runner.dispatch import Here
 from hookflow.runner.engine import Engine

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hookflow.events.rundir import RunDir
-from hookflow.graph.point import POINTS
+from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner import trainer

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from hookflow.graph.point import POINTS
+from hookflow.graph.points import POINTS
 from tests.conftest import TESTS
 from tests.golden_files import FOLDER
 

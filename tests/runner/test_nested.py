@@ -11,7 +11,7 @@ import pytest
 
 from hookflow.events.now import NOWHERE
 from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
-from hookflow.graph.point import Point
+from hookflow.graph.points import Point
 from hookflow.runner import dispatch, timing
 from hookflow.runner.dispatch import Here
 from hookflow.runner.engine import Engine

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hookflow.graph import point
-from hookflow.graph.point import POINTS
+from hookflow.graph.points import POINTS
 from tests.conftest import NewRun
 from tests.golden_files import FOLDER, check_golden
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from hookflow.graph import plan
-from hookflow.graph.point import POINTS
+from hookflow.graph.points import POINTS
 from hookflow.runner.triggers import Trigger
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hookflow.graph.forecast import Length, forecast
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.plan import Trigger as Written
-from hookflow.graph.point import POINTS
+from hookflow.graph.points import POINTS
 from hookflow.pipeline.schema import Interval
 from hookflow.runner.triggers import Trigger
 
@@ -34,7 +34,7 @@ AT = (
 
 @dataclass
 class Walk:
-    """A run without anything to train; the points come as `hookflow.graph.point` draws them."""
+    """A run without anything to train; the points come as `hookflow.graph.points` draws them."""
 
     length: Length
     iter: int = 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hookflow.graph.links import Link, bound_points, stated
 from hookflow.graph.plan import Binding, EdgeKind, Plan
-from hookflow.graph.point import Point
+from hookflow.graph.points import Point
 from hookflow.graph.render.gutter import reduced
 from hookflow.graph.render.words import KINDS, cells, gave_way, marks, padded, title_of, wrapped
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from hookflow.graph.links import bound_points, neighbours, stated
 from hookflow.graph.plan import Binding, EdgeKind, Plan
-from hookflow.graph.point import Point
+from hookflow.graph.points import Point
 from hookflow.graph.render.words import marks, place_of, title_of
 
 _HEAD = """\

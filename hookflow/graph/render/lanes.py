@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from hookflow.graph.links import Link, bound_points, stated
 from hookflow.graph.plan import Binding, EdgeKind, Plan
-from hookflow.graph.point import Point
+from hookflow.graph.points import Point
 from hookflow.graph.render.rails import pairs
 from hookflow.graph.render.words import cells, marks, slots, wrapped
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from hookflow.graph.links import bound_points, stated
 from hookflow.graph.plan import Plan
-from hookflow.graph.point import Point
+from hookflow.graph.points import Point
 from hookflow.graph.render.gutter import gutter
 from hookflow.graph.render.rails import rails
 from hookflow.graph.render.words import gave_way, marks, padded, place_of, title_of, wrapped

@@ -10,8 +10,8 @@ from hookflow.errors import Where
 from hookflow.graph.compile import compile_plan
 from hookflow.graph.node import Bound, Node, Wish
 from hookflow.graph.plan import EdgeKind, Half, Plan, PlannedHook, Trigger
-from hookflow.graph.point import POINTS as ALL
-from hookflow.graph.point import Point, Points
+from hookflow.graph.points import POINTS as ALL
+from hookflow.graph.points import Point, Points
 
 AROUND: tuple[tuple[str, str, Half], ...] = (
     ("before_val", "around_val", "enter"),

@@ -1,0 +1,234 @@
+"""`hookflow run --resume`: which run is meant, what has changed of its pipeline, and whether that may be."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from hookflow.cli.output import warn
+from hookflow.errors import Problem, UserError, by_place
+
+if TYPE_CHECKING:
+    from hookflow.cli.pipelines import Target
+    from hookflow.events.rundir import RunDir
+    from hookflow.graph.difference import Difference
+    from hookflow.graph.plan import Plan
+    from hookflow.pipeline.schema import RunSection
+
+TAIL = 1 << 16
+"""Bytes at the end of an event log in which its last record is looked for."""
+
+
+def resumed(
+    target: str | None,
+    overrides: Sequence[str] = (),
+    without: Sequence[str] = (),
+    only: Sequence[str] = (),
+    shuffle: int | None = None,
+    *,
+    allow_changed_hooks: bool = False,
+    even_if_done: bool = False,
+) -> RunDir:
+    """Return the run to resume, once what differs from its recording is shown, accepted, and recorded in its place.
+
+    `target` is a run, or a pipeline file: then its newest run is meant, and the file is what counts, with what the run
+    was given by `--set` and `--without` when it was started. Raises UserError with each change that a resumed run
+    cannot make, and ends the command when nothing is left to do, unless `even_if_done`.
+    """
+    from hookflow.cli.pipelines import read_pipeline
+    from hookflow.cli.run_dirs import find_run
+    from hookflow.runner.launch import claim
+
+    file = Path(target) if target and target.endswith(".toml") else None
+    if file is None:
+        run_dir = find_run(target, Path("runs"), begun=True)
+    else:
+        section = read_pipeline(file, overrides, without=without, only=only).pipeline.run
+        run_dir = find_run(section.name, Path(section.dir), begun=True)
+    lock = claim(run_dir)  # refuses, before anything is written, where the run is being carried out
+    try:
+        then = _recorded(run_dir)
+        now = then
+        if file is not None or overrides or without or only or shuffle is not None:
+            now = _wanted(run_dir, file, overrides, without, only, shuffle)
+        _accept(run_dir, then, now, allow_changed_hooks=allow_changed_hooks)
+        if not even_if_done and (done := _nothing_left(run_dir, then, now)):
+            _tell(done)
+            raise typer.Exit(0)
+        if now is not then:
+            from hookflow.runner.launch import record
+
+            record(now.loaded, now.plan, run_dir, now.base)
+    finally:
+        os.close(lock)
+    return run_dir
+
+
+def _recorded(run_dir: RunDir) -> Target:
+    """Return the pipeline and the plan that stand in the run directory."""
+    from hookflow.cli.pipelines import Target
+    from hookflow.runner.checkpoint.changes import recorded
+
+    loaded, plan = recorded(run_dir.path)
+    return Target(f"{run_dir.id} as it was recorded", loaded, plan, Path(run_dir.describe()["base"]))
+
+
+def _wanted(
+    run_dir: RunDir,
+    file: Path | None,
+    overrides: Sequence[str],
+    without: Sequence[str],
+    only: Sequence[str],
+    shuffle: int | None,
+) -> Target:
+    """Return what the run is to be: the file (without one, the recorded pipeline) with what the command line says."""
+    from hookflow.cli.pipelines import Target, read_pipeline, valid_plan
+    from hookflow.cli.run_dirs import recorded_plan
+    from hookflow.events.rundir import short
+
+    facts = run_dir.describe()
+    kept = list(_kept(facts.get("overrides", []), overrides, file))
+    if shuffle is None:
+        shuffle = recorded_plan(run_dir).shuffle
+    if file is None:
+        base = Path(facts["base"])
+        loaded = read_pipeline(short(run_dir.pipeline), overrides, without=without, only=only)
+        plan = valid_plan(loaded, base, shuffle)
+        said = (*kept, *loaded.overrides)
+        asked = " ".join(loaded.overrides) or f"--shuffle {shuffle}"
+        return Target(
+            f"{run_dir.id} with {asked}", replace(loaded, source=Path(facts["source"]), overrides=said), plan, base
+        )
+    if kept:
+        _tell(f"kept from the start of the run: {' '.join(f'--set {override}' for override in kept)}")
+    loaded = read_pipeline(file, (*kept, *overrides), without=without, only=only)
+    return Target(str(file), loaded, valid_plan(loaded, shuffle=shuffle), file.parent)
+
+
+def _kept(recorded: Sequence[str], new: Sequence[str], file: Path | None) -> Iterator[str]:
+    """Yield what the run was given by `--set` before and keeps: what is not said anew, of hooks that the file has."""
+    from hookflow.pipeline.overrides import OTHER_LENGTH
+
+    said = [key for override in new if (key := _key(override))]
+    said += [("run", OTHER_LENGTH[key[1]]) for key in said if key[0] == "run" and key[-1] in OTHER_LENGTH]
+    hooks = _hooks_in(file) if file else None
+    for override in recorded:
+        key = _key(override)
+        gone = hooks is not None and key[0] == "hooks" and len(key) > 2 and key[1] not in hooks
+        if not gone and not any(key[: len(one)] == one for one in said):
+            yield override
+
+
+def _key(override: str) -> tuple[str, ...]:
+    from hookflow.pipeline.places import split_key
+
+    try:
+        return split_key(override)[0]
+    except ValueError:  # which is told when the file is read
+        return ()
+
+
+def _hooks_in(file: Path) -> set[str]:
+    """Return the names of the hooks that a file declares, itself or in what it extends."""
+    from hookflow.pipeline.extend import extended
+    from hookflow.pipeline.read import read
+    from hookflow.pipeline.switch import hooks_of
+
+    tree, _ = extended(read(file), file)
+    return set(hooks_of(tree))
+
+
+def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: bool) -> None:
+    """Show what differs. Raises UserError with each change that a run cannot make once it has a checkpoint."""
+    from hookflow.cli.diff import difference_lines
+    from hookflow.events.rundir import run_argument
+    from hookflow.graph.difference import difference
+    from hookflow.runner.checkpoint.changeable import May
+    from hookflow.runner.checkpoint.changes import changed_hooks, changes_since
+
+    if now is then:
+        return
+    if found := difference((then.loaded.pipeline, then.plan), (now.loaded.pipeline, now.plan)):
+        _tell(*difference_lines(then, now, found), *_follows_length(found, now.plan), "")
+    if (checkpoint := _newest(run_dir)) is None:
+        return  # the run begins anew, and may begin as it likes
+    changes = changes_since(checkpoint, now.loaded.pipeline, now.plan)
+    places = now.loaded.places
+    refused = [
+        Problem(f"{change.text}: {change.why}", places.of(change.key)) for change in changes if change.may is May.NO
+    ]
+    if refused:
+        hint = f"to resume it as it was recorded: hookflow run --resume {run_argument(run_dir)}"
+        refused[-1] = replace(refused[-1], hint=f"{hint}\n    for a new run, leave --resume out")
+    if not allow_changed_hooks:
+        refused += changed_hooks(changes, f"the checkpoint {checkpoint.name}", places)
+    if refused:
+        raise UserError(sorted(refused, key=by_place))
+
+
+def _follows_length(found: Difference, plan: Plan) -> Iterator[str]:
+    """Yield a line on what changes with the length of the run, where that is another."""
+    if not any(change.key in ("run.max_epochs", "run.max_iters") for change in found.keys):
+        return
+    hooks = {one.hook for one in plan.bindings if "lr" in one.writes or "%" in str(one.trigger)}
+    if hooks:
+        yield "\nthe length"
+        yield f"  what is a share of the whole run changes with it, as schedules do: {', '.join(sorted(hooks))}"
+
+
+def _newest(run_dir: RunDir) -> Path | None:
+    """Return the newest checkpoint that looks whole."""
+    from hookflow.runner.checkpoint.manifest import damage, standing
+
+    return next((path for path in standing(run_dir.checkpoints) if not damage(path, thorough=False)), None)
+
+
+def _nothing_left(run_dir: RunDir, then: Target, now: Target) -> str:
+    """Say that nothing is left to do, of a run that has ended in order at the length that it is to have."""
+    from hookflow.events.rundir import run_argument
+    from hookflow.runner.checkpoint.manifest import read_manifest
+
+    section, end = now.loaded.pipeline.run, _last_record(run_dir)
+    if end.get("k") != "end" or end.get("status") != "finished" or not _reached(section, end):
+        return ""
+    if section.test and not then.loaded.pipeline.run.test:
+        return ""
+    checkpoint = _newest(run_dir)
+    if checkpoint is not None and not _reached(section, read_manifest(checkpoint)):
+        return ""
+    length, unit = (section.max_iters, "iterations") if section.max_epochs is None else (section.max_epochs, "epochs")
+    key = "run.max_iters" if section.max_epochs is None else "run.max_epochs"
+    done = end["it"] if section.max_epochs is None else end["ep"]
+    where = now.loaded.places.of(key)
+    return (
+        f"nothing is left to do: the run {run_dir.id} has done {done} {unit}, and {key} is {length} ({where})\n"
+        f"    to train on: hookflow run --resume {run_argument(run_dir)} --set {key}=N"
+    )
+
+
+def _reached(section: RunSection, place: dict[str, Any]) -> bool:
+    """Say whether a record or a manifest is of the end of a run of such a length."""
+    if section.max_epochs is None:
+        return bool(place["it"] >= (section.max_iters or 0))
+    return bool(place["ep"] >= section.max_epochs)
+
+
+def _last_record(run_dir: RunDir) -> dict[str, Any]:
+    """Return the last record of the event log; an empty one where there is none that is whole."""
+    try:
+        with run_dir.events.open("rb") as log:
+            log.seek(max(log.seek(0, os.SEEK_END) - TAIL, 0))
+            record = json.loads(log.read().rstrip().rpartition(b"\n")[2])
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _tell(*lines: str) -> None:
+    warn("\n".join(lines))
