@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from enum import Enum
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 
@@ -98,3 +99,10 @@ class Listed:
         run.say("in")
         yield
         run.say("out")
+
+
+def says_from_a_thread(run: Any) -> None:
+    """Say something in a thread of its own."""
+    thread = Thread(target=run.say, args=("from a thread",))
+    thread.start()
+    thread.join()

@@ -61,3 +61,9 @@ class Plain(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.head(torch.tanh(self.body(inputs)))  # type: ignore[no-any-return]
+
+
+def talks(run: Any, batch: Any) -> dict[str, Any]:
+    """Say something in each step."""
+    run.say("from the task")
+    return step(run, batch)

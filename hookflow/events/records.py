@@ -165,8 +165,12 @@ class MessageFields(TypedDict):
     text: str
 
 
+HOOKFLOW = "hookflow"
+"""The source of what the runner says itself."""
+
+
 class Message(Stamp, MessageFields):
-    """A line for people. `source` is a hook's name, or "hookflow"."""
+    """A line for people. `source` is who says it: a hook's name, "task", or HOOKFLOW."""
 
     k: Literal["message"]
 

@@ -104,7 +104,7 @@ class Run(Protocol):
         """Return the mean over all ranks, as `sum` does the sum. Each rank counts alike, whatever its examples."""
 
     def say(self, text: str, level: Level = "info") -> None:
-        """Record a line for people: "info", "warn" or "error"."""
+        """Record a line for people: "info", "warn" or "error". It is signed with the name of the hook that calls."""
 
     def fire(self, point: str, *offered: Any) -> None:
         """Fire a point that the pipeline declares for itself, with what it offers beside the run, in that order.

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookflow.events.log import Appender, Tail
-from hookflow.events.records import CommandRecord, Frame, Level, Message, Put, Record, Scalars, Stage, stamped
+from hookflow.events.records import HOOKFLOW, CommandRecord, Frame, Level, Message, Put, Record, Scalars, Stage, stamped
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import OnError
 from hookflow.runner.distributed.failure_report import is_peer_lost
@@ -88,9 +88,9 @@ class Recorder:
         """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
         self._queue.append(stamped(kind, *self._place(), fields))
 
-    def say(self, text: str, level: Level = "info") -> None:
-        """Record a message of hookflow's own."""
-        self.put("message", level=level, source="hookflow", text=text)
+    def say(self, text: str, level: Level = "info", source: str = HOOKFLOW) -> None:
+        """Record a message; `source` is who says it."""
+        self.put("message", level=level, source=source, text=text)
 
     def scalar(self, name: str, value: float | torch.Tensor) -> None:
         """Record a number. A tensor must not change any more; it is read later, by the flusher thread."""
@@ -162,7 +162,7 @@ class Recorder:
             return []
         text = f"the event log could not be written ({self._why}): some {self._lost} records are lost"
         it, ep = self._place()
-        return [Message(k="message", t=time.time(), it=it, ep=ep, level="warn", source="hookflow", text=text)]
+        return [Message(k="message", t=time.time(), it=it, ep=ep, level="warn", source=HOOKFLOW, text=text)]
 
     def _read_scalars(self) -> list[Scalars]:
         """Return the numbers logged since the last time, a record for each iteration.

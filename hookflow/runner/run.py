@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from threading import get_ident
 from typing import Any
 
 import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, nearest
-from hookflow.events.records import Level, Stage
+from hookflow.events.records import HOOKFLOW, Level, Stage
 from hookflow.hooks.run import Run as Promised
 from hookflow.runner.build import Parts
 from hookflow.runner.contract import Named, scalar
@@ -58,6 +59,7 @@ class Run:
         self._scalars = scalars
         self._recorder = recorder
         self._timeline = timeline
+        self._thread = get_ident()
         self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
 
     # Where the run is.
@@ -132,7 +134,14 @@ class Run:
         self._scalars.log(name, number)
 
     def say(self, text: str, level: Level = "info") -> None:
-        self._recorder.say(text, level)
+        self._recorder.say(text, level, self._speaker())
+
+    def _speaker(self) -> str:
+        """Return who calls: the hook that is being called, else the task; of another thread nobody knows."""
+        if get_ident() != self._thread:
+            return HOOKFLOW
+        here = self._engine.current
+        return here.hook if here else "task"
 
     def fire(self, point: str, *offered: Any) -> None:
         self._engine.fire_own(point, *offered)

@@ -67,6 +67,19 @@ def test_an_error_of_a_hook_names_it_and_ends_the_run(new_run: NewRun, train_her
     assert CheckpointStore(run_dir.checkpoints).names()["last"].name == "it00000005", "the last checkpoint stands"
 
 
+def test_what_is_said_is_signed(new_run: NewRun, train_here: Train) -> None:
+    named = 'hooks.mine={use="./callables.py:named", args=["from a hook"], points=["%s"]}'
+    threaded = 'hooks.threaded={use="./callables.py:says_from_a_thread", points=["after_train"]}'
+    steps = ("run.max_epochs=1", 'task={use="./own_tasks.py:talks"}', threaded)
+    for point in ("after_train_iter", "after_train_epoch"):  # the first is generated, the second is not
+        run_dir = new_run(*steps, named % point)
+        assert train_here(run_dir) == 0
+        said = {str(r["text"]).split(" at ")[0]: r["source"] for r in records(run_dir, "message")}
+        assert said["from a hook"] == "mine"
+        assert said["from the task"] == "task"
+        assert said["from a thread"] == "hookflow", "nobody knows whose it is"
+
+
 def test_an_error_that_may_be_ignored_does_no_harm(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run('hooks.bad={use="./watchers.py:Raises", args={at=3}, on_error="ignore"}')
     assert train_here(run_dir) == 0
