@@ -1,4 +1,7 @@
-"""Makes `docs/reference.md` from what the code declares: `python docs/make_reference.py` (or `make docs-reference`).
+"""Makes the pages, and the tables in pages, that say what the code declares: `make docs-reference`.
+
+`reference.md` is made as a whole. In other pages, what stands between `<!-- generated: NAME -->` and
+`<!-- /generated -->` is made from one of the PIECES.
 
 Keys come from the pydantic models of a pipeline file, arguments from the signatures of the built-in hooks, points and
 slots from their tables, commands from Typer. Nothing about one of them is written here.
@@ -7,13 +10,16 @@ slots from their tables, commands from Typer. Nothing about one of them is writt
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import typer
+from declared_tables import TABLES, fields, offered_by_run
 from markdown_tables import code, slug, table, toml, type_words
 from pydantic import BaseModel
 
@@ -28,7 +34,12 @@ from hookflow.pipeline.refer import refer
 from hookflow.pipeline.registry import DATA
 from hookflow.pipeline.schema import Pipeline, Section
 
-PAGE = Path(__file__).with_name("reference.md")
+FOLDER = Path(__file__).parent
+PIECES: dict[str, Callable[[], str]] = {
+    "run": offered_by_run,
+    **{f"fields of {record}": partial(fields, record) for record in TABLES},
+}
+GENERATED = re.compile(r"(<!-- generated: (.*?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
 RENEW = "make docs-reference"
 UNITS = {"it": "iterations", "ep": "epochs", "firing": "firings of the point"}
 
@@ -276,5 +287,15 @@ def _metavar(hint: Any) -> str:
     return "|".join(map(str, kind)) if issubclass(kind, Enum) else kind.__name__.upper()
 
 
+def pages() -> Iterator[tuple[Path, str]]:
+    """Yield every page that holds something made, with what it should be."""
+    yield FOLDER / "reference.md", reference()
+    for page in sorted(FOLDER.glob("*.md")):
+        text = page.read_text("utf-8")
+        if GENERATED.search(text):
+            yield page, GENERATED.sub(lambda found: f"{found[1]}\n{PIECES[found[2]]()}\n{found[3]}", text)
+
+
 if __name__ == "__main__":
-    PAGE.write_text(reference(), "utf-8")
+    for page, text in pages():
+        page.write_text(text, "utf-8")
