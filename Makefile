@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/installed
 
-.PHONY: run test test-long bench bench-check lint clean
+.PHONY: run test test-long bench bench-check lint docs-reference clean
 
 run: $(STAMP)
 	@$(BIN)/hookflow run pipelines/cifar.toml $(ARGS)
@@ -26,6 +26,9 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs-reference: $(STAMP)
+	$(BIN)/python docs/make_reference.py
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

@@ -41,11 +41,11 @@ def schema_of_pipelines() -> dict[str, Any]:
 
     points = {point.name: point.about for point in POINTS}
     pairs = {f"around_{pair}": f"from before_{pair} to {closing}" for pair, closing in POINTS.pairs.items()}
-    hooks = {name: _arguments(refer(use, Path(), None)) for name, use in BUILT_IN.items()}
+    hooks = {name: arguments(refer(use, Path(), None)) for name, use in BUILT_IN.items()}
     return json_schema(hooks, {**points, **pairs})
 
 
-def _arguments(hook: Any) -> type[BaseModel]:
+def arguments(hook: Any) -> type[BaseModel]:
     """Return the arguments of a hook's class as the fields of a model."""
     import inspect
     import typing

@@ -28,50 +28,76 @@ Status = Literal["finished", "stopped", "interrupted", "failed"]
 
 
 class DataInfo(TypedDict):
-    """Where one split's data came from. `synthetic` data says nothing about the real set, and every face says so."""
+    """Where one split's data came from. `synthetic` data says nothing about the real set, and every display says so."""
 
     name: str
+    """What the data set is called."""
     examples: int
+    """Examples in an epoch."""
     batches: int
+    """Batches in an epoch."""
     batch_size: int
+    """Examples in a batch."""
     synthetic: bool
+    """Whether the data are generated rather than real."""
     note: str
+    """What a person should know about them; may be empty."""
 
 
 class Stamp(TypedDict):
     """When a record was written, and how far the run was then: the iterations and epochs that were done."""
 
     t: float
+    """Seconds since 1970, UTC."""
     it: int
+    """Training iterations done."""
     ep: int
+    """Epochs done."""
 
 
 class RunFields(TypedDict):
     version: int
+    """The version of the log format."""
     pipeline: str
+    """`run.name` of the pipeline."""
     pid: int
+    """The training process."""
     host: str
+    """The machine it runs on."""
     python: str
+    """The version of Python."""
     torch: str
+    """The version of PyTorch."""
     device: str
+    """Where it computes, for people, e.g. "cpu (8 threads)"."""
     precision: str
+    """What it computes in: "fp32", "bf16", …"""
     model: str
+    """The class of the model; those of several are joined by " + "."""
     params: int
+    """Parameters of all models together."""
     seed: int
+    """`run.seed` of the pipeline."""
     data: dict[str, DataInfo]
+    """The data of each split."""
     limited: dict[str, int]
     """The batches that the data of a split have, where the run was told to use fewer of them."""
     max_epochs: int
+    """Epochs of the whole run; 0 in the iteration-based loop."""
     max_iters: int
+    """Training iterations of the whole run."""
     iters_per_epoch: int
+    """Training iterations in an epoch."""
     modes: dict[str, Mode]
     """The metrics that hooks monitor, and whether less or more of each is better."""
     resumed_from: str | None
+    """The directory of the checkpoint, below `checkpoints`; null in a run that starts from scratch."""
     rank: int
     """Whose log this is, of the `world` processes that train together: each has one of its own."""
     world: int
+    """How many processes train together."""
     strategy: Literal["", "ddp", "fsdp"]
-    """How they do it; empty for a process alone. With it goes where in an iteration they wait for one another."""
+    """How they train one model together; empty for a single process."""
 
 
 class Run(Stamp, RunFields):
@@ -81,23 +107,25 @@ class Run(Stamp, RunFields):
 
 
 class Frame(Stamp):
-    """What happened since the frame before: a few times a second, whatever the iteration rate.
-
-    `hooks` maps a binding's id (as a string) to [firings, total ns, longest ns, last ns, {bin: count}];
-    `iters` is the same for whole training iterations; `phases` maps a name of PHASES to total ns; `samples` counts
-    training examples. `bi` and `bn` are the current batch and the batches of the pass (of training, or of
-    validation while `stage` says so). `cost` is what writing the frame before took, in ns.
-    """
+    """What happened since the frame before: a few times a second, whatever the iteration rate."""
 
     k: Literal["frame"]
     stage: Stage
+    """What the run is doing."""
     bi: int
+    """The current batch of the pass: of training, or of validation while `stage` says so."""
     bn: int
+    """Batches of that pass."""
     samples: int
+    """Training examples since the frame before."""
     phases: dict[str, int]
+    """Nanoseconds by phase: "data", "forward", "backward", "optimizer", "hooks", "other"."""
     iters: list[Any]
+    """Whole training iterations: [how many, total ns, longest ns, last ns, {bin: count}]."""
     hooks: dict[str, list[Any]]
+    """The same for the firings of each binding, by its id in `plan.json`; one that has not fired is left out."""
     cost: int
+    """Nanoseconds that it took to write the frame before."""
 
 
 class Scalars(Stamp):
@@ -105,64 +133,84 @@ class Scalars(Stamp):
 
     k: Literal["scalars"]
     v: dict[str, float]
+    """The values by name."""
 
 
 class MetricsFields(TypedDict):
     split: Literal["val", "test"]
+    """Which data they are of."""
     v: Mapping[str, float]
+    """The metrics by name."""
     seconds: float
+    """How long the pass took."""
 
 
 class Metrics(Stamp, MetricsFields):
-    """The outcome of one validation or test, `seconds` long."""
+    """The outcome of one validation or test."""
 
     k: Literal["metrics"]
 
 
 class EpochFields(TypedDict):
     seconds: float
+    """How long it took, validation excluded."""
 
 
 class Epoch(Stamp, EpochFields):
-    """An epoch of training ended; `seconds` leaves validation out."""
+    """An epoch of training ended."""
 
     k: Literal["epoch"]
 
 
 class CheckpointFields(TypedDict):
     it: int
+    """The iteration it was taken at."""
     ep: int
+    """The epochs done then."""
     path: str
+    """Its directory, relative to the run directory."""
     names: list[str]
+    """The names that point to it: "last", "best", …"""
     bytes: int
+    """Its size."""
     ms: float
+    """How long it took to write, in milliseconds."""
 
 
 class Checkpoint(CheckpointFields):
-    """A checkpoint of iteration `it` is safe on disk, under `path` (relative to the run directory), named `names`."""
+    """A checkpoint is safe on disk."""
 
     k: Literal["checkpoint"]
     t: float
+    """Seconds since 1970, UTC: when it was safe."""
 
 
 class AcknowledgedFields(TypedDict):
     id: str
+    """The `id` of the command."""
     cmd: str
+    """The command."""
     asked: float
+    """When it was sent, in seconds since 1970."""
     ok: bool
+    """Whether it was executed; false when it was refused."""
     note: str
+    """Why it was refused, or what came of it; may be empty."""
 
 
 class Acknowledged(Stamp, AcknowledgedFields):
-    """A command of the command log has been carried out (or refused: `ok` is false and `note` says why)."""
+    """A command of the command log was executed or refused."""
 
     k: Literal["ack"]
 
 
 class MessageFields(TypedDict):
     level: Level
+    """How serious it is."""
     source: str
+    """The name of the hook that says it, or "hookflow"."""
     text: str
+    """What it says."""
 
 
 HOOKFLOW = "hookflow"
@@ -177,28 +225,38 @@ class Message(Stamp, MessageFields):
 
 class ErrorFields(TypedDict):
     hook: str
+    """The hook that raised; empty when no hook did."""
     point: str
+    """The point where it fired; empty when no hook raised."""
     type: str
+    """The class of the exception."""
     text: str
+    """Its message."""
     traceback: str
+    """The traceback, as Python prints it."""
     action: Literal["raise", "disable", "ignore"]
+    """What followed: the run ended, the hook was switched off, or nothing."""
 
 
 class Error(Stamp, ErrorFields):
-    """Something raised. `hook` and `point` are empty when no hook did; `action` is what became of it."""
+    """An exception was raised."""
 
     k: Literal["error"]
 
 
 class EndFields(TypedDict):
     status: Status
+    """How the attempt ended."""
     exit: int
+    """The exit code of the process."""
     reason: str
+    """Why, for people; empty where there is nothing to say."""
     seconds: float
+    """How long the attempt took."""
 
 
 class End(Stamp, EndFields):
-    """The last record of an attempt. A log without one belongs to a run that is alive, or was killed."""
+    """The end of an attempt; one last frame may follow. A log without it: the run is alive, or was killed."""
 
     k: Literal["end"]
 
@@ -213,9 +271,13 @@ class CommandRecord(TypedDict):
     """A line of the command log: what somebody asks of the run, which answers with an `ack` of the same `id`."""
 
     id: str
+    """Eight hexadecimal digits, which the answer repeats."""
     cmd: Command
+    """The command."""
     t: float
+    """When it was sent, in seconds since 1970."""
     by: str
+    """The user who sent it."""
 
 
 class Put(Protocol):

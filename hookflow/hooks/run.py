@@ -20,6 +20,7 @@ class Run(Protocol):
     """The run that every point offers."""
 
     device: torch.device
+    """Where the run computes."""
     model: nn.Module
     """The network; where the pipeline has several, all of them in an `nn.ModuleDict`."""
     models: Mapping[str, nn.Module]
@@ -27,6 +28,7 @@ class Run(Protocol):
     optimizers: Mapping[str, torch.optim.Optimizer]
     """Every optimizer by name; one that has none is "optimizer"."""
     task: Any
+    """The task."""
     data: Mapping[str, Any]
     """The data sources by split: "train", and "val" and "test" where the pipeline has them.
 

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
-from hookflow.cli.sound import sound_plan
+from hookflow.cli.pipelines import valid_plan
 from hookflow.errors import UserError
 from hookflow.pipeline.load import load
 
@@ -143,7 +143,7 @@ def test_a_bare_hook_wide_number_counts_iterations_and_elsewhere_the_hook_fires_
 )
 def test_a_metric_whose_name_does_not_say_what_is_better_needs_a_mode(pipeline: Path, hook: str) -> None:
     with pytest.raises(UserError, match='"score" does not say whether less or more of it is better') as raised:
-        sound_plan(load(pipeline, [f"hooks.judge={{{hook}}}"]))
+        valid_plan(load(pipeline, [f"hooks.judge={{{hook}}}"]))
     assert 'write mode = "min" or mode = "max"' in str(raised.value)
 
 

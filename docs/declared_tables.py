@@ -1,0 +1,88 @@
+"""Tables made from classes whose fields have a sentence below them: what `run` offers, the records of an event log."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from textwrap import dedent
+from typing import Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
+
+from markdown_tables import code, table, toml
+
+from hookflow.events import records
+from hookflow.hooks.run import Run
+
+RECORDS: dict[str, Any] = {get_args(get_type_hints(kind)["k"])[0]: kind for kind in get_args(records.Record)}
+TABLES: dict[str, Any] = {**RECORDS, "DataInfo": records.DataInfo, "command": records.CommandRecord}
+STAMP = ("k", "t", "it", "ep")
+
+
+def offered_by_run() -> str:
+    """Return every attribute, property and method of what hooks and tasks are given as `run`."""
+    rows = ((code(f"run.{written}"), said) for _, written, said in members(Run))
+    return table(("", "meaning"), rows)
+
+
+def members(offering: type) -> Iterator[tuple[str, str, str]]:
+    """Yield the name, the way of writing, and the first paragraph of each public member of a class."""
+    for member, below in pairwise([*_written(offering).body, ast.Pass()]):
+        match member, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, name, _first(text)
+            case ast.AnnAssign(target=ast.Name(id=name)), _:
+                yield name, name, ""
+            case ast.FunctionDef(name=name), _ if not name.startswith("_"):
+                called = name if member.decorator_list else f"{name}({_arguments(member.args)})"
+                yield name, called, _first(ast.get_docstring(member) or "")
+
+
+def _written(kind: type) -> ast.ClassDef:
+    (written,) = ast.parse(dedent(inspect.getsource(kind))).body
+    assert isinstance(written, ast.ClassDef)
+    return written
+
+
+def _arguments(arguments: ast.arguments) -> str:
+    """Return the arguments without their types, as one reads them in a call."""
+    bare = ast.arguments(
+        posonlyargs=[],
+        args=[ast.arg(argument.arg) for argument in arguments.args[1:]],
+        vararg=arguments.vararg and ast.arg(arguments.vararg.arg),
+        kwonlyargs=[ast.arg(argument.arg) for argument in arguments.kwonlyargs],
+        kw_defaults=arguments.kw_defaults,
+        defaults=arguments.defaults,
+    )
+    return ast.unparse(bare).replace("=...", "=…")
+
+
+def _first(text: str) -> str:
+    return " ".join(inspect.cleandoc(text).partition("\n\n")[0].split())
+
+
+def fields(record: str) -> str:
+    """Return the fields of a record as a table, `k` and the stamp first."""
+    kind = TABLES[record]
+    sentences = {name: said for base in _bases(kind) for name, _, said in members(base) if said}
+    hints = get_type_hints(kind)
+    order = sorted(hints, key=lambda name: STAMP.index(name) if name in STAMP else len(STAMP))
+    rows = ((code(name), _type(hints[name]), sentences.get(name, f"Always `{toml(record)}`.")) for name in order)
+    return f"{inspect.getdoc(kind)}\n\n{table(('field', 'type', 'meaning'), rows)}"
+
+
+def _bases(kind: Any) -> Iterator[Any]:
+    """Yield the TypedDicts that one is made of, and last itself; its `__mro__` does not keep them."""
+    for base in _written(kind).bases:
+        if isinstance(base, ast.Name) and is_typeddict(inner := getattr(records, base.id)):
+            yield from _bases(inner)
+    yield kind
+
+
+def _type(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        values = get_args(hint)
+        return f"one of {', '.join(code(toml(value)) for value in values)}" if len(values) > 1 else code("str")
+    plain = re.sub(r"\b(?:\w+\.)+(?=\w)", "", str(hint)) if get_args(hint) else hint.__name__
+    return code(plain.replace("Mapping", "dict").replace("None", "null"))

@@ -1,0 +1,301 @@
+"""Makes the pages, and the tables in pages, that say what the code declares: `make docs-reference`.
+
+`reference.md` is made as a whole. In other pages, what stands between `<!-- generated: NAME -->` and
+`<!-- /generated -->` is made from one of the PIECES.
+
+Keys come from the pydantic models of a pipeline file, arguments from the signatures of the built-in hooks, points and
+slots from their tables, commands from Typer. Nothing about one of them is written here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from functools import partial
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import typer
+from declared_tables import TABLES, fields, offered_by_run
+from markdown_tables import code, slug, table, toml, type_words
+from pydantic import BaseModel
+
+from hookflow.cli.app import app
+from hookflow.cli.schema import arguments
+from hookflow.graph import points
+from hookflow.graph.slots import SLOTS
+from hookflow.hooks.describe import Description, describe
+from hookflow.hooks.registry import BUILT_IN, GROUP
+from hookflow.pipeline.declared import sentences
+from hookflow.pipeline.refer import refer
+from hookflow.pipeline.registry import DATA
+from hookflow.pipeline.schema import Pipeline, Section
+
+FOLDER = Path(__file__).parent
+PIECES: dict[str, Callable[[], str]] = {
+    "run": offered_by_run,
+    **{f"fields of {record}": partial(fields, record) for record in TABLES},
+}
+GENERATED = re.compile(r"(<!-- generated: (.*?) -->\n).*?(<!-- /generated -->)", re.DOTALL)
+RENEW = "make docs-reference"
+UNITS = {"it": "iterations", "ep": "epochs", "firing": "firings of the point"}
+
+INTRODUCTION = f"""\
+# Reference
+<!-- Generated: edit the sentence where the thing is declared, then run `{RENEW}`. A test compares. -->
+Every [key of a pipeline file](#the-pipeline-file), every [built-in hook](#hooks), every [point](#points) and every
+[command](#commands). In the terminal: `hookflow points`, `hookflow hooks NAME`, `hookflow COMMAND --help`. For editors:
+`hookflow schema`.
+"""
+FILE = """\
+## The pipeline file
+A pipeline is a TOML file. Types are strict: `"3"` is not `3`. An unknown key is an error. Any value may be a `${…}`
+reference; see [the graph](graph.md#building-on-another-pipeline). A *required* key may also come from the file that
+`extends` names. Paths in `args` and `run.dir` are relative to the current directory; `"./file.py:Name"` in `use` is
+relative to the pipeline file.
+"""
+AMOUNTS = """\
+### Amounts
+`every`, `from`, `until`, `val_every` and the like take an amount of training:
+
+| written | means |
+| --- | --- |
+| `100` | the point's own unit: iterations, epochs or firings |
+| `"100it"` | iterations |
+| `"2ep"` | epochs |
+| `"30s"`, `"10m"`, `"2h"` | seconds, minutes, hours |
+| `"10%"` | a share of the whole run |
+"""
+ENTRY_POINTS = f"""\
+## Entry points
+An installed package offers hooks by short names through the entry-point group `{GROUP}`:
+```toml
+# pyproject.toml of the package
+[project.entry-points."{GROUP}"]
+clip = "my_package.hooks:Clip"
+```
+A pipeline then writes `use = "clip"`, and `hookflow hooks` lists it with the package and its version. A built-in hook
+of the same name takes precedence. A name that two packages offer is ambiguous and is refused. There is no other group:
+models, optimizers, data and tasks are named as `"package.module:Name"`.
+"""
+
+
+def reference() -> str:
+    """Return the whole page."""
+    parts = (
+        INTRODUCTION, FILE, *_tables(), AMOUNTS, _data(), _hooks(), _points(), _slots(), ENTRY_POINTS, _commands(),
+    )  # fmt: skip
+    return "\n".join(parts)
+
+
+def _tables() -> Iterator[str]:
+    """Yield a chapter for each table of the file, in the file's order."""
+    found: dict[type[Section], list[str]] = {Pipeline: ["The top level"]}
+    for label, section in _inner(Pipeline, ""):
+        if label not in (labels := found.setdefault(section, [])):
+            labels.append(label)
+    anchors = {section.__name__: slug(_heading(labels)) for section, labels in found.items()}
+    for section, labels in found.items():
+        rows = ((code(key), *rest) for key, *rest in _rows(section, sentences(section), anchors))
+        keys = table(("key", "type", "default", "meaning"), rows)
+        yield f"### {_heading(labels)}\n{inspect.getdoc(section)}\n\n{keys}"
+
+
+def _heading(labels: list[str]) -> str:
+    return ", ".join(label if " " in label else code(label) for label in labels)
+
+
+def _inner(section: type[Section], path: str) -> Iterator[tuple[str, type[Section]]]:
+    """Yield every table below one, depth first, as it is written: "[run]", "[model.NAME]", "[[hooks.NAME.points]]".
+
+    What several keys of a table share (`train`, `val`, `test`) is looked into once.
+    """
+    seen: dict[type[Section], str] = {}
+    for name, field in section.model_fields.items():
+        for inner, suffix, listed in _sections(field.annotation):
+            below = f"{path}{field.alias or name}{suffix}"
+            yield f"[[{below}]]" if listed else f"[{below}]", inner
+            if seen.setdefault(inner, name) == name:
+                yield from _inner(inner, f"{below}.")
+
+
+def _sections(annotation: Any, suffix: str = "", listed: bool = False) -> Iterator[tuple[type[Section], str, bool]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation, suffix, listed
+    is_table = getattr(annotation, "__origin__", None) is dict
+    for argument in get_args(annotation):
+        inner = f"{suffix}.NAME" if is_table else suffix
+        yield from _sections(argument, inner, listed or getattr(annotation, "__origin__", None) is list)
+
+
+def _rows(
+    model: type[BaseModel], sentences: Mapping[str, str], anchors: Mapping[str, str]
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yield key, type, default and sentence of every field of a model, as Markdown."""
+    schema = model.model_json_schema()
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        declared = schema["properties"][key]
+        default = "required" if field.is_required() else toml(field.get_default(call_default_factory=True))
+        sentence = _sentence(sentences.get(name) or declared.get("description", ""))
+        examples = " or ".join(code(toml(example)) for example in declared.get("examples", ()))
+        words = type_words(declared, anchors, schema.get("$defs", {}))
+        shown = f"**{default}**" if field.is_required() else code(default)
+        yield key, words, shown, f"{sentence} Example: {examples}." if examples else sentence
+
+
+def _sentence(text: str) -> str:
+    text = " ".join(text.split())
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!")) or not text else ".")
+
+
+def _arguments(made: Any) -> str:
+    """Return the arguments of a class or function as a table; nothing when it takes none."""
+    model = arguments(made)
+    rows = [(code(key), *rest) for key, *rest in _rows(model, {}, {})]
+    return "\n" + table(("argument", "type", "default", "meaning"), rows) if rows else ""
+
+
+def _data() -> str:
+    """Return the chapter on data sources that have a short name."""
+    rows = ((code(name), code(use), _doc(refer(use, Path(), None)).partition("\n")[0]) for name, use in DATA.items())
+    return f"### Data by a short name\n{table(('`use`', 'stands for', 'what it is'), rows)}"
+
+
+def _doc(thing: Any) -> str:
+    return inspect.getdoc(thing) or ""
+
+
+def _hooks() -> str:
+    listed = table(
+        ("hook", "what it does"),
+        ((f"[`{name}`](#{slug(name)})", _doc(_hook(name)).partition("\n")[0]) for name in BUILT_IN),
+    )
+    return "\n".join([f"## Hooks\nThe built-in hooks.\n\n{listed}", *map(_one_hook, BUILT_IN)])
+
+
+def _hook(name: str) -> Any:
+    return refer(BUILT_IN[name], Path(), None)
+
+
+def _one_hook(name: str) -> str:
+    hook = _hook(name)
+    told = describe(hook, points.POINTS)
+    rows = (
+        (
+            code(method.name),
+            " ".join(map(code, told.reads.get(method.name, ()))),
+            " ".join(map(code, told.writes.get(method.name, ()))),
+            "yes" if method.name in told.bound else "where `points` says",
+        )
+        for method in told.methods
+    )
+    fires = table(("fires at", "reads", "writes", "by default"), rows)
+    example = f"```toml\n{told.as_toml(name, name)}\n```\n"
+    return f"### `{name}`\n{_doc(hook)}\n\n{_place(told)}{fires}{_arguments(hook)}\n{example}"
+
+
+def _place(told: Description) -> str:
+    """Return how the class places itself among others, where it does."""
+    stated = {"phase": told.phase if told.phase != "normal" else "", "ranks": told.ranks if told.ranks != "all" else ""}
+    stated |= {key: ", ".join(getattr(told, key)) for key in ("after", "before", "requires", "modules")}
+    said = "; ".join(f"{key} {code(value)}" for key, value in stated.items() if value)
+    return f"{said[:1].upper()}{said[1:]}.\n\n" if said else ""
+
+
+def _points() -> str:
+    """Return the chapter on points: the loop, which `hookflow.graph.points` draws, and a row for each."""
+    drawn = next(block for block in _doc(points).split("\n\n") if block.startswith("    before_run"))
+    rows = (
+        (code(p.name), " ".join(map(code, p.offers)), UNITS[p.unit], f"{_sentence(p.about)}{_kind(p.kind)}")
+        for p in points.POINTS
+    )
+    pairs = ", ".join(code(f"around_{pair}") for pair in points.POINTS.pairs)
+    return (
+        f"## Points\nWhere hooks fire, in the order of a run:\n```text\n{textwrap.dedent(drawn)}\n```\n"
+        "A hook's method takes any of the arguments that its point *offers*. A bare number in `every` counts the "
+        "point's *unit*.\n\n"
+        f"{table(('point', 'offers', 'unit', 'what has happened'), rows)}\n"
+        f"A generator that yields once may be bound around a pair of points: {pairs}. What the counters are at each "
+        "point and which calls are allowed there: [loops](loops.md). A pipeline's own points: "
+        "[the graph](graph.md#where-a-hook-fires).\n"
+    )
+
+
+def _kind(kind: str) -> str:
+    return " Inside the network, at the modules that `modules` picks." if kind == "module" else ""
+
+
+def _slots() -> str:
+    rows = ((code(name), _sentence(about)) for name, about in SLOTS.items())
+    return (
+        "### Slots\nA *slot* is a piece of run state that a hook declares in `reads` or `writes`: at one point its "
+        f"writers fire before its readers. A hook may name slots of its own.\n\n{table(('slot', 'what it is'), rows)}"
+    )
+
+
+def _commands() -> str:
+    group = typer.main.get_command(app)
+    return "\n".join(["## Commands\nEvery command takes `--help`.\n", *_command(group, ("hookflow",))])
+
+
+def _command(command: Any, path: tuple[str, ...]) -> Iterator[str]:
+    """Yield a chapter for a command, and one for each below it."""
+    inner = {name: below for name, below in getattr(command, "commands", {}).items() if not below.hidden}
+    if len(path) > 1 and not inner:
+        yield _one_command(command, path)
+    elif own := [*_parameters(command)]:
+        yield f"### `{' '.join(path)}`\n{table(('option', 'default', 'meaning'), own)}"
+    for name, below in inner.items():
+        yield from _command(below, (*path, name))
+
+
+def _one_command(command: Any, path: tuple[str, ...]) -> str:
+    usage = [" ".join(path), "[OPTIONS]"]
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            shown = parameter.metavar or parameter.name.upper()
+            usage.append(shown if parameter.required else f"[{shown}]")
+    rows = [*_parameters(command)]
+    listed = "\n" + table(("argument or option", "default", "meaning"), rows) if rows else ""
+    return f"### `{' '.join(path)}`\n```text\n{' '.join(usage)}\n```\n{inspect.cleandoc(command.help or '')}\n{listed}"
+
+
+def _parameters(command: Any) -> Iterator[tuple[str, str, str]]:
+    """Yield what each argument and option of a command is written as, its default, and its sentence."""
+    hints = get_type_hints(inspect.unwrap(command.callback)) if command.callback else {}
+    for parameter in command.params:
+        if parameter.name not in hints or getattr(parameter, "hidden", False):
+            continue  # Typer's own, as `--help` is
+        metavar = parameter.metavar or _metavar(hints[parameter.name])
+        if parameter.param_type_name == "argument":
+            written = metavar
+        else:
+            names = ", ".join((*parameter.opts, *parameter.secondary_opts))
+            written = names if parameter.is_flag else f"{names} {metavar}"
+        plain = parameter.default is None or parameter.default is False or parameter.default == []
+        default = "**required**" if parameter.required else "" if plain else code(str(parameter.default))
+        yield code(written), default, " ".join((parameter.help or "").split())
+
+
+def _metavar(hint: Any) -> str:
+    """Return what stands for a value of an option that names none: the choices of an enum, else the type."""
+    kind = next((inner for inner in get_args(hint) if inner is not type(None)), hint)
+    return "|".join(map(str, kind)) if issubclass(kind, Enum) else kind.__name__.upper()
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Yield every page that holds something made, with what it should be."""
+    yield FOLDER / "reference.md", reference()
+    for page in sorted(FOLDER.glob("*.md")):
+        text = page.read_text("utf-8")
+        if GENERATED.search(text):
+            yield page, GENERATED.sub(lambda found: f"{found[1]}\n{PIECES[found[2]]()}\n{found[3]}", text)
+
+
+if __name__ == "__main__":
+    for page, text in pages():
+        page.write_text(text, "utf-8")

@@ -1,0 +1,89 @@
+"""Markdown for pages that are made from declarations: tables, code, types and defaults in the usual words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from hookflow.pipeline.units import PATTERN
+
+TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "array": "list", "object": "table"}
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+
+
+def code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """Return a table; a bar in a cell is escaped, also within code."""
+    lines = [[*head], ["---" for _ in head], *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that Markdown gives a heading."""
+    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip())
+
+
+def type_words(schema: Mapping[str, Any], anchors: Mapping[str, str], definitions: Mapping[str, Any]) -> str:
+    """Return the type that a JSON Schema describes, as Markdown; null is left out, since TOML has none.
+
+    `anchors` says which of the `definitions` have a heading to link to.
+    """
+
+    def words(schema: Mapping[str, Any]) -> str:
+        match schema:
+            case {"$ref": ref}:
+                name = ref.rpartition("/")[2]
+                return f"[table](#{anchors[name]})" if name in anchors else words(definitions[name])
+            case {"anyOf": options} | {"oneOf": options}:
+                return " or ".join(dict.fromkeys(filter(None, map(words, options))))
+            case {"enum": values}:
+                return f"one of {', '.join(code(toml(value)) for value in values)}"
+            case {"const": value}:
+                return code(toml(value))
+            case {"pattern": pattern, "type": list()}:
+                return "[amount](#amounts)" if pattern == PATTERN else "[amount](#amounts) in `it` or `ep`"
+            case {"type": "array", "items": {"type": _} | {"$ref": _} | {"oneOf": _} as items}:
+                return f"list of {words(items)}"
+            case {"type": "object", "additionalProperties": {"$ref": _} as items}:
+                return _several(words(items))
+            case {"type": "object", "patternProperties": dict(properties)}:
+                return _several(words(next(iter(properties.values()))))
+            case {"type": "null"}:
+                return ""
+            case {"type": str(kind)}:
+                bounds = [f"{sign} {_bound(schema[bound])}" for bound, sign in BOUNDS.items() if bound in schema]
+                return code(f"{TYPES[kind]} {', '.join(bounds)}".strip())
+        return "any"
+
+    return words(schema)
+
+
+def _several(table: str) -> str:
+    return f"{table.replace('[table]', '[tables]')} by name"
+
+
+def _bound(bound: float) -> str:
+    """Return a bound as people write it: a large power of two as that."""
+    large = isinstance(bound, int) and bound > 1 << 32 and bound.bit_count() == 1
+    return f"2^{bound.bit_length() - 1}" if large else f"{bound:g}"
+
+
+def toml(value: Any) -> str:
+    """Return a value as TOML writes it; nothing for None, nor for a table that is all defaults."""
+    match value:
+        case None:
+            return ""
+        case BaseModel():
+            return toml(value.model_dump(exclude_defaults=True)) if value.model_fields_set else ""
+        case dict():
+            return f"{{ {', '.join(f'{key} = {toml(item)}' for key, item in value.items())} }}" if value else "{}"
+        case list() | tuple():
+            return f"[{', '.join(map(toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)

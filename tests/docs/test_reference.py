@@ -1,0 +1,62 @@
+"""docs/reference.md is what the declarations say now, and leaves out none of them."""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+
+import pytest
+import typer
+
+from hookflow.cli.app import app
+from hookflow.graph.points import POINTS
+from hookflow.hooks.registry import BUILT_IN
+from hookflow.pipeline.declared import sentences
+from hookflow.pipeline.schema import Pipeline, Section
+from tests.conftest import TESTS
+
+FOLDER = TESTS.parent / "docs"
+PAGE = (FOLDER / "reference.md").read_text("utf-8")
+
+
+@pytest.fixture
+def make_reference(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(FOLDER)
+    import make_reference  # type: ignore[import-not-found]
+
+    return make_reference  # type: ignore[no-any-return]
+
+
+def test_what_is_generated_is_up_to_date(make_reference: ModuleType) -> None:
+    for page, text in make_reference.pages():
+        assert text == page.read_text("utf-8"), f"`{make_reference.RENEW}` renews {page.name}"
+
+
+def sections(section: type[Section]) -> set[type[Section]]:
+    return {section}.union(*map(sections, section.__subclasses__()))
+
+
+@pytest.mark.parametrize("section", sections(Section) - {Section}, ids=lambda section: section.__name__)
+def test_every_key_has_a_sentence(section: type[Section]) -> None:
+    assert sentences(section).keys() >= section.model_fields.keys()
+    for name, field in section.model_fields.items():
+        assert f"| `{field.alias or name}` |" in PAGE
+
+
+def test_nothing_is_left_out() -> None:
+    headings = set(re.findall(r"^### (.*)$", PAGE, re.MULTILINE))
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    assert {f"`{name}`" for name in BUILT_IN} <= headings
+    for name in commands:
+        assert any(heading.startswith(f"`hookflow {name}") for heading in headings)
+    for point in POINTS:
+        assert f"| `{point.name}` |" in PAGE
+    for name in Pipeline.model_fields:
+        assert f"| `{name}` |" in PAGE
+
+
+def test_links_within_the_page_lead_somewhere(make_reference: ModuleType) -> None:
+    headings = re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)
+    anchors = [make_reference.slug(heading) for heading in headings]
+    assert len(anchors) == len(set(anchors))
+    assert set(re.findall(r"\]\(#([\w-]+)\)", PAGE)) <= set(anchors)
