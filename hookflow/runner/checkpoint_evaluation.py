@@ -62,7 +62,7 @@ def evaluate_checkpoint(
         torch_settings(loaded.pipeline.run, tell),
         tempfile.TemporaryDirectory(prefix="hookflow-") as folder,
     ):
-        parts = build(loaded, plan, base, tell, [split])
+        parts = build(loaded, plan, base, tell, [split], fresh=False)
         aside = RunDir(Path(folder))
         recorder = Recorder(aside, lambda command: None)
         recorder.start()
