@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
     from hookflow.pipeline.schema import RunSection
 
-TAIL = 1 << 16
-"""Bytes at the end of an event log in which its last record is looked for."""
+TAIL = 1 << 18
+"""Bytes at the end of an event log in which the end of the run is looked for."""
 
 
 def resumed(
@@ -194,8 +194,8 @@ def _nothing_left(run_dir: RunDir, then: Target, now: Target) -> str:
     from hookflow.events.rundir import run_argument
     from hookflow.runner.checkpoint.manifest import read_manifest
 
-    section, end = now.loaded.pipeline.run, _last_record(run_dir)
-    if end.get("k") != "end" or end.get("status") != "finished" or not _reached(section, end):
+    section, end = now.loaded.pipeline.run, _end(run_dir)
+    if end.get("status") != "finished" or not _reached(section, end):
         return ""
     if section.test and not then.loaded.pipeline.run.test:
         return ""
@@ -219,15 +219,17 @@ def _reached(section: RunSection, place: dict[str, Any]) -> bool:
     return bool(place["ep"] >= section.max_epochs)
 
 
-def _last_record(run_dir: RunDir) -> dict[str, Any]:
-    """Return the last record of the event log; an empty one where there is none that is whole."""
+def _end(run_dir: RunDir) -> dict[str, Any]:
+    """Return the record of how the latest attempt has ended; an empty one where it has left none."""
     try:
         with run_dir.events.open("rb") as log:
             log.seek(max(log.seek(0, os.SEEK_END) - TAIL, 0))
-            record = json.loads(log.read().rstrip().rpartition(b"\n")[2])
-    except (OSError, ValueError):
+            lines = log.read().splitlines()
+    except OSError:
         return {}
-    return record if isinstance(record, dict) else {}
+    kinds = (b'{"k":"end"', b'{"k":"run"')
+    last = next((line for line in reversed(lines) if line.startswith(kinds)), b"")
+    return dict(json.loads(last)) if last.startswith(kinds[0]) else {}
 
 
 def _tell(*lines: str) -> None:

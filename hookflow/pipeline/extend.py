@@ -67,6 +67,9 @@ def _aim_files(tree: dict[str, Any], folder: str) -> None:
     parts = [tree.get(name) for name in ("model", "task", "optimizer")]
     several = ("model", "optimizer", "data", "hooks")
     parts += [part for name in several if isinstance(tree.get(name), dict) for part in tree[name].values()]
+    models = [tree.get("model"), *(tree["model"].values() if isinstance(tree.get("model"), dict) else ())]
+    for model in models if folder else ():
+        _aim_weights(model, folder)
     for part in parts if folder else ():
         _aim(part, "use", folder)
         if isinstance(part, dict) and isinstance(loader := part.get("loader"), dict):
@@ -78,6 +81,15 @@ def _aim_files(tree: dict[str, Any], folder: str) -> None:
 def _aim(table: Any, key: str, folder: str) -> None:
     if isinstance(table, dict) and isinstance(use := table.get(key), str) and ".py:" in use:
         table[key] = os.path.join(folder, use.removeprefix("./"))  # noqa: PTH118
+
+
+def _aim_weights(model: Any, folder: str) -> None:
+    """Write a base's file of weights likewise; one that begins at the root, or at somebody's home, stays."""
+    table, key = (model, "weights") if isinstance(model, dict) else ({}, "")
+    if isinstance(table.get(key), dict):
+        table, key = table[key], "file"
+    if isinstance(file := table.get(key), str) and not file.startswith(("~", "$")):
+        table[key] = os.path.join(folder, file)  # noqa: PTH118
 
 
 def _drop_length(base: dict[str, Any], tree: dict[str, Any]) -> None:

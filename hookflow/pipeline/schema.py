@@ -2,7 +2,7 @@
 
 Keys are checked strictly: an unknown one is a mistake, and `"3"` is not `3`. The arguments in `args` belong to what
 `use` names and are checked against its signature later. Paths in `args` and `run.dir` are relative to the current
-directory; only `"./file.py:Name"` in `use` is relative to the pipeline's own folder.
+directory; `"./file.py:Name"` in `use`, and files of `weights`, are relative to the pipeline's own folder.
 """
 
 from __future__ import annotations
@@ -154,11 +154,40 @@ class Component(Section):
     """The arguments, by name."""
 
 
+class WeightsSection(Section):
+    """Weights to begin with, and how their names go with those of the model."""
+
+    file: str
+    """A file that `torch.save` has written, or a checkpoint's folder; relative to the pipeline's own folder."""
+    strict: bool = True
+    """Whether every weight must fit; if not, what is missing, unexpected or of another shape is only reported."""
+    rename: dict[str, str] = {}
+    """Prefixes of names in the file, and what to put there instead: { "backbone." = "" }."""
+    exclude: list[str] = []
+    """Globs over the model's names that are neither loaded nor missed: ["head.*"] for a new head."""
+
+
+def _kind_of_weights(weights: Any) -> str:
+    return "<table>" if isinstance(weights, dict | WeightsSection) else "<name>"
+
+
+Weights = Annotated[
+    Annotated[str, Tag("<name>")] | Annotated[WeightsSection, Tag("<table>")],
+    Discriminator(_kind_of_weights),
+]
+"""Weights to begin with; their file alone, where there is nothing else to say."""
+
+
 class ModelSection(Component):
     """A network, and the weights that it begins with."""
 
-    weights: str | None = None
-    """A file of weights to begin with: a `state_dict` that `torch.save` has written; random ones if left out."""
+    weights: Weights | None = None
+    """Weights to begin with: a file with a `state_dict`, or a table with `file`; random ones if left out."""
+
+    @property
+    def begins_with(self) -> WeightsSection | None:
+        """The weights as a table."""
+        return WeightsSection(file=self.weights) if isinstance(self.weights, str) else self.weights
 
 
 class ParamGroup(Section):

@@ -70,7 +70,7 @@ def execute(
                 say(f"since {since}: {change.text}", "info" if change.may is May.YES else "warn")
             if ranks.first:
                 store.rewind(checkpoint)
-        parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks)
+        parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks, fresh=checkpoint is None)
         _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
         trainer = Trainer(parts, plan, run_dir, store, recorder, signals, state, consensus)
         recorder.flush(frame=False)  # whatever kills this process from here on, the log says that it began

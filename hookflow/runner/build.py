@@ -87,21 +87,23 @@ def build(
     say: Callable[..., None],
     splits: Sequence[str] | None = None,
     ranks: Ranks = ALONE,
+    *,
+    fresh: bool = True,
 ) -> Parts:
     """Build everything. Paths of the pipeline's own files are relative to `base`; `say` takes lines for people.
 
     `splits` names the data that are needed; left out, those of a training. `ranks` is who this process is among those
-    that train together.
+    that train together. What is not `fresh` is given the state of a checkpoint, and so no weights to begin with.
     Raises UserError with the place in the pipeline when something cannot be built from what is written there.
     """
     if splits is None:
         splits = ("train", "val", "test") if loaded.pipeline.run.test else ("train", "val")
-    return _Builder(loaded, base, say, splits, ranks).parts(plan)
+    return _Builder(loaded, base, say, splits, ranks, fresh=fresh).parts(plan)
 
 
 class _Builder:
     def __init__(
-        self, loaded: Loaded, base: Path, say: Callable[..., None], splits: Sequence[str], ranks: Ranks
+        self, loaded: Loaded, base: Path, say: Callable[..., None], splits: Sequence[str], ranks: Ranks, *, fresh: bool
     ) -> None:
         self.loaded = loaded
         self.pipeline = loaded.pipeline
@@ -110,6 +112,7 @@ class _Builder:
         self.say = say
         self.splits = splits
         self.ranks = ranks
+        self.fresh = fresh
 
     def parts(self, plan: Plan) -> Parts:
         section = self.pipeline.run
@@ -243,8 +246,8 @@ class _Builder:
             said = f'no model can be called "{name}": PyTorch calls something of its own like that'
             raise UserError(Problem(said, self.places.of(key)))
         made = self._checked(key, self._call(makes[key], self.pipeline.models[name].args, key), nn.Module)
-        if (weights := self.pipeline.models[name].weights) is not None:
-            load_weights(made, Path(weights), self.places.of(f"{key}.weights"))
+        if self.fresh and (weights := self.pipeline.models[name].begins_with) is not None:
+            load_weights(made, weights, self.base, name, lambda at: self.places.of(f"{key}.weights.{at}"), self.say)
         layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
         model: nn.Module = made.to(device=device, memory_format=layout)  # type: ignore[call-overload]
         return model

@@ -43,14 +43,15 @@ class Evaluated:
 def evaluate_checkpoint(
     run_dir: RunDir, checkpoint: Path, split: Literal["val", "test"], overrides: Sequence[str], say: Say
 ) -> Evaluated:
-    """Validate or test a checkpoint of the run, by its recorded pipeline with `overrides` laid over it.
+    """Validate or test a checkpoint of the run, by the pipeline that it was saved with, `overrides` laid over it.
 
     The run's directory is only read: what hooks log goes to a folder that is gone afterwards. Whatever raises goes
     through, printed with its traceback where a hook has raised it. Raises UserError when there are no such data.
     """
-    loaded = load(short(run_dir.pipeline), overrides)
+    recorded = short(checkpoint.absolute() / run_dir.pipeline.name)
+    loaded = load(recorded, overrides)
     if getattr(loaded.pipeline.data, split) is None:
-        raise UserError(Problem(f"the pipeline has no [data.{split}]", Where(str(short(run_dir.pipeline)))))
+        raise UserError(Problem(f"the pipeline has no [data.{split}]", Where(str(recorded))))
     base = Path(run_dir.describe()["base"])
     plan = compile_pipeline(loaded, base)
 
@@ -61,7 +62,7 @@ def evaluate_checkpoint(
         torch_settings(loaded.pipeline.run, tell),
         tempfile.TemporaryDirectory(prefix="hookflow-") as folder,
     ):
-        parts = build(loaded, plan, base, tell, [split])
+        parts = build(loaded, plan, base, tell, [split], fresh=False)
         aside = RunDir(Path(folder))
         recorder = Recorder(aside, lambda command: None)
         recorder.start()

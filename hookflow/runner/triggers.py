@@ -6,14 +6,14 @@ between. A multiple at which the condition does not hold is spent: the next chan
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, replace
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
-from hookflow.graph.schedule import Counter, Schedule, Totals, parsed
+from hookflow.graph.schedule import Counter, Measure, Schedule, Totals
 
 Holds = Callable[[], bool]
 
@@ -63,10 +63,13 @@ class Trigger:
 
         Before that nothing is done, and any totals tell as much.
         """
+        self._schedule = self._worked_out()
+        return self._schedule
+
+    def _worked_out(self) -> Schedule:
         run = self._run
         totals = Totals(iters=run.max_iters or 1, iters_per_epoch=run.iters_per_epoch or 1)
-        self._schedule = Schedule.of(self._written, self._point, totals)
-        return self._schedule
+        return Schedule.of(self._written, self._point, totals)
 
     def _is_due(self, schedule: Schedule) -> bool:
         """Say whether all but `when` lets the binding fire at this visit."""
@@ -104,15 +107,33 @@ class Trigger:
         if counter == "it" and not self._counts_visits:
             self.next = count
 
-    def state_dict(self) -> dict[str, int]:
-        return {"last": self._last, "visits": self._visits}
+    def state_dict(self) -> dict[str, Any]:
+        """Return the multiple that the count has entered, of what, and how often the point was visited."""
+        every = self._worked_out().every
+        return {"last": self._last, "visits": self._visits, "every": list(astuple(every)) if every else None}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Take back what `state_dict` returned. Seconds are counted anew, from the start of this process."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned, maybe of a run that had another `every` here, or none.
+
+        Seconds are counted anew, from the start of this process.
+        """
         self._visits = state["visits"]
-        if not (self._written.every and parsed(self._written.every).unit == "s"):
-            self._last = state["last"]
+        every = self._worked_out().every
+        if every is not None and every.counter != "s":
+            same = state["every"] == list(astuple(every))
+            self._last = state["last"] if same else self._passed(every)
         self.next, self._due, self._schedule = 0, 0, None
+
+    def begin_here(self) -> None:
+        """Begin in a run that has got as far as its counters say: the multiples that they have passed are spent."""
+        every = self._worked_out().every
+        if every is not None and every.counter in ("it", "ep"):
+            self._last = self._passed(every)
+
+    def _passed(self, every: Measure) -> int:
+        """Return the multiple that the latest visit of the point was in."""
+        ahead = self._point.ahead and every.counter != "firing"  # the count of firings leaves the next one out itself
+        return every.multiple(self._count(every.counter) - ahead)
 
 
 def make_triggers(plan: Plan, run: Progress, condition: Callable[[Binding], Holds]) -> dict[int, Trigger]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from hookflow.pipeline.extend import extended
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import NewRun, records
 from tests.toy import Net
@@ -96,8 +98,177 @@ def test_what_is_no_state_dict_is_refused_in_words(
         Path("weights.pt").write_bytes(content)
     elif content is not None:
         torch.save(content, "weights.pt")
-    run_dir = new_run('model.weights="weights.pt"')
+    run_dir = new_run(f'model.weights="{tmp_path / "weights.pt"}"')
     assert train_here(run_dir) == 2
     assert said in reason(run_dir)
     assert not Path("pwned").exists(), "nothing of it has run"
     assert not records(run_dir, "error")
+
+
+@pytest.fixture
+def kept() -> dict[str, torch.Tensor]:
+    """The weights of a network that is no run's own."""
+    torch.manual_seed(3)
+    return dict(Net().state_dict())
+
+
+def begins(tmp_path: Path, content: object, table: str = "") -> tuple[str, ...]:
+    """Return overrides for a run that begins with weights and leaves them as they are."""
+    torch.save(content, tmp_path / "weights.pt")
+    weights = f'model.weights={{file="{tmp_path / "weights.pt"}"{table}}}'
+    return weights, "run.max_epochs=1", "optimizer.args={lr=0.0}"
+
+
+def ended(run_dir: Any) -> dict[str, torch.Tensor]:
+    return dict(torch.load(run_dir.checkpoints / "last" / "model.pt", weights_only=True))
+
+
+def put_before(prefix: str, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {prefix + name: value for name, value in weights.items()}
+
+
+def wrapped(kind: str, weights: dict[str, torch.Tensor]) -> object:
+    match kind:
+        case "lightning":
+            return {"state_dict": put_before("model.", weights), "epoch": 3, "hyper_parameters": {"lr": 0.1}}
+        case "ddp":
+            return put_before("module.", weights)
+        case "compiled under ddp":
+            return {"model": put_before("module._orig_mod.", weights), "best": torch.tensor(0.9)}
+        case key:
+            return {key: weights, "optimizer": {"state": {}}}
+
+
+@pytest.mark.parametrize("kind", ["state_dict", "model", "model_state_dict", "lightning", "ddp", "compiled under ddp"])
+def test_usual_wrappings_are_recognised(
+    new_run: NewRun, train_here: Train, tmp_path: Path, kept: dict[str, torch.Tensor], kind: str
+) -> None:
+    run_dir = new_run(*begins(tmp_path, wrapped(kind, kept)))
+    assert train_here(run_dir) == 0, reason(run_dir)
+    assert torch.equal(ended(run_dir)["head.weight"], kept["head.weight"])
+
+
+def test_what_is_no_wrapping_names_its_entries(
+    new_run: NewRun, train_here: Train, tmp_path: Path, kept: dict[str, torch.Tensor]
+) -> None:
+    run_dir = new_run(*begins(tmp_path, {"weights_of_ema": kept, "epoch": 3}))
+    assert train_here(run_dir) == 2
+    assert "holds no state_dict" in reason(run_dir)
+    assert "its entries are weights_of_ema, epoch" in reason(run_dir)
+
+
+def test_a_new_head_on_an_old_body(
+    new_run: NewRun, train_here: Train, tmp_path: Path, kept: dict[str, torch.Tensor]
+) -> None:
+    body = {name: value for name, value in put_before("backbone.", kept).items() if "head" not in name}
+    old = body | {"fc.weight": torch.zeros(10, 8), "fc.bias": torch.zeros(10)}
+    run_dir = new_run(*begins(tmp_path, old, ', rename={"backbone."="", "fc."="head."}, exclude=["head.*"]'))
+    assert train_here(run_dir) == 0, reason(run_dir)
+    weights = ended(run_dir)
+    assert torch.equal(weights["body.0.weight"], kept["body.0.weight"])
+    assert weights["head.weight"].shape == (3, 8)
+    (said,) = [record for record in records(run_dir, "message") if "weights loaded" in str(record["text"])]
+    assert said["level"] == "info"
+    assert str(said["text"]).endswith("excluded: 2 (head.bias, head.weight)")
+
+
+def test_not_strict_it_takes_what_fits_and_says_what_does_not(
+    new_run: NewRun, train_here: Train, tmp_path: Path, kept: dict[str, torch.Tensor]
+) -> None:
+    old = kept | {"head.weight": torch.zeros(10, 8), "more": torch.zeros(1)}
+    del old["head.bias"]
+    run_dir = new_run(*begins(tmp_path, old, ", strict=false"))
+    assert train_here(run_dir) == 0, reason(run_dir)
+    (said,) = [record for record in records(run_dir, "message") if "weights loaded" in str(record["text"])]
+    assert said["level"] == "warn"
+    assert str(said["text"]).endswith(
+        "missing: 1 (head.bias); unexpected: 1 (more); of another shape: 1 (head.weight (10, 8) instead of (3, 8))"
+    )
+
+
+def test_of_many_that_do_not_fit_the_first_are_named_and_all_are_counted(
+    new_run: NewRun, train_here: Train, tmp_path: Path, kept: dict[str, torch.Tensor]
+) -> None:
+    other = {f"block{k}.weight": torch.zeros(1) for k in range(100)} | kept
+    run_dir = new_run(*begins(tmp_path, other))
+    assert train_here(run_dir) == 2
+    assert reason(run_dir).count("and the model does not") == 3
+    assert f"{len(kept)} of {len(kept)} fit; unexpected: 100 (block0.weight, block1.weight, block2.weight, …)" in (
+        reason(run_dir)
+    )
+    assert 'exclude = ["block0.*"]' in reason(run_dir)
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        (', exclude=["haed.*"]', '"haed.*" matches no weights'),
+        (', rename={"backbone."=""}', 'no name begins with "backbone."'),
+        (', exclude=["*"]', "has nothing that is to be loaded"),
+    ],
+)
+def test_what_has_no_effect_is_a_mistake(
+    new_run: NewRun, train_here: Train, tmp_path: Path, kept: dict[str, torch.Tensor], table: str, said: str
+) -> None:
+    run_dir = new_run(*begins(tmp_path, kept, table))
+    assert train_here(run_dir) == 2
+    assert said in reason(run_dir)
+
+
+def test_nothing_that_fits_is_no_beginning_even_if_not_strict(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    run_dir = new_run(*begins(tmp_path, {"else": torch.zeros(1)}, ", strict=false"))
+    assert train_here(run_dir) == 2
+    assert "has nothing that is to be loaded into the model" in reason(run_dir)
+
+
+def test_the_folder_of_a_checkpoint_may_be_named(new_run: NewRun, train_here: Train) -> None:
+    first = new_run("run.max_epochs=1")
+    assert train_here(first) == 0
+    second = new_run(f'model.weights="{first.checkpoints / "best"}"', "run.max_epochs=1", "optimizer.args={lr=0.0}")
+    assert train_here(second) == 0, reason(second)
+    trained = torch.load(first.checkpoints / "best" / "model.pt", weights_only=True)
+    assert torch.equal(ended(second)["head.weight"], trained["head.weight"])
+
+
+def test_files_are_relative_to_the_pipeline_and_not_to_the_current_directory(
+    new_run: NewRun, train_here: Train, tmp_path: Path, kept: dict[str, torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(Path(__file__).parents[1] / "toy.py", tmp_path)
+    torch.save(kept, tmp_path / "weights.pt")
+    run_dir = new_run('model.weights="weights.pt"', "run.max_epochs=1", "optimizer.args={lr=0.0}")
+    run_dir.sign(base=str(tmp_path))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert train_here(run_dir) == 0, reason(run_dir)
+    assert torch.equal(ended(run_dir)["head.weight"], kept["head.weight"])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    at_home = new_run('model.weights="~/weights.pt"', "run.max_epochs=1")
+    assert train_here(at_home) == 0, reason(at_home)
+
+
+def test_a_resumed_run_has_no_need_of_them(
+    new_run: NewRun, train_here: Train, tmp_path: Path, kept: dict[str, torch.Tensor]
+) -> None:
+    run_dir = new_run(*begins(tmp_path, kept))
+    assert train_here(run_dir) == 0
+    (tmp_path / "weights.pt").unlink()
+    assert train_here(run_dir, resume=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("weights", "aimed"),
+    [
+        ('"w.pt"', "sub/w.pt"),
+        ('{ file = "w.pt", strict = false }', {"file": "sub/w.pt", "strict": False}),
+        ('"~/w.pt"', "~/w.pt"),
+        ('"/w.pt"', "/w.pt"),
+    ],
+)
+def test_those_of_a_base_are_relative_to_the_base(tmp_path: Path, weights: str, aimed: object) -> None:
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub" / "base.toml").write_text(f"[model.one]\nweights = {weights}\n")
+    tree, _ = extended('extends = "sub/base.toml"', tmp_path / "p.toml")
+    assert tree["model"]["one"]["weights"] == aimed

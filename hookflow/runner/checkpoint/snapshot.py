@@ -90,6 +90,8 @@ class Snapshot:
         for id_, trigger in self.triggers.items():
             if self._key(id_) in state["triggers"]:
                 trigger.load_state_dict(state["triggers"][self._key(id_)])
+            else:
+                trigger.begin_here()
         for hook in self.engine.load_state_dict(state["engine"]):  # after the triggers, which it may switch off
             self.say(f'the hook "{hook}" stays switched off: it raised before this run was resumed', "warn")
         for split, data in self.data.items():

@@ -1,8 +1,11 @@
-"""Weights to begin with: a plain `state_dict` in a file, held against the model before anything is copied."""
+"""Weights to begin with: a `state_dict` in a file, fitted to the model's names, and compared before it is copied."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,40 +13,186 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.pipeline.schema import WeightsSection
 from hookflow.runner.checkpoint.store import CPU, read_tensors
 
+ENTRIES = ("state_dict", "model_state_dict", "model")
+"""What training scripts and Lightning call the entry of a checkpoint that holds the model's `state_dict`."""
 
-def load_weights(model: nn.Module, path: Path, where: Where) -> None:
-    """Give the model the weights in a file. Raises UserError with all that does not fit, and the nearest names."""
+WRAPPERS = ("module.", "_orig_mod.", "model.", "net.")
+"""What DDP, `torch.compile` and a LightningModule put in front of the names of a network that they hold."""
+
+FEW = 3
+"""How many names of a kind are told; of the others, how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How weights go with a model, by their names; of those that have another shape, theirs and the model's."""
+
+    missing: list[str]
+    unexpected: list[str]
+    reshaped: dict[str, tuple[Any, Any]]
+
+    @property
+    def all(self) -> list[str]:
+        """The names of all that does not fit; first those that the model has."""
+        return [*self.reshaped, *self.missing, *self.unexpected]
+
+    @property
+    def whole(self) -> bool:
+        return not self.all
+
+
+def load_weights(
+    model: nn.Module,
+    section: WeightsSection,
+    base: Path,
+    name: str,
+    place: Callable[[str], Where],
+    say: Callable[..., None],
+) -> None:
+    """Give the model the weights in a file, which is relative to `base`; in a checkpoint's folder, those of `name`.
+
+    `place` is where a key of the section stands; `say` takes what was fitted, and what does not fit if not strict.
+    Raises UserError with what does not fit, and the nearest names.
+    """
+    where = place("file")
+    path = _file(base / Path(section.file).expanduser(), name, where)
+    found = _renamed(_state_dict(path, where), section.rename, place)
+    wanted = model.state_dict()
+    found, prefixes = _unwrapped(found, wanted.keys())
+    excluded = _excluded({**wanted, **found}, section.exclude, place)
+    wanted, found = ({key: value for key, value in of.items() if key not in excluded} for of in (wanted, found))
+    fit = _compare(wanted, found)
+    if section.strict and not fit.whole:
+        raise UserError(_misfits(fit, wanted, found, where))
+    loaded = {key: value for key, value in found.items() if key in wanted and key not in fit.reshaped}
+    if not loaded:
+        nothing = Problem(f"{path} has nothing that is to be loaded into the model", where)
+        raise UserError([nothing, *(_misfits(fit, wanted, found, where) if not fit.whole else ())])
+    model.load_state_dict(loaded, strict=False)
+    if prefixes or excluded or not fit.whole:
+        say(_summary(path, len(loaded), fit, excluded, prefixes), "info" if fit.whole else "warn")
+
+
+def _file(path: Path, name: str, where: Where) -> Path:
+    """Return the file of weights that a path means."""
+    if path.is_dir():
+        path /= "model.pt" if name == "model" else f"model_{name}.pt"
     if not path.is_file():
         raise UserError(Problem(f'there is no file "{path}"', where, _nearest_file(path)))
-    try:
-        found = read_tensors(path, CPU)
-    except UserError as error:
-        raise UserError([Problem(problem.message, where, problem.hint) for problem in error.problems]) from None
-    if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
-        raise UserError(Problem(f"{path} holds no state_dict, but a {type(found).__name__}", where))
-    if problems := list(_misfits(model.state_dict(), found, where)):
-        raise UserError(problems)
-    model.load_state_dict(found)
+    return path
 
 
 def _nearest_file(path: Path) -> str:
     return nearest(path.name, [file.name for file in path.parent.glob(f"*{path.suffix}")])
 
 
-def _misfits(wanted: Mapping[str, Any], found: Mapping[str, Any], where: Where) -> Iterator[Problem]:
-    """Yield what the file has too much, too little, or in another shape."""
-    missing, strange = [n for n in wanted if n not in found], [n for n in found if n not in wanted]
-    for name in strange:
-        hint = nearest(name, missing) or (f"the model still needs {', '.join(missing[:4])}" if missing else "")
-        yield Problem(f'the weights have "{name}", and the model does not', where, hint)
-    for name in missing:
-        hint = nearest(name, strange) or (f"they also have {', '.join(strange[:4])}" if strange else "")
-        yield Problem(f'the weights lack "{name}", which the model has', where, hint)
+def _state_dict(path: Path, where: Where) -> dict[str, Any]:
+    """Return the `state_dict` in a file, out of the entry that holds it, if it is wrapped."""
+    try:
+        found = read_tensors(path, CPU)
+    except UserError as error:
+        raise UserError([Problem(problem.message, where, problem.hint) for problem in error.problems]) from None
+    if isinstance(found, Mapping):
+        entry = next((found[key] for key in ENTRIES if isinstance(found.get(key), Mapping)), found)
+        if found and not any(isinstance(value, torch.Tensor) for value in entry.values()):
+            there = f"its entries are {', '.join(map(str, list(found)[:8]))}"
+            said = f"{path} holds no state_dict: no tensors, and none in {', '.join(ENTRIES[:-1])} or {ENTRIES[-1]}"
+            raise UserError(Problem(said, where, there))
+        found = entry
+    if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
+        raise UserError(Problem(f"{path} holds no state_dict, but a {type(found).__name__}", where))
+    return dict(found)
+
+
+def _renamed(found: dict[str, Any], rename: Mapping[str, str], place: Callable[[str], Where]) -> dict[str, Any]:
+    """Return the weights with prefixes of their names replaced; of a name, the first prefix that it has."""
+    if unused := [prefix for prefix in rename if not any(name.startswith(prefix) for name in found)]:
+        raise UserError(
+            Problem(f'no name begins with "{prefix}"', place(f"rename.{prefix}"), _there_are(found))
+            for prefix in unused
+        )
+    return {_renamed_one(name, rename): value for name, value in found.items()}
+
+
+def _renamed_one(name: str, rename: Mapping[str, str]) -> str:
+    prefix = next((prefix for prefix in rename if name.startswith(prefix)), "")
+    return rename.get(prefix, "") + name.removeprefix(prefix)
+
+
+def _unwrapped(found: dict[str, Any], wanted: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+    """Return the weights without what wrappers have put in front, as far as more names fit then; and these prefixes."""
+    versions: list[tuple[dict[str, Any], list[str]]] = [(found, [])]
+    usual = [prefix for prefix in WRAPPERS if not any(name.startswith(prefix) for name in wanted)]
+    while prefix := next((one for one in usual if any(name.startswith(one) for name in found)), ""):
+        shorter = {name.removeprefix(prefix): value for name, value in found.items()}
+        if len(shorter) < len(found):
+            break  # two names would become one
+        found = shorter
+        versions.append((found, [*versions[-1][1], prefix]))
+    return max(versions, key=lambda version: len(version[0].keys() & wanted))
+
+
+def _excluded(names: Collection[str], globs: Sequence[str], place: Callable[[str], Where]) -> set[str]:
+    """Return the names that globs match. Raises UserError with each that matches none."""
+    found = [{name for name in names if fnmatchcase(name, glob)} for glob in globs]
+    if unused := [k for k, matched in enumerate(found) if not matched]:
+        raise UserError(
+            Problem(f'"{globs[k]}" matches no weights', place(f"exclude.{k}"), _there_are(names)) for k in unused
+        )
+    return set().union(*found)
+
+
+def _compare(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Fit:
+    reshaped = {}
     for name in wanted.keys() & found.keys():
         if not isinstance(wanted[name], torch.Tensor):
             continue  # what a module says of itself beside its tensors
         shapes = [tuple(wanted[name].shape), tuple(getattr(found[name], "shape", ()))]
         if not isinstance(found[name], torch.Tensor) or shapes[0] != shapes[1]:
-            yield Problem(f'the weights have "{name}" in the shape {shapes[1]}, and the model in {shapes[0]}', where)
+            reshaped[name] = (shapes[1], shapes[0])
+    in_order = {name: reshaped[name] for name in wanted if name in reshaped}
+    return Fit([n for n in wanted if n not in found], [n for n in found if n not in wanted], in_order)
+
+
+def _misfits(fit: Fit, wanted: Mapping[str, Any], found: Mapping[str, Any], where: Where) -> Iterator[Problem]:
+    """Yield the first few of what the file has too much, too little, or in another shape, and how many there are."""
+    for name in fit.unexpected[:FEW]:
+        hint = nearest(name, fit.missing) or (f"the model still needs {_few(fit.missing)}" if fit.missing else "")
+        yield Problem(f'the weights have "{name}", and the model does not', where, hint)
+    for name in fit.missing[:FEW]:
+        hint = nearest(name, fit.unexpected) or (f"they also have {_few(fit.unexpected)}" if fit.unexpected else "")
+        yield Problem(f'the weights lack "{name}", which the model has', where, hint)
+    for name, (theirs, ours) in islice(fit.reshaped.items(), FEW):
+        yield Problem(f'the weights have "{name}" in the shape {theirs}, and the model in {ours}', where)
+    fitting = len(wanted.keys() & found.keys()) - len(fit.reshaped)
+    glob = f"{fit.all[0].rpartition('.')[0]}.*".lstrip(".")
+    hint = f'to leave some out: weights = {{ file = "…", exclude = ["{glob}"] }}; or strict = false'
+    yield Problem(f"{fitting} of {len(wanted)} fit; {_counts(fit)}", where, hint)
+
+
+def _summary(path: Path, loaded: int, fit: Fit, excluded: Collection[str], prefixes: Sequence[str]) -> str:
+    """Return a few lines on what was loaded and what was not."""
+    lines = [f"{loaded} weights loaded from {path}"]
+    if prefixes:
+        lines.append(f"without the prefix {''.join(prefixes)}")
+    if excluded:
+        lines.append(f"excluded: {len(excluded)} ({_few(sorted(excluded))})")
+    return "; ".join([*lines, *([_counts(fit)] if not fit.whole else [])])
+
+
+def _counts(fit: Fit) -> str:
+    """Return how many are missing, unexpected, and of another shape, with the first names of each."""
+    shapes = [f"{name} {theirs} instead of {ours}" for name, (theirs, ours) in fit.reshaped.items()]
+    kinds = {"missing": fit.missing, "unexpected": fit.unexpected, "of another shape": shapes}
+    return "; ".join(f"{kind}: {len(names)} ({_few(names)})" for kind, names in kinds.items() if names)
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:FEW]) + ", …" * (len(names) > FEW)
+
+
+def _there_are(names: Iterable[str]) -> str:
+    return f"there are {_few(list(names))}"

@@ -1,0 +1,234 @@
+"""`hookflow run FILE --resume` reads FILE: what differs is shown, what may change takes effect, the rest is refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+
+from hookflow.cli.run import Changes, _new, _resumed
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoint.changeable import RULES, May, rule_of
+from tests.conftest import TESTS, hookflow, records
+from tests.runner.same import assert_same_end
+
+Train = Callable[..., int]
+DOCS = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text("utf-8")
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with the toy pipeline, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("toy.py", "toy.toml", "watchers.py"):
+        shutil.copy(TESTS / name, name)
+    edit("max_epochs = 3", "max_epochs = 2\nthreads = 1")
+
+
+@pytest.fixture
+def run(train_here: Train) -> RunDir:
+    """A run of two epochs that is done."""
+    run = _new("toy.toml", Changes())
+    assert train_here(run) == 0
+    return run
+
+
+def edit(old: str, new: str) -> None:
+    text = Path("toy.toml").read_text()
+    assert old in text
+    Path("toy.toml").write_text(text.replace(old, new))
+
+
+def written(run: RunDir) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in run.path.iterdir() if file.is_file() and file != run.lock}
+
+
+def refusal(*overrides: str, **options: bool) -> str:
+    with pytest.raises(UserError) as raised:
+        _resumed("toy.toml", Changes(overrides=overrides), **options)
+    return str(raised.value)
+
+
+def test_an_unchanged_file_has_nothing_left_to_do_and_makes_no_noise(
+    run: RunDir, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = written(run)
+    with pytest.raises(typer.Exit) as left:
+        _resumed("toy.toml", Changes())
+    assert left.value.exit_code == 0
+    said = capsys.readouterr().err
+    assert "nothing is left to do" in said
+    assert "run.max_epochs is 2 (toy.toml:3:1)" in said
+    assert written(run) == before
+
+
+def test_a_run_that_is_named_has_nothing_left_to_do_either(run: RunDir) -> None:
+    with pytest.raises(typer.Exit):
+        _resumed(run.id, Changes())
+    with pytest.raises(typer.Exit):
+        _resumed(None, Changes())
+
+
+def test_what_is_done_may_be_more_than_the_file_wants(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
+    edit("max_epochs = 2", "max_epochs = 1")
+    with pytest.raises(typer.Exit):
+        _resumed("toy.toml", Changes())
+    assert "has done 2 epochs, and run.max_epochs is 1" in capsys.readouterr().err
+    assert "max_epochs = 2" in run.pipeline.read_text(), "nothing runs, and nothing is recorded"
+
+
+def test_a_test_that_is_new_is_something_to_do(run: RunDir, train_here: Train) -> None:
+    edit("threads = 1", "threads = 1\ntest = true")
+    assert _resumed("toy.toml", Changes()).id == run.id
+    assert train_here(run, resume=True) == 0
+    assert records(run, "metrics")[-1]["split"] == "test"
+
+
+def test_more_epochs_in_the_file_continue_it(
+    run: RunDir, train_here: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit("max_epochs = 2", "max_epochs = 4")
+    assert _resumed("toy.toml", Changes()).id == run.id
+    said = capsys.readouterr().err
+    assert re.search(r"run\.max_epochs +2 → 4", said)
+    assert "what is a share of the whole run changes with it, as schedules do: schedule" in said
+    assert train_here(run, resume=True) == 0
+    assert records(run, "end")[-1]["it"] == 20
+    assert "max_epochs = 4" in (run.checkpoints / "last" / "pipeline.toml").read_text()
+    told = [record["text"] for record in records(run, "message")]
+    assert "since the checkpoint it00000010: run.max_epochs was 2, and is 4" in told
+
+
+def test_an_interrupted_run_of_an_unchanged_file_ends_like_the_one_left_alone(train_here: Train) -> None:
+    edit("max_epochs = 2", "max_epochs = 4")
+    strike = (
+        'hooks.strike={use="./watchers.py:Interrupts", args={mark="mark", point="after_train_iter", at=7, number=2}}'
+    )
+    alone = _new("toy.toml", Changes())
+    assert train_here(alone) == 0
+    other = _new("toy.toml", Changes(overrides=(strike, "run.name=other")))
+    assert train_here(other) == 130
+    assert _resumed("toy.toml", Changes(overrides=("run.name=other",))).id == other.id
+    assert train_here(other, resume=True) == 0
+    assert_same_end(alone, other)
+
+
+def test_another_interval_takes_effect_from_here_on(run: RunDir, train_here: Train) -> None:
+    edit("max_epochs = 2", "max_epochs = 4")
+    edit("every = 2,", "every = 7,")
+    _resumed("toy.toml", Changes())
+    assert train_here(run, resume=True) == 0
+    assert [record["it"] for record in records(run, "scalars") if "loss" in record["v"]] == [2, 4, 6, 8, 10, 14]  # type: ignore[operator]
+
+
+def test_what_would_be_another_run_is_refused_by_name_with_its_line(run: RunDir) -> None:
+    edit("lr = 0.1", "lr = 0.2")
+    edit('use = "./toy.py:Net"', 'use = "./toy.py:Net"\nargs = { width = 16 }')
+    before = written(run)
+    said = refusal("run.seed=3", "run.accumulate=2", "run.precision=bf16", "run.max_epochs=9")
+    for line in (
+        "toy.toml:12:10: optimizer.args.lr was 0.1, and is 0.2: a resumed run has the optimizer of its checkpoint",
+        "toy.toml:8:10: model.args.width was not set, and is 16",
+        "--set run.seed=3: run.seed was 0, and is 3",
+        "run.accumulate was 1, and is 2",
+        'run.precision was "fp32", and is "bf16"',
+        f"hookflow run --resume {run.id}",
+    ):
+        assert line in said
+    assert "max_epochs was" not in said
+    assert written(run) == before
+
+
+def test_a_change_of_a_hook_must_be_allowed_and_then_takes_effect(run: RunDir, train_here: Train) -> None:
+    edit("max_epochs = 2", "max_epochs = 3")
+    edit("decay = 0.9", "decay = 0.5")
+    edit('[hooks.clip]\nuse = "grad_clip"\nargs = { max_norm = 1.0 }\n', "")
+    said = refusal()
+    assert "toy.toml:34:10: since the checkpoint it00000010: hooks.ema.args.decay was 0.9, and is 0.5" in said
+    assert 'the hook "clip" is gone' in said
+    assert said.count("--allow-changed-hooks") == 1
+    _resumed("toy.toml", Changes(), allow_changed_hooks=True)
+    assert train_here(run, resume=True, allow_changed_hooks=True) == 0
+    assert records(run, "end")[-1]["it"] == 15
+    saved = (run.checkpoints / "last" / "pipeline.toml").read_text()
+    assert "decay = 0.5" in saved
+    assert "hooks.clip" not in saved
+    assert "[hooks.clip]" not in run.pipeline.read_text()
+
+
+def test_what_it_was_given_at_its_start_stays_unless_it_is_said_anew(
+    train_here: Train, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = _new("toy.toml", Changes(overrides=("run.seed=5", "run.max_epochs=1"), without=("early_stop",)))
+    assert train_here(run) == 0
+    _resumed("toy.toml", Changes(overrides=("run.max_iters=8",)))
+    assert "kept from the start of the run: --set run.seed=5 --set hooks.early_stop.enabled=false" in (
+        capsys.readouterr().err
+    )
+    assert "seed = 5" in run.pipeline.read_text()
+    assert "max_epochs" not in run.pipeline.read_text()
+    assert run.describe()["overrides"] == ["run.seed=5", "hooks.early_stop.enabled=false", "run.max_iters=8"]
+    edit('[hooks.early_stop]\nuse = "early_stop"\nargs = { monitor = "accuracy", patience = 50 }\n', "")
+    assert _resumed("toy.toml", Changes(overrides=("run.max_iters=9",))).id == run.id
+
+
+def test_a_run_without_a_checkpoint_begins_anew_and_as_it_likes(train_here: Train) -> None:
+    edit("lr = 0.1", "learning_rate = 0.1")
+    run = _new("toy.toml", Changes())
+    assert train_here(run) == 2
+    edit("learning_rate = 0.1", "lr = 0.2")
+    assert _resumed("toy.toml", Changes()).id == run.id
+    assert train_here(run, resume=True) == 0
+
+
+def test_the_command_line_refuses_continues_and_says_when_it_is_done(tmp_path: Path) -> None:
+    def resume(*more: str) -> tuple[int, str]:
+        done = hookflow("run", "toy.toml", "--resume", "--ui=plain", *more, cwd=tmp_path)
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout + done.stderr
+
+    assert hookflow("run", "toy.toml", "--ui=none", cwd=tmp_path).returncode == 0
+    edit("momentum = 0.9", "momentum = 0.8")
+    code, said = resume()
+    assert (code, "optimizer.args.momentum was 0.9, and is 0.8" in said) == (2, True)
+    edit("momentum = 0.8", 'momentum = "much"')
+    edit("max_epochs = 2", "max_epoch = 2")
+    code, said = resume()
+    assert (code, 'did you mean "max_epochs"?' in said) == (2, True)
+    edit("max_epoch = 2", "max_epochs = 3")
+    edit('momentum = "much"', "momentum = 0.9")
+    code, said = resume()
+    assert (code, "it=15 ep=3" in said) == (0, True)
+    code, said = resume()
+    assert (code, said.count("\n"), "nothing is left to do" in said) == (0, 2, True)
+
+
+@pytest.mark.parametrize(
+    ("key", "may"),
+    [
+        ("run.max_epochs", May.YES),
+        ("data.test", May.YES),
+        ("data.test.args.split", May.YES),
+        ("data.val.loader.workers", May.YES),
+        ("data.val.args.split", May.NO),
+        ("hooks.log.every", May.YES),
+        ("hooks.log.args.every", May.ALLOWED),
+        ("hooks.log.on_error", May.YES),
+        ("run.name", May.NO),
+        ("model.generator.use", May.NO),
+        ("optimizer.args.lr", May.NO),
+        ("run.something_new", May.NO),
+    ],
+)
+def test_the_table_of_keys(key: str, may: May) -> None:
+    assert rule_of(key).may is may
+
+
+def test_the_documentation_has_the_same_table() -> None:
+    rows = [f"| {', '.join(f'`{key}`' for key in rule.keys)} | {rule.may.value} | {rule.why} |" for rule in RULES]
+    assert "\n".join(rows) in DOCS
