@@ -31,7 +31,7 @@ lint: $(STAMP)
 
 # The site, in site/. It is made from the source without importing it, so that its environment needs no torch.
 docs: $(DOCS)/installed
-	$(DOCS)/bin/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
 $(DOCS)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(DOCS)
