@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/installed
+DOCS   ?= .venv-docs
+EXTRA   = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")
 
-.PHONY: run test test-long bench bench-check lint docs-reference clean
+.PHONY: run test test-long bench bench-check lint docs docs-reference clean
 
 run: $(STAMP)
 	@$(BIN)/hookflow run pipelines/cifar.toml $(ARGS)
@@ -27,6 +29,16 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# The site, in site/. It is made from the source without importing it, so that its environment needs no torch.
+docs: $(DOCS)/installed
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
+
+$(DOCS)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/python -c '$(EXTRA)' > $(DOCS)/requirements.txt
+	$(DOCS)/bin/python -m pip install --quiet --constraint constraints.txt --requirement $(DOCS)/requirements.txt
+	@touch $@
+
 docs-reference: $(STAMP)
 	$(BIN)/python docs/make_reference.py
 
@@ -36,4 +48,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(DOCS) site
