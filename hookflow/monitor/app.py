@@ -20,11 +20,12 @@ from hookflow.events import now
 from hookflow.events.commands import send
 from hookflow.events.records import Command
 from hookflow.events.rundir import Life, RunDir, short
+from hookflow.events.stop import stop_now
 from hookflow.graph.plan import Plan
 from hookflow.monitor.canvas import Canvas
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import Health, examine
-from hookflow.monitor.keys import KEYS, Wish, press
+from hookflow.monitor.keys import KEYS, Notice, Wish, press
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.machine import Machine, Sensor
 from hookflow.monitor.output import last_lines
@@ -159,18 +160,25 @@ class MonitorApp(App[Outcome]):
             plan=self.plan,
             health=self._health(state, clock),
             view=self._view,
-            name=self._dir.path.parent.name,
-            id=self._dir.id,
+            path=short(self._dir.path),
             badge=self._badge(state),
             clock=clock,
             machine=self._machine,
             remote=self._life == "remote",
             output=last_lines(self._dir.output, 500) if self._view.page == "output" else (),
+            kept=self._kept() if self._view.page == "event" else {},
             visible=visible(*self.size, several=state.ranks.world > 1),
             replay=self._player is not None,
             readonly=self._readonly,
             notice=notice if time.monotonic() < until else "",
         )
+
+    def _kept(self) -> dict[str, list[str]]:
+        """Return the checkpoints on the disk, with their files of weights."""
+        kept: dict[str, list[str]] = {}
+        for file in sorted(self._dir.checkpoints.glob("it*/model*.pt")):
+            kept.setdefault(file.parent.name, []).append(file.name)
+        return kept
 
     def _health(self, state: RunState, clock: float) -> Health:
         life: Life = "alive" if self._player else self._life
@@ -190,8 +198,10 @@ class MonitorApp(App[Outcome]):
             self._grant(wish)
         self._paint()
 
-    def _grant(self, wish: Wish) -> None:
+    def _grant(self, wish: Wish | Notice) -> None:
         match wish:
+            case Notice(text):
+                self._say(text)
             case "detach":
                 over = self._player is not None or self._scene().health.over
                 self.exit(Outcome.ENDED if over else Outcome.DETACHED)
@@ -200,13 +210,15 @@ class MonitorApp(App[Outcome]):
                 self.exit(Outcome.STOP)
             case "stop" | "checkpoint":
                 self._ask(wish)
+            case "kill":
+                self.run_worker(self._kill, thread=True, group="kill", exclusive=True, exit_on_error=True)
             case "pause":
                 self._ask("resume" if self.state.stage == "paused" else "pause")
             case "freeze":
                 self._frozen = None if self._frozen else pickle.loads(pickle.dumps(self.state))  # quicker than a copy
             case "picture":
                 self._picture()
-            case _ if self._player:
+            case str() if self._player:
                 self._player.obey(wish)
 
     def _ask(self, command: Command) -> None:
@@ -216,6 +228,13 @@ class MonitorApp(App[Outcome]):
             self._say(f"cannot ask the run to {command}: {error.strerror}")
         else:
             self._live.poll()
+
+    def _kill(self) -> None:
+        """End the run's process, from a thread: it may take its time."""
+        try:
+            stop_now(self._dir, self._say)
+        except OSError as error:
+            self._say(f"cannot end the process: {error.strerror}")
 
     def _picture(self) -> None:
         name = time.strftime("screen-%Y%m%d-%H%M%S.svg")

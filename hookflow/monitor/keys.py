@@ -13,6 +13,7 @@ Wish = Literal[
     "detach",
     "stop",
     "stop and leave",
+    "kill",
     "checkpoint",
     "pause",
     "freeze",
@@ -28,6 +29,13 @@ Wish = Literal[
     "faster",
 ]
 """What a key asks of the app, beyond the view."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """What a key answers where it can do nothing."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +57,13 @@ KEYS = (
     Key(("0", "escape"), "0 esc", "back to the whole dashboard"),
     Key(("up", "down", "k", "j", "pageup", "pagedown"), "↑ ↓ k j", "move"),
     Key(("home", "end"), "home end", "to the first, to the last", "live"),
-    Key(("h", "left", "right"), "← → h", "from the hooks to the points and back"),
+    Key(("h", "left", "right"), "← → h", "from the hooks to the points and back", "live"),
+    Key(("h",), "h", "from the hooks to the points and back", "replay"),
     Key(("enter",), "enter", "a point's hooks; a hook's or an event's page"),
     Key(("space",), "space", "freeze the view; the data go on", "live"),
     Key(("p",), "p", "pause the training, and resume it", "live"),
     Key(("c",), "c", "save a checkpoint now", "live"),
-    Key(("s",), "s", "stop the training after this iteration (asks first)", "live"),
+    Key(("s",), "s", "stop the training (asks first)", "live"),
     Key(("space",), "space", "play and pause", "replay"),
     Key(("left", "right", "shift+left", "shift+right"), "← →", "a frame back and on; with shift 5 %", "replay"),
     Key(("comma", "full_stop", "home", "end"), ", .", "to the start, to the end; also home and end", "replay"),
@@ -67,7 +76,7 @@ KEYS = (
     Key(("P",), "P", "save a picture (SVG) in the run directory"),
     Key(("q", "ctrl+c", "ctrl+q"), "q", "leave; asks whether the training goes on", "live"),
     Key(("q", "ctrl+c", "ctrl+q"), "q", "leave", "replay"),
-    Key(("y", "n", "d"), "y n d", "answers where something is asked", "question"),
+    Key(("y", "n", "d"), "y n d", "answers where something is asked", "question"),  # as s, k, enter and escape are too
 )
 
 _SCRUB: dict[str, Wish] = {
@@ -86,8 +95,8 @@ _SCRUB: dict[str, Wish] = {
 _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -(10**6), "end": 10**6}
 
 
-def press(key: str, scene: Scene) -> Wish:
-    """Change the view as the key says; return what the app is to do, "" for nothing."""
+def press(key: str, scene: Scene) -> Wish | Notice:
+    """Change the view as the key says; return what the app is to do or say, "" for nothing."""
     view = scene.view
     if view.asking:
         return _answer(key, scene)
@@ -95,29 +104,43 @@ def press(key: str, scene: Scene) -> Wish:
         return _leave(scene)
     if scene.replay and key in _SCRUB:
         return _SCRUB[key]
-    if not scene.replay:
-        if key == "space":
-            return "freeze"
-        if not scene.readonly and not scene.health.over:
-            if key == "s":
-                view.asking = "stop"
-                return ""
-            if key == "p":
-                return "pause"
-            if key == "c":
-                return "checkpoint"
+    if key in ("s", "p", "c"):
+        return _command(key, scene)
+    if key == "space":
+        return "freeze"
     if key == "P":
         return "picture"
+    if key in ("e", "E"):
+        return _trouble(1 if key == "e" else -1, scene)
     _look(key, scene)
     return ""
+
+
+def _command(key: str, scene: Scene) -> Wish | Notice:
+    """Ask something of a run that can still hear it."""
+    if scene.replay:
+        return Notice("this is a replay: nothing can be asked of the run")
+    if scene.health.over:
+        return ""  # which the footer says
+    if scene.readonly:
+        return Notice("opened with --readonly: nothing is asked of the run")
+    if key == "s":
+        scene.view.asking = "stop"
+        return ""
+    return "pause" if key == "p" else "checkpoint"
 
 
 def _answer(key: str, scene: Scene) -> Wish:
     asked, scene.view.asking = scene.view.asking, ""
     if asked == "stop":
-        return "stop" if key == "y" else ""
+        if key == "k" and scene.can_kill:
+            return "kill"
+        return "stop" if key in ("s", "y") else ""
     if key in ("d", "enter", "q", "ctrl+c"):
         return "detach"
+    if key == "s" and scene.health.condition == "stalled":  # it may never get to the end of this iteration
+        scene.view.asking = "stop"
+        return ""
     return "stop and leave" if key == "s" else ""
 
 
@@ -151,8 +174,6 @@ def _look(key: str, scene: Scene) -> None:
         _enter(scene)
     elif key in ("h", "left", "right"):
         view.focus = {1: 2, 2: 1}.get(view.focus, 2)
-    elif key in ("e", "E"):
-        _trouble(1 if key == "e" else -1, scene)
     elif key == "f":
         view.unbound = not view.unbound
     elif key in ("left_square_bracket", "right_square_bracket"):
@@ -219,11 +240,11 @@ def _pick(step: int, entries: list[Entry], scene: Scene) -> None:
     scene.view.event = entries[at].number if at < len(entries) else None
 
 
-def _trouble(step: int, scene: Scene) -> None:
+def _trouble(step: int, scene: Scene) -> Wish | Notice:
     """Go to the next warning or error, round and round."""
     troubles = [entry.number for entry in scene.state.journal if entry.trouble]
     if not troubles:
-        return
+        return Notice("no warnings or errors")
     at = scene.view.event
     if step > 0:
         following = [number for number in troubles if at is not None and number > at]
@@ -232,3 +253,4 @@ def _trouble(step: int, scene: Scene) -> None:
         earlier = [number for number in troubles if at is None or number < at]
         scene.view.event = earlier[-1] if earlier else troubles[-1]
     scene.view.focus, scene.view.page = 5, scene.view.page if scene.view.page == "event" else "main"
+    return ""

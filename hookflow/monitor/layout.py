@@ -16,10 +16,10 @@ from hookflow.monitor.panels.footer import footer
 from hookflow.monitor.panels.header import progress, title
 from hookflow.monitor.panels.help import help_page
 from hookflow.monitor.panels.hooks import hooks
-from hookflow.monitor.panels.leave import over
 from hookflow.monitor.panels.metrics import metrics, strips
 from hookflow.monitor.panels.output import output
 from hookflow.monitor.panels.point_list import point_list
+from hookflow.monitor.panels.questions import over
 from hookflow.monitor.panels.ranks import line as ranks_line
 from hookflow.monitor.panels.ranks import ranks
 from hookflow.monitor.panels.slowest import slowest
@@ -44,7 +44,7 @@ def screen(scene: Scene, width: int, height: int) -> list[Strip]:
     body = filled(_body(scene, width, room) if room > 0 else [], width, max(room, 0))
     rows = filled([*top, *body][: height - 1], width, height - 1)
     rows = [*rows, footer(scene, width)]
-    return filled(over(rows, scene, width), width, height) if scene.view.asking == "quit" else rows
+    return filled(over(rows, scene, width), width, height) if scene.view.asking else rows
 
 
 def _body(scene: Scene, width: int, height: int) -> list[Strip]:

@@ -127,7 +127,8 @@ def filled(lines: Sequence[Strip], width: int, height: int) -> list[Strip]:
 
 def wrapped(text: str, width: int) -> list[str]:
     """Return the text in lines of `width` characters at most (but of one at least), broken between words."""
-    return [line for part in text.splitlines() for line in textwrap.wrap(part, max(width, 1)) or [""]] or [""]
+    parts = (textwrap.wrap(part, max(width, 1), break_on_hyphens=False) for part in text.splitlines())
+    return [line for part in parts for line in part or [""]] or [""]
 
 
 def window(count: int, height: int, picked: int) -> slice:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from hookflow.events.records import (
     KINDS,
@@ -90,6 +91,20 @@ class Best:
     ep: int
 
 
+class Saved(NamedTuple):
+    """A checkpoint that is on the disk since `t`. `metrics` are the latest ones by then, of iteration `metrics_it`."""
+
+    it: int
+    path: str
+    names: tuple[str, ...]
+    t: float
+    ep: int
+    bytes: int
+    ms: float
+    metrics: dict[str, float]
+    metrics_it: int
+
+
 class RunState:
     """Everything that the screens show of a run. `apply` takes the records of the event log one by one.
 
@@ -101,7 +116,7 @@ class RunState:
         self.scalars: dict[str, Series] = {}
         self.metrics: dict[str, list[tuple[int, float]]] = {}
         self.best: dict[str, Best] = {}
-        self.checkpoints: list[tuple[int, str, tuple[str, ...]]] = []
+        self.checkpoints: list[Saved] = []
         self.requests: dict[str, Request] = {}
         self.frames = 0
         self.now = 0.0
@@ -318,11 +333,19 @@ class RunState:
 
     def _on_checkpoint(self, record: Checkpoint) -> None:
         self.moved = record["t"]
-        self.checkpoints = [*self.checkpoints[-999:], (record["it"], record["path"], tuple(record["names"]))]
+        self.checkpoints = [*self.checkpoints[-999:], self._saved(record)]
         names = f" ({', '.join(record['names'])})" if record["names"] else ""
         file = record["path"].rsplit("/", 1)[-1]
         text = f"{file}{names}  {size(record['bytes'])} in {record['ms']:.0f} ms"
         self._note(record, "checkpoint", "checkpoint", text, record["path"])
+
+    def _saved(self, record: Checkpoint) -> Saved:
+        """Return a checkpoint with the metrics of the last validation before it."""
+        known = {name: [value for value in values if value[0] <= record["it"]] for name, values in self.metrics.items()}
+        newest = max((values[-1][0] for values in known.values() if values), default=0)
+        metrics = {name: values[-1][1] for name, values in known.items() if values and values[-1][0] == newest}
+        facts = (record["path"], tuple(record["names"]), record["t"], record["ep"], record["bytes"], record["ms"])
+        return Saved(record["it"], *facts, metrics, newest)
 
     def _on_ack(self, record: Acknowledged) -> None:
         self.requests.setdefault(record["id"], Request(record["cmd"], record["asked"])).answer = record

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import TextIO
 
 from hookflow.events.rundir import RunDir, run_argument, short
@@ -22,7 +25,20 @@ def print_summary(run: RunDir, out: TextIO) -> None:
     live = Live(run)
     while live.poll():
         pass
-    print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
+    print_folded(summary(run, live.state, live.plan), out)
+
+
+def print_folded(lines: Iterable[str], out: TextIO) -> None:
+    """Print lines, on a terminal broken between words alone, so that paths stay whole."""
+    if out.isatty():
+        width = shutil.get_terminal_size().columns
+        lines = [part for line in lines for part in _folded(line, width)]
+    print("\n".join(lines), file=out, flush=True)
+
+
+def _folded(line: str, width: int) -> list[str]:
+    inner = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(line, width, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False)
 
 
 def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from hookflow.graph.plan import Binding, Plan
@@ -42,21 +43,22 @@ class View:
 class Scene:
     """Everything that a screen is drawn from. `badge` is LIVE, FROZEN, REPLAY or ENDED, with what belongs to it.
 
-    `remote`: the run is on another machine. `output`: the last lines that the training printed, while they are shown.
-    `visible`: the panels that the whole dashboard has room for.
+    `path`: the run directory, as people read it. `remote`: the run is on another machine. `output`: the last lines that
+    the training printed, while they are shown. `kept`: the checkpoints on the disk and their files of weights, while
+    an event is shown. `visible`: the panels that the whole dashboard has room for.
     """
 
     state: RunState
     plan: Plan
     health: Health
     view: View
-    name: str
-    id: str
+    path: Path
     badge: str = "LIVE"
     clock: float = 0.0
     machine: Machine | None = None
     remote: bool = False
     output: Sequence[str] = ()
+    kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     replay: bool = False
     readonly: bool = False
     notice: str = ""
@@ -67,6 +69,22 @@ class Scene:
     def __post_init__(self) -> None:
         self.points = [point.name for point in self.plan.points]
         self.pace = Pace.of(self.state, self.plan)
+
+    @property
+    def short_id(self) -> str:
+        """Return the end of the run's id."""
+        return self.path.name.rsplit("-", 1)[-1]
+
+    @property
+    def known_as(self) -> str:
+        """Return by what the commands find the run: that, or its directory where they would not look."""
+        return self.short_id if self.path.parent.parent == Path("runs") else str(self.path)
+
+    @property
+    def can_kill(self) -> bool:
+        """Return whether to offer to end the process at once: it stalls here, or has not stopped though asked to."""
+        asked = any(request.cmd == "stop" for request in self.state.pending)
+        return not self.remote and (asked or self.health.condition == "stalled")
 
     @property
     def several(self) -> bool:

@@ -60,6 +60,6 @@ def scene(tmp_path: Path) -> Callable[..., Scene]:
         clock = live.state.now + still
         health = examine(live.state, "alive", clock, live.plan, {0: (inside, still)})
         plan = live.plan or NO_PLAN
-        return Scene(live.state, plan, health, View(), "cifar", run.id, clock=clock, machine=MACHINE)
+        return Scene(live.state, plan, health, View(), Path("runs/cifar", run.id), clock=clock, machine=MACHINE)
 
     return at

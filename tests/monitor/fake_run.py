@@ -278,11 +278,13 @@ BEGAN = 1_790_000_000.0
 """A Monday in September 2026, 14:13:20 UTC."""
 
 
-def make(root: Path, *, upto: int | None = None, synthetic: bool = True, name: str = "cifar") -> RunDir:
+def make(
+    root: Path, *, upto: int | None = None, synthetic: bool = True, name: str = "cifar", began: float = BEGAN
+) -> RunDir:
     """Write a run: the whole of it, or its first `upto` frames. Nobody has signed for a process."""
     run = RunDir(root / name / "20260921-141320-a3f9")
     run.path.mkdir(parents=True)
-    training = Training(BEGAN, synthetic=synthetic)
+    training = Training(began, synthetic=synthetic)
     run.plan.write_text(json.dumps(training.plan.to_json()), "utf-8")
     run.sign(id=run.id, name=name)
     log = Appender(run.events)

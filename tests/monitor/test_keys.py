@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +48,19 @@ def commands(run: RunDir) -> list[str]:
 @pytest.fixture
 def going(tmp_path: Path) -> RunDir:
     """A run that goes on: this process has signed for it."""
-    run = make(tmp_path / "runs", upto=100)
+    run = make(tmp_path / "runs", upto=100, began=time.time())
     run.sign_process()
     return run
+
+
+@pytest.fixture
+def stalled(tmp_path: Path) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
+    """A run that has made no progress for weeks, and its process."""
+    run = make(tmp_path / "runs", upto=100)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+        run.sign_process(process.pid)
+        yield run, process
+        process.kill()
 
 
 def test_the_digits_focus_panels_and_zoom_them(going: RunDir) -> None:
@@ -98,6 +111,7 @@ def test_the_help_of_a_replay_does_not_speak_of_a_training_that_goes_on(whole: R
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await pilot.press("question_mark")
         assert "goes on" not in shown(app)
+        assert "← → h" not in shown(app)
         assert all(key.about in shown(app) for key in KEYS if key.only in ("", "replay"))
 
     visit(whole, what, size=(120, 60), replay=1.0)
@@ -139,6 +153,19 @@ def test_e_finds_the_error_and_enter_shows_its_traceback(going: RunDir) -> None:
         assert app._view.event is None
 
     visit(going, what)
+
+
+@pytest.mark.parametrize("replay", [None, 1.0])
+def test_e_says_so_where_there_is_nothing_to_find(tmp_path: Path, replay: float | None) -> None:
+    run = make(tmp_path / "runs", upto=10, synthetic=False)
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        for key in ("e", "E"):
+            app._say("")
+            await pilot.press(key)
+            assert "no warnings or errors" in shown(app)
+
+    visit(run, what, replay=replay)
 
 
 def test_the_help_defines_every_key_and_scrolls(going: RunDir) -> None:
@@ -218,11 +245,56 @@ def test_commands_are_sent_and_shown_until_they_are_answered(going: RunDir) -> N
         await pilot.press("c")
         assert "◉ checkpoint requested" in shown(app)
         await pilot.press("p", "s")
-        assert "stop the training after this iteration?" in shown(app)
-        await pilot.press("n", "s", "y")
+        assert "stop the training?" in shown(app)
+        assert "kill" not in shown(app)
+        await pilot.press("n", "s", "k", "s", "escape")
+        assert "stop the training?" not in shown(app)
+        await pilot.press("s", "s")
 
     visit(going, what)
     assert commands(going) == ["checkpoint", "pause", "stop"]
+
+
+def test_a_run_that_has_not_stopped_though_asked_to_can_be_killed(going: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("s", "y", "s")
+        assert "k  kill it" in shown(app)
+        assert "newest checkpoint: iteration 392" in shown(app)
+
+    visit(going, what)
+    assert commands(going) == ["stop"]
+
+
+def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subprocess.Popen[bytes]]) -> None:
+    run, process = stalled
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        assert "no progress: s stops it" in shown(app)
+        await pilot.press("q", "s")  # to stop after this iteration and leave would leave it hanging
+        assert "stop the training?" in shown(app)
+        assert "no progress for" in shown(app)
+        await pilot.press("escape", "s", "k")
+        until = time.monotonic() + 30
+        for told in ("the process has ended", "? LOST"):
+            while told not in shown(app):
+                assert time.monotonic() < until
+                await pilot.pause(0.05)
+        await pilot.press("c", "s")
+
+    visit(run, what)
+    assert process.wait() == -signal.SIGTERM
+    assert commands(run) == []
+
+
+def test_nobody_is_killed_who_only_watches(stalled: tuple[RunDir, subprocess.Popen[bytes]]) -> None:
+    run, process = stalled
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("s", "k")
+        assert "opened with --readonly" in shown(app)
+
+    visit(run, what, readonly=True)
+    assert process.poll() is None
 
 
 def test_p_resumes_a_paused_run(going: RunDir) -> None:
@@ -332,9 +404,14 @@ def test_replay_plays_pauses_steps_and_jumps(whole: RunDir) -> None:
         assert "0:00:32.0 /" in shown(app)
         await pilot.press("comma")
         assert app.state.frames == 0
+        assert app._view.focus == 2
+        await pilot.press("h")
+        assert app._view.focus == 1
         await pilot.press("greater_than_sign", "greater_than_sign", "less_than_sign")
         assert "REPLAY 0.5x" in shown(app)
-        await pilot.press("c", "s", "q")
+        await pilot.press("c")
+        assert "this is a replay" in shown(app)
+        await pilot.press("s", "q")
 
     app = visit(whole, what, replay=0.25)
     assert app.return_value is Outcome.ENDED

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from hookflow.events.records import PHASES
 from hookflow.graph.plan import Edge, GivenWay
 from hookflow.monitor.health import Health
 from hookflow.monitor.layout import screen
@@ -15,6 +16,8 @@ from tests.golden_files import check_golden
 
 SIZES = ((120, 40), (80, 24), (60, 15))
 At = Callable[..., Scene]
+NOTHING = {"samples": 0, "phases": dict.fromkeys(PHASES, 0), "iters": [0, 0, 0, 0, {}], "hooks": {}, "cost": 0}
+FRAME = {"stage": "train", "bi": 1, "bn": 32, **NOTHING}
 
 
 def drawn(scene: Scene, width: int, height: int) -> str:
@@ -157,7 +160,8 @@ def test_many_points_say_how_many_are_not_shown(scene: At) -> None:
 
 def test_checkpoints_on_the_axis_never_touch(scene: At) -> None:
     shown = scene()
-    shown.state.checkpoints = [(it, "c", ()) for it in range(0, 588, 7)]
+    (saved, *_) = shown.state.checkpoints
+    shown.state.checkpoints = [saved._replace(it=it) for it in range(0, 588, 7)]
     text = drawn(shown, 120, 40)
     assert "◆─" in text
     assert "◆◆" not in text
@@ -202,3 +206,77 @@ def test_a_hooks_page_tells_flows_what_gave_way_and_a_phase_that_an_edge_has_mov
     assert "last   (an edge moves it from late)" in text
     assert "flow: lr" in text
     assert "flow: outputs, given way" in text
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_the_page_of_a_checkpoint_says_what_it_is_and_what_can_be_done_with_it(
+    scene: At, width: int, height: int
+) -> None:
+    shown = scene()
+    shown.view.page = "event"
+    saved = shown.state.checkpoints[-1]
+    shown.view.event = next(entry.number for entry in shown.state.journal if entry.detail == saved.path)
+    shown.kept = {"ep0004.pt": ["model.pt", "model_ema.pt"]}
+    page = drawn(shown, width, height)
+    assert f"iteration  {saved.it}   after {saved.ep} epochs" in page
+    assert "last, best" in page
+    check_golden(f"monitor/checkpoint-{width}x{height}.txt", page)
+    shown.kept = {}
+    gone = drawn(shown, 120, 40)
+    assert "not on the disk any more" in gone
+    assert "torch.load" not in gone
+
+
+def test_an_older_checkpoint_does_not_promise_that_a_run_resumes_from_it(scene: At) -> None:
+    shown = scene()
+    shown.view.page = "event"
+    shown.kept = {"ep0002.pt": ["model.pt"]}
+    shown.view.event = next(entry.number for entry in shown.state.journal if entry.kind == "checkpoint")
+    assert "from the newest checkpoint, which this is not" in drawn(shown, 120, 40)
+
+
+def test_the_metrics_of_a_checkpoint_are_those_of_the_validation_before_it(scene: At) -> None:
+    state = scene(0).state
+    stamp = {"t": 1.79e9, "ep": 0}
+    for it, accuracy in ((10, 0.5), (20, 0.6), (30, 0.7)):
+        state.apply({"k": "metrics", **stamp, "it": it, "split": "val", "v": {"accuracy": accuracy}, "seconds": 0.1})
+    state.apply({"k": "checkpoint", **stamp, "it": 25, "path": "c/it25", "names": [], "bytes": 1, "ms": 1.0})
+    (saved,) = state.checkpoints
+    assert (saved.metrics, saved.metrics_it) == ({"accuracy": 0.6}, 20)
+
+
+@pytest.mark.parametrize("stalled", [False, True])
+def test_the_question_before_stopping(scene: At, stalled: bool) -> None:
+    shown = scene(still=42.0, inside=4) if stalled else scene()
+    shown.view.asking = "stop"
+    asked = drawn(shown, 80, 24)
+    assert ("kill it" in asked) == stalled
+    check_golden(f"monitor/stop{'-stalled' * stalled}-80x24.txt", asked)
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_keys_that_act_are_named_at_every_size(scene: At, width: int, height: int) -> None:
+    keys = drawn(scene(), width, height).splitlines()[-1]
+    assert all(key in keys for key in ("? help", "q quit", "s stop", "c checkpoint", "p pause", "e errors"))
+
+
+def test_two_or_three_values_are_seen(scene: At) -> None:
+    shown = scene(0)
+    stamp = {"t": 1.79e9, "ep": 0}
+    for it in (1, 2, 3):
+        shown.state.apply({"k": "scalars", **stamp, "it": it, "v": {"loss": 1.0 / it}})
+        shown.state.apply({"k": "frame", **stamp, "it": it, **FRAME})
+        text = drawn(shown, 120, 40)
+        assert text.count("•") == it
+    assert "it 3" in text
+
+
+def test_before_the_first_batch_there_are_no_batches_to_count(scene: At) -> None:
+    shown = scene(1)
+    shown.state.apply({"k": "frame", "t": shown.state.now, "it": 0, "ep": 0, **FRAME, "bi": 0, "bn": 0})
+    for size in SIZES:
+        assert "0/0" not in drawn(shown, *size)
+
+
+def test_a_run_that_is_over_shows_no_batch_at_hand(scene: At) -> None:
+    assert "end ╌" not in drawn(scene(None), 120, 40)

@@ -30,19 +30,26 @@ app = MonitorApp(RunDir(Path(sys.argv[1])))
 outcome = app.run()
 print("left:", outcome, app.return_code)
 """
+SUMMARY = """
+import sys
+from pathlib import Path
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.summary import print_summary
+print_summary(RunDir(Path(sys.argv[1])), sys.stdout)
+"""
 
 
 class Terminal:
     """A child process in a pseudo-terminal, and what its screen shows."""
 
-    def __init__(self, *command: str, **environment: str) -> None:
+    def __init__(self, *command: str, cwd: Path | None = None, **environment: str) -> None:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         self.cooked = termios.tcgetattr(slave)
         inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "SSH_CONNECTION")}
         environment = {**inherited, "TERM": "xterm-256color", **environment}
         self.child = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=cwd, start_new_session=True
         )
         self._slave = slave
         self.output = b""
@@ -114,3 +121,13 @@ def test_it_paints_with_few_colours_and_many(dashboard: Terminal) -> None:
     dashboard.press("qd")
     assert dashboard.finish() == 0
     assert "Traceback" not in dashboard.output.decode()
+
+
+def test_the_summary_breaks_its_lines_between_words(tmp_path: Path) -> None:
+    run = make(tmp_path)
+    terminal = Terminal(sys.executable, "-c", SUMMARY, "cifar/20260921-141320-a3f9", cwd=tmp_path)
+    terminal.finish()
+    terminal.close()
+    shown = [line.rstrip() for line in terminal.screen.display]
+    assert f"    {run.path.relative_to(tmp_path) / 'output.log'}" in shown
+    assert "    outside them checkpoint 172.3 ms" in shown

@@ -6,7 +6,9 @@ from textual.strip import Strip
 
 from hookflow.events.histogram import bounds
 from hookflow.graph.plan import Binding, PlannedHook
+from hookflow.monitor.axes import ticks
 from hookflow.monitor.paint import Part, boxed, fit, row, wrapped
+from hookflow.monitor.panels.checkpoint import checkpoint
 from hookflow.monitor.view import Scene
 from hookflow.monitor.words import clock, ms, percent
 
@@ -30,6 +32,9 @@ def _event(scene: Scene, width: int) -> tuple[str, list[Strip]]:
     lines = [row(width)]
     lines += [row(width, " ", (text, "strong")) for text in wrapped(entry.text, width - 2)]
     lines += [row(width)]
+    saved = next((saved for saved in scene.state.checkpoints if (saved.path, saved.t) == (entry.detail, entry.t)), None)
+    if saved is not None:
+        return f"{entry.glyph} {entry.source}  {clock(entry.t)}", [*lines, *checkpoint(scene, saved, width)]
     lines += [row(width, " ", part) for line in entry.detail.splitlines() for part in _cut(line, width - 2)]
     return f"{entry.glyph} {entry.source}  {clock(entry.t)}", lines
 
@@ -100,19 +105,14 @@ def _histogram(scene: Scene, binding: Binding, width: int) -> list[Strip]:
         return []
     lines = [row(width, (" duration in ms, firings", "dim"))]
     before = min(bins)
-    for index in sorted(bins):
+    edges = ticks([bounds(index)[0] / 1e6 for index in sorted(bins)], 9)
+    for index, edge in zip(sorted(bins), edges, strict=True):
         if index > before + 1:
             lines.append(row(width, (f"{'⋮':>10}", "dim")))
-        low, _ = bounds(index)
         bar = _blocks(bins[index] / max(bins.values()), max(width - 30, 1))
-        lines.append(row(width, (f" {_edge(low):>9} ", "dim"), (bar, "train"), f"{bins[index]:>9}"))
+        lines.append(row(width, (f" {edge:>9} ", "dim"), (bar, "train"), f"{bins[index]:>9}"))
         before = index
     return lines
-
-
-def _edge(ns: int) -> str:
-    """Return where a bin begins, in ms; neighbours differ by a fifth, hence a digit more than elsewhere."""
-    return f"{ns / 1e6:.4f}" if ns < 10_000_000 else f"{ns / 1e6:.1f}"
 
 
 def _blocks(share: float, width: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from textual.strip import Strip
 
 from hookflow.monitor.paint import Part, row
@@ -14,19 +15,20 @@ RECENT = 6.0
 
 def footer(scene: Scene, width: int) -> Strip:
     said = _says(scene)
-    parts: list[Part] = [" ", said, "  "] if said else []
-    left = width - sum(len(part if isinstance(part, str) else part[0]) for part in parts)
+    parts: list[Part] = [" ", said, " "] if said else []
+    left = width - sum(cell_len(part if isinstance(part, str) else part[0]) for part in parts)
     for key, word in _keys(scene):
-        left -= len(key) + len(word) + 4
+        left -= len(key) + len(word) + 2
         if left < 0:
             break
-        parts += [(f" {key} ", "strong"), (f"{word}  ", "dim")]
+        parts += [(f" {key} ", "strong"), (word, "dim"), " "]
+        left -= 1
     return row(width, *parts)
 
 
 def _says(scene: Scene) -> Part | None:
-    if scene.view.asking == "stop":
-        return ("stop the training after this iteration?  y yes   n no", "alarm")
+    if scene.view.asking:
+        return None
     if scene.notice:
         return (scene.notice, "command")
     if scene.replay:
@@ -40,21 +42,23 @@ def _says(scene: Scene) -> Part | None:
         if request.answer and scene.clock - request.answer["t"] < RECENT:
             outcome = "done" if request.answer["ok"] else f"refused: {request.answer['note']}"
             return (f"◉ {request.cmd} {outcome} at iteration {request.answer['it']}", "good")
+    if scene.health.condition == "stalled" and not scene.readonly:
+        return (f"{scene.health.glyph} no progress: s stops it", "alarm")
     return None
 
 
 def _keys(scene: Scene) -> list[tuple[str, str]]:
-    """Return keys and words, what matters most first."""
+    """Return keys and words: first those that every screen has room for, of which most act on the run."""
     if scene.view.asking:
-        return []
+        return [("esc", "back")]
     if scene.view.page != "main":
         return [("esc", "back"), ("↑ ↓", "scroll"), ("q", "quit")]
-    panels = f"1-{scene.panels[-1]}"
+    keys = [("?", "help")]
+    keys += [] if scene.health.over and not scene.replay else [("q", "quit")]  # what says that it is over says this too
     if scene.replay:
-        keys = [("?", "help"), ("space", "play/pause"), ("← →", "step"), (", .", "start/end"), ("< >", "speed")]
-        return [*keys, (panels, "panel"), ("q", "quit")]
-    keys = [("?", "help"), ("q", "quit" if scene.health.over or scene.readonly else "detach/stop"), (panels, "panel")]
-    keys += [("enter", "detail"), ("space", "freeze")]
-    if not scene.readonly and not scene.health.over:
-        keys += [("p", "resume" if scene.state.stage == "paused" else "pause"), ("c", "checkpoint"), ("s", "stop")]
-    return [*keys, ("e", "next ▲✗"), ("o", "output"), ("f", "all points"), ("[ ]", "metric"), ("P", "picture")]
+        keys += [("space", "play/pause"), ("← →", "step"), ("< >", "speed"), (", .", "start/end")]
+    elif not scene.readonly and not scene.health.over:
+        keys += [("s", "stop"), ("c", "checkpoint"), ("p", "resume" if scene.state.stage == "paused" else "pause")]
+    keys += [("e", "errors"), ("enter", "open"), (f"1-{scene.panels[-1]}", "panel")]
+    keys += [] if scene.replay else [("space", "freeze")]
+    return [*keys, ("o", "output"), ("z", "zoom"), ("[ ]", "metric"), ("f", "all points"), ("P", "picture")]

@@ -26,7 +26,6 @@ def title(scene: Scene, width: int) -> Strip:
     """Return the first row; what matters least goes first when there is no room."""
     state, health = scene.state, scene.health
     run = state.run
-    short = scene.id.rsplit("-", 1)[-1]
     state_word: Part = (f"{health.glyph} {health.condition.upper()}", CONDITION_STYLES.get(health.condition, "strong"))
     badge = scene.badge if width >= 76 else scene.badge.split(" / ")[0]
     right: list[Part] = [
@@ -39,8 +38,8 @@ def title(scene: Scene, width: int) -> Strip:
         right = [(" LIMITED DATA " if width >= 76 else " LIMITED ", "alarm"), " ", *right]
     items: list[tuple[int, Part]] = [
         (7 if width >= 100 else 3, ("hookflow", "title")),
-        (8, (scene.name, "strong")),
-        (5, (f"#{short}", "dim")),
+        (8, (scene.path.parent.name, "strong")),
+        (5, (f"#{scene.short_id}", "dim")),
         (6, (f"SHUFFLED {scene.plan.shuffle}" if scene.plan.shuffle is not None else "", "warn")),
         (9, state_word),
         (6, (span(state.elapsed), "")),
@@ -88,8 +87,10 @@ def progress(scene: Scene, width: int) -> Strip:
     if width < 76:
         whole = whole.replace("epoch", "ep")
     word = {"train": "iter", "val": "val ", "test": "test"}.get(state.stage)
-    batch = f"{word} {state.batch:>{len(str(state.batches))}}/{state.batches}" if word else state.stage
-    within = state.batch / state.batches if word and state.batches else 0.0
+    known = word is not None and state.batches > 0  # the first frame may come before the first batch
+    batch = state.stage if state.end is None else ""
+    if known:
+        batch = f"{word} {state.batch:>{len(str(state.batches))}}/{state.batches}"
     taken = (
         1
         + len(whole)
@@ -102,10 +103,10 @@ def progress(scene: Scene, width: int) -> Strip:
         + sum(len(part if isinstance(part, str) else part[0]) for part in right)
     )
     room = max(width - taken, 0)
-    first = min(room * 3 // 5, 40)
-    second = min(room - first, 30)
+    first = min(room * 3 // 5 if known else room, 40)
     left: list[Part] = [" ", (whole, ""), " ", *bar(first, done), (f" {100 * done:3.0f}%", "strong"), "  "]
-    left += [(batch, ""), " ", *bar(second, within)]
+    left += [(batch, ""), " "]
+    left += bar(min(room - first, 30), state.batch / state.batches) if known else []
     return spread(width, left, right)
 
 

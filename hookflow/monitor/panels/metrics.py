@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from rich.cells import cell_len
 from textual.strip import Strip
 
+from hookflow.monitor.axes import Iterations, Scale, ticks
 from hookflow.monitor.braille import draw, text
 from hookflow.monitor.paint import Part, beside, boxed, fit, row, spread
 from hookflow.monitor.state import RunState
 from hookflow.monitor.view import Scene, base, charts
-from hookflow.monitor.words import many, number
+from hookflow.monitor.words import number
 
 LABEL = 7
 """Cells for the numbers at the left of a chart."""
@@ -52,62 +53,21 @@ def strips(scene: Scene, width: int, height: int) -> list[Strip]:
     return [row(width, *parts)][:height]
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Where values lie on a chart; `log` only when all are above zero."""
-
-    low: float
-    high: float
-    log: bool
-
-    @classmethod
-    def of(cls, values: list[float], log: bool) -> Scale:
-        low, high = min(values), max(values)
-        log = log and low > 0
-        if high - low < 1e-12 * max(abs(high), 1e-12):
-            low, high = (low * 0.9, high * 1.1) if low > 0 else (low - 1.0, high + 1.0)
-        return cls(low, high, log)
-
-    def place(self, value: float) -> float:
-        """Return 0 to 1 from bottom to top."""
-        if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
-
-    def at(self, place: float) -> float:
-        """Return the value at a place."""
-        if self.log:
-            return float(self.low * (self.high / self.low) ** place)
-        return self.low + place * (self.high - self.low)
-
-
 def chart(scene: Scene, name: str, width: int, height: int) -> list[Strip]:
     """Return a chart of exactly this size: heading, lines, the axis with the checkpoints, iterations."""
     line, marks = _data(scene.state, name)
-    end = _extent(scene.state.it, scene.state.total_iters)
-    values = [value for _, value in line + marks if math.isfinite(value)]
+    told = [(it, value) for it, value in line + marks if math.isfinite(value)]
+    span = Iterations.of([it for it, _ in told], scene.state.it, scene.state.total_iters)
     room, rows = width - LABEL - 2, height - 3
     body: list[list[Part]] = [[] for _ in range(rows)]
     labels: dict[int, str] = {}
-    if values:
-        scale = Scale.of(values, scene.view.log)
-        body = _plot(line, marks, scale, end, room, rows)
-        labels = {y: number(scale.at(1 - y / max(rows - 1, 1))) for y in (0, rows // 2, rows - 1)}
+    if told:
+        scale = Scale.of([value for _, value in told], scene.view.log)
+        body = _plot(line, marks, scale, span, room, rows)
+        ticked = (0, rows // 2, rows - 1)
+        labels = dict(zip(ticked, ticks([scale.at(1 - y / max(rows - 1, 1)) for y in ticked], LABEL), strict=True))
     plotted = [row(width, (f"{labels.get(y, ''):>{LABEL}} ", "dim"), *parts) for y, parts in enumerate(body)]
-    return [_heading(scene, name, width), *plotted, *_axis(scene, end, width, room)]
-
-
-def _extent(it: int, total: int) -> int:
-    """Return where the axis ends: at the end of the run, or at a half, a quarter, … of it while that is far off.
-
-    So the line grows to the right, and what is drawn moves only when it has filled the axis.
-    """
-    end = max(total, 1)
-    while end < it:
-        end *= 2
-    while end >= 2 * it and end >= 128:
-        end = (end + 1) // 2
-    return end
+    return [_heading(scene, name, width), *plotted, *_axis(scene, span, width, room)]
 
 
 def _heading(scene: Scene, name: str, width: int) -> Strip:
@@ -136,19 +96,27 @@ def _last(state: RunState, name: str) -> float | None:
 
 
 def _plot(
-    line: list[tuple[int, float]], marks: list[tuple[int, float]], scale: Scale, end: int, width: int, height: int
+    line: list[tuple[int, float]],
+    marks: list[tuple[int, float]],
+    scale: Scale,
+    span: Iterations,
+    width: int,
+    height: int,
 ) -> list[list[Part]]:
-    """Return rows of styled cells: validations over the training's line."""
-    train = draw([(it / end, scale.place(value)) for it, value in line], width, height)
-    real = [(it / end, scale.place(value)) for it, value in marks if math.isfinite(value)]
-    val = draw(real, width, height)
-    signs = _signs(real, width, height)
+    """Return rows of styled cells: validations over the training's line, whose values are marked while they are few."""
+    drawn = [(span.place(it), scale.place(value)) for it, value in line]
+    real = [(span.place(it), scale.place(value)) for it, value in marks if math.isfinite(value)]
+    train, val = draw(drawn, width, height), draw(real, width, height)
+    dots = _cells(drawn, width, height) if len(drawn) <= width // 8 else set()
+    signs = _cells(_uncrowded(real, width), width, height)
     rows: list[list[Part]] = []
     for y in range(height):
         parts: list[Part] = []
         for x in range(width):
             if (y, x) in signs:
                 parts.append(("◇", "val"))
+            elif (y, x) in dots:
+                parts.append(("•", "train"))
             elif train[y][x]:
                 parts.append((text([train[y][x]]), "train"))
             else:
@@ -157,16 +125,19 @@ def _plot(
     return rows
 
 
-def _signs(points: list[tuple[float, float]], width: int, height: int) -> set[tuple[int, int]]:
-    """Return the cells to mark, row and column; of marks that would crowd each other only the first."""
-    signs: set[tuple[int, int]] = set()
+def _cells(points: Iterable[tuple[float, float]], width: int, height: int) -> set[tuple[int, int]]:
+    """Return the cells that points lie in, row and column."""
+    return {(round((1 - y) * (height - 1)), round(x * (width - 1))) for x, y in points}
+
+
+def _uncrowded(points: Iterable[tuple[float, float]], width: int) -> Iterator[tuple[float, float]]:
+    """Yield the points to mark; of those that would crowd each other only the first."""
     free = 0
     for x, y in points:
         column = round(x * (width - 1))
         if column >= free:
-            signs.add((round((1 - y) * (height - 1)), column))
+            yield x, y
             free = column + 3
-    return signs
 
 
 def _merged(parts: list[Part]) -> list[Part]:
@@ -189,14 +160,15 @@ def _apart(columns: set[int]) -> set[int]:
     return set(kept)
 
 
-def _axis(scene: Scene, end: int, width: int, room: int) -> list[Strip]:
+def _axis(scene: Scene, span: Iterations, width: int, room: int) -> list[Strip]:
     """Return the axis with a mark for each checkpoint, and the iterations it spans."""
-    saved = _apart({round(it / end * (room - 1)) for it, _, _ in scene.state.checkpoints if it <= end})
+    places = (span.place(saved.it) for saved in scene.state.checkpoints)
+    saved = _apart({round(place * (room - 1)) for place in places if 0 <= place <= 1})
     axis: list[Part] = [("◆", "checkpoint") if x in saved else ("─", "rest") for x in range(room)]
-    left = f"{'':>{LABEL}} 0"
-    right = f"it {many(end)}"
+    left = f"{'':>{LABEL}} {span.first}"
+    right = f"it {span.last}"
     middle = "◆ checkpoint" if saved and room >= 32 else ""
-    gap = room - 1 - len(right) - len(middle)
+    gap = max(width - 1 - len(left) - len(right) - len(middle), 0)
     parts: list[Part] = [
         (left, "dim"),
         (" " * (gap // 2), ""),
