@@ -38,6 +38,10 @@ class Hook:
     modules: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[Ranks] = "all"
 
+    makes_metrics: Collection[str] | None = None
+    """The names of the metrics that it puts in at `after_val_epoch`; None: it does not say."""
+    monitors: Collection[str] = ()
+    """The names of the metrics that it reads after a validation: looked for before the training."""
     name: str = ""
     """The hook's name in the pipeline, given by the runner before the first point fires."""
 

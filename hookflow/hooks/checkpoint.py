@@ -45,6 +45,7 @@ class Checkpoint(Hook):
     ) -> None:
         several = monitor if isinstance(monitor, dict) else {monitor: mode} if monitor is not None else {}
         self.modes: dict[str, Mode] = several
+        self.monitors = tuple(several)
         self.top = top
         self.keep = keep
         self.best: dict[str, list[tuple[float, int]]] = {metric: [] for metric in several}

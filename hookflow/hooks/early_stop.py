@@ -30,6 +30,7 @@ class EarlyStop(Hook):
         min_delta: Annotated[float, Field(ge=0, description="the least change that counts as improvement")] = 0.0,
     ) -> None:
         self.monitor = monitor
+        self.monitors = (monitor,)
         self.mode = mode
         self.patience = patience
         self.min_delta = min_delta

@@ -51,6 +51,7 @@ class Scheduler(Hook):
         self.chain = [Link.model_validate(link) for link in chain]
         self.per = per
         self.metric = metric
+        self.monitors = (metric,) if metric is not None else ()
         self.optimizer = optimizer
         self.kinds = found_schedulers(self.chain, per)
         *early, last = [issubclass(kind, ReduceLROnPlateau) for kind in self.kinds]
