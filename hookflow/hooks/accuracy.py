@@ -31,6 +31,7 @@ class Accuracy(Hook):
     ) -> None:
         self.topk = topk
         self.metric = "accuracy" if topk == 1 else f"accuracy_top{topk}"
+        self.makes_metrics = (self.metric,)
         self.right: Any = 0
         self.seen = 0
 

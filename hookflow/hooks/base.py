@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hookflow.graph.plan import Phase, Ranks
+from hookflow.metric_mode import Mode
 
 Slots = Collection[str] | Mapping[str, Collection[str]]
 """The slots that every method of a hook touches, or those that each method does, by the method's name."""
@@ -37,6 +39,11 @@ class Hook:
     writes: ClassVar[Slots] = ()
     modules: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[Ranks] = "all"
+
+    makes_metrics: Collection[str] | None = None
+    """The names of the metrics that it puts in at `after_val_epoch`; None: it does not say."""
+    modes: Mapping[str, Mode] = MappingProxyType({})
+    """The metrics that it monitors: the name of each, and whether its "min" or its "max" is the best."""
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:

@@ -63,6 +63,8 @@ class Parts:
     task: Any
     data: Mapping[str, Any]
     hooks: Mapping[str, Any]
+    place: Callable[[str], Where]
+    """Where a key stands in the pipeline."""
 
     @property
     def limited(self) -> dict[str, int]:
@@ -145,6 +147,7 @@ class _Builder:
             model=network,
             task=task,
             hooks={hook.name: self._hook(hook, plan) for hook in plan.hooks},
+            place=self.places.of,
             data=self._data(makes, loaders, device),  # last: it may take long, and all else can be wrong in no time
         )
         strategy.check_lengths({split: len(source) for split, source in parts.data.items()}, self.places.of)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hookflow.events.records import Put
@@ -44,6 +44,7 @@ class Loop:
         record: Put,
         *,
         accumulate: int,
+        sanity: Callable[[], None] | None = None,
     ) -> None:
         self._state = state
         self._engine = engine
@@ -62,12 +63,16 @@ class Loop:
         self._compiled = compiled
         self._record = record
         self._accumulate = accumulate
+        self._sanity = sanity
 
     def train(self) -> None:
         """Train, from where the run is."""
         state, safe_point = self._state, self._safe_point
         state.enter("train")
         self._engine.fire("before_train")
+        if self._sanity:
+            with state.during("start"):  # in which no hook inside the network fires
+                self._sanity()
         self._signals.be_graceful()
         safe_point.check_stop()
         if state.validation_due:

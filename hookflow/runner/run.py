@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -16,12 +16,21 @@ from hookflow.hooks.run import Run as Promised
 from hookflow.runner.build import Parts
 from hookflow.runner.contract import Named, scalar
 from hookflow.runner.engine import Engine
-from hookflow.runner.recorder import Recorder
 from hookflow.runner.requests import NOTHING, Requests
 from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import RunState
 from hookflow.runner.timing import FORWARD, Timeline
 from hookflow.runner.update import Update
+
+
+class Log(Protocol):
+    """Where what hooks and tasks tell goes: the recorder."""
+
+    def scalar(self, name: str, value: float | torch.Tensor) -> None:
+        """Take a number."""
+
+    def say(self, text: str, level: Level = "info", source: str = HOOKFLOW) -> None:
+        """Take a line for people, and who says it."""
 
 
 class Run:
@@ -35,7 +44,7 @@ class Run:
         update: Update,
         requests: Requests,
         scalars: Scalars,
-        recorder: Recorder,
+        recorder: Log,
         timeline: Timeline,
         folder: Path,
     ) -> None:

@@ -32,6 +32,7 @@ from hookflow.runner.recorder import Recorder
 from hookflow.runner.requests import Requests
 from hookflow.runner.run import Run
 from hookflow.runner.safe_point import SafePoint
+from hookflow.runner.sanity import sanity_check
 from hookflow.runner.scalars import Scalars
 from hookflow.runner.signals import Signals, Stop
 from hookflow.runner.state import RunState
@@ -134,7 +135,7 @@ class Trainer:
                 self._checkpoints.saved_at = self.state.iter
             if self._update.guard:
                 self._update.guard.announce()
-            self._make_loop().train()
+            self._make_loop(sanity=resume is None and self._parts.section.sanity).train()
             if test and self._safe_point.stop is None:
                 self._evaluate("test")
                 self._safe_point.process(wait=True)
@@ -254,7 +255,7 @@ class Trainer:
             own_steps=steps_itself(parts.task),
         )
 
-    def _make_loop(self) -> Loop:
+    def _make_loop(self, *, sanity: bool) -> Loop:
         parts = self._parts
         iteration = Iteration(
             state=self.state,
@@ -289,7 +290,11 @@ class Trainer:
             self._compiled,
             self._recorder.put,
             accumulate=parts.section.accumulate,
+            sanity=self._check_sanity if sanity and "val" in parts.data else None,
         )
+
+    def _check_sanity(self) -> None:
+        sanity_check(self._parts, self._plan, self._update, self._consensus, self.run.dir, self._recorder.say)
 
     def _batch_sizes(self, split: str) -> BatchSizes:
         parts = self._parts

@@ -1,0 +1,119 @@
+"""Tasks, models, data and hooks that would show a trace of a validation that nobody was to notice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from tests.loaders import Noisy
+from tests.toy import Net
+
+
+class Meter:
+    def __init__(self) -> None:
+        self.sum, self.seen = 0.0, [0]
+
+
+class Leaves(Net):
+    """A network that notes each pass, in evaluation too: in a buffer, in an attribute, in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
+        self.calls = 0
+        self.means: list[float] = []
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        self.calls += 1
+        self.means.append(float(inputs.mean()))
+        noise = torch.randn(()) + random.random() + np.random.rand() + 1e-3 * (self.passes + self.calls)
+        return super().forward(inputs) + noise + self.means[0]
+
+
+class Tracks:
+    """A task whose losses depend on everything that was evaluated before, and which does all that a task may do."""
+
+    def __init__(self) -> None:
+        self.meter, self.evaluated = Meter(), 0
+        self.own = torch.Generator().manual_seed(3)
+        self.numpy, self.python = np.random.default_rng(3), random.Random(3)
+        self.confusion, self.sums = np.zeros(3), torch.zeros(3)
+        self.run: Any = None
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        trace = self.evaluated + self.meter.sum + sum(self.meter.seen) + self.confusion.sum() + float(self.sums.sum())
+        drawn = float(torch.rand((), generator=self.own)) + self.numpy.random() + self.python.random()
+        loss = functional.cross_entropy(run.model(batch[0]), batch[1])
+        return {"loss": loss + 1e-3 * (trace + drawn), "drawn": drawn, "trace": float(trace)}
+
+    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
+        if not self.evaluated:
+            with torch.enable_grad():
+                run.model(batch[0]).sum().backward()
+            with torch.no_grad():
+                run.model.head.bias.add_(1)
+        self.run = run
+        self.evaluated += 1
+        self.meter.sum += 1
+        self.meter.seen.append(len(batch[1]))
+        self.confusion += 1
+        self.sums += torch.rand(3, generator=self.own)
+        run.log("logged", self.evaluated)
+        run.say("evaluated")
+        run.save_checkpoint("unasked")
+        logits = run.model(batch[0])
+        drawn = torch.rand(()) + random.random() + np.random.rand() + self.numpy.random() + self.python.random()
+        loss = functional.cross_entropy(logits, batch[1]) + drawn
+        return {"loss": loss, "logits": logits, "target": batch[1]}
+
+    def metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
+        self.meter.sum = 0
+        return {"twice": 2 * means["loss"]}
+
+
+class Raises:
+    """A task that has a mistake in its evaluation."""
+
+    def __init__(self, split: str = "evaluate") -> None:
+        self.split = split
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        return {"loss": functional.cross_entropy(run.model(batch[0]), batch[1])}
+
+    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
+        if self.split == "evaluate":
+            raise KeyError("logits")
+        return self.step(run, batch)
+
+    def metrics(self, means: Mapping[str, float]) -> Mapping[str, float]:
+        if self.split == "metrics":
+            raise ZeroDivisionError("no positives in these examples")
+        return {}
+
+
+class Counts:
+    """A hook that notes each call, as a metric of a name that it does not declare."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def before_val(self) -> None:
+        self.calls += 1
+
+    def after_val_iter(self) -> None:
+        self.calls += 1
+
+    def after_val_epoch(self, metrics: dict[str, float]) -> None:
+        metrics["calls"] = self.calls
+
+
+def validates() -> DataLoader[Any]:
+    """Batches that draw from the global generator, from their own, and from that of a sampler."""
+    return DataLoader(Noisy(40), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(5))
