@@ -8,16 +8,16 @@ from pathlib import Path
 from hookflow.errors import Problem, UserError, by_place
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import Loaded, UnsoundError, load
+from hookflow.pipeline.load import Loaded, PipelineSource, Said, UnsoundError, load
 from hookflow.pipeline.spot import missing_components
 
 
 def read_pipeline(
-    path: Path, overrides: Sequence[str] = (), *, without: Sequence[str] = (), only: Sequence[str] = ()
+    source: PipelineSource, overrides: Sequence[Said] = (), *, without: Sequence[str] = (), only: Sequence[str] = ()
 ) -> Loaded:
-    """Load a file. Raises UserError with all that is wrong with it, and with what is understood of its hooks."""
+    """Load a file, or its tables. Raises UserError with all that is wrong, its hooks that are understood included."""
     try:
-        return load(path, overrides, without=without, only=only)
+        return load(source, overrides, without=without, only=only)
     except UnsoundError as error:
         raise UserError(sorted([*error.problems, *_of_hooks(error.rest)], key=by_place)) from None
 
