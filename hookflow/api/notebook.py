@@ -38,19 +38,20 @@ def follow(run_dir: RunDir, child_exit: Callable[[], int | None]) -> int:
     display: Callable[..., Any] = import_module("IPython.display").display  # it is there, in a notebook
 
     live = Live(run_dir)
-    line = display(_line(run_dir, live), display_id=True)
-    drawn = 0.0
+    drawn, at = _line(run_dir, live), 0.0
+    line = display(drawn, display_id=True)
 
     def draw(over: bool) -> None:
-        nonlocal drawn
-        if over or time.monotonic() - drawn > PERIOD:
-            line.update(_line(run_dir, live))
-            drawn = time.monotonic()
+        nonlocal drawn, at
+        if over or time.monotonic() - at > PERIOD:
+            before, drawn, at = drawn, _line(run_dir, live), time.monotonic()
+            if drawn != before:
+                line.update(drawn)
 
     code = follow_records(run_dir, live, lambda record: draw(False), child_exit, draw)
     draw(True)
     if live.state.metrics or live.state.scalars:
-        display(_table(live))
+        display(_table(run_dir, live))
     return code
 
 
@@ -58,7 +59,7 @@ def _line(run_dir: RunDir, live: Live) -> Text:
     """Return how far the run is, and its latest numbers."""
     state = live.state
     health = examine(state, run_dir.life(), time.time(), live.plan)
-    facts = [f"{run_dir.path.parent.name} {run_dir.id}: {health.condition}"]
+    facts = [f"{run_dir.path.parent.name}: {health.condition}"]
     if state.total_iters:
         done = round(BAR * min(state.it / state.total_iters, 1))
         facts[0] += f"  {'━' * done}{'─' * (BAR - done)}"
@@ -70,10 +71,10 @@ def _line(run_dir: RunDir, live: Live) -> Text:
     if not health.over and (pace := Pace.of(state, live.plan or NO_PLAN)).iters_per_s:
         facts.append(f"{pace.iters_per_s:.1f} it/s")
         facts += [f"{span(pace.eta)} left"] if pace.eta is not None else []
-    return Text("  ".join(facts))
+    return Text("  ".join(facts), no_wrap=True, overflow="ignore")
 
 
-def _table(live: Live) -> Table:
+def _table(run_dir: RunDir, live: Live) -> Table:
     """Return what each metric, and each number that hooks have logged, came to."""
     state = live.state
     table = Table(

@@ -148,7 +148,7 @@ def _raise_failure(run_dir: RunDir, code: int) -> None:
         return
     reason = failure_report(run_dir)
     if code == 130:
-        raise KeyboardInterrupt(f"{reason}; what there is of the run: hookflow.load_run({run_dir.id!r})")
+        raise KeyboardInterrupt(f"{reason}; what there is of the run: hookflow.load_run({str(short(run_dir.path))!r})")
     if code == 143:
         raise SystemExit(code)
     if code == 2:

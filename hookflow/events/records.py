@@ -45,6 +45,9 @@ class Stamp(TypedDict):
 
 
 class RunFields(TypedDict):
+    it: int
+    ep: int
+    """Where the attempt begins: at 0, or where the checkpoint was saved that it resumes from."""
     version: int
     pipeline: str
     pid: int
@@ -68,10 +71,11 @@ class RunFields(TypedDict):
     """How they do it; empty for a process alone. With it goes where in an iteration they wait for one another."""
 
 
-class Run(Stamp, RunFields):
+class Run(RunFields):
     """The first record of each attempt at a run; a resumed run has several."""
 
     k: Literal["run"]
+    t: float
 
 
 class Frame(Stamp):

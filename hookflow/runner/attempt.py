@@ -19,6 +19,7 @@ from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.build import Parts, build
 from hookflow.runner.checkpoint.changes import changed_hooks
+from hookflow.runner.checkpoint.manifest import read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
 from hookflow.runner.data.worker_errors import explain_worker_errors
@@ -111,8 +112,11 @@ def _record_start(
     recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path | None, strategy: Literal["ddp", "fsdp"]
 ) -> None:
     iters_per_epoch = parts.iters_per_epoch
+    place = read_manifest(checkpoint) if checkpoint else {"it": 0, "ep": 0}
     recorder.put(
         "run",
+        it=place["it"],
+        ep=place["ep"],
         version=VERSION,
         pipeline=plan.pipeline,
         pid=os.getpid(),
