@@ -1,3 +1,48 @@
-"""hookflow: a training runner whose hooks are nodes of a graph."""
+"""hookflow: a training runner whose hooks are nodes of a graph.
 
-__version__ = "0.1.0"
+What stands in `__all__` is the Python API. Each name is imported when it is first asked for, so that `import hookflow`
+takes no time and imports no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from hookflow.version import __version__
+
+if TYPE_CHECKING:
+    from hookflow.api.pipeline import load
+    from hookflow.api.recorded import load_run, runs
+    from hookflow.api.training import train
+    from hookflow.errors import UserError
+    from hookflow.hooks.base import Hook
+    from hookflow.hooks.run import Run
+    from hookflow.runner.contract import Task
+    from hookflow.runner.data.source import Source
+
+__all__ = ["Hook", "Run", "Source", "Task", "UserError", "__version__", "load", "load_run", "runs", "train"]
+
+_MODULES = {
+    "Hook": "hookflow.hooks.base",
+    "Run": "hookflow.hooks.run",
+    "Source": "hookflow.runner.data.source",
+    "Task": "hookflow.runner.contract",
+    "UserError": "hookflow.errors",
+    "load": "hookflow.api.pipeline",
+    "load_run": "hookflow.api.recorded",
+    "runs": "hookflow.api.recorded",
+    "train": "hookflow.api.training",
+}
+"""Where each name stands."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

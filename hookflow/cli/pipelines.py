@@ -12,17 +12,17 @@ from hookflow.errors import Problem, UserError, by_place, nearest
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
     from hookflow.graph.points import Points
-    from hookflow.pipeline.load import Loaded
+    from hookflow.pipeline.load import Loaded, PipelineSource, Said
 
 
 def read_pipeline(
-    path: Path, overrides: Sequence[str] = (), *, without: Sequence[str] = (), only: Sequence[str] = ()
+    source: PipelineSource, overrides: Sequence[Said] = (), *, without: Sequence[str] = (), only: Sequence[str] = ()
 ) -> Loaded:
     """Load a file. Raises UserError with all that is wrong with it, and with what is understood of its hooks."""
     from hookflow.pipeline.load import UnsoundError, load
 
     try:
-        return load(path, overrides, without=without, only=only)
+        return load(source, overrides, without=without, only=only)
     except UnsoundError as error:
         raise UserError(sorted([*error.problems, *_of_hooks(error.rest)], key=by_place)) from None
 

@@ -56,6 +56,9 @@ class Stamp(TypedDict):
 
 
 class RunFields(TypedDict):
+    it: int
+    ep: int
+    """Where the attempt begins: at 0, or where the checkpoint was saved that it resumes from."""
     version: int
     """The version of the log format."""
     pipeline: str
@@ -100,10 +103,11 @@ class RunFields(TypedDict):
     """How they train one model together; empty for a single process."""
 
 
-class Run(Stamp, RunFields):
+class Run(RunFields):
     """The first record of each attempt at a run; a resumed run has several."""
 
     k: Literal["run"]
+    t: float
 
 
 class Frame(Stamp):

@@ -147,6 +147,16 @@ class Plan:
     def _by_name(self) -> dict[str, PlannedHook]:
         return {hook.name: hook for hook in self.hooks}
 
+    @cached_property
+    def order(self) -> dict[str, tuple[str, ...]]:
+        """The names of the hooks that fire at each point, in order; points without any are left out."""
+        return {point.name: tuple(b.hook for b in self.at(point.name)) for point in self.points if self.at(point.name)}
+
+    def __str__(self) -> str:
+        """Return a line for each point where something fires: the hooks in order, with their triggers."""
+        width = max(map(len, self.order), default=0)
+        return "\n".join(f"{point:<{width}}  {' → '.join(map(_with_trigger, self.at(point)))}" for point in self.order)
+
     def at(self, point: str) -> tuple[Binding, ...]:
         """Return what fires at a point, in order."""
         return self._by_point.get(point, ())
@@ -179,6 +189,10 @@ class Plan:
             warnings=tuple(_problem(**warning) for warning in data["warnings"]),
             shuffle=data["shuffle"],
         )
+
+
+def _with_trigger(binding: Binding) -> str:
+    return f"{binding.hook} ({binding.trigger})" if str(binding.trigger) else binding.hook
 
 
 def _edges(data: Iterable[Mapping[str, Any]]) -> tuple[Edge, ...]:

@@ -26,7 +26,13 @@ def extended(text: str, source: Path, on_the_way: tuple[_Step, ...] = ()) -> tup
     Tables are merged key by key, and anything else is replaced; so is a table that `use`s something else than the
     one below it, because its arguments would not fit. Raises UserError when a file cannot be read, or extends itself.
     """
-    tree, places = tables(text, str(source))
+    return over_base(*tables(text, str(source)), source, on_the_way)
+
+
+def over_base(
+    tree: dict[str, Any], places: Places, source: Path, on_the_way: tuple[_Step, ...] = ()
+) -> tuple[dict[str, Any], Places]:
+    """Do what `extended` does, for the tables of a file and where their keys stand."""
     if "extends" not in tree:
         return tree, places
     named, where = tree.pop("extends"), places.of("extends")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pydantic import ValidationError
 
 from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.pipeline.explain import explain
-from hookflow.pipeline.extend import extended
+from hookflow.pipeline.extend import extended, over_base
 from hookflow.pipeline.interpolate import escape, interpolate
 from hookflow.pipeline.overrides import Override, apply
 from hookflow.pipeline.places import Places
@@ -33,6 +34,16 @@ class Loaded:
     overrides: tuple[str, ...] = ()
 
 
+TABLES = Path("<dict>")
+"""What stands for the file of a pipeline that was given as tables."""
+
+PipelineSource = Path | Mapping[str, Any]
+"""A pipeline file, or the tables that one would hold."""
+
+Said = str | Override
+"""A `key=value`: of the option `--set`, or with the place where it was said."""
+
+
 class UnsoundError(UserError):
     """What is wrong with a file; `rest` is what can be understood of it all the same: its hooks, the others made up."""
 
@@ -41,33 +52,50 @@ class UnsoundError(UserError):
         self.rest = rest
 
 
-def load(path: Path, overrides: Sequence[str] = (), *, without: Sequence[str] = (), only: Sequence[str] = ()) -> Loaded:
+def load(
+    source: PipelineSource, overrides: Sequence[Said] = (), *, without: Sequence[str] = (), only: Sequence[str] = ()
+) -> Loaded:
     """Read a pipeline file, lay `key=value` overrides over it, fill in its `${…}`, and check it.
 
     The hooks named in `without` are switched off, and, where `only` names any, all that it does not name.
     Raises UserError with everything that is wrong, each with its line.
     """
-    return parse(read(path), path, overrides, without=without, only=only)
+    if isinstance(source, Path):
+        return parse(read(source), source, overrides, without=without, only=only)
+    places = Places.in_tables(source, str(TABLES))
+    return _understood(*over_base(deepcopy(dict(source)), places, TABLES), TABLES, overrides, without, only)
 
 
 def parse(
     text: str,
     source: Path,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[Said] = (),
     *,
     without: Sequence[str] = (),
     only: Sequence[str] = (),
 ) -> Loaded:
     """Do what `load` does with the text of a file; `source` is the file that problems are shown to stand in."""
     try:
-        tree, places = extended(text, source)
-        problems = list(apply((Override(said, Where(f"--set {said}")) for said in overrides), tree, places))
-        problems += unknown_hooks(hooks_of(tree), without, only)
-        switches = [] if problems else switched_off(hooks_of(tree), without, only)
-        problems += apply(switches, tree, places)
-        resolved, unresolved = interpolate(tree, places, os.environ)
+        return _understood(*extended(text, source), source, overrides, without, only)
     except RecursionError:
         raise UserError(Problem("its lists and tables are nested too deeply", Where(str(source)))) from None
+
+
+def _understood(
+    tree: dict[str, Any],
+    places: Places,
+    source: Path,
+    overrides: Sequence[Said],
+    without: Sequence[str],
+    only: Sequence[str],
+) -> Loaded:
+    """Return what the tables of a file come to; `places` says where each of their keys stands."""
+    changes = [said if isinstance(said, Override) else Override(said, Where(f"--set {said}")) for said in overrides]
+    problems = list(apply(changes, tree, places))
+    problems += unknown_hooks(hooks_of(tree), without, only)
+    switches = [] if problems else switched_off(hooks_of(tree), without, only)
+    problems += apply(switches, tree, places)
+    resolved, unresolved = interpolate(tree, places, os.environ)
     problems += dict.fromkeys(unresolved.values())
     if "extends" in resolved:
         wrong = "extends cannot be set from the command line: what a file is built on stands in the file"
@@ -81,7 +109,7 @@ def parse(
         problems += (problem for key, problem in found if key not in unresolved)
         faulty.update(key for key, _ in found)
     understood = pipeline if pipeline and not faulty else salvage(resolved, faulty)
-    said = (*overrides, *(switch.text for switch in switches))
+    said = tuple(change.text for change in (*changes, *switches))
     loaded = Loaded(understood, source, places, said) if understood else None
     if problems or loaded is None:
         raise UnsoundError(problems, loaded)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import date, time
 from typing import Any, NamedTuple
 
@@ -25,6 +25,7 @@ OTHER_LENGTH = {"max_epochs": "max_iters", "max_iters": "max_epochs"}
 
 def apply(overrides: Iterable[Override], tree: dict[str, Any], places: Places) -> Iterator[Problem]:
     """Lay each `key=value` over `tree`, in place, and note where the value comes from. Yields those that cannot be."""
+    laid: set[Key] = set()
     for override, where in overrides:
         try:
             key, text = split_key(override)
@@ -38,7 +39,8 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: Places) -
         if problem := _put(key, value, tree, where):
             yield problem
             continue
-        _give_way(key, tree, places)
+        laid.add(key)
+        _give_way(key, tree, laid)
         places.put(key, where)
 
 
@@ -71,8 +73,8 @@ def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:
     return None
 
 
-def _give_way(key: Key, tree: dict[str, Any], places: Places) -> None:
+def _give_way(key: Key, tree: dict[str, Any], laid: Collection[Key]) -> None:
     """Drop the file's `run.max_epochs` for a given `run.max_iters`, and the other way round."""
     other = OTHER_LENGTH.get(key[1]) if len(key) == 2 and key[0] == "run" else None
-    if other and places.of(("run", other)).line:
+    if other and ("run", other) not in laid:
         tree["run"].pop(other, None)

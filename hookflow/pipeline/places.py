@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import re
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 import tomli
 
@@ -42,6 +42,18 @@ class Places:
         for key, at in _Outline(text).walk():
             line = bisect(breaks, at - 1)
             places._top.reach(key, Where(source, line, at - breaks[line - 1]))
+        return places
+
+    @classmethod
+    def in_tables(cls, tables: Mapping[str, Any], source: str) -> Self:
+        """Return the places of all keys of tables that were given as such: each stands in `source`, on no line."""
+        places = cls(source)
+        waiting: list[tuple[Key, Any]] = [((), tables)]
+        while waiting:
+            key, value = waiting.pop()
+            places._top.reach(key, Where(source))
+            inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+            waiting += (((*key, str(name)), below) for name, below in inner)
         return places
 
     def of(self, key: str | Sequence[str | int]) -> Where:

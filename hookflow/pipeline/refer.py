@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.pipeline.objects import is_object, maker_of
 
 FORMS = '"package.module:Name" or "./file.py:Name"'
 
@@ -26,6 +27,8 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
     Names may have dots ("torch.nn:Module.forward"). Files are relative to `base`. Raises UserError at `where` when
     there is no such thing, or when importing it raises.
     """
+    if is_object(use):
+        return maker_of(use, where)
     short = registered or {}
     module_name, colon, name = short.get(use, use).rpartition(":")
     if not colon or not module_name or not name:

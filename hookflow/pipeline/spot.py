@@ -13,11 +13,15 @@ from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 
-from hookflow.errors import Problem, Where, nearest
+from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.load import Loaded
+from hookflow.pipeline.objects import is_object, maker_of
 from hookflow.pipeline.parts import named_parts, wrong_parts
 from hookflow.pipeline.refer import FORMS
 from hookflow.pipeline.registry import DATA
+from hookflow.pipeline.schema import Component, DataSource, Pipeline
+
+SOURCES = ("data.train", "data.val", "data.test")
 
 
 def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
@@ -25,21 +29,36 @@ def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
 
     Also for models and optimizers that do not go together.
     """
-    pipeline = loaded.pipeline
-    parts = {**named_parts(pipeline), "task": pipeline.task}
-    sources = {f"data.{split}": getattr(pipeline.data, split) for split in ("train", "val", "test")}
-    for key, source in sources.items():
-        named = source.loader.named() if source and source.loader else {}
-        parts |= {f"{key}.loader.{name}": part for name, part in named.items()}
     found = (
-        _missing(part.use, base, loaded.places.of(f"{key}.use"), DATA if key in sources else {})
-        for key, part in (parts | sources).items()
-        if part is not None
+        _missing(part.use, base, loaded.places.of(f"{key}.use"), DATA if key in SOURCES else {})
+        for key, part in _components(loaded.pipeline).items()
     )
     return [*(problem for problem in found if problem is not None), *wrong_parts(loaded)]
 
 
+def missing_objects(loaded: Loaded) -> list[Problem]:
+    """Return a problem for each component and hook that was an object of a program which is not this one."""
+    hooks = {f"hooks.{name}": hook.use for name, hook in loaded.pipeline.hooks.items()}
+    uses = {key: part.use for key, part in _components(loaded.pipeline).items()} | hooks
+    found = (_missing_object(use, loaded.places.of(f"{key}.use")) for key, use in uses.items() if is_object(use))
+    return [problem for problem in found if problem is not None]
+
+
+def _components(pipeline: Pipeline) -> dict[str, Component]:
+    """Return all that is made but the hooks, by its key."""
+    parts = {**named_parts(pipeline), "task": pipeline.task}
+    for split in ("train", "val", "test"):
+        source: DataSource | None = getattr(pipeline.data, split)
+        if source is not None:
+            parts[f"data.{split}"] = source
+            named = source.loader.named() if source.loader else {}
+            parts |= {f"data.{split}.loader.{name}": part for name, part in named.items()}
+    return parts
+
+
 def _missing(use: str, base: Path, where: Where, short: Mapping[str, str]) -> Problem | None:
+    if is_object(use):
+        return _missing_object(use, where)
     module, colon, name = short.get(use, use).rpartition(":")
     if not colon:
         dotted = use.rpartition(".")
@@ -62,6 +81,14 @@ def _missing(use: str, base: Path, where: Where, short: Mapping[str, str]) -> Pr
     if names is None or first in names:
         return None
     return Problem(f'"{use}": there is no "{first}" in {module}', where, nearest(first, names))
+
+
+def _missing_object(use: str, where: Where) -> Problem | None:
+    try:
+        maker_of(use, where)
+    except UserError as error:
+        return error.problems[0]
+    return None
 
 
 def _module_file(module: str) -> Path | None:

@@ -20,6 +20,7 @@ from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.build import Parts, build
 from hookflow.runner.checkpoint.changeable import May
 from hookflow.runner.checkpoint.changes import changed_hooks, changes_since
+from hookflow.runner.checkpoint.manifest import read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
 from hookflow.runner.data.worker_errors import explain_worker_errors
@@ -112,8 +113,11 @@ def _record_start(
     recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path | None, strategy: Literal["ddp", "fsdp"]
 ) -> None:
     iters_per_epoch = parts.iters_per_epoch
+    place = read_manifest(checkpoint) if checkpoint else {"it": 0, "ep": 0}
     recorder.put(
         "run",
+        it=place["it"],
+        ep=place["ep"],
         version=VERSION,
         pipeline=plan.pipeline,
         pid=os.getpid(),

@@ -13,12 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hookflow import __version__
 from hookflow.errors import Problem, UserError
-from hookflow.events.rundir import RunDir, write_whole
+from hookflow.events.rundir import RunDir, short, write_whole
 from hookflow.graph.plan import Plan
-from hookflow.pipeline.load import Loaded, dump
+from hookflow.pipeline.load import Loaded, dump, load
+from hookflow.pipeline.spot import missing_objects
 from hookflow.runner.signals import SIGNALS
+from hookflow.version import __version__
 
 TRIES, PERIOD = 3, 0.02
 """How often the lock of a run is tried, and the seconds between: `RunDir.life` takes it for a moment, to ask."""
@@ -55,8 +56,10 @@ def start(run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts
     That is one process, or an agent that starts `nproc` of them, and starts them again so many times when one fails.
     `options` are those of `hookflow.runner.process.main`.
     What it prints goes to the run's `output.log`. A signal that reaches it before it listens waits until it does.
-    Raises UserError when the run is being carried out already.
+    Raises UserError when the run is being carried out already, or needs objects of a program that is gone.
     """
+    if "--resume" in options and (missing := missing_objects(load(short(run_dir.pipeline)))):
+        raise UserError(missing)
     lock = claim(run_dir)
     command = [sys.executable, "-m", "hookflow.runner", str(run_dir.path), *options]
     if nproc is not None:

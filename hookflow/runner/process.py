@@ -35,6 +35,7 @@ def train(
     allow_changed_hooks: bool = False,
     agent: bool = False,
     restarts_left: int = 0,
+    raises: bool = False,
 ) -> int:
     """Carry out the run whose pipeline and plan stand in `run_dir`; return the exit code.
 
@@ -42,6 +43,8 @@ def train(
     SIGUSR1): interrupted. Whatever happens, the event log gets its `end` record, but in two cases: an `agent` that
     has started the ranks writes it where this one knows only that another is gone; and after exit code 1 it is no end
     while the ranks are to be started again, `restarts_left` times.
+
+    With `raises`, what has ended the run is raised once the log is closed, and its traceback is not printed.
     """
     began, threads = time.perf_counter(), threading.enumerate()
     ranks = of_environment()
@@ -50,9 +53,10 @@ def train(
         run_dir.sign_process()
     state = RunState()
     signals = Signals(state)
-    recorder = Recorder(run_dir, signals.command, ranks)
+    recorder = Recorder(run_dir, signals.command, ranks, prints_failure=not raises)
     recorder.start()
     built = lost = False
+    raised: BaseException | None = None
     try:
         signals.listen()
         if agent or several:
@@ -75,6 +79,7 @@ def train(
             signals.ignored = True
     except BaseException as error:
         signals.ignored = True  # set here and not by a call: at a call another signal might raise
+        raised = error
         lost = built and several and is_peer_lost(error)
         stop = own = _ended_by(error, signals, recorder, lost)
         if built and several:
@@ -89,6 +94,8 @@ def train(
         recorder.put("end", status=stop.status, exit=stop.exit, reason=stop.reason, seconds=seconds)
     recorder.close()
     sys.stdout.flush()
+    if raises and raised is not None:
+        raise raised
     return stop.exit
 
 

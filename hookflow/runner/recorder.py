@@ -50,9 +50,17 @@ class Recorder:
     """Appends frames and events to the event log, and hands on what the command log asks for.
 
     A log that cannot be written harms no training: records are lost meanwhile, and the log says so once it can.
+    `prints_failure` says whether the traceback of what ends the run is printed: who has it raised sees it anyway.
     """
 
-    def __init__(self, run_dir: RunDir, on_command: Callable[[CommandRecord], None], ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self,
+        run_dir: RunDir,
+        on_command: Callable[[CommandRecord], None],
+        ranks: Ranks = ALONE,
+        *,
+        prints_failure: bool = True,
+    ) -> None:
         self.reported: BaseException | None = None
         """What `failure` has told of that ends the run."""
         self.why = ""
@@ -61,6 +69,7 @@ class Recorder:
         self._run_dir = run_dir
         self._log = Appender(run_dir.events_of(ranks.rank))
         self._ranks = ranks
+        self._prints_failure = prints_failure
         self._commands = Tail[CommandRecord](run_dir.commands)
         self._commands.read_all()  # what was asked of an earlier attempt is not asked of this one
         self._on_command = on_command
@@ -113,7 +122,8 @@ class Recorder:
             self.why = why
         told = "".join(traceback.format_exception(error))
         whose = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
-        print(f"{whose}{told}", end="", file=sys.stderr, flush=True)
+        if self._prints_failure or action != "raise":
+            print(f"{whose}{told}", end="", file=sys.stderr, flush=True)
         self.put("error", hook=hook, point=point, type=kind, text=text, traceback=told, action=action)
 
     def close(self) -> None:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Protocol
@@ -31,6 +34,23 @@ class Stop:
 
 class Interrupted(KeyboardInterrupt):
     """Raised in the main thread by a signal that does not wait for a safe point."""
+
+
+@contextmanager
+def handlers_put_back() -> Iterator[None]:
+    """Put the handlers of signals back as they were, and what is blocked, whatever has been set meanwhile."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = {number: signal.getsignal(number) for number in (*SIGNALS, signal.SIGHUP)}
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            if handler is not None:  # one that was not set by Python cannot be set by it either
+                signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 class HasAttention(Protocol):
@@ -74,7 +94,12 @@ class Signals:
         os.kill(os.getpid(), signal.SIGTERM)
 
     def listen(self) -> None:
-        """Handle SIGNALS, those too that have waited since the process began. Losing the terminal harms nothing."""
+        """Handle SIGNALS, those too that have waited since the process began. Losing the terminal harms nothing.
+
+        Python lets the main thread alone do so; in another one nothing is done.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            return
         for number in SIGNALS:
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -36,7 +36,6 @@ from typing import Any
 
 import torch
 
-from hookflow import __version__
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import short
 from hookflow.runner.checkpoint.manifest import (
@@ -49,6 +48,7 @@ from hookflow.runner.checkpoint.manifest import (
     read_manifest,
     standing,
 )
+from hookflow.version import __version__
 
 NOTHING: Mapping[str, Any] = {}
 

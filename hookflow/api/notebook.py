@@ -1,0 +1,90 @@
+"""A run in a notebook: a line that is drawn anew while the run goes on, and in the end a table of what it came to."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.feed import Live
+from hookflow.monitor.follower import follow_records
+from hookflow.monitor.health import examine
+from hookflow.monitor.pace import Pace
+from hookflow.monitor.rank import NO_PLAN
+from hookflow.monitor.state import lower_is_better
+from hookflow.monitor.words import number, span
+
+BAR = 30
+"""Characters of the bar."""
+
+PERIOD = 0.5
+"""Seconds between two drawings of the line, at the least."""
+
+
+def is_here() -> bool:
+    """Say whether this process is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+def follow(run_dir: RunDir, child_exit: Callable[[], int | None]) -> int:
+    """Show the run until it is over, as `monitor.plain.follow` does."""
+    display: Callable[..., Any] = import_module("IPython.display").display  # it is there, in a notebook
+
+    live = Live(run_dir)
+    drawn, at = _line(run_dir, live), 0.0
+    line = display(drawn, display_id=True)
+
+    def draw(over: bool) -> None:
+        nonlocal drawn, at
+        if over or time.monotonic() - at > PERIOD:
+            before, drawn, at = drawn, _line(run_dir, live), time.monotonic()
+            if drawn != before:
+                line.update(drawn)
+
+    code = follow_records(run_dir, live, lambda record: draw(False), child_exit, draw)
+    draw(True)
+    if live.state.metrics or live.state.scalars:
+        display(_table(run_dir, live))
+    return code
+
+
+def _line(run_dir: RunDir, live: Live) -> Text:
+    """Return how far the run is, and its latest numbers."""
+    state = live.state
+    health = examine(state, run_dir.life(), time.time(), live.plan)
+    facts = [f"{run_dir.path.parent.name}: {health.condition}"]
+    if state.total_iters:
+        done = round(BAR * min(state.it / state.total_iters, 1))
+        facts[0] += f"  {'━' * done}{'─' * (BAR - done)}"
+        epochs = state.run["max_epochs"]
+        facts += [f"epoch {state.epoch}/{epochs}"] if epochs else []
+        facts.append(f"iteration {state.it}/{state.total_iters}")
+    facts += [f"{name} {number(series.last)}" for name, series in state.scalars.items() if name == "loss"]
+    facts += [f"val {name} {number(values[-1][1])}" for name, values in state.metrics.items() if " " not in name]
+    if not health.over and (pace := Pace.of(state, live.plan or NO_PLAN)).iters_per_s:
+        facts.append(f"{pace.iters_per_s:.1f} it/s")
+        facts += [f"{span(pace.eta)} left"] if pace.eta is not None else []
+    return Text("  ".join(facts), no_wrap=True, overflow="ignore")
+
+
+def _table(run_dir: RunDir, live: Live) -> Table:
+    """Return what each metric, and each number that hooks have logged, came to."""
+    state = live.state
+    table = Table(
+        "", "last", "best", "at", title=f"{state.it} iterations in {span(state.elapsed)}", title_justify="left"
+    )
+    for name, values in sorted(state.metrics.items(), key=lambda item: lower_is_better(item[0])):
+        best = state.best.get(name)
+        at = f"epoch {best.ep}, iteration {best.it}" if best else ""
+        label = name if " " in name else f"val {name}"
+        table.add_row(label, number(values[-1][1]), number(best.value) if best else "", at)
+    for name, series in state.scalars.items():
+        table.add_row(name, number(series.last), "", "")
+    return table

@@ -1,0 +1,97 @@
+"""`hookflow.load`: a pipeline from a file or from a dict, checked."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from hookflow.cli.check_report import Findings
+from hookflow.cli.pipelines import read_pipeline, valid_plan
+from hookflow.errors import Problem, Where
+from hookflow.graph.plan import Plan
+from hookflow.pipeline.load import Loaded, dump
+from hookflow.pipeline.objects import Objects, objects_in_use
+from hookflow.pipeline.overrides import Override
+from hookflow.pipeline.places import split_key
+
+
+def load(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Pipeline:
+    """Load a pipeline: a file, or a dict of what a file would say. `overrides` go over it: `{"run.max_epochs": 2}`.
+
+    In a dict (and in `overrides`), an object may stand where a file has `use`: a model that exists, a DataLoader or a
+    dataset, a function or an instance as a hook. Raises UserError with everything that is wrong.
+    """
+    objects = Objects()
+    said = [_override(key, value, objects) for key, value in (overrides or {}).items()]
+    tables = objects.replace(source) if isinstance(source, Mapping) else Path(source)
+    with objects_in_use(objects):
+        return Pipeline(read_pipeline(tables, said), objects)
+
+
+class Pipeline:
+    """A pipeline whose keys are valid, as `hookflow.load` returns it. Nothing of it has been built yet."""
+
+    def __init__(self, loaded: Loaded, objects: Objects) -> None:
+        self.loaded = loaded
+        self._objects = objects
+
+    @property
+    def name(self) -> str:
+        """What its runs are called: `run.name`."""
+        return self.loaded.pipeline.run.name
+
+    @property
+    def objects(self) -> tuple[str, ...]:
+        """The texts that stand for objects, as its runs record them: "<object Net>"."""
+        return tuple(self._objects.makers)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Which hooks fire where, and in which order. Raises UserError with everything that is wrong with the hooks.
+
+        `plan.order` is a dict of hooks by point, `str(plan)` has a line for each point.
+        """
+        with self.in_use():
+            return valid_plan(self.loaded)
+
+    def check(self) -> list[Problem]:
+        """Do what `hookflow check` does: raise UserError with everything that is wrong, or return the warnings."""
+        with self.in_use():
+            return list(Findings.of(self.loaded, self.plan).warnings)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Let this thread find the objects that stand in the pipeline."""
+        with objects_in_use(self._objects):
+            yield
+
+    def __str__(self) -> str:
+        """Return the whole pipeline as TOML."""
+        return dump(self.loaded.pipeline)
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {self.name} of {self.loaded.source}>"
+
+
+def _override(key: str, value: Any, objects: Objects) -> Override:
+    """Return what `--set` would be given for a key and a value, with the place to show where it is wrong."""
+    path, _ = split_key(f"{key}=")
+    where = Where(f"overrides {{{key!r}: {value!r}}}")
+    return Override(f"{key}={_written(objects.replace(value, path))}", where)
+
+
+def _written(value: Any) -> str:
+    """Return a plain value in one line of TOML; "null" for None, which TOML does not have."""
+    match value:
+        case dict():
+            return f"{{ {', '.join(f'{_written(key)} = {_written(item)}' for key, item in value.items())} }}"
+        case list():
+            return f"[{', '.join(map(_written, value))}]"
+        case bool() | str() | int() | None:
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return str(value)  # floats, with TOML's own "nan" and "inf"; and dates

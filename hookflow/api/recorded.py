@@ -1,0 +1,144 @@
+"""`hookflow.runs` and `hookflow.load_run`: runs as they were recorded, and their checkpoints."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hookflow.cli.run_dirs import find_run, recorded_plan
+from hookflow.errors import Problem, UserError, nearest
+from hookflow.events.log import Tail
+from hookflow.events.records import Record
+from hookflow.events.rundir import RunDir, all_runs, short
+from hookflow.events.scalars import ScalarRow, scalars
+from hookflow.graph.plan import Plan
+from hookflow.monitor.glance import glance
+from hookflow.runner.checkpoint.manifest import DamagedError, damage, links, read_manifest, standing
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def runs(folder: str | os.PathLike[str] = "runs") -> list[RecordedRun]:
+    """Return every run in a folder of runs, the newest first."""
+    return [RecordedRun(run) for run in all_runs(Path(folder))]
+
+
+def load_run(run: str | os.PathLike[str] = "latest", folder: str | os.PathLike[str] = "runs") -> RecordedRun:
+    """Return a run: "latest", its id or a beginning or end of that, its name (the newest of it), or its directory.
+
+    Raises UserError when there is none, or more than one.
+    """
+    return RecordedRun(find_run(None if run == "latest" else os.fspath(run), Path(folder)))
+
+
+class RecordedRun:
+    """A run as its directory tells of it. What is asked is read then, so that of a live run it is always the newest."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._run_dir = run_dir
+
+    @property
+    def id(self) -> str:
+        """When it was started, and four digits: what every command takes as RUN."""
+        return self._run_dir.id
+
+    @property
+    def name(self) -> str:
+        """The `run.name` of its pipeline."""
+        return self._run_dir.path.parent.name
+
+    @property
+    def dir(self) -> Path:
+        """The run directory."""
+        return self._run_dir.path
+
+    @property
+    def status(self) -> str:
+        """How it is: "finished", "stopped", "interrupted" or "failed", or "running", "paused", "stalled", "lost"."""
+        return glance(self._run_dir, time.time()).health.condition
+
+    @property
+    def plan(self) -> Plan:
+        """Which hooks fired where, and in which order."""
+        return recorded_plan(self._run_dir)
+
+    @property
+    def metrics(self) -> dict[str, dict[str, float]]:
+        """What the latest validation and test found: {"val": {"accuracy": 0.93}}. Earlier ones are in `scalars`."""
+        found: dict[str, dict[str, float]] = {}
+        for record in Tail[Record](self._run_dir.events).read_all():
+            if record["k"] == "metrics":
+                found[record["split"]] = {name: float(value) for name, value in record["v"].items()}
+        return found
+
+    def scalars(self, *names: str) -> dict[str, list[Any]]:
+        """Return the logged numbers (those of `names`, if any are given) as columns that `pandas.DataFrame` takes.
+
+        They are `iter` and `epoch` (those done), `time` (seconds since 1970), `name` and `value`. Metrics are called
+        "val/accuracy". Of iterations that were trained again after a resume, the later attempt counts.
+        """
+        rows = [row for row in scalars(self._run_dir) if not names or row.name in names]
+        return {column: [getattr(row, column) for row in rows] for column in ScalarRow._fields}
+
+    @property
+    def checkpoints(self) -> list[Checkpoint]:
+        """The checkpoints, the newest first; those that cannot be used are left out."""
+        folder = self._run_dir.checkpoints
+        names: dict[Path, list[str]] = {}
+        for name, path in sorted(links(folder).items()):
+            names.setdefault(path, []).append(name)
+        found = []
+        for path in standing(folder):
+            try:
+                manifest = read_manifest(path)
+            except DamagedError:
+                continue
+            metrics = manifest.get("metrics") or {}
+            found.append(Checkpoint(path, manifest["it"], manifest["ep"], tuple(names.get(path, ())), metrics))
+        return found
+
+    def checkpoint(self, name: str = "last") -> Checkpoint:
+        """Return the checkpoint of a name: "last", "best", or that of its folder. Raises UserError if there is none."""
+        every = self.checkpoints
+        for checkpoint in every:
+            if name in (*checkpoint.names, checkpoint.path.name):
+                return checkpoint
+        there = dict.fromkeys(known for one in every for known in (*one.names, one.path.name))
+        hint = nearest(name, there) or f"there are {', '.join(there) or 'none'}"
+        raise UserError(Problem(f'the run {self.id} has no checkpoint "{name}"', hint=hint))
+
+    def __repr__(self) -> str:
+        return f"<Run {self.name} {self.id}: {self.status}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint: its folder, the iterations and epochs that were done, its names, the metrics known by then."""
+
+    path: Path
+    iter: int
+    epoch: int
+    names: tuple[str, ...]
+    metrics: Mapping[str, float]
+
+    def load_into(self, model: nn.Module, name: str = "model") -> nn.Module:
+        """Give a model the weights, and return it. `name`: one of several models, or the hook that has averaged them.
+
+        Raises UserError where the checkpoint is damaged or has no such weights, and PyTorch's own RuntimeError where
+        they do not fit the model.
+        """
+        from hookflow.runner.checkpoint.store import CPU, read_tensors
+
+        if wrong := damage(self.path):
+            raise UserError(Problem(f"checkpoint {short(self.path)} cannot be used: {wrong}"))
+        files = {path.stem.removeprefix("model_"): path for path in self.path.glob("model*.pt")}
+        if name not in files:
+            hint = nearest(name, files) or f"there are {', '.join(sorted(files))}"
+            raise UserError(Problem(f'checkpoint {short(self.path)} has no weights of "{name}"', hint=hint))
+        model.load_state_dict(read_tensors(files[name], CPU))
+        return model

@@ -1,0 +1,156 @@
+"""`hookflow.train`: a pipeline is trained in this process, or in one of its own, and shown meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from contextvars import copy_context
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from hookflow.api import notebook
+from hookflow.api.pipeline import Pipeline, load
+from hookflow.api.recorded import RecordedRun
+from hookflow.cli.run_dirs import failure_report
+from hookflow.errors import Problem, UserError, nearest
+from hookflow.events.rundir import RunDir, short
+from hookflow.monitor import jsonl, plain
+from hookflow.runner.launch import claim, prepare, start
+from hookflow.runner.signals import SIGNALS, handlers_put_back
+
+UI = Literal["auto", "plain", "json", "none"]
+
+Follow = Callable[[Callable[[], int | None]], int]
+"""Shows a run until the function that it is given returns the exit code of the training; returns that of the run."""
+
+
+def train(
+    pipeline: Pipeline | str | os.PathLike[str] | Mapping[str, Any],
+    ui: UI = "auto",
+    *,
+    runs: str | os.PathLike[str] | None = None,
+    process: bool = False,
+) -> RecordedRun:
+    """Train a pipeline (what `load` returns, or what it takes) and return the run when it is over.
+
+    `ui` says how to show it: "plain" prints lines and "json" records, "none" shows nothing, "auto" is a progress line
+    and a table in a notebook and plain lines elsewhere. `runs` is the folder of runs; left out, the pipeline says it.
+    With `process` it trains in a process of its own, as `hookflow run` does.
+
+    What ends the training is raised: a mistake in the pipeline as UserError, else what the code of a hook, a model or
+    a task has raised; from a process of its own a RuntimeError with the exit status and the reason. Ctrl-C ends
+    the training at its next safe point, with a checkpoint, and is raised as KeyboardInterrupt then.
+    """
+    if not isinstance(pipeline, Pipeline):
+        pipeline = load(pipeline)
+    _check(pipeline, ui, process)
+    run_dir = _prepared(pipeline, runs)
+    follow = _follow(run_dir, ui)
+    with handlers_put_back():
+        code = _in_its_own(run_dir, follow) if process else _here(pipeline, run_dir, follow)
+    _raise_failure(run_dir, code)
+    return RecordedRun(run_dir)
+
+
+def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
+    """Raise UserError where it cannot be trained and shown in this way."""
+    if ui not in (known := get_args(UI)):
+        hint = nearest(ui, known) or f"there are {', '.join(known)}"
+        raise UserError(Problem(f'there is no ui "{ui}"', hint=hint))
+    if process and pipeline.objects:
+        said = f"a process of its own has none of the objects in the pipeline: {', '.join(pipeline.objects)}"
+        raise UserError(Problem(said, hint='leave process out, or let `use` name what makes them: "./file.py:Name"'))
+
+
+def _prepared(pipeline: Pipeline, runs: str | os.PathLike[str] | None) -> RunDir:
+    """Return the directory of a new run. Raises UserError when the pipeline is not sound, or none can be made."""
+    loaded, plan = pipeline.loaded, pipeline.plan
+    folder = Path(loaded.pipeline.run.dir if runs is None else runs)
+    try:
+        run_dir = RunDir.create(folder, pipeline.name)
+        prepare(loaded, plan, run_dir, loaded.source.parent)
+    except OSError as error:
+        said = f"no run directory can be made in {folder}: {error.strerror}"
+        raise UserError(Problem(said, loaded.places.of("run.dir") if runs is None else None)) from None
+    return run_dir
+
+
+def _follow(run_dir: RunDir, ui: UI) -> Follow | None:
+    """Return what shows the run; None where nothing is to be seen."""
+    if ui == "none":
+        return None
+    if ui == "auto" and notebook.is_here():
+        return partial(notebook.follow, run_dir)
+    follow = jsonl.follow if ui == "json" else plain.follow
+    return lambda child_exit: follow(run_dir, sys.stdout, child_exit=child_exit)
+
+
+def _here(pipeline: Pipeline, run_dir: RunDir, follow: Follow | None) -> int:
+    """Train in this process and return the exit code. Raises what ends the training."""
+    lock = claim(run_dir)
+    try:
+        with pipeline.in_use(), _shown_beside(follow):
+            from hookflow.runner.process import train
+
+            return train(run_dir, raises=True)
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def _shown_beside(follow: Follow | None) -> Iterator[None]:
+    """Show the run from a thread while the training has this one."""
+    if follow is None:
+        yield
+        return
+    looking, over = threading.Event(), threading.Event()
+
+    def child_exit() -> int | None:
+        looking.set()  # it is first asked when all is read that earlier attempts have left
+        return 0 if over.is_set() else None
+
+    def show() -> None:
+        try:
+            with suppress(BrokenPipeError):  # nobody reads any more
+                follow(child_exit)
+        finally:
+            looking.set()
+
+    thread = threading.Thread(target=copy_context().run, args=(show,), name="hookflow-ui", daemon=True)
+    thread.start()
+    looking.wait()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def _in_its_own(run_dir: RunDir, follow: Follow | None) -> int:
+    """Train in a process of its own and return its exit code; the signals that this one gets are handed on to it."""
+    child = start(run_dir)
+    if threading.current_thread() is threading.main_thread():
+        for number in SIGNALS:
+            signal.signal(number, lambda got, frame: child.send_signal(got))
+    if follow is not None:
+        follow(child.poll)
+    return child.wait()
+
+
+def _raise_failure(run_dir: RunDir, code: int) -> None:
+    """Raise what the exit code of a training says, unless it is over as it should be."""
+    if code == 0:
+        return
+    reason = failure_report(run_dir)
+    if code == 130:
+        raise KeyboardInterrupt(f"{reason}; what there is of the run: hookflow.load_run({str(short(run_dir.path))!r})")
+    if code == 143:
+        raise SystemExit(code)
+    if code == 2:
+        raise UserError(Problem(reason))
+    raise RuntimeError(f"the run {run_dir.id} ended with exit status {code}: {reason} (see {short(run_dir.output)})")

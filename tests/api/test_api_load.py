@@ -1,0 +1,94 @@
+"""`hookflow.load`: files, dicts, what overrides them, and what is wrong with them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hookflow
+from tests.conftest import TOY
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return the toy pipeline as a dict, and be where its files are."""
+    monkeypatch.chdir(TOY.parent)
+    return tomllib.loads(TOY.read_text())
+
+
+def test_a_dict_is_what_its_file_is(toy: dict[str, Any]) -> None:
+    assert str(hookflow.load(toy)) == str(hookflow.load(TOY))
+    assert hookflow.load(toy).plan.order == hookflow.load(str(TOY)).plan.order
+
+
+def test_overrides_go_over_a_file_and_over_a_dict(toy: dict[str, Any]) -> None:
+    over = {
+        "run.max_iters": 7,
+        "run.name": 'a"b'.replace('"', "-"),
+        "hooks.log.points": [{"at": "after_train_iter", "every": "2it"}],
+        "hooks.clip.args": {"max_norm": 0.5},
+        "run.deterministic": True,
+    }
+    for source in (TOY, toy):
+        pipeline = hookflow.load(source, over).loaded.pipeline
+        assert (pipeline.run.max_iters, pipeline.run.max_epochs) == (7, None)
+        assert pipeline.run.name == "a-b"
+        assert pipeline.run.deterministic
+        assert pipeline.hooks["clip"].args == {"max_norm": 0.5}
+        (point,) = pipeline.hooks["log"].points or ()
+        assert not isinstance(point, str)
+        assert point.every == "2it"
+    assert toy["run"] == {"name": "toy", "max_epochs": 3}, "what was given is left alone"
+
+
+def test_values_of_any_kind_come_through_an_override() -> None:
+    values = ['C:\\new "a" é 🙂\n\x7f', 1.5, float("inf"), {"b c": [True]}]
+    pipeline = hookflow.load(TOY, {"model.args": {"a b": values}}).loaded.pipeline
+    assert pipeline.models["model"].args == {"a b": values}
+
+
+def test_all_mistakes_are_told_at_once_with_where_they_were_made(toy: dict[str, Any]) -> None:
+    toy["run"]["sed"] = 1
+    toy["hooks"]["clip"]["args"] = {"max_nrm": 1.0}
+    with pytest.raises(hookflow.UserError) as error:
+        hookflow.load(toy, {"run.max_epochs": "many"})
+    said = str(error.value)
+    assert '<dict>: [run] has no key "sed"' in said
+    assert 'did you mean "max_norm"?' in said
+    assert "overrides {'run.max_epochs': 'many'}: run.max_epochs must be" in said
+
+
+def test_a_value_that_no_file_could_hold_is_refused(toy: dict[str, Any]) -> None:
+    toy["model"]["args"] = {"width": object(), "root": Path("data")}
+    with pytest.raises(hookflow.UserError) as error:
+        hookflow.load(toy)
+    assert [problem.message for problem in error.value.problems] == [
+        "model.args.width cannot be of the type object",
+        "model.args.root cannot be of the type PosixPath",
+    ]
+
+
+def test_check_raises_what_is_not_there_and_returns_warnings(toy: dict[str, Any]) -> None:
+    assert hookflow.load(toy).check() == []
+    toy["hooks"]["late"] = {"use": "log", "requires": ["late"]}
+    (warning,) = hookflow.load(toy).check()
+    assert '"late"' in warning.message
+    toy["model"]["use"] = "./toy.py:Nett"
+    toy["hooks"]["clip"]["after"] = ["nobody"]
+    with pytest.raises(hookflow.UserError) as error:
+        hookflow.load(toy).check()
+    assert len(error.value.problems) == 2
+
+
+def test_the_plan_is_data_and_reads_well() -> None:
+    plan = hookflow.load(TOY).plan
+    assert plan.order["after_val"] == ("throughput", "ema", "early_stop", "checkpoint")
+    assert "after_train_iter        throughput → log (every 2)" in str(plan).splitlines()
+
+
+def test_a_dict_may_extend_a_file(toy: dict[str, Any]) -> None:
+    pipeline = hookflow.load({"extends": "toy.toml", "run": {"max_iters": 4}}).loaded.pipeline
+    assert (pipeline.run.name, pipeline.run.max_iters, pipeline.run.max_epochs) == ("toy", 4, None)

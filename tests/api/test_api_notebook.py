@@ -1,0 +1,80 @@
+"""A run in a notebook, in a real kernel."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+
+from tests.conftest import TOY
+
+LOAD = f"""
+import hookflow, time
+seen = []
+def slowly(run):
+    time.sleep(0.05)
+    if run.iter == 20:
+        print("twenty")
+pipeline = hookflow.load({{
+    "extends": {str(TOY)!r},
+    "run": {{"threads": 1, "max_epochs": 8}},
+    "hooks": {{"slowly": {{"use": slowly, "points": ["after_train_iter"]}}}},
+}})
+"""
+TRAIN = "run = hookflow.train(pipeline)"
+LOOK = "print(run.status, run.metrics['val'].keys(), len(run.scalars('loss')['value']))"
+
+
+@pytest.fixture
+def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that runs cells in a kernel and returns the outputs of each."""
+    for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+
+    def execute(*cells: str, allow_errors: bool = False) -> tuple[list[list[Any]], list[str]]:
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+        drawn: list[str] = []
+
+        class Client(nbclient.NotebookClient):
+            def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
+                if msg["msg_type"] == "update_display_data":
+                    drawn.append(msg["content"]["data"]["text/plain"])
+                return super().process_message(msg, cell, cell_index)
+
+        where = {"metadata": {"path": str(tmp_path)}}
+        client = Client(notebook, timeout=120, kernel_name="python3", resources=where, allow_errors=allow_errors)
+        with asyncio.Runner() as runner:
+            runner.run(client.async_execute())
+        return [cell.outputs for cell in notebook.cells], drawn
+
+    return execute
+
+
+def test_a_run_is_a_line_that_moves_and_then_a_table(executed: Any) -> None:
+    (loaded, trained, looked), drawn = executed(LOAD, TRAIN, LOOK)
+    assert loaded == []
+    printed = [output.text for output in trained if output.output_type == "stream"]
+    assert printed == ["twenty\n"], "a hook's own prints, and nothing else"
+    line, table = (output.data for output in trained if output.output_type == "display_data")
+    assert "finished" in line["text/plain"]
+    assert "━" * 30 in line["text/plain"]
+    assert "iteration 40/40" in line["text/plain"]
+    assert len({text for text in drawn if "running" in text and "it/s" in text}) > 1
+    assert "val accuracy" in table["text/plain"]
+    assert "val accuracy" in table["text/html"]
+    assert looked[0].text.startswith("finished dict_keys(['loss', 'accuracy']) 20")
+
+
+def test_what_ends_a_run_is_the_error_of_its_cell(executed: Any) -> None:
+    failing = LOAD.replace('print("twenty")', "1 / 0")
+    interrupted = LOAD.replace('print("twenty")', "import os, signal; os.kill(os.getpid(), signal.SIGINT)")
+    look = "print(*(run.status for run in hookflow.runs()), hookflow.load_run().checkpoint().iter)"
+    (_, failed, _, stopped, looked), _ = executed(failing, TRAIN, interrupted, TRAIN, look, allow_errors=True)
+    assert [output.ename for output in failed if output.output_type == "error"] == ["ZeroDivisionError"]
+    assert not [output for output in failed if output.output_type == "stream"], "its traceback is told once"
+    assert [output.ename for output in stopped if output.output_type == "error"] == ["KeyboardInterrupt"]
+    assert looked[0].text == "interrupted failed 20\n"

@@ -1,0 +1,150 @@
+"""Objects where a file has `use`: models, data, tasks and hooks that exist."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import hookflow
+from hookflow import Hook
+from tests.conftest import hookflow as command
+from tests.toy import Net
+
+INPUTS = torch.randn(32, 4, generator=torch.Generator().manual_seed(3))
+EXAMPLES = TensorDataset(INPUTS, INPUTS[:, 0].gt(0).long())
+
+
+class Counter(Hook):
+    """Counts what it has seen."""
+
+    def __init__(self, step: int) -> None:
+        self.step, self.seen, self.name = step, 0, ""
+
+    def after_train_iter(self, run: hookflow.Run) -> None:
+        self.seen += self.step
+
+
+class OwnTask:
+    def step(self, run: hookflow.Run, batch: Any) -> dict[str, Any]:
+        inputs, target = batch
+        return {"loss": nn.functional.cross_entropy(run.model(inputs), target), "own": 1.0}
+
+
+def pipeline(**parts: Any) -> dict[str, Any]:
+    return {
+        "run": {"name": "objects", "max_epochs": 2, "threads": 1},
+        "model": {"use": Net, "args": {"width": 4}},
+        "optimizer": {"use": torch.optim.SGD, "args": {"lr": 0.1}},
+        "data": {"train": {"use": EXAMPLES, "loader": {"batch_size": 8}}},
+        **parts,
+    }
+
+
+def train(tmp_path: Path, **parts: Any) -> Any:
+    return hookflow.train(pipeline(**parts), "none", runs=tmp_path)
+
+
+def test_a_model_that_exists_is_what_is_trained(tmp_path: Path) -> None:
+    net = Net(6)
+    before = net.head.weight.detach().clone()
+    run = train(tmp_path, model={"use": net}, hooks={"save": {"use": "checkpoint"}})
+    assert not torch.equal(net.head.weight, before)
+    again = run.checkpoint().load_into(Net(6))
+    assert all(torch.equal(mine, saved) for mine, saved in zip(net.parameters(), again.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"use": DataLoader(EXAMPLES, batch_size=8, shuffle=True)},
+        {"use": [(INPUTS[:8], torch.zeros(8).long())] * 4},
+        {"use": lambda seed: DataLoader(EXAMPLES, batch_size=8)},
+        {
+            "use": EXAMPLES,
+            "loader": {"batch_size": 8, "collate": lambda examples: torch.utils.data.default_collate(examples)},
+        },
+    ],
+    ids=["loader", "batches", "function", "dataset"],
+)
+def test_data_that_exist_are_trained_on(tmp_path: Path, source: dict[str, Any]) -> None:
+    assert train(tmp_path, data={"train": source, "val": {"use": DataLoader(EXAMPLES, 16)}}).status == "finished"
+
+
+def test_a_task_that_exists_is_asked_for_its_loss(tmp_path: Path) -> None:
+    log = {"log": {"use": "log"}}
+    assert train(tmp_path, task={"use": OwnTask()}, hooks=log).scalars("own")["value"] == [1.0] * 8
+    assert train(tmp_path, task={"use": OwnTask().step}, hooks=log).scalars("own")["value"] == [1.0] * 8
+
+
+def test_functions_classes_and_instances_are_hooks(tmp_path: Path) -> None:
+    seen: list[int] = []
+    instance = Counter(2)
+
+    def note(run: hookflow.Run) -> None:
+        seen.append(run.iter)
+
+    class Weighed(Hook):
+        def after_run(self) -> None:
+            seen.append(-1)
+
+    hooks = {
+        "note": {"use": note, "points": ["after_train_epoch"]},
+        "some": {"use": partial(lambda run, to: to.append(run.epoch), to=seen), "points": ["after_train_epoch"]},
+        "counter": {"use": instance, "every": 2},
+        "other": {"use": Counter, "args": {"step": 3}},
+        "weighed": {"use": Weighed},
+    }
+    run = train(tmp_path, hooks=hooks)
+    assert seen == [4, 1, 8, 2, -1]
+    assert (instance.seen, instance.name) == (8, "counter")
+    recorded = tomllib.loads((run.dir / "pipeline.toml").read_text())
+    assert recorded["model"]["use"] == "<object Net>"
+    assert {hook["use"] for hook in recorded["hooks"].values()} == {
+        "<object note>", "<object partial>", "<object Counter>", "<object Counter 2>", "<object Weighed>"
+    }  # fmt: skip
+    assert run.plan.hook("counter").about == "Counts what it has seen."
+
+
+def test_an_object_may_go_over_a_file(tmp_path: Path) -> None:
+    instance = Counter(1)
+    toy = hookflow.load(Path(__file__).parents[1] / "toy.toml", {"hooks.early_stop": {"use": instance}})
+    hookflow.train(toy, "none", runs=tmp_path)
+    assert instance.seen == 15
+
+
+def test_an_object_takes_no_arguments(tmp_path: Path) -> None:
+    with pytest.raises(hookflow.UserError, match='model takes no argument "width"'):
+        train(tmp_path, model={"use": Net(), "args": {"width": 3}})
+    hooks = {"counter": {"use": Counter(1), "args": {"step": 3}}}
+    with pytest.raises(hookflow.UserError, match='hook "counter" takes no argument "step"'):
+        hookflow.load(pipeline(hooks=hooks)).check()
+
+
+def test_an_object_that_is_something_else_is_told(tmp_path: Path) -> None:
+    with pytest.raises(hookflow.UserError, match=r"model must be a torch\.nn.*Module, and this makes a dict_keys"):
+        train(tmp_path, model={"use": {}.keys()})
+    with pytest.raises(hookflow.UserError, match="Random has no method named like a point"):
+        train(tmp_path, hooks={"odd": {"use": __import__("random").Random()}})
+    optimizer = torch.optim.SGD(Net().parameters(), lr=0.1)
+    with pytest.raises(hookflow.UserError, match=r"optimizer\.use must make an optimizer.*\n.*give its class"):
+        train(tmp_path, optimizer={"use": optimizer})
+
+
+def test_objects_are_only_here(tmp_path: Path) -> None:
+    with pytest.raises(hookflow.UserError, match=r"process of its own has none of the objects.*<object Net>"):
+        hookflow.train(pipeline(model={"use": Net()}), "none", runs=tmp_path, process=True)
+    run = train(tmp_path / "runs", model={"use": Net()}, hooks={"save": {"use": "checkpoint"}})
+    for more in ([], ["--set", "run.max_epochs=3"]):
+        done = command("run", "--resume", run.id, *more, cwd=tmp_path)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert 'pipeline.toml:22:1: "<object Net>" stands for an object of the Python program' in done.stderr
+        assert 'use = "./file.py:Name"' in done.stderr
+    assert run.status == "finished", "what was refused has not been begun"
+    assert command("diff", run.id, run.id, cwd=tmp_path).returncode == 0

@@ -1,0 +1,112 @@
+"""`hookflow.runs` and `hookflow.load_run`: what a run has recorded, and its checkpoints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+import hookflow
+from hookflow.api.recorded import RecordedRun
+from hookflow.monitor.feed import Live
+from tests.conftest import TOY, NewRun, records
+from tests.toy import Net
+
+
+@pytest.fixture
+def run(new_run: NewRun, train_here: Callable[..., int]) -> RecordedRun:
+    run_dir = new_run()
+    assert train_here(run_dir) == 0
+    return hookflow.load_run(run_dir.path)
+
+
+def test_a_run_is_found_by_what_it_is_called(run: RecordedRun, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    for called in ("latest", run.id, run.id[-4:], "toy", run.dir):
+        assert hookflow.load_run(called, folder).dir == run.dir
+    (only,) = hookflow.runs(folder)
+    assert repr(only) == f"<Run toy {run.id}: finished>"
+    assert hookflow.runs(tmp_path / "none") == []
+    with pytest.raises(hookflow.UserError, match=r'no run "tyo" in .*\n.*did you mean "toy"'):
+        hookflow.load_run("tyo", folder)
+
+
+def test_scalars_are_columns(run: RecordedRun) -> None:
+    columns = run.scalars()
+    assert [*columns] == ["iter", "epoch", "time", "name", "value"]
+    assert len({len(column) for column in columns.values()}) == 1
+    assert {"loss", "lr", "grad_norm", "val/accuracy", "val/loss"} <= {*columns["name"]}
+    loss = run.scalars("loss")
+    assert loss["iter"] == [2, 4, 6, 8, 10, 12, 14]
+    assert loss["epoch"] == [0, 0, 1, 1, 1, 2, 2]
+    assert all(isinstance(value, float) for value in loss["value"] + loss["time"])
+    assert run.metrics["val"]["accuracy"] == run.scalars("val/accuracy")["value"][-1]
+
+
+def test_numbers_that_are_not_finite_are_numbers(tmp_path: Path) -> None:
+    def odd(run: hookflow.Run) -> None:
+        run.log("odd", float("-inf"))
+
+    toy = {"extends": str(TOY), "run": {"max_iters": 2}, "hooks": {"odd": {"use": odd, "points": ["after_train_iter"]}}}
+    assert hookflow.train(toy, "none", runs=tmp_path).scalars("odd")["value"] == [float("-inf")] * 2
+
+
+def test_of_what_was_trained_twice_the_later_attempt_counts(run: RecordedRun, train_here: Callable[..., int]) -> None:
+    before = run.scalars("loss")
+    shutil.rmtree(run.checkpoint().path)
+    assert run.checkpoints[0].iter == 10
+    assert train_here(run._run_dir, resume=True) == 0
+    after = run.scalars("loss")
+    assert (after["iter"], after["value"]) == (before["iter"], before["value"])
+    assert after["time"][:5] == before["time"][:5]
+    assert all(late > early for late, early in zip(after["time"][5:], before["time"][5:], strict=True))
+    assert run.scalars("val/loss")["iter"] == [5, 10, 15]
+    again = records(run._run_dir, "run")[-1]
+    assert (again["it"], again["ep"]) == (10, 2), "the attempt's first record says where it begins"
+    live = Live(run._run_dir)
+    while live.poll():
+        pass
+    assert len(live.state.scalars["loss"]) == 7, "no screen forgets what was trained once"
+    assert [it for it, _ in live.state.metrics["loss"]] == [5, 10, 15]
+
+
+def test_checkpoints_are_listed_and_loaded(run: RecordedRun) -> None:
+    last, *_ = run.checkpoints
+    assert (last.iter, last.epoch) == (15, 3)
+    assert "last" in last.names
+    assert last.metrics == run.metrics["val"]
+    assert run.checkpoint() == last == run.checkpoint(last.path.name)
+    assert run.checkpoint("best").metrics["accuracy"] == max(run.scalars("val/accuracy")["value"])
+    net = last.load_into(Net())
+    assert torch.equal(net.head.weight, torch.load(last.path / "model.pt", weights_only=True)["head.weight"])
+    average = last.load_into(Net(), "ema")
+    assert not torch.equal(average.head.weight, net.head.weight)
+
+
+def test_what_cannot_be_loaded_is_told(run: RecordedRun) -> None:
+    with pytest.raises(hookflow.UserError, match=r'has no checkpoint "bets"\n.*did you mean "best"'):
+        run.checkpoint("bets")
+    with pytest.raises(hookflow.UserError, match=r'has no weights of "eam"\n.*did you mean "ema"'):
+        run.checkpoint().load_into(Net(), "eam")
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        run.checkpoint().load_into(Net(16))
+    os.truncate(run.checkpoint().path / "model.pt", 10)
+    with pytest.raises(hookflow.UserError, match=r"cannot be used: model\.pt has 10 bytes"):
+        run.checkpoint().load_into(Net())
+
+
+def test_the_plan_is_what_was_run(run: RecordedRun) -> None:
+    assert run.plan.order == hookflow.load(TOY).plan.order
+
+
+def test_reading_a_run_imports_no_torch(run: RecordedRun) -> None:
+    asked = "run.scalars(), run.metrics, run.plan, run.status, run.checkpoints"
+    code = f"import sys, hookflow; run = hookflow.load_run({str(run.dir)!r}); {asked}"
+    code += "; assert not {'torch', 'textual'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)

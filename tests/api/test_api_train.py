@@ -1,0 +1,143 @@
+"""`hookflow.train`: in this process, in one of its own, in a thread; and what it raises."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hookflow
+from hookflow import Hook
+from tests.conftest import TOY, records, wait_for
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+
+
+def toy(**overrides: Any) -> Any:
+    return hookflow.load(TOY, {"run.threads": 1, **{key.replace("__", "."): v for key, v in overrides.items()}})
+
+
+class Saboteur(Hook):
+    """Does in the training what it is given to do, at the fourth iteration."""
+
+    writes = ("control",)
+
+    def __init__(self, act: Any) -> None:
+        self.act = act
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == 4:
+            self.act()
+
+
+def sabotaged(act: Any) -> Any:
+    return hookflow.load(
+        {"extends": str(TOY), "run": {"threads": 1, "max_epochs": 30}, "hooks": {"saboteur": {"use": Saboteur(act)}}}
+    )
+
+
+def test_a_run_is_trained_here_and_returned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    handlers = [signal.getsignal(number) for number in HANDLED]
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    run = hookflow.train(toy(), ui="plain", runs=tmp_path)
+    assert (run.status, run.name, run.dir.parent) == ("finished", "toy", tmp_path / "toy")
+    assert json.loads((run.dir / "run.json").read_text())["pid"] == os.getpid()
+    said = capsys.readouterr().out
+    assert "val        it=15 ep=3" in said
+    assert "resumed " not in said
+    assert [signal.getsignal(number) for number in HANDLED] == handlers
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("hookflow")]
+
+
+def test_a_run_in_a_process_of_its_own_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    handlers = [signal.getsignal(number) for number in HANDLED]
+    own = hookflow.train(toy(), "plain", runs=tmp_path, process=True)
+    assert "val        it=15 ep=3" in capsys.readouterr().out
+    assert json.loads((own.dir / "run.json").read_text())["pid"] != os.getpid()
+    assert [signal.getsignal(number) for number in HANDLED] == handlers
+    assert own.metrics == hookflow.train(toy(), "none", runs=tmp_path).metrics
+    assert capsys.readouterr().out == ""
+
+
+def test_records_can_be_shown_instead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hookflow.train(toy(run__max_epochs=1), "json", runs=tmp_path)
+    shown = [json.loads(line)["k"] for line in capsys.readouterr().out.splitlines()]
+    assert shown[0] == "run"
+    assert "end" in shown
+
+
+def test_a_thread_may_train(tmp_path: Path) -> None:
+    runs: list[Any] = []
+    thread = threading.Thread(target=lambda: runs.append(hookflow.train(toy(), "none", runs=tmp_path)))
+    thread.start()
+    thread.join()
+    assert runs[0].status == "finished"
+
+
+def test_what_a_hook_raises_is_raised_here_and_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def act() -> None:
+        raise ZeroDivisionError("of mine")
+
+    with pytest.raises(ZeroDivisionError, match="of mine") as error:
+        hookflow.train(sabotaged(act), "none", runs=tmp_path)
+    assert "act" in [frame.name for frame in error.traceback]
+    assert capsys.readouterr().err == ""
+    run = hookflow.load_run("latest", tmp_path)
+    assert run.status == "failed"
+    assert records(run._run_dir, "error")[0]["hook"] == "saboteur"
+
+
+def test_a_mistake_that_only_building_finds_is_a_user_error(tmp_path: Path) -> None:
+    pipeline = toy(optimizer__args={"lr": -1.0})
+    for process in (False, True):
+        with pytest.raises(hookflow.UserError, match=r"Invalid learning rate: -1\.0"):
+            hookflow.train(pipeline, "none", runs=tmp_path, process=process)
+
+
+def test_a_failure_in_a_process_of_its_own_has_its_exit_status(tmp_path: Path) -> None:
+    (tmp_path / "bad.py").write_text("def bad(run):\n    raise ZeroDivisionError('of mine')\n")
+    bad = {"use": "./bad.py:bad", "points": ["after_train_iter"]}
+    (tmp_path / "bad.toml").write_text(TOY.read_text().replace("./toy.py", str(TOY.with_suffix(".py"))))
+    pipeline = hookflow.load(tmp_path / "bad.toml", {"hooks.bad": bad})
+    with pytest.raises(RuntimeError, match="ended with exit status 1: ZeroDivisionError: of mine"):
+        hookflow.train(pipeline, "none", runs=tmp_path, process=True)
+
+
+def test_ctrl_c_saves_and_is_raised(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt, match=r"SIGINT received.*hookflow\.load_run"):
+        hookflow.train(sabotaged(lambda: os.kill(os.getpid(), signal.SIGINT)), "none", runs=tmp_path)
+    run = hookflow.load_run("latest", tmp_path)
+    assert (run.status, run.checkpoint().iter) == ("interrupted", 4)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_ctrl_c_reaches_a_process_of_its_own(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        wait_for(lambda: any('"it":2' in log.read_text() for log in tmp_path.glob("toy/*/events.jsonl")))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt, match="SIGINT received"):
+        hookflow.train(toy(run__max_epochs=100_000), "none", runs=tmp_path, process=True)
+    thread.join()
+    assert hookflow.load_run("latest", tmp_path).checkpoint().iter > 2
+
+
+def test_sigterm_ends_the_program_once_the_run_is_saved(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as error:
+        hookflow.train(sabotaged(lambda: os.kill(os.getpid(), signal.SIGTERM)), "none", runs=tmp_path)
+    assert error.value.code == 143
+    assert hookflow.load_run("latest", tmp_path).checkpoint().iter == 4
+
+
+def test_a_ui_that_there_is_not_is_told_with_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(hookflow.UserError, match=r'there is no ui "plan"\n.*did you mean "plain"\?'):
+        hookflow.train(toy(), "plan", runs=tmp_path)  # type: ignore[arg-type]
+    assert not [*tmp_path.iterdir()], "nothing has been begun"
