@@ -146,6 +146,11 @@ def short(path: Path) -> Path:
         return path
 
 
+def run_argument(run: RunDir) -> str:
+    """Return what a command line names the run by: its id, or its folder where that is not below `runs`."""
+    return run.id if short(run.path.parent.parent) == Path("runs") else str(short(run.path))
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a small file so that a reader sees the old one or the new one, never half of it."""
     aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")

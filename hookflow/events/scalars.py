@@ -1,0 +1,38 @@
+"""The numbers that a run has logged, as rows: of a stretch that was trained twice, the later attempt counts."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hookflow.events.log import Tail
+from hookflow.events.records import Record
+from hookflow.events.rundir import RunDir
+
+
+class ScalarRow(NamedTuple):
+    """A number by its name, the iterations and epochs that were done then, and the time (seconds since 1970)."""
+
+    iter: int
+    epoch: int
+    time: float
+    name: str
+    value: float
+
+
+def scalars(run_dir: RunDir) -> list[ScalarRow]:
+    """Return what hooks have logged and validations have found, in the order of the run; of several ranks, rank 0's.
+
+    Metrics are named "val/accuracy", "test/accuracy".
+    """
+    rows: dict[tuple[int, str], ScalarRow] = {}
+    for record in Tail[Record](run_dir.events).read_all():
+        match record["k"]:
+            case "run":  # an attempt goes on from its checkpoint: what came after that is trained again
+                rows = {key: row for key, row in rows.items() if row.iter <= record["it"]}
+            case "scalars" | "metrics":
+                prefix = f"{record['split']}/" if record["k"] == "metrics" else ""
+                for name, value in record["v"].items():
+                    row = ScalarRow(record["it"], record["ep"], record["t"], f"{prefix}{name}", float(value))
+                    rows.pop((row.iter, row.name), None)  # a validation that is done again stands where it was done
+                    rows[row.iter, row.name] = row
+    return list(rows.values())

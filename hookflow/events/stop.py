@@ -1,0 +1,50 @@
+"""Ends the process of a run at once, however it hangs: by signals, since it may never look at its command log again."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+
+import psutil
+
+from hookflow.events.rundir import RunDir
+
+STEPS = ((signal.SIGTERM, 0.5), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
+"""What is sent, and for how many seconds an answer is waited for. The second SIGTERM interrupts a hook or the wait for
+data; only SIGKILL ends what hangs outside of Python, and leaves no end record."""
+
+PERIOD = 0.1
+
+
+def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
+    """End the process of a run on this machine, with those that it has started; return whether it is gone.
+
+    `say` is told of each signal. Raises PermissionError where the process is somebody else's.
+    """
+    for number, patience in STEPS:
+        if run.life() != "alive":
+            break
+        say(f"{number.name} sent to process {run.describe()['pid']}")
+        _send(run, number)
+        until = time.monotonic() + patience
+        while run.life() == "alive" and time.monotonic() < until:
+            time.sleep(PERIOD)
+    gone = run.life() != "alive"
+    say("the process has ended" if gone else "the process does not end, even by SIGKILL")
+    return gone
+
+
+def _send(run: RunDir, number: signal.Signals) -> None:
+    try:
+        process = psutil.Process(run.describe()["pid"])
+        if number == signal.SIGKILL:  # nobody else would end them then
+            for child in process.children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+        process.send_signal(number)
+    except psutil.NoSuchProcess:
+        pass  # it has ended meanwhile
+    except psutil.AccessDenied as error:
+        raise PermissionError(1, f"process {error.pid} is another user's") from None
