@@ -72,6 +72,7 @@ class _Page:
         yield from _facts(self._next())
 
     def _result(self) -> Iterator[tuple[str, str]]:
+        from hookflow.events.rundir import short
         from hookflow.monitor.end_reason import end_reason
         from hookflow.monitor.words import span
 
@@ -85,7 +86,10 @@ class _Page:
         if splits := state.synthetic:
             yield "", f"SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set"
         if state.journal.warnings or state.journal.errors:
-            yield "troubles", f"warnings {state.journal.warnings}, errors {state.journal.errors}"
+            yield (
+                "log",
+                f"warnings {state.journal.warnings}, errors {state.journal.errors}; see {short(self.run.output)}",
+            )
 
     def _setting(self) -> Iterator[tuple[str, str]]:
         """Yield on what the run was carried out, as far as it got to tell."""
@@ -115,20 +119,20 @@ class _Page:
         return rows
 
     def _hooks(self) -> list[tuple[str, ...]]:
-        """Return the hooks by what they took of the last attempt: within iterations, and beside them."""
+        """Return the hooks by what they took of the last attempt: within iterations, and elsewhere."""
         from hookflow.monitor.words import ms, percent
 
         state, plan = self.state, self.plan
-        inside, beside, fired = (dict.fromkeys((hook.name for hook in plan.hooks), 0) for _ in range(3))
+        inside, outside, fired = (dict.fromkeys((hook.name for hook in plan.hooks), 0) for _ in range(3))
         for binding in plan.bindings:
             timing = state.timing(binding.id)
-            (inside if plan.points.in_iteration(binding.point) else beside)[binding.hook] += timing.total
+            (inside if plan.points.in_iteration(binding.point) else outside)[binding.hook] += timing.total
             fired[binding.hook] += timing.count
-        rows: list[tuple[str, ...]] = [("hook", "fired", "of the iterations", "beside them")]
-        for name in sorted(fired, key=lambda name: -inside[name] - beside[name]):
+        rows: list[tuple[str, ...]] = [("hook", "fired", "of iterations", "elsewhere")]
+        for name in sorted(fired, key=lambda name: -inside[name] - outside[name]):
             if fired[name]:
                 share = f"{percent(inside[name] / state.iterating)} %" if inside[name] and state.iterating else "-"
-                rows.append((name, f"{fired[name]:,}", share, f"{ms(beside[name])} ms" if beside[name] else "-"))
+                rows.append((name, f"{fired[name]:,}", share, f"{ms(outside[name])} ms" if outside[name] else "-"))
         return rows
 
     def _checkpoints(self) -> list[tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from hookflow.events.log import Tail
@@ -27,8 +28,9 @@ def scalars(run_dir: RunDir) -> list[ScalarRow]:
     rows: dict[tuple[int, str], ScalarRow] = {}
     for record in Tail[Record](run_dir.events).read_all():
         match record["k"]:
-            case "run":  # an attempt goes on from its checkpoint: what came after that is trained again
-                rows = {key: row for key, row in rows.items() if row.iter <= record["it"]}
+            case "run":  # what came after the checkpoint that an attempt resumes from is trained again
+                begin = _iteration(record["resumed_from"] or "")
+                rows = {key: row for key, row in rows.items() if row.iter <= begin}
             case "scalars" | "metrics":
                 prefix = f"{record['split']}/" if record["k"] == "metrics" else ""
                 for name, value in record["v"].items():
@@ -36,3 +38,9 @@ def scalars(run_dir: RunDir) -> list[ScalarRow]:
                     rows.pop((row.iter, row.name), None)  # a validation that is done again stands where it was done
                     rows[row.iter, row.name] = row
     return list(rows.values())
+
+
+def _iteration(checkpoint: str) -> int:
+    """Return the iteration that a checkpoint is named after; 0 for none."""
+    named = re.match(r"it(\d+)", checkpoint)
+    return int(named[1]) if named else 0

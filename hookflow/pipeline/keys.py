@@ -117,7 +117,7 @@ class _Place:
     def example(self) -> str:
         """Return the key with a value, below its table; nothing for a table."""
         value = as_toml(_example(self.schema))
-        if not value:
+        if not value or self.way[-1:] == ("[]",):  # an item of a list is written with its list
             return ""
         *table, name = self.way
         path = ".".join(part for part in table if part != "[]")
