@@ -6,26 +6,34 @@ import errno
 import gc
 import io
 import os
+import platform
 import sys
+from typing import Annotated
 
 import typer
 
 from hookflow.cli.check import check
 from hookflow.cli.checkpoints import checkpoints
 from hookflow.cli.diff import diff
+from hookflow.cli.explain import explain
+from hookflow.cli.export import export
 from hookflow.cli.graph import graph
 from hookflow.cli.hooks import hooks
-from hookflow.cli.output import show_error, warn
+from hookflow.cli.new import new
+from hookflow.cli.output import echo, echo_error, warn
 from hookflow.cli.points import points
 from hookflow.cli.replay import replay
 from hookflow.cli.run import run
 from hookflow.cli.runs import runs
 from hookflow.cli.schema import schema
+from hookflow.cli.show import show
+from hookflow.cli.stop import stop
 from hookflow.cli.test import test
 from hookflow.cli.val import val
 from hookflow.cli.watch import watch
 from hookflow.cli.why import why
 from hookflow.errors import UserError
+from hookflow.version import __version__
 
 app = typer.Typer(
     help="Train with hooks that are nodes of a graph: ordered, timed and shown live.",
@@ -36,14 +44,31 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = {
-    "Train": (run, val, test),
+    "Train": (new, run, stop, val, test),
     "The graph of a pipeline": (check, graph, why, diff),
-    "What there is": (points, hooks, schema),
-    "Runs": (watch, replay, runs, checkpoints),
+    "What there is": (explain, points, hooks, schema),
+    "Runs": (runs, watch, show, export, replay, checkpoints),
 }
 for panel, commands in COMMANDS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        echo(f"hookflow {__version__} (Python {platform.python_version()}, PyTorch {version('torch')})")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Take the options that stand before a command."""
 
 
 def main() -> None:
@@ -54,12 +79,14 @@ def main() -> None:
     try:
         _run()
     except UserError as error:
-        show_error(error)
+        echo_error(error)
         raise SystemExit(2) from None
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in (errno.ENOSPC, errno.EPIPE):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would fail once more, at the exit
+        if error.errno == errno.EPIPE:  # nobody reads any more, as after `| head`
+            raise SystemExit(1) from None
         warn(f"cannot be written: {error.strerror}")
         raise SystemExit(2) from None
 

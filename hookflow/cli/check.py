@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli.options import Format, Only, Overrides, PipelineFile, Shuffle, Without
-from hookflow.cli.output import show, show_json
+from hookflow.cli.output import echo, echo_json
 from hookflow.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ def check(
     except UserError as error:
         if format_ is Format.text:
             raise
-        show_json({"file": str(pipeline), "sound": False, "problems": error.to_json()})
+        echo_json({"file": str(pipeline), "sound": False, "problems": error.to_json()})
         raise typer.Exit(2) from None
     if format_ is Format.json:
-        show_json(found.to_json())
+        echo_json(found.to_json())
     else:
-        show("\n".join(found.lines(shutil.get_terminal_size().columns)))
+        echo("\n".join(found.lines(shutil.get_terminal_size().columns)))
     if strict and found.doubtful:
         raise typer.Exit(1)
 

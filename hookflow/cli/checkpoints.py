@@ -7,12 +7,15 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hookflow.cli.options import Format, RunArgument, RunsFolder
-from hookflow.cli.output import columns, show, show_json
+from hookflow.cli.output import columns, echo, echo_json
+
+if TYPE_CHECKING:
+    from hookflow.events.rundir import RunDir
 
 HEADS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state")
 WIDE = ("names", "metrics", "state")
@@ -25,10 +28,10 @@ def checkpoints(
     format_: Annotated[Format, typer.Option("--format", "-f", help="How to show them.")] = Format.text,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
-    """List a run's checkpoints, the newest first, and whether they are whole.
+    """List a run's checkpoints, and whether they are whole.
 
-    Without `--verify` that is whether every file is there and has its size. One that was saved after an error is listed
-    last: no run goes on from it.
+    The newest is the first. Without `--verify` that is whether every file is there and has its size. One that was saved
+    after an error is listed last: no run goes on from it.
 
     Exits with 0 if all are whole, with 1 if one cannot be used.
 
@@ -36,24 +39,31 @@ def checkpoints(
     """
     from hookflow.cli.run_dirs import find_run
     from hookflow.events.rundir import short
+    from hookflow.runner.checkpoint.manifest import EXCEPTION
+
+    run_dir = find_run(run, dir, begun=True)
+    folder = run_dir.checkpoints
+    found = saved(run_dir, verify=verify)
+    if format_ is Format.json:
+        echo_json(found)
+    elif found:
+        _echo(found, verify)
+    else:
+        echo(f"no checkpoints in {short(folder)}")
+    if format_ is Format.text and (unfinished := [*folder.glob(f".{EXCEPTION}*"), *folder.glob(".it*")]):
+        echo(f"{len(unfinished)} more not finished: being written now, or cleared away when the run goes on")
+    raise typer.Exit(1 if any(one["damage"] for one in found) else 0)
+
+
+def saved(run: RunDir, *, verify: bool = False) -> list[dict[str, Any]]:
+    """Return what there is to say of each checkpoint of a run, the newest first; those after an error at the end."""
     from hookflow.runner.checkpoint.manifest import EXCEPTION, links, standing
 
-    folder = find_run(run, dir, begun=True).checkpoints
+    folder = run.checkpoints
     names: dict[str, list[str]] = {}
     for name, target in sorted(links(folder).items()):
         names.setdefault(target.name, []).append(name)
-    found = [
-        _seen(path, names.get(path.name, []), verify) for path in (*standing(folder), *standing(folder, EXCEPTION))
-    ]
-    if format_ is Format.json:
-        show_json(found)
-    elif found:
-        _show(found, verify)
-    else:
-        show(f"no checkpoints in {short(folder)}")
-    if format_ is Format.text and (unfinished := [*folder.glob(f".{EXCEPTION}*"), *folder.glob(".it*")]):
-        show(f"{len(unfinished)} more not finished: being written now, or cleared away when the run goes on")
-    raise typer.Exit(1 if any(one["damage"] for one in found) else 0)
+    return [_seen(path, names.get(path.name, []), verify) for path in (*standing(folder), *standing(folder, EXCEPTION))]
 
 
 def _seen(path: Path, names: list[str], verify: bool) -> dict[str, Any]:
@@ -72,13 +82,13 @@ def _seen(path: Path, names: list[str], verify: bool) -> dict[str, Any]:
     return {"path": str(short(path)), "names": names, **told, **whole, "damage": damage(path, thorough=verify)}
 
 
-def _show(found: list[dict[str, Any]], verified: bool) -> None:
+def _echo(found: list[dict[str, Any]], verified: bool) -> None:
     clock = time.time()
     rows = [HEADS, *(_row(one, clock, "verified" if verified else "whole") for one in found)]
     lines = columns(rows)
     if sys.stdout.isatty() and max(map(len, lines)) > shutil.get_terminal_size().columns:
         lines = _narrow(rows)
-    show("\n".join(lines))
+    echo("\n".join(lines))
 
 
 def _narrow(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -46,6 +46,11 @@ def keys(ctx: typer.Context, incomplete: str) -> list[Offer]:
     return _fitting(incomplete, _keys, ctx)
 
 
+def schema_keys(incomplete: str) -> list[Offer]:
+    """Offer the keys that a pipeline file may have."""
+    return _fitting(incomplete, _schema_keys)
+
+
 def _fitting(incomplete: str, offers: Callable[..., Iterable[Offer]], *about: object) -> list[Offer]:
     """Return those of the offers that go on from what is typed."""
     try:
@@ -86,6 +91,12 @@ def _files() -> Iterator[Offer]:
 
 def _keys(ctx: typer.Context) -> Iterator[Offer]:
     return ((f"{key}=", f"now {value!r}") for key, value in _leaves(_pipeline(ctx)))
+
+
+def _schema_keys() -> Iterator[Offer]:
+    from hookflow.pipeline.keys import all_keys
+
+    return ((key, "") for key in all_keys())
 
 
 def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:

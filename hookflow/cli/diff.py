@@ -11,7 +11,7 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import Format
-from hookflow.cli.output import show, show_json
+from hookflow.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
     from hookflow.cli.pipelines import Target
@@ -45,9 +45,9 @@ def diff(
     old, new = open_target(a), open_target(b)
     found = difference((old.loaded.pipeline, old.plan), (new.loaded.pipeline, new.plan))
     if format_ is Format.json:
-        show_json(found.to_json())
+        echo_json(found.to_json())
     else:
-        show("\n".join(difference_lines(old, new, found)))
+        echo("\n".join(difference_lines(old, new, found)))
     raise typer.Exit(1 if found else 0)
 
 

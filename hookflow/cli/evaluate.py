@@ -12,7 +12,7 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import Format
-from hookflow.cli.output import show, show_json, warn
+from hookflow.cli.output import echo, echo_json, warn
 from hookflow.errors import Problem, UserError, Where, nearest
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def evaluate(
 
         path = str(short(found.checkpoint))
         whole = {"run": run_dir.id, "checkpoint": path, "split": split, "it": found.it, "ep": found.ep}
-        show_json({**whole, "data": found.data, "metrics": found.metrics})
+        echo_json({**whole, "data": found.data, "metrics": found.metrics})
     else:
-        show("\n".join(_lines(run_dir, found, split)))
+        echo("\n".join(_lines(run_dir, found, split)))
 
 
 def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:

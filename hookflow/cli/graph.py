@@ -14,7 +14,7 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import Only, Overrides, PipelineFile, Shuffle, Without
-from hookflow.cli.output import show
+from hookflow.cli.output import echo, write_file
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
@@ -78,9 +78,9 @@ def graph(
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     drawing = _drawn(*_narrowed(plan, point, hook), chosen, colour)
     if out is None:
-        show(drawing, coloured=colour)
+        echo(drawing, coloured=colour)
     else:
-        _write(out, drawing + "\n")
+        write_file(out, drawing + "\n")
 
 
 def _by_suffix(out: Path | None) -> Format:
@@ -152,12 +152,3 @@ def _narrowed(plan: Plan, point: str | None, hook: str | None) -> tuple[Plan, st
         return plan, title_of(plan)
     where = point or f"{len(bound)} point{'s' * (len(bound) != 1)}"
     return plan, title_of(plan, f"{hook} at {where}, with the hooks that it has edges with")
-
-
-def _write(path: Path, text: str) -> None:
-    from hookflow.errors import Problem, UserError, Where
-
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(path)))) from None

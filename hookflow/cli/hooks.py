@@ -14,7 +14,7 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import PipelineOption
-from hookflow.cli.output import show
+from hookflow.cli.output import echo
 from hookflow.hooks.registry import BUILT_IN, installed, rivals
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def hooks(
 
         target = open_target(pipeline)
     width = shutil.get_terminal_size().columns
-    show("\n".join(_list(target, width) if name is None else _one(name, target, width)))
+    echo("\n".join(_list(target, width) if name is None else _one(name, target, width)))
 
 
 def _list(target: Target | None, width: int) -> Iterator[str]:
@@ -181,7 +181,7 @@ def _stands(told: Description) -> Iterator[Row]:
 
 def _assigned(name: str, default: str | None) -> str:
     if default is None:
-        return f"{name}  (needed)"
+        return f"{name}  (required)"
     return f"{name} = {default}" if default else name
 
 

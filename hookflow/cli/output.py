@@ -7,21 +7,22 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
-from hookflow.errors import UserError
+from hookflow.errors import Problem, UserError, Where
 from hookflow.excerpt import printable
 
 STYLE = re.compile(r"(\x1b\[(?:0|1|2|36)m)")
 """The sequences with which a drawing of ours is coloured: bold, dim, cyan, and off."""
 
 
-def show(text: str, *, coloured: bool = False) -> None:
+def echo(text: str, *, coloured: bool = False) -> None:
     """Print a text of one or more lines, with a dot for each control character; `coloured` keeps our own colours."""
     _print(text, sys.stdout, coloured)
 
 
-def show_json(value: Any) -> None:
+def echo_json(value: Any) -> None:
     """Print a value as JSON, in ASCII."""
     print(json.dumps(value, indent=1))
 
@@ -31,9 +32,17 @@ def warn(text: str) -> None:
     _print(text, sys.stderr)
 
 
-def show_error(error: UserError) -> None:
+def echo_error(error: UserError) -> None:
     """Print all that the user did wrong; on a terminal, in colours."""
     print(error.show(sys.stderr.isatty() and "NO_COLOR" not in os.environ), file=sys.stderr)
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write what was asked for into a file. Raises UserError when that cannot be."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(path)))) from None
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

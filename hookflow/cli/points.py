@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from hookflow.cli.options import PipelineOption
-from hookflow.cli.output import show
+from hookflow.cli.output import echo
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Binding, Plan
@@ -37,10 +37,10 @@ def points(pipeline: PipelineOption = None) -> None:
 
         plan = open_target(pipeline).plan
     every = plan.points if plan else POINTS
-    show("\n".join(_lines(every, plan, shutil.get_terminal_size().columns)))
+    echo("\n".join(_lines(every, plan, shutil.get_terminal_size().columns)))
     pairs = ", ".join(f"around_{pair}" for pair in every.pairs)
-    show(f"\n{LEGEND}")
-    show(textwrap.fill(f"A generator that yields once can stand around a pair: {pairs}.", 80))
+    echo(f"\n{LEGEND}")
+    echo(textwrap.fill(f"A generator that yields once can stand around a pair: {pairs}.", 80))
 
 
 def _lines(points: Points, plan: Plan | None, width: int) -> Iterator[str]:

@@ -16,7 +16,10 @@ def replay(
     speed: Annotated[float, typer.Option(min=0.01, help="How many times as fast as it was.")] = 8.0,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
-    """Play a run's recording in the dashboard: pause, go back and on, at any speed."""
+    """Play a run's recording in the dashboard, at any speed.
+
+    Keys pause it, and go back and on.
+    """
     from hookflow.cli.run_dirs import find_run
     from hookflow.errors import Problem, UserError, Where
     from hookflow.events.rundir import short

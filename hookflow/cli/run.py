@@ -17,7 +17,7 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import Only, Overrides, Shuffle, Without
-from hookflow.cli.output import show, warn
+from hookflow.cli.output import echo, warn
 from hookflow.errors import Problem, UserError, Where
 
 if TYPE_CHECKING:
@@ -138,9 +138,9 @@ def run(
     passed_on = (option for option, given in options.items() if given)
     child = start(run_dir, *passed_on, nproc=ranks, max_restarts=max_restarts)
     if detach:
-        show(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
+        echo(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
         return
-    code = _show(run_dir, child, _chosen(ui), began)
+    code = _echo(run_dir, child, _chosen(ui), began)
     if code == 2:
         from hookflow.cli.run_dirs import failure_report
 
@@ -242,7 +242,7 @@ def _chosen(ui: UI) -> UI:
     return UI.tui if terminal and not os.environ.get("CI") else UI.plain
 
 
-def _show(run_dir: RunDir, child: subprocess.Popen[bytes], ui: UI, began: float) -> int:
+def _echo(run_dir: RunDir, child: subprocess.Popen[bytes], ui: UI, began: float) -> int:
     """Show the run until it ends (or the dashboard is left) and return the exit code to leave with."""
     if ui is UI.tui:
         return _dashboard(run_dir, child, began)

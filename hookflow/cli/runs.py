@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookflow.cli.options import RunsFolder
-from hookflow.cli.output import columns, show
+from hookflow.cli.output import columns, echo
 
 if TYPE_CHECKING:
     from hookflow.monitor.glance import Glance
@@ -24,11 +24,11 @@ def runs(
 
     found = all_runs(dir)
     if not found:
-        show(f"no runs in {dir}")
+        echo(f"no runs in {dir}")
         return
     clock = time.time()
     rows = [HEADS, *(_row(glance(run, clock), clock) for run in found)]
-    show("\n".join(columns(rows)))
+    echo("\n".join(columns(rows)))
 
 
 def _row(seen: Glance, clock: float) -> tuple[str, ...]:

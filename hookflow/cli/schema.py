@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hookflow.cli.output import show_json
+from hookflow.cli.output import echo_json, write_file
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -17,19 +17,14 @@ if TYPE_CHECKING:
 def schema(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
 ) -> None:
-    """Print the JSON Schema of a pipeline file, for an editor's completion and checks.
+    """Print the JSON Schema of a pipeline file, for editors.
 
-    A pipeline names it in its first line: #:schema ./schema.json
+    With it they complete and check the file. A pipeline names it in its first line: #:schema ./schema.json
     """
-    from hookflow.errors import Problem, UserError, Where
-
     if out is None:
-        show_json(schema_of_pipelines())
-        return
-    try:
-        out.write_text(json.dumps(schema_of_pipelines(), indent=1) + "\n", "utf-8")
-    except OSError as error:
-        raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(out)))) from None
+        echo_json(schema_of_pipelines())
+    else:
+        write_file(out, json.dumps(schema_of_pipelines(), indent=1) + "\n")
 
 
 def schema_of_pipelines() -> dict[str, Any]:

@@ -14,10 +14,11 @@ def test(
     set_: Overrides = None,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
-    """Test a checkpoint on the pipeline's test data, and print the metrics.
+    """Test a checkpoint, and print the metrics.
 
-    The pipeline is the one recorded with the run, and its hooks fire as in the test of a training: where there
-    is an average of the weights, that is what is evaluated. The run itself is left as it is.
+    The data are the pipeline's test data. The pipeline is the one recorded with the run, and its hooks fire as in the
+    test of a training: where there is an average of the weights, that is what is evaluated. The run itself is left as
+    it is.
 
     Example: `hookflow test cifar:best`
     """

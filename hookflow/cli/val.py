@@ -14,10 +14,11 @@ def val(
     set_: Overrides = None,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
-    """Validate a checkpoint on the pipeline's validation data, and print the metrics.
+    """Validate a checkpoint, and print the metrics.
 
-    The pipeline is the one recorded with the run, and its hooks fire as in a validation of the training: where there
-    is an average of the weights, that is what is evaluated. The run itself is left as it is.
+    The data are the pipeline's validation data. The pipeline is the one recorded with the run, and its hooks fire as in
+    a validation of the training: where there is an average of the weights, that is what is evaluated. The run itself is
+    left as it is.
 
     Example: `hookflow val cifar:best`
     """

@@ -27,7 +27,10 @@ def watch(
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
     readonly: Annotated[bool, typer.Option("--readonly", help="No key asks anything of the run.")] = False,
 ) -> None:
-    """Show a run while it goes on, or as it ended. Leaving harms nothing."""
+    """Show a run live, or as it ended.
+
+    Leaving it does the run no harm.
+    """
     from hookflow.cli.run_dirs import find_run
 
     found = find_run(run, dir)

@@ -10,7 +10,7 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import PipelineOption
-from hookflow.cli.output import show
+from hookflow.cli.output import echo
 
 if TYPE_CHECKING:
     from hookflow.cli.pipelines import Target
@@ -43,10 +43,10 @@ def why(
     if off:
         for name in off:
             place = target.loaded.places.of(f"hooks.{name}.enabled")
-            show(f"{name} fires nowhere: it is switched off ({place.at_line})")
+            echo(f"{name} fires nowhere: it is switched off ({place.at_line})")
         return
     found = [answer for answer in precedence(plan, a, b) if point in (None, answer.point)]
-    show("\n\n".join(_folded(plan, a, found)) if found else "\n".join(_never(plan, a, b, point)))
+    echo("\n\n".join(_folded(plan, a, found)) if found else "\n".join(_never(plan, a, b, point)))
 
 
 def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> None:

@@ -15,6 +15,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.graph.points import Points
 from hookflow.hooks.arguments import argument_type, parameters_of
 from hookflow.hooks.inspect import Fault, Method, about, methods, names_of, slots, wrong_attributes
+from hookflow.pipeline.type_words import as_toml, type_words
 
 EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
 """Values for an argument that must be given; the first that is allowed is as good as any."""
@@ -58,9 +59,9 @@ class Description:
 
     def as_toml(self, name: str, use: str) -> str:
         """Return a table for a pipeline file, with all that must be given."""
-        lines = [f"[hooks.{name}]", f"use = {_toml(use)}"]
+        lines = [f"[hooks.{name}]", f"use = {as_toml(use)}"]
         if self.fits:
-            lines.append(f"points = [{_toml(self.fits)}]")
+            lines.append(f"points = [{as_toml(self.fits)}]")
         if self.needs_modules:
             lines.append('modules = ["*"]')
         needed = [f"{argument.name} = {argument.example}" for argument in self.arguments if argument.default is None]
@@ -115,10 +116,10 @@ def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument
         given = parameter.default is not parameter.empty
         yield Argument(
             name=parameter.name,
-            kind=_in_words(schema) or "anything",
+            kind=type_words(schema) or "any value",
             about=str(schema.get("description", "")),
-            default=_toml(parameter.default) if given else None,
-            example=_toml(schema["enum"][0] if "enum" in schema else _example(hook, parameter.name)),
+            default=as_toml(parameter.default) if given else None,
+            example=as_toml(schema["enum"][0] if "enum" in schema else _example(hook, parameter.name)),
         )
 
 
@@ -141,43 +142,3 @@ def _example(hook: Callable[..., Any], name: str) -> Any:
             continue
         return example
     return "…"
-
-
-_WORDS = {
-    "integer": "a whole number",
-    "number": "a number",
-    "string": "a text",
-    "boolean": "true or false",
-    "array": "a list",
-    "object": "a table",
-}
-_BOUNDS = {
-    "minimum": "at least",
-    "exclusiveMinimum": "above",
-    "maximum": "at most",
-    "exclusiveMaximum": "below",
-}
-
-
-def _in_words(schema: Mapping[str, Any]) -> str:
-    """Return which values JSON Schema admits, but for null: TOML has none, one leaves the argument out."""
-    if "anyOf" in schema:
-        return " or ".join(filter(None, (_in_words(one) for one in schema["anyOf"])))
-    if "enum" in schema:
-        return " or ".join(map(_toml, schema["enum"]))
-    bounds = " and ".join(f"{words} {schema[bound]}" for bound, words in _BOUNDS.items() if bound in schema)
-    return f"{_WORDS.get(schema.get('type', ''), '')} {bounds}".strip()
-
-
-def _toml(value: Any) -> str:
-    """Return a plain value as TOML writes it; nothing for None."""
-    if value is None:
-        return ""
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{key} = {_toml(item)}' for key, item in value.items())} }}" if value else "{}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_toml, value))}]"
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except TypeError:
-        return repr(value)

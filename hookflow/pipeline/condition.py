@@ -225,7 +225,7 @@ class _Reader:
                     "this holds or does not, and is no number", node, 'combine such by "and", "or" and "not"'
                 )
             case ast.Constant(value=str()):
-                raise self._refused("a text is no number", node, 'for the scalar of that name write value("…")')
+                raise self._refused("a string is not a number", node, 'for the scalar of that name write value("…")')
         raise self._refused("this is neither a number, a name, a comparison nor a function that conditions know", node)
 
     def _scalar(self, name: str) -> Number:

@@ -30,8 +30,13 @@ HAS_REFERENCE = r"\$\{"
 
 def declared(model: type[BaseModel]) -> Schema:
     """Return the schema of a table that holds the fields of `model`."""
-    schema = model.model_json_schema(schema_generator=_Generator)
+    schema = with_definitions(model)
     return _table(schema, schema.pop("$defs", {}))
+
+
+def with_definitions(model: type[BaseModel]) -> Schema:
+    """Return the schema of a model as pydantic makes it, with references to `$defs`."""
+    return model.model_json_schema(schema_generator=_Generator)
 
 
 def suggested(values: Mapping[str, str], about: str) -> Schema:

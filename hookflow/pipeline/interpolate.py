@@ -85,7 +85,7 @@ class _Resolver:
         value = self._look_up(match, path)
         if isinstance(value, dict | list):
             kind = "table" if isinstance(value, dict) else "list"
-            self._fail(path, f"{match.group()} is a {kind} and cannot stand within a text")
+            self._fail(path, f"{match.group()} is a {kind} and cannot stand within a string")
         return str(value).lower() if isinstance(value, bool) else str(value)
 
     def _look_up(self, match: re.Match[str], path: Key) -> Any:

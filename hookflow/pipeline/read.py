@@ -40,7 +40,7 @@ def tables(text: str, source: str) -> tuple[dict[str, Any], Places]:
 
 def _syntax(error: tomli.TOMLDecodeError, text: str, source: str) -> Problem:
     said = re.sub(r"\('(.+?)',?\)", lambda match: f"[{match[1]}]".replace("', '", "."), error.msg)
-    hint = "a text must end on its line, with the quote that it began with" if "character '\\n'" in said else ""
+    hint = "a string must end on its line, with the quote that it began with" if "character '\\n'" in said else ""
     after = error.msg.startswith("Cannot") or error.lineno > text.count("\n") + 1  # the place is behind what it means
     where = Where(source, min(error.lineno, text.count("\n") + 1), 0 if after else error.colno)
     return Problem(f"this is not TOML: {said[:1].lower()}{said[1:]}", where, hint)

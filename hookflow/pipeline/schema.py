@@ -148,7 +148,7 @@ class RunSection(Section):
 class Component(Section):
     """Something to be made: a class or function, and the arguments to call it with."""
 
-    use: str
+    use: str = Field(examples=["torch.optim:SGD"])
     """What to call: a registered name, "package.module:Name" or "./file.py:Name"."""
     args: Args = {}
     """The arguments, by name."""
@@ -181,7 +181,7 @@ Weights = Annotated[
 class ModelSection(Component):
     """A network, and the weights that it begins with."""
 
-    weights: Weights | None = None
+    weights: Weights | None = Field(default=None, examples=["pretrained.pt"])
     """Weights to begin with: a file with a `state_dict`, or a table with `file`; random ones if left out."""
 
     @property
@@ -324,7 +324,7 @@ class DistributedSection(Section):
 class BindingSpec(Section):
     """A hook at one point: when it fires there, and who stands before and after it."""
 
-    at: str
+    at: str = Field(examples=["after_train_iter"])
     """The point, or `around_X` for both `before_X` and `after_X`."""
     every: Amount | None = None
     """How often to fire; a bare number counts the point's own unit."""
@@ -334,11 +334,11 @@ class BindingSpec(Section):
     """When to cease to fire."""
     when: Condition | None = None
     """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
-    modules: list[str] | None = Field(default=None, min_length=1)
+    modules: list[str] | None = Field(default=None, min_length=1, examples=[["layer*.conv?"]])
     """At module points: globs over the names of the network's modules, e.g. ["layer*.conv?"]."""
-    after: list[str] = []
+    after: list[str] = Field(default=[], examples=[["ema"]])
     """Hooks that fire earlier at this point; "name?" if it may be missing."""
-    before: list[str] = []
+    before: list[str] = Field(default=[], examples=[["checkpoint?"]])
     """Hooks that fire later at this point; "name?" if it may be missing."""
 
 
@@ -370,7 +370,7 @@ def _kind_of_args(args: Any) -> str:
 class HookNode(Section):
     """A hook: what it is, where and when it fires, and what becomes of its errors."""
 
-    use: str
+    use: str = Field(examples=["ema"])
     """What to call: a registered name, "package.module:Name" or "./file.py:Name"."""
     args: Annotated[
         Annotated[Args, Tag("<table>")] | Annotated[ArgList, Tag("<list>")], Discriminator(_kind_of_args)
@@ -378,9 +378,9 @@ class HookNode(Section):
     """The arguments: by name, or in a list, which fills the first ones."""
     phase: Literal["first", "early", "normal", "late", "last"] | None = None
     """A place in the order that needs no neighbour's name; what the class says if left out."""
-    after: list[str] = []
+    after: list[str] = Field(default=[], examples=[["ema"]])
     """Hooks that fire earlier wherever both are bound; "name?" if it may be missing."""
-    before: list[str] = []
+    before: list[str] = Field(default=[], examples=[["checkpoint?"]])
     """Hooks that fire later wherever both are bound; "name?" if it may be missing."""
     requires: list[str] = []
     """Hooks that must be in the pipeline too."""
@@ -402,7 +402,7 @@ class HookNode(Section):
     """When to cease to fire."""
     when: Condition | None = None
     """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
-    modules: list[str] | None = Field(default=None, min_length=1)
+    modules: list[str] | None = Field(default=None, min_length=1, examples=[["layer*.conv?"]])
     """At module points: globs over the names of the network's modules, e.g. ["layer*.conv?"]."""
     enabled: bool = True
     """Whether the hook takes part at all."""
@@ -413,7 +413,7 @@ class HookNode(Section):
 class Pipeline(Section):
     """A whole pipeline file."""
 
-    extends: str | None = None
+    extends: str | None = Field(default=None, examples=["base.toml"])
     """Another pipeline file that this one is built on, relative to this one; what is said here goes over it."""
     run: RunSection
     """How long, where and how."""

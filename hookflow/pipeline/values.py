@@ -106,14 +106,23 @@ def _text(pattern: str) -> WithJsonSchema:
 Amount = Annotated[
     int | str,
     PlainValidator(_amount),
-    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": PATTERN}),
+    WithJsonSchema(
+        {"type": ["integer", "string"], "minimum": 1, "pattern": PATTERN, "examples": [100, "2ep", "30s", "10%"]}
+    ),
 ]
 """An amount of training as written: 100, "100it", "2ep", "30s", "10%"."""
 
 ValEvery = Annotated[
     int | str,
     PlainValidator(_interval),
-    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\d+(\.0+)?\s*(it|ep)\s*$"}),
+    WithJsonSchema(
+        {
+            "type": ["integer", "string"],
+            "minimum": 1,
+            "pattern": r"^\s*\d+(\.0+)?\s*(it|ep)\s*$",
+            "examples": ["500it", "2ep"],
+        }
+    ),
 ]
 Limit = Annotated[
     int | float | str,
@@ -125,7 +134,9 @@ Limit = Annotated[
 Args = Annotated[dict[str, Any], AfterValidator(_without_dates)]
 PartName = Annotated[str, AfterValidator(_part_name), _text(_PART)]
 HookName = Annotated[str, AfterValidator(_hook_name), _text(_HOOK)]
-Condition = Annotated[str, AfterValidator(_condition)]
+Condition = Annotated[
+    str, AfterValidator(_condition), WithJsonSchema({"type": "string", "examples": ["loss > 10 and epoch >= 1"]})
+]
 ArgList = Annotated[list[Any], AfterValidator(_without_dates)]
 Device = Annotated[str, AfterValidator(_device), _text(_DEVICE)]
 FolderName = Annotated[str, AfterValidator(_folder_name), _text(_FOLDER)]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from hookflow import __version__
 from hookflow.cli.app import app, main
+from tests.conftest import hookflow
 
 COMMANDS = typer.main.get_group(app).commands
 
@@ -39,6 +42,8 @@ ASKED = {
     "points": ["--pipeline", "p.toml"],
     "hooks": ["--pipeline", "p.toml"],
     "schema": [],
+    "explain": ["hooks.ema.args.decay"],
+    "new": ["pipeline", "mine"],
     "runs": [],
 }
 """What a command that only looks is asked; the others train, or play."""
@@ -52,6 +57,11 @@ WRONG = {
     "points": ["--pipeline", "wrong.toml"],
     "hooks": ["--pipeline", "wrong.toml"],
     "schema": ["--out", "no/such/folder"],
+    "explain": ["run.wrong"],
+    "new": ["hook", "wrong-name"],
+    "stop": ["wrong"],
+    "show": ["wrong"],
+    "export": ["wrong"],
     "watch": ["wrong"],
     "replay": ["wrong"],
     "checkpoints": ["wrong"],
@@ -59,6 +69,27 @@ WRONG = {
     "test": ["wrong:best"],
 }
 """What a command is asked of a file or a run that is not there."""
+
+
+def test_the_version_is_told(tmp_path: Path) -> None:
+    told = hookflow("--version", cwd=tmp_path)
+    assert told.returncode == 0
+    assert told.stdout.startswith(f"hookflow {__version__} (Python 3.")
+    assert version("torch") in told.stdout
+
+
+def test_help_is_one_screen_in_which_each_command_has_one_line() -> None:
+    lines = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout.splitlines()
+    assert len(lines) <= 45
+    for name, command in COMMANDS.items():
+        first = inspect.cleandoc(command.help or "").partition("\n")[0]
+        assert any(name in line.split() and first in line for line in lines), name
+
+
+def test_output_that_nobody_reads_is_no_error(tmp_path: Path) -> None:
+    command = f"{sys.executable} -m hookflow schema | head -1"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("{\n", "")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -101,7 +101,7 @@ def test_one_hook_is_told_all_about() -> None:
     told = hooks("grad_clip")
     assert told.startswith("grad_clip  (hookflow.hooks.grad_clip:GradClip)\n")
     assert "methods                       reads  writes\n  before_optimizer_step(run)  grads  grads\n" in told
-    assert "  max_norm  (needed)  a number above 0: the largest" in told
+    assert "  max_norm  (required)  float > 0: the largest" in told
     assert told.endswith('  [hooks.grad_clip]\n  use = "grad_clip"\n  args = { max_norm = 1.0 }\n')
 
 
@@ -126,8 +126,8 @@ def test_a_hook_is_described_wherever_it_stands(tmp_path: Path, monkeypatch: pyt
         "after     log?\n"
         "\n"
         "arguments\n"
-        "  text  (needed)  a text\n"
-        "  times = 2       a whole number\n"
+        "  text  (required)  str\n"
+        "  times = 2         int\n"
         "\n"
         "in a pipeline\n"
         "  [hooks.shout]\n"
@@ -137,7 +137,7 @@ def test_a_hook_is_described_wherever_it_stands(tmp_path: Path, monkeypatch: pyt
     )
     told = hooks("./mine.py:whisper")
     assert "a plain function: it fires where `points` says, e.g. after_train_iter\n" in told
-    assert '  suffix = "."  anything\n' in told
+    assert '  suffix = "."  any value\n' in told
     assert told.endswith('use = "./mine.py:whisper"\n  points = ["after_train_iter"]\n')
 
 

@@ -68,7 +68,7 @@ def test_it_names_what_it_looks_at() -> None:
         ("lr > 1 or isnam(loss)", 'no function "isnam"', 11, 'did you mean "isnan"?'),
         ("é > 1 or isnam(loss)", 'no function "isnam"', 10, 'did you mean "isnan"?'),
         ("  eval(loss) > 1", 'no function "eval"', 3, ""),
-        ("loss > 'high'", "a text is no number", 8, "value("),
+        ("loss > 'high'", "a string is not a number", 8, "value("),
         ("value(loss) > 1", "value takes the name", 1, "value("),
         ("abs > 1", "abs is a function", 1, "abs("),
         ("abs(1, 2) > 1", "abs takes one number", 1, ""),

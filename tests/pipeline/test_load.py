@@ -104,7 +104,7 @@ def test_a_length_given_by_an_override_takes_the_place_of_the_files() -> None:
         ("run.name.x=1", '"run.name" is a plain value'),
         ("hooks.log.points.2=x", "its 2 entries are counted from 0"),
         ("hooks.ema.after=[ema", "the value [ema is not whole"),
-        ("run.seed=x", 'run.seed must be a whole number, not the text "x"'),
+        ("run.seed=x", 'run.seed must be an integer, not the string "x"'),
     ],
 )
 def test_a_wrong_override_is_told_as_such(override: str, said: str) -> None:
@@ -151,7 +151,7 @@ def test_the_environment_is_read_like_an_override_and_an_empty_variable_takes_th
         ({"a": "${env:A}"}, 'the environment variable "A" is not set'),
         ({"a": "x${a}"}, "a → a refers to itself"),
         ({"a": "${b.c}", "b": {"c": "${d}"}, "d": ["${a}"]}, "a → b.c → d.0 → a refers to itself"),
-        ({"a": {}, "b": "x${a}"}, "${a} is a table and cannot stand within a text"),
+        ({"a": {}, "b": "x${a}"}, "${a} is a table and cannot stand within a string"),
         ({"a": "${b"}, "${b is no reference"),
         ({"a": "${}"}, "${} is no reference"),
     ],

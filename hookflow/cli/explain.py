@@ -1,0 +1,104 @@
+"""`hookflow explain`: what a key of a pipeline file is for."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hookflow.cli import complete
+from hookflow.cli.options import PipelineOption
+from hookflow.cli.output import echo
+
+if TYPE_CHECKING:
+    from hookflow.pipeline.keys import Declared
+
+
+def explain(
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY",
+            help="A key with its tables before it; a `*` stands for any name. Left out: the tables.",
+            show_default=False,
+            autocompletion=complete.schema_keys,
+        ),
+    ] = "",
+    pipeline: PipelineOption = None,
+) -> None:
+    """Say what a key of a pipeline file is for.
+
+    Shown are its sentence, its type, its default and an example; of a table, its keys. `hooks.ema.args.decay` is an
+    argument of a hook: a built-in one, or with `--pipeline` one of that pipeline.
+
+    Example: `hookflow explain run.precision`
+    """
+    from hookflow.pipeline.keys import find_key
+
+    match key.split("."):
+        case ["hooks", hook, "args", name] if hook != "*":
+            found = _argument(key, hook, name, pipeline)
+        case _:
+            found = find_key(key)
+    echo("\n".join(_page(found, min(shutil.get_terminal_size().columns, 100))))
+
+
+def _page(found: Declared, width: int) -> Iterator[str]:
+    from hookflow.pipeline.keys import find_key
+
+    if found.key:
+        yield found.key
+    yield from textwrap.wrap(found.about, width)
+    yield ""
+    if found.key:
+        kind = f"{found.type}, required" if found.required else found.type
+        facts = {"type": kind, "default": found.default, "example": found.example}
+        for name, text in facts.items():
+            for k, line in enumerate(text.split("\n") if text else []):
+                yield f"  {name if k == 0 else '':<8} {line}"
+    if found.keys:
+        yield "" if found.key else "The tables and keys of a pipeline file:"
+        rows = [find_key(f"{found.key}.{name}".lstrip(".")) for name in found.keys]
+        names = [f"{row.key}{'  (required)' * row.required}" for row in rows]
+        left = max(map(len, names)) + 4
+        for name, row in zip(names, rows, strict=True):
+            lines = textwrap.wrap(f"{row.type}: {row.about}", max(width - left, 30), break_on_hyphens=False)
+            yield f"  {name:<{left - 2}}{lines[0]}"
+            yield from (f"{'':<{left}}{line}" for line in lines[1:])
+
+
+def _argument(key: str, hook: str, name: str, pipeline: str | None) -> Declared:
+    """Return what is declared of a hook's argument. Raises UserError when there is no such hook, or argument."""
+    from hookflow.cli.pipelines import open_target
+    from hookflow.errors import Problem, UserError, nearest
+    from hookflow.graph.points import POINTS
+    from hookflow.hooks.compile import find_hook
+    from hookflow.hooks.describe import describe
+    from hookflow.hooks.registry import BUILT_IN, installed
+    from hookflow.pipeline.keys import Declared
+
+    target = open_target(pipeline) if pipeline else None
+    uses = {name: node.use for name, node in target.loaded.pipeline.hooks.items()} if target else {}
+    known = {**{name: name for name in (*BUILT_IN, *installed())}, **uses}
+    if hook not in known:
+        hint = nearest(hook, known) or "a hook of a pipeline of yours: --pipeline FILE"
+        raise UserError(Problem(f'"{hook}" is none of the hooks known here', hint=hint))
+    told = describe(find_hook(known[hook], target.base if target else Path(), None), POINTS)
+    by_name = {argument.name: argument for argument in told.arguments}
+    if name not in by_name:
+        hint = nearest(name, by_name) or f"it takes {', '.join(by_name) or 'none'}"
+        raise UserError(Problem(f'the hook "{hook}" has no argument "{name}"', hint=hint))
+    found = by_name[name]
+    example = found.default or found.example
+    return Declared(
+        key=key,
+        about=found.about,
+        type=found.kind,
+        required=found.default is None,
+        default=found.default or "",
+        example=f"[hooks.{hook}]\nargs = {{ {name} = {example} }}",
+    )

@@ -1,0 +1,191 @@
+"""`hookflow show`: one page on a run, in plain text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hookflow.cli.options import RunArgument, RunsFolder
+from hookflow.cli.output import columns, echo
+
+if TYPE_CHECKING:
+    from hookflow.events.rundir import RunDir
+    from hookflow.graph.plan import Plan
+    from hookflow.monitor.health import Health
+    from hookflow.monitor.state import RunState
+
+WIDTH = 80
+ROWS = 8
+"""How many metrics, hooks or checkpoints are shown; the commands that are about them show all."""
+
+
+def show(
+    run: RunArgument = None,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Show one page on a run, in plain text.
+
+    It has the result, the metrics, the costliest hooks, the checkpoints, and how to resume.
+
+    Example: `hookflow show cifar | less`
+    """
+    from hookflow.cli.run_dirs import find_run
+    from hookflow.monitor.feed import Live
+    from hookflow.monitor.health import examine
+    from hookflow.monitor.rank import NO_PLAN
+
+    found = find_run(run, dir)
+    live = Live(found)
+    while live.poll():
+        pass
+    plan = live.plan or NO_PLAN
+    page = _Page(found, live.state, plan, examine(live.state, found.life(), time.time(), plan))
+    echo("\n".join(page.lines()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    run: RunDir
+    state: RunState
+    plan: Plan
+    health: Health
+
+    def lines(self) -> Iterator[str]:
+        yield f"{self.run.path.parent.name}  {self.run.id}"
+        yield ""
+        yield from _facts([*self._result(), *self._setting()])
+        for title, rows in (
+            ("metrics", self._metrics()),
+            ("hooks", self._hooks()),
+            ("checkpoints", self._checkpoints()),
+        ):
+            if len(rows) > 1:
+                yield ""
+                yield title
+                yield from (_cut(f"  {line}") for line in columns(rows[: ROWS + 1]))
+                if len(rows) > ROWS + 1:
+                    yield f"  and {len(rows) - ROWS - 1:,} more"
+        yield ""
+        yield from _facts(self._next())
+
+    def _result(self) -> Iterator[tuple[str, str]]:
+        from hookflow.events.rundir import short
+        from hookflow.monitor.end_reason import end_reason
+        from hookflow.monitor.words import span
+
+        state, health = self.state, self.health
+        yield "result", f"{health.glyph} {health.condition} after {span(state.elapsed)}"
+        for line in end_reason(state) or [health.sentence]:
+            if line:
+                yield "", line
+        epochs = f"epoch {state.ep:,} of {state.run['max_epochs']:,}, " if state.run.get("max_epochs") else ""
+        yield "done", f"{epochs}iteration {state.it:,} of {state.total_iters:,}"
+        if splits := state.synthetic:
+            yield "", f"SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set"
+        if state.journal.warnings or state.journal.errors:
+            yield (
+                "log",
+                f"warnings {state.journal.warnings}, errors {state.journal.errors}; see {short(self.run.output)}",
+            )
+
+    def _setting(self) -> Iterator[tuple[str, str]]:
+        """Yield on what the run was carried out, as far as it got to tell."""
+        from hookflow.events.rundir import short
+
+        facts, run = self.run.describe(), self.state.run
+        if began := facts.get("created") or run.get("t"):
+            yield "begun", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
+        if source := facts.get("source"):
+            yield "pipeline", " ".join([str(short(Path(source).absolute())), *map(_set, facts.get("overrides", ()))])
+        if run:
+            ranks = f", {run['world']} ranks ({run['strategy']})" if run["world"] > 1 else ""
+            yield "model", f"{run['model']}, {run['params']:,} parameters"
+            yield "on", f"{run['device']} in {run['precision']}{ranks}, seed {run['seed']}, torch {run['torch']}"
+            for split, data in run["data"].items():
+                yield split, f"{data['examples']:,} examples of {data['name']}, {data['batches']:,} batches"
+
+    def _metrics(self) -> list[tuple[str, ...]]:
+        from hookflow.monitor.state import lower_is_better
+        from hookflow.monitor.words import number
+
+        rows: list[tuple[str, ...]] = [("metric", "last", "best", "at epoch", "iteration")]
+        for name in sorted(self.state.metrics, key=lower_is_better):
+            best, last = self.state.best.get(name), self.state.metrics[name][-1:]
+            told = (number(best.value), f"{best.ep:,}", f"{best.it:,}") if best else ("-", "-", "-")
+            rows.append((name, number(last[0][1]) if last else "-", *told))
+        return rows
+
+    def _hooks(self) -> list[tuple[str, ...]]:
+        """Return the hooks by what they took of the last attempt: within iterations, and elsewhere."""
+        from hookflow.monitor.words import ms, percent
+
+        state, plan = self.state, self.plan
+        inside, outside, fired = (dict.fromkeys((hook.name for hook in plan.hooks), 0) for _ in range(3))
+        for binding in plan.bindings:
+            timing = state.timing(binding.id)
+            (inside if plan.points.in_iteration(binding.point) else outside)[binding.hook] += timing.total
+            fired[binding.hook] += timing.count
+        rows: list[tuple[str, ...]] = [("hook", "fired", "of iterations", "elsewhere")]
+        for name in sorted(fired, key=lambda name: -inside[name] - outside[name]):
+            if fired[name]:
+                share = f"{percent(inside[name] / state.iterating)} %" if inside[name] and state.iterating else "-"
+                rows.append((name, f"{fired[name]:,}", share, f"{ms(outside[name])} ms" if outside[name] else "-"))
+        return rows
+
+    def _checkpoints(self) -> list[tuple[str, ...]]:
+        from hookflow.cli.checkpoints import saved
+        from hookflow.monitor.words import size
+
+        rows: list[tuple[str, ...]] = [("checkpoint", "names", "iteration", "epoch", "size")]
+        for one in saved(self.run):
+            told = ("-" if one[key] is None else f"{one[key]:,}" for key in ("it", "ep"))
+            weight = f"unusable: {one['damage']}" if one["damage"] else size(one["bytes"])
+            rows.append((Path(one["path"]).name, ",".join(one["names"]) or "-", *told, weight))
+        return rows
+
+    def _next(self) -> Iterator[tuple[str, str]]:
+        """Yield what can be done with the run as it is."""
+        from hookflow.cli.checkpoints import saved
+        from hookflow.events.rundir import run_argument, short
+
+        known = run_argument(self.run)
+        usable = any(not one["damage"] and not one["exception"] for one in saved(self.run))
+        if not self.health.over:
+            yield "watch", f"hookflow watch {known}"
+            yield "stop", f"hookflow stop {known}"
+        elif self.health.condition == "finished":
+            yield "go on", f"hookflow run --resume {known} --set run.{self._longer()}"
+        elif usable:
+            yield "resume", f"hookflow run --resume {known}"
+        else:
+            yield "resume", "it has no checkpoint to resume from: start it anew"
+        if self.health.over:
+            yield "look", f"hookflow watch {known}"
+        yield "files", str(short(self.run.path))
+
+    def _longer(self) -> str:
+        run = self.state.run
+        if run.get("max_epochs"):
+            return f"max_epochs={2 * run['max_epochs']}"
+        return f"max_iters={2 * run.get('max_iters', 1)}"
+
+
+def _set(override: str) -> str:
+    return f"--set {override}"
+
+
+def _facts(facts: Iterator[tuple[str, str]] | list[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line or more for each fact, below one another."""
+    import textwrap
+
+    for name, text in facts:
+        yield from textwrap.wrap(
+            text, WIDTH, initial_indent=f"{name:<11} ", subsequent_indent=" " * 12, break_on_hyphens=False
+        )
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"

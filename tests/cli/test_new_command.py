@@ -1,0 +1,92 @@
+"""`hookflow new`: what it writes passes `check` and trains at once, and writes over nothing."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hookflow.cli.app import app
+from hookflow.errors import UserError
+from tests.conftest import hookflow
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, empty."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def new(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["new", *arguments])
+    if isinstance(done.exception, UserError):
+        raise done.exception
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_a_pipeline_passes_check_and_trains(here: Path) -> None:
+    told = new("pipeline", "spirals")
+    assert told.splitlines()[0] == "wrote spirals.toml, spirals.py"
+    assert "hookflow run spirals.toml" in told
+    checked = hookflow("check", "spirals.toml", "--strict", cwd=here)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    own_task = "--set=task.use=./spirals.py:step"
+    trained = hookflow("run", "spirals.toml", own_task, "--set=run.max_epochs=3", "--ui=plain", cwd=here)
+    assert trained.returncode == 0, trained.stdout + trained.stderr
+    shown = hookflow("show", cwd=here).stdout
+    assert "finished" in shown
+    (accuracy,) = (line.split()[2] for line in shown.splitlines() if line.split()[:1] == ["accuracy"] and "0." in line)
+    assert float(accuracy) > 0.9
+    assert "best,last" in shown
+
+
+def test_a_hook_comes_with_a_pipeline_and_a_test_that_passes(here: Path) -> None:
+    told = new("hook", "weight_norm")
+    assert told.splitlines()[0] == "wrote weight_norm.py, weight_norm.toml, test_weight_norm.py"
+    assert 'use = "./weight_norm.py:WeightNorm"' in told
+    checked = hookflow("check", "weight_norm.toml", "--strict", cwd=here)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_weight_norm.py"]
+    tested = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=300)
+    assert tested.returncode == 0, tested.stdout
+    assert "2 passed" in tested.stdout
+
+
+def test_nothing_is_overwritten(here: Path) -> None:
+    new("hook", "mine")
+    before = {path.name: path.read_text() for path in here.iterdir()}
+    (here / "mine.toml").unlink()
+    with pytest.raises(UserError) as told:
+        new("pipeline", "mine")
+    assert [str(problem.where) for problem in told.value.problems] == ["mine.py"]
+    del before["mine.toml"]
+    assert {path.name: path.read_text() for path in here.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("pipeline", "my-net"), '"my-net" cannot be a name'),
+        (("pipeline", "../up"), '"../up" cannot be a name'),
+        (("hook", "class"), '"class" cannot be a name'),
+        (("pipeline", "random"), "would hide it"),
+        (("hook", "torch"), "would hide it"),
+        (("hook", "ema"), "a built-in hook"),
+    ],
+)
+def test_a_name_that_cannot_be_one_is_refused(arguments: tuple[str, ...], said: str, here: Path) -> None:
+    with pytest.raises(UserError, match=said):
+        new(*arguments)
+    assert not [*here.iterdir()]
+
+
+def test_a_folder_of_that_name_hides_nothing(here: Path) -> None:
+    (here / "vision").mkdir()
+    new("pipeline", "vision")
+    ast.parse((here / "vision.py").read_text())

@@ -1,0 +1,84 @@
+"""`hookflow show`: a run on one page of plain text."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hookflow.cli.app import app
+from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION
+from tests.conftest import NewRun, hookflow
+from tests.golden_files import check_golden
+from tests.monitor.fake_run import BEGAN, make
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder, where it is noon at Greenwich."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield tmp_path
+    monkeypatch.undo()
+    time.tzset()
+
+
+def run_of(root: Path, upto: int | None = None) -> RunDir:
+    """Write a run that finished, or was killed after so many frames; with two checkpoints, one of them damaged."""
+    run = make(root / "runs", upto=upto)
+    run.sign(created=BEGAN, source="pipelines/cifar.toml", overrides=["run.precision=bf16", "hooks.ema.args.decay=0.9"])
+    if upto is not None:
+        run.sign_process()
+        run.sign(process_started=1.0)
+    for it, ep in ((196, 2), (392, 4)):
+        folder = run.checkpoints / f"it{it:08}"
+        folder.mkdir(parents=True)
+        (folder / TRAINING).write_bytes(b"x" * 52_600)
+        files = {TRAINING: {"bytes": 52_600 + (it == 392), "sha256": ""}}
+        told = {"version": VERSION, "hookflow": "0.1.0", "it": it, "ep": ep, "files": files}
+        (folder / MANIFEST).write_text(json.dumps(told))
+    (run.checkpoints / "best").symlink_to("it00000196")
+    (run.checkpoints / "last").symlink_to("it00000392")
+    return run
+
+
+def shown(*arguments: str) -> str:
+    done = CliRunner().invoke(app, ["show", *arguments])
+    assert done.exit_code == 0, done.output
+    assert all(len(line) <= 80 for line in done.stdout.splitlines())
+    return done.stdout
+
+
+def test_a_run_that_finished(here: Path) -> None:
+    run_of(here)
+    check_golden("show-finished.txt", shown())
+
+
+def test_a_run_that_was_killed(here: Path) -> None:
+    run_of(here, upto=60)
+    check_golden("show-lost.txt", shown("cifar"))
+
+
+def test_a_run_that_got_nowhere(here: Path, new_run: NewRun) -> None:
+    run_dir = new_run()
+    told = shown(run_dir.id)
+    assert "starting" in told
+    assert f"hookflow watch {run_dir.id}" in told
+    assert "metric" not in told
+
+
+def test_a_run_that_failed_says_why_and_how_to_resume(here: Path) -> None:
+    fails = "hooks.fails={use='operator:truediv', args=[1, 0], points=['after_val'], every=2}"
+    toy = str(Path(__file__).parents[1] / "toy.toml")
+    assert hookflow("run", toy, "--ui=none", f"--set={fails}", cwd=here).returncode == 1
+    told = shown()
+    assert "✗ failed" in told
+    assert 'hook "fails" at after_val' in told
+    assert "ZeroDivisionError" in told
+    assert "hookflow run --resume" in told
