@@ -34,11 +34,11 @@ class Changes:
     only: tuple[str, ...] = ()
     shuffle: int | None = None
 
-    def load(self, path: Path) -> Loaded:
-        """Load a pipeline file with the changes made. Raises UserError with everything that is wrong."""
+    def load(self, path: Path, recorded: bool = False) -> Loaded:
+        """Load a pipeline file, or a recorded one, with the changes made. Raises UserError with all that is wrong."""
         from hookflow.cli.sound import read_pipeline
 
-        return read_pipeline(path, self.overrides, without=self.without, only=self.only)
+        return read_pipeline(path, self.overrides, without=self.without, only=self.only, recorded=recorded)
 
 
 class UI(StrEnum):
@@ -219,7 +219,7 @@ def _resumed(target: str | None, changes: Changes, allow_changed_hooks: bool = F
     os.close(claim(run_dir))  # refuses, before anything is written, where the run is being carried out
     if changes != Changes():
         base = Path(run_dir.describe()["base"])
-        loaded = changes.load(short(run_dir.pipeline))
+        loaded = changes.load(short(run_dir.pipeline), recorded=True)
         shuffle = recorded_plan(run_dir).shuffle if changes.shuffle is None else changes.shuffle
         plan = sound_plan(loaded, base, shuffle)
         if not allow_changed_hooks:

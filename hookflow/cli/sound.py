@@ -13,11 +13,19 @@ from hookflow.pipeline.spot import missing_components
 
 
 def read_pipeline(
-    path: Path, overrides: Sequence[str] = (), *, without: Sequence[str] = (), only: Sequence[str] = ()
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    without: Sequence[str] = (),
+    only: Sequence[str] = (),
+    recorded: bool = False,
 ) -> Loaded:
-    """Load a file. Raises UserError with all that is wrong with it, and with what is understood of its hooks."""
+    """Load a file, as `hookflow.pipeline.load.load` does.
+
+    Raises UserError with all that is wrong with it, and with what is understood of its hooks.
+    """
     try:
-        return load(path, overrides, without=without, only=only)
+        return load(path, overrides, without=without, only=only, recorded=recorded)
     except UnsoundError as error:
         raise UserError(sorted([*error.problems, *_of_hooks(error.rest)], key=by_place)) from None
 

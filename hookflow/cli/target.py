@@ -85,4 +85,6 @@ def _recorded(named: str) -> Target:
     from hookflow.pipeline.load import load
 
     run = find_run(named, Path("runs"))
-    return Target(run.id, load(short(run.pipeline)), recorded_plan(run), Path(run.describe().get("base", ".")))
+    return Target(
+        run.id, load(short(run.pipeline), recorded=True), recorded_plan(run), Path(run.describe().get("base", "."))
+    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -46,13 +47,15 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
     points, problems = own_points(loaded)
     warnings: list[Problem] = []
     declared = loaded.pipeline.hooks
+    base = base or loaded.source.parent
+    disabled = [name for name, declaration in declared.items() if not declaration.enabled]
+    disabled += _replaced_defaults(declared, base)
     for name, declaration in declared.items():
-        if declaration.enabled:
-            hook = _Declared(name, declaration, loaded, base or loaded.source.parent, points)
+        if name not in disabled:
+            hook = _Declared(name, declaration, loaded, base, points)
             nodes[name] = hook.node()
             problems += hook.problems
             warnings += undeclared_calls(hook.hook, nodes[name])
-    disabled = [name for name, declaration in declared.items() if not declaration.enabled]
     try:
         plan = compile_plan(loaded.pipeline.run.name, nodes, disabled, points, shuffle)
     except UserError as error:
@@ -60,6 +63,18 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
     if problems:
         raise UserError(sorted(problems, key=by_place))
     return replace(plan, warnings=(*plan.warnings, *warnings))
+
+
+def _replaced_defaults(declared: Mapping[str, HookNode], base: Path) -> list[str]:
+    """Return the default hooks that give way: another hook's class is theirs, or derived from it."""
+    defaults = {name: find_hook(hook.use, base, None) for name, hook in declared.items() if hook.default}
+    others: list[Callable[..., Any]] = []
+    for hook in declared.values() if defaults else ():
+        if hook.enabled and not hook.default:
+            with suppress(UserError):  # which is told when the hook's own turn comes
+                others.append(find_hook(hook.use, base, None))
+    classes = tuple(other for other in others if isinstance(other, type))
+    return [name for name, kind in defaults.items() if any(issubclass(one, kind) for one in classes)]  # type: ignore[arg-type]
 
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
@@ -111,6 +126,7 @@ class _Declared:
             on_error=self.said.on_error,
             ambiguous_with=tuple(name.removesuffix("?") for name in self.said.ambiguous_with),
             ranks=self._ranks(),
+            default=self.said.default,
         )
         return Node(
             hook=hook,

@@ -12,6 +12,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from hookflow.errors import Problem, UserError, Where, by_place
+from hookflow.pipeline.default_hooks import add_default_hooks
 from hookflow.pipeline.explain import explain
 from hookflow.pipeline.extend import extended
 from hookflow.pipeline.interpolate import escape, interpolate
@@ -41,13 +42,21 @@ class UnsoundError(UserError):
         self.rest = rest
 
 
-def load(path: Path, overrides: Sequence[str] = (), *, without: Sequence[str] = (), only: Sequence[str] = ()) -> Loaded:
+def load(
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    without: Sequence[str] = (),
+    only: Sequence[str] = (),
+    recorded: bool = False,
+) -> Loaded:
     """Read a pipeline file, lay `key=value` overrides over it, fill in its `${…}`, and check it.
 
-    The hooks named in `without` are switched off, and, where `only` names any, all that it does not name.
+    The hooks named in `without` are switched off, and, where `only` names any, all that it does not name. A file that
+    is `recorded` has been written by `dump`: its default hooks stand in it.
     Raises UserError with everything that is wrong, each with its line.
     """
-    return parse(read(path), path, overrides, without=without, only=only)
+    return parse(read(path), path, overrides, without=without, only=only, recorded=recorded)
 
 
 def parse(
@@ -57,15 +66,18 @@ def parse(
     *,
     without: Sequence[str] = (),
     only: Sequence[str] = (),
+    recorded: bool = False,
 ) -> Loaded:
     """Do what `load` does with the text of a file; `source` is the file that problems are shown to stand in."""
     try:
         tree, places = extended(text, source)
         problems = list(apply((Override(said, Where(f"--set {said}")) for said in overrides), tree, places))
-        problems += unknown_hooks(hooks_of(tree), without, only)
-        switches = [] if problems else switched_off(hooks_of(tree), without, only)
-        problems += apply(switches, tree, places)
         resolved, unresolved = interpolate(tree, places, os.environ)
+        if not recorded:
+            add_default_hooks(resolved, places)
+        problems += unknown_hooks(hooks_of(resolved), without, only)
+        switches = [] if problems else switched_off(hooks_of(resolved), without, only)
+        problems += apply(switches, resolved, places)
     except RecursionError:
         raise UserError(Problem("its lists and tables are nested too deeply", Where(str(source)))) from None
     problems += dict.fromkeys(unresolved.values())

@@ -84,6 +84,8 @@ class RunSection(Section):
     """Whether pictures and weights lie in memory with the channels last."""
     threads: int | None = Field(default=None, ge=1)
     """How many threads an operation on the CPU may use; PyTorch decides if left out."""
+    default_hooks: bool = True
+    """Whether `log` and `checkpoint` are there where the pipeline declares no hook of the kind."""
     dir: str = "runs"
     """The folder of all runs, relative to the current directory."""
 
@@ -358,6 +360,8 @@ class HookNode(Section):
     """At module points: globs over the names of the network's modules, e.g. ["layer*.conv?"]."""
     enabled: bool = True
     """Whether the hook takes part at all."""
+    default: bool = False
+    """Whether it is a default hook, as recorded pipelines say: it gives way to another hook of its class."""
     on_error: Literal["raise", "disable", "ignore"] = "raise"
     """What an error inside the hook does: end the run, switch the hook off, or nothing but be recorded."""
 

@@ -48,7 +48,7 @@ def evaluate_checkpoint(
     The run's directory is only read: what hooks log goes to a folder that is gone afterwards. Whatever raises goes
     through, printed with its traceback where a hook has raised it. Raises UserError when there are no such data.
     """
-    loaded = load(short(run_dir.pipeline), overrides)
+    loaded = load(short(run_dir.pipeline), overrides, recorded=True)
     if getattr(loaded.pipeline.data, split) is None:
         raise UserError(Problem(f"the pipeline has no [data.{split}]", Where(str(short(run_dir.pipeline)))))
     base = Path(run_dir.describe()["base"])

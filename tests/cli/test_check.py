@@ -16,6 +16,7 @@ from hookflow.pipeline.load import load
 SOUND = """\
 [run]
 name = "small"
+default_hooks = false
 max_iters = 3_000
 val_every = 200
 [model]

@@ -56,6 +56,8 @@ def test_every_value_says_where_it_comes_from(tmp_path: Path, monkeypatch: pytes
         Said("hooks.log.points.1.after", ["ema"], Where("base.toml", 16, 51)),
         Said("hooks.x.use", "x:X", Where("--set hooks.x={use='x:X', args={y=1}}")),
         Said("hooks.x.args.y", 1, Where("--set hooks.x={use='x:X', args={y=1}}")),
+        Said("hooks.checkpoint.use", "checkpoint", Where("the default hooks")),
+        Said("hooks.checkpoint.default", True, Where("the default hooks")),
     ]
     defaults = {said.key: said.value for said in everything if said.where is None}
     assert defaults["run.device"] == "auto"

@@ -23,7 +23,7 @@ def changed_hooks(checkpoint: Path, pipeline: Pipeline, plan: Plan) -> list[Prob
     from hookflow.graph.difference import difference  # which a run that is not resumed does without
 
     try:
-        then = load(checkpoint / "pipeline.toml").pipeline
+        then = load(checkpoint / "pipeline.toml", recorded=True).pipeline
         planned = Plan.from_json(json.loads((checkpoint / "plan.json").read_text("utf-8")))
     except (UserError, OSError, ValueError, KeyError, TypeError):
         lines = ["what its hooks were cannot be read: another version of hookflow has saved it"]
