@@ -215,7 +215,7 @@ class LoaderSection(Section):
     augment: Named | None = None
     """What changes a batch on the device before it is trained on: called with the batch and a generator there."""
     batches: int | None = Field(default=None, ge=1)
-    """Batches of an epoch, for an iterable data set; left out, its length says so."""
+    """Batches of an epoch: fewer than there are, or those of a stream without a length; left out, all of them."""
 
     def named(self) -> dict[str, Component]:
         """Return the components that it names, by key."""
