@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
@@ -114,6 +114,7 @@ class _Declared:
     def node(self) -> Node:
         """Return the node, which is of use for a plan only if there are no problems."""
         bound = self._bindings()
+        self.problems += self._without_effect(bound)
         if self.hook is not _Missing:
             self._check_arguments(bound)
         hook = PlannedHook(
@@ -195,6 +196,19 @@ class _Declared:
         found, faults = slots(self.hook, kind, names)
         self._told(faults, self.where)
         return found
+
+    def _without_effect(self, bound: Sequence[Bound]) -> Iterator[Problem]:
+        """Yield each key of the whole hook that holds at none of its points."""
+        stated = [_spec(item) for item in self.said.points or ()]
+        for field, key in (("every", "every"), ("from_", "from"), ("until", "until"), ("when", "when")):
+            whole = getattr(self.said, field)
+            if whole is not None and stated and all(getattr(spec, field) is not None for spec in stated):
+                said = f'hook "{self.name}": {key} has no effect, since each of its points has its own'
+                hint = f"change that one: hooks.{self.name}.points.0.{key}"
+                yield Problem(said, self._place(key), hint)
+        if self.said.modules and bound and not any(self.points[one.point].kind == "module" for one in bound):
+            said = f'hook "{self.name}": modules has no effect, since it is at no point of a module'
+            yield Problem(said, self._place("modules"), f"it is at {', '.join(dict.fromkeys(b.point for b in bound))}")
 
     def _chosen(self) -> list[Method]:
         """Return the methods of a class that are bound unless the file names points."""

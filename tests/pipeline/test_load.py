@@ -89,6 +89,18 @@ def test_the_place_of_an_overridden_key_is_the_override() -> None:
     assert loaded.places.of("model.args") == Where("p.toml", 6, 1)
 
 
+def test_null_takes_a_key_away() -> None:
+    both = ("run.max_epochs=null", "run.max_iters=100")
+    for overrides in (both, both[::-1]):
+        run = pipeline("", *overrides).run
+        assert (run.max_epochs, run.max_iters) == (None, 100)
+    assert list(pipeline("", "hooks.ema=null", "hooks.log.points=null", "run.default_hooks=false").hooks) == ["log"]
+    (told,) = problems("", "run.sed=null")
+    assert 'there is no "run.sed" to take away' in told
+    (told,) = problems("", "hooks.emma.use=null")
+    assert 'there is no "hooks.emma.use" to take away' in told
+
+
 def test_a_length_given_by_an_override_takes_the_place_of_the_files() -> None:
     assert pipeline("", "run.max_iters=5").run.max_epochs is None
     (told,) = problems("", "run.max_iters=5", "run.max_epochs=5")
