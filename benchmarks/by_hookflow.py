@@ -23,6 +23,7 @@ INSIDE_THE_NETWORK = {"forward_pre", "forward", "full_backward_pre", "full_backw
 PIPELINE = f"""
 [run]
 name = "overhead"
+default_hooks = false
 max_epochs = EPOCHS
 threads = 1
 device = "cpu"

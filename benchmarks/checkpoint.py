@@ -34,6 +34,7 @@ WIDTH, LAYERS = 1024, 10
 PIPELINE = f"""
 [run]
 name = "resumes"
+default_hooks = false
 max_iters = 1000
 [model]
 use = "{Path(__file__).resolve()}:net"

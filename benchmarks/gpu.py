@@ -40,6 +40,7 @@ from hookflow.zoo.airbench import AirNet
 PIPELINE = """
 [run]
 name = "gpu"
+default_hooks = false
 max_iters = {iterations}
 device = "{device}"
 precision = "bf16"

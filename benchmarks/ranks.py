@@ -36,6 +36,7 @@ SHAPES = {"tiny": (64,), "5 ms": (3, 16, 16)}
 PIPELINE = f"""
 [run]
 name = "ranks"
+default_hooks = false
 max_epochs = 1
 threads = 1
 precision = "fp32"

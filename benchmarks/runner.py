@@ -74,6 +74,7 @@ LOADERS = {"device": "{ batch_size = 64, on_device = true }", "workers": "{ batc
 PIPELINE = f"""
 [run]
 name = "rate"
+default_hooks = false
 max_epochs = 1
 threads = 1
 [model]

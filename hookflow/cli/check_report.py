@@ -125,6 +125,7 @@ class Findings:
             "ambiguities": [self._ambiguity(one) for one in self.ambiguous],
             "epoch": {"iters": self.epoch.iters, "run": self.epoch.run} if self.epoch else None,
             "given_way": _gave_way(self.plan),
+            "default_hooks": [hook.name for hook in self.plan.hooks if hook.default],
             "firings": [
                 {"hook": binding.hook, "point": binding.point, "trigger": str(binding.trigger)}
                 | {"first": told.first, "times": told.times, "text": told.text}
@@ -174,7 +175,12 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
         yield "limited", ", ".join(limits)
     off = [name for name, hook in pipeline.hooks.items() if not hook.enabled]
     switched_off = f"; switched off: {', '.join(off)}" if off else ""
-    yield "hooks", f"{_count(len(plan.hooks), 'hook')} at {_count(len(bound_points(plan)), 'point')}{switched_off}"
+    defaults = [hook.name for hook in plan.hooks if hook.default]
+    by_default = f"; by default: {', '.join(defaults)}" if defaults else ""
+    yield (
+        "hooks",
+        f"{_count(len(plan.hooks), 'hook')} at {_count(len(bound_points(plan)), 'point')}{by_default}{switched_off}",
+    )
     reasons = Counter(link.reason for point in bound_points(plan) for link in neighbours(plan, point.name))
     if reasons:
         yield "order", _order(reasons, plan.shuffle)

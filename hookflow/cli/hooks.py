@@ -16,6 +16,7 @@ from hookflow.cli import complete
 from hookflow.cli.options import PipelineOption
 from hookflow.cli.output import echo
 from hookflow.hooks.registry import BUILT_IN, installed, rivals
+from hookflow.pipeline.default_hooks import DEFAULT_HOOKS
 
 if TYPE_CHECKING:
     from hookflow.cli.pipelines import Target
@@ -56,7 +57,7 @@ def hooks(
 
 
 def _list(target: Target | None, width: int) -> Iterator[str]:
-    sections: dict[str, list[Row]] = {"built in": [(name, _sentence(use)) for name, use in BUILT_IN.items()]}
+    sections: dict[str, list[Row]] = {"built in": [(name, _built_in(name)) for name in BUILT_IN]}
     if offers := [offered for several in installed().values() for offered in several]:
         sections["from installed packages"] = [
             (offered.name, f"{offered.package}: {_clash(offered.name, offered.use) or _sentence(offered.use)}")
@@ -71,6 +72,10 @@ def _list(target: Target | None, width: int) -> Iterator[str]:
         yield from _table(rows, left, width)
         yield ""
     yield "hookflow hooks NAME tells all about one of them."
+
+
+def _built_in(name: str) -> str:
+    return f"{_sentence(BUILT_IN[name])}{' (default)' * (name in DEFAULT_HOOKS)}"
 
 
 def _sentence(use: str) -> str:
@@ -139,6 +144,13 @@ def _one(name: str, target: Target | None, width: int) -> Iterator[str]:
     yield ""
     if stands := list(_stands(told)):
         yield from (f"{key:<8}  {said}" for key, said in stands)
+        yield ""
+    if name in DEFAULT_HOOKS and name == use:
+        yield from _wrap(
+            f"default: there unless the pipeline declares one, or says run.default_hooks = false, or "
+            f"[hooks.{name}] enabled = false",
+            width,
+        )
         yield ""
     if told.arguments:
         yield "arguments"

@@ -16,13 +16,21 @@ if TYPE_CHECKING:
 
 
 def read_pipeline(
-    source: PipelineSource, overrides: Sequence[Said] = (), *, without: Sequence[str] = (), only: Sequence[str] = ()
+    source: PipelineSource,
+    overrides: Sequence[Said] = (),
+    *,
+    without: Sequence[str] = (),
+    only: Sequence[str] = (),
+    recorded: bool = False,
 ) -> Loaded:
-    """Load a file. Raises UserError with all that is wrong with it, and with what is understood of its hooks."""
+    """Load a file, or its tables, as `hookflow.pipeline.load.load` does.
+
+    Raises UserError with all that is wrong with it, and with what is understood of its hooks.
+    """
     from hookflow.pipeline.load import UnsoundError, load
 
     try:
-        return load(source, overrides, without=without, only=only)
+        return load(source, overrides, without=without, only=only, recorded=recorded)
     except UnsoundError as error:
         raise UserError(sorted([*error.problems, *_of_hooks(error.rest)], key=by_place)) from None
 
@@ -113,4 +121,6 @@ def _recorded(named: str) -> Target:
     from hookflow.pipeline.load import load
 
     run = find_run(named, Path("runs"))
-    return Target(run.id, load(short(run.pipeline)), recorded_plan(run), Path(run.describe().get("base", ".")))
+    return Target(
+        run.id, load(short(run.pipeline), recorded=True), recorded_plan(run), Path(run.describe().get("base", "."))
+    )

@@ -98,7 +98,7 @@ def _wanted(
         shuffle = recorded_plan(run_dir).shuffle
     if file is None:
         base = Path(facts["base"])
-        loaded = read_pipeline(short(run_dir.pipeline), overrides, without=without, only=only)
+        loaded = read_pipeline(short(run_dir.pipeline), overrides, without=without, only=only, recorded=True)
         plan = valid_plan(loaded, base, shuffle)
         said = (*kept, *loaded.overrides)
         asked = " ".join(loaded.overrides) or f"--shuffle {shuffle}"

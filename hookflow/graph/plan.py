@@ -104,6 +104,8 @@ class PlannedHook:
     on_error: OnError
     ambiguous_with: tuple[str, ...] = ()
     ranks: Ranks = "all"
+    default: bool = False
+    """Whether the pipeline file leaves it out: one of `hookflow.pipeline.default_hooks`."""
 
     @property
     def written_args(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -46,13 +47,15 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
     points, problems = own_points(loaded)
     warnings: list[Problem] = []
     declared = loaded.pipeline.hooks
+    base = base or loaded.source.parent
+    disabled = [name for name, declaration in declared.items() if not declaration.enabled]
+    disabled += _replaced_defaults(declared, base)
     for name, declaration in declared.items():
-        if declaration.enabled:
-            hook = _Declared(name, declaration, loaded, base or loaded.source.parent, points)
+        if name not in disabled:
+            hook = _Declared(name, declaration, loaded, base, points)
             nodes[name] = hook.node()
             problems += hook.problems
             warnings += undeclared_calls(hook.hook, nodes[name])
-    disabled = [name for name, declaration in declared.items() if not declaration.enabled]
     try:
         plan = compile_plan(loaded.pipeline.run.name, nodes, disabled, points, shuffle)
     except UserError as error:
@@ -60,6 +63,18 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
     if problems:
         raise UserError(sorted(problems, key=by_place))
     return replace(plan, warnings=(*plan.warnings, *warnings))
+
+
+def _replaced_defaults(declared: Mapping[str, HookNode], base: Path) -> list[str]:
+    """Return the default hooks that give way: another hook's class is theirs, or derived from it."""
+    defaults = {name: find_hook(hook.use, base, None) for name, hook in declared.items() if hook.default}
+    others: list[Callable[..., Any]] = []
+    for hook in declared.values() if defaults else ():
+        if hook.enabled and not hook.default:
+            with suppress(UserError):  # which is told when the hook's own turn comes
+                others.append(find_hook(hook.use, base, None))
+    classes = tuple(other for other in others if isinstance(other, type))
+    return [name for name, kind in defaults.items() if any(issubclass(one, kind) for one in classes)]  # type: ignore[arg-type]
 
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
@@ -99,6 +114,7 @@ class _Declared:
     def node(self) -> Node:
         """Return the node, which is of use for a plan only if there are no problems."""
         bound = self._bindings()
+        self.problems += self._without_effect(bound)
         if self.hook is not _Missing:
             self._check_arguments(bound)
         hook = PlannedHook(
@@ -111,6 +127,7 @@ class _Declared:
             on_error=self.said.on_error,
             ambiguous_with=tuple(name.removesuffix("?") for name in self.said.ambiguous_with),
             ranks=self._ranks(),
+            default=self.said.default,
         )
         return Node(
             hook=hook,
@@ -179,6 +196,19 @@ class _Declared:
         found, faults = slots(self.hook, kind, names)
         self._told(faults, self.where)
         return found
+
+    def _without_effect(self, bound: Sequence[Bound]) -> Iterator[Problem]:
+        """Yield each key of the whole hook that holds at none of its points."""
+        stated = [_spec(item) for item in self.said.points or ()]
+        for field, key in (("every", "every"), ("from_", "from"), ("until", "until"), ("when", "when")):
+            whole = getattr(self.said, field)
+            if whole is not None and stated and all(getattr(spec, field) is not None for spec in stated):
+                said = f'hook "{self.name}": {key} has no effect, since each of its points has its own'
+                hint = f"change that one: hooks.{self.name}.points.0.{key}"
+                yield Problem(said, self._place(key), hint)
+        if self.said.modules and bound and not any(self.points[one.point].kind == "module" for one in bound):
+            said = f'hook "{self.name}": modules has no effect, since it is at no point of a module'
+            yield Problem(said, self._place("modules"), f"it is at {', '.join(dict.fromkeys(b.point for b in bound))}")
 
     def _chosen(self) -> list[Method]:
         """Return the methods of a class that are bound unless the file names points."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pydantic import BaseModel
 
 from hookflow.pipeline.declared import Schema, declared, suggested
+from hookflow.pipeline.default_hooks import DEFAULT_HOOKS
 from hookflow.pipeline.overrides import OTHER_LENGTH
 from hookflow.pipeline.schema import Pipeline
 
@@ -30,6 +31,10 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
     needed = _take_needs(schema)
     needed["properties"]["run"] |= {"if": {"not": {"required": [iters]}}, "then": {"required": [epochs]}}
     arguments_needed = {name: needs for name, table in arguments.items() if (needs := _take_needs(table))}
+    hooks_needed = needed["properties"]["hooks"]["patternProperties"]
+    ((names, needs),) = hooks_needed.items()
+    others = f"(?!({'|'.join(DEFAULT_HOOKS)})$)"  # a default hook is there without its `use`
+    needed["properties"]["hooks"]["patternProperties"] = {names.replace("^", f"^{others}", 1): needs}
     _each(needed["properties"]["hooks"]).update(_by_use(arguments_needed, must=True))
     hook.update(_by_use(arguments))
     return {

@@ -13,6 +13,7 @@ import tomli_w
 from pydantic import ValidationError
 
 from hookflow.errors import Problem, UserError, Where, by_place
+from hookflow.pipeline.default_hooks import add_default_hooks
 from hookflow.pipeline.explain import explain
 from hookflow.pipeline.extend import extended, over_base
 from hookflow.pipeline.interpolate import escape, interpolate
@@ -53,17 +54,24 @@ class UnsoundError(UserError):
 
 
 def load(
-    source: PipelineSource, overrides: Sequence[Said] = (), *, without: Sequence[str] = (), only: Sequence[str] = ()
+    source: PipelineSource,
+    overrides: Sequence[Said] = (),
+    *,
+    without: Sequence[str] = (),
+    only: Sequence[str] = (),
+    recorded: bool = False,
 ) -> Loaded:
     """Read a pipeline file, lay `key=value` overrides over it, fill in its `${…}`, and check it.
 
-    The hooks named in `without` are switched off, and, where `only` names any, all that it does not name.
+    The hooks named in `without` are switched off, and, where `only` names any, all that it does not name. A file that
+    is `recorded` has been written by `dump`: its default hooks stand in it.
     Raises UserError with everything that is wrong, each with its line.
     """
     if isinstance(source, Path):
-        return parse(read(source), source, overrides, without=without, only=only)
+        return parse(read(source), source, overrides, without=without, only=only, recorded=recorded)
     places = Places.in_tables(source, str(TABLES))
-    return _understood(*over_base(deepcopy(dict(source)), places, TABLES), TABLES, overrides, without, only)
+    tree, places = over_base(deepcopy(dict(source)), places, TABLES)
+    return _understood(tree, places, TABLES, overrides, without, only, recorded)
 
 
 def parse(
@@ -73,10 +81,11 @@ def parse(
     *,
     without: Sequence[str] = (),
     only: Sequence[str] = (),
+    recorded: bool = False,
 ) -> Loaded:
     """Do what `load` does with the text of a file; `source` is the file that problems are shown to stand in."""
     try:
-        return _understood(*extended(text, source), source, overrides, without, only)
+        return _understood(*extended(text, source), source, overrides, without, only, recorded)
     except RecursionError:
         raise UserError(Problem("its lists and tables are nested too deeply", Where(str(source)))) from None
 
@@ -88,14 +97,17 @@ def _understood(
     overrides: Sequence[Said],
     without: Sequence[str],
     only: Sequence[str],
+    recorded: bool,
 ) -> Loaded:
     """Return what the tables of a file come to; `places` says where each of their keys stands."""
     changes = [said if isinstance(said, Override) else Override(said, Where(f"--set {said}")) for said in overrides]
     problems = list(apply(changes, tree, places))
-    problems += unknown_hooks(hooks_of(tree), without, only)
-    switches = [] if problems else switched_off(hooks_of(tree), without, only)
-    problems += apply(switches, tree, places)
     resolved, unresolved = interpolate(tree, places, os.environ)
+    if not recorded:
+        add_default_hooks(resolved, places)
+    problems += unknown_hooks(hooks_of(resolved), without, only)
+    switches = [] if problems else switched_off(hooks_of(resolved), without, only)
+    problems += apply(switches, resolved, places)
     problems += dict.fromkeys(unresolved.values())
     if "extends" in resolved:
         wrong = "extends cannot be set from the command line: what a file is built on stands in the file"

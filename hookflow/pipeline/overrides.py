@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import tomli
 
-from hookflow.errors import Problem, Where
-from hookflow.pipeline.places import Key, Places, split_key
+from hookflow.errors import Problem, Where, nearest
+from hookflow.pipeline.places import Key, Places, dotted, split_key
 
 
 class Override(NamedTuple):
@@ -24,13 +24,20 @@ OTHER_LENGTH = {"max_epochs": "max_iters", "max_iters": "max_epochs"}
 
 
 def apply(overrides: Iterable[Override], tree: dict[str, Any], places: Places) -> Iterator[Problem]:
-    """Lay each `key=value` over `tree`, in place, and note where the value comes from. Yields those that cannot be."""
+    """Lay each `key=value` over `tree`, in place, and note where the value comes from. Yields those that cannot be.
+
+    `key=null` takes the key away, for TOML has no null.
+    """
     laid: set[Key] = set()
     for override, where in overrides:
         try:
             key, text = split_key(override)
         except ValueError:
             yield Problem("this is not KEY=VALUE", where, "write e.g. --set run.seed=1")
+            continue
+        if text == "null":
+            if problem := _take_away(key, tree, where):
+                yield problem
             continue
         value = read_value(text)
         if value == text and text.startswith(("[", "{", '"', "'")):
@@ -70,6 +77,19 @@ def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:
             tree[index] = value
         else:
             tree = tree.setdefault(index, {}) if isinstance(tree, dict) else tree[index]
+    return None
+
+
+def _take_away(key: Key, tree: Any, where: Where) -> Problem | None:
+    """Remove a key. That one is not there is a mistake, but for a length, which may have given way already."""
+    *way, last = key
+    for name in way:
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    if isinstance(tree, dict) and last in tree:
+        del tree[last]
+    elif last not in OTHER_LENGTH or way != ["run"]:
+        hint = nearest(last, tree) if isinstance(tree, dict) else ""
+        return Problem(f'there is no "{dotted(key)}" to take away', where, hint)
     return None
 
 

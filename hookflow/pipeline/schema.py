@@ -95,6 +95,8 @@ class RunSection(Section):
     """Whether pictures and weights lie in memory with the channels last."""
     threads: int | None = Field(default=None, ge=1)
     """How many threads an operation on the CPU may use; PyTorch decides if left out."""
+    default_hooks: bool = True
+    """Whether `log` and `checkpoint` are there where the pipeline declares no hook of the kind."""
     dir: str = "runs"
     """The folder of all runs, relative to the current directory."""
 
@@ -261,7 +263,7 @@ class LoaderSection(Section):
     augment: Named | None = None
     """What changes a batch on the device before it is trained on: called with the batch and a generator there."""
     batches: int | None = Field(default=None, ge=1)
-    """Batches of an epoch, for an iterable data set; left out, its length says so."""
+    """Batches of an epoch: fewer than there are, or those of a stream without a length; left out, all of them."""
 
     def named(self) -> dict[str, Component]:
         """Return the components that it names, by key."""
@@ -406,6 +408,8 @@ class HookNode(Section):
     """At module points: globs over the names of the network's modules, e.g. ["layer*.conv?"]."""
     enabled: bool = True
     """Whether the hook takes part at all."""
+    default: bool = False
+    """Whether it is a default hook, as recorded pipelines say: it gives way to another hook of its class."""
     on_error: Literal["raise", "disable", "ignore"] = "raise"
     """What an error inside the hook does: end the run, switch the hook off, or nothing but be recorded."""
 

@@ -100,7 +100,7 @@ def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Pa
 
 def _load(run_dir: RunDir) -> Loaded:
     """Return the recorded pipeline; with the places of the user's own file, if that still says the same."""
-    recorded = load(short(run_dir.pipeline))
+    recorded = load(short(run_dir.pipeline), recorded=True)
     facts = run_dir.describe()
     try:
         written = load(Path(facts["source"]), facts["overrides"])

@@ -49,7 +49,7 @@ def evaluate_checkpoint(
     through, printed with its traceback where a hook has raised it. Raises UserError when there are no such data.
     """
     recorded = short(checkpoint.absolute() / run_dir.pipeline.name)
-    loaded = load(recorded, overrides)
+    loaded = load(recorded, overrides, recorded=True)
     if getattr(loaded.pipeline.data, split) is None:
         raise UserError(Problem(f"the pipeline has no [data.{split}]", Where(str(recorded))))
     base = Path(run_dir.describe()["base"])

@@ -58,7 +58,7 @@ def start(run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts
     What it prints goes to the run's `output.log`. A signal that reaches it before it listens waits until it does.
     Raises UserError when the run is being carried out already, or needs objects of a program that is gone.
     """
-    if "--resume" in options and (missing := missing_objects(load(short(run_dir.pipeline)))):
+    if "--resume" in options and (missing := missing_objects(load(short(run_dir.pipeline), recorded=True))):
         raise UserError(missing)
     lock = claim(run_dir)
     command = [sys.executable, "-m", "hookflow.runner", str(run_dir.path), *options]

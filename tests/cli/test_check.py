@@ -16,6 +16,7 @@ from hookflow.pipeline.load import load
 SOUND = """\
 [run]
 name = "small"
+default_hooks = false
 max_iters = 3_000
 val_every = 200
 [model]
@@ -118,6 +119,21 @@ def test_a_point_where_a_hook_never_fires_is_warned_of(pipeline: Path) -> None:
     assert "every 10: the run ends before that\n" in told
     assert "p.toml is sound, with 1 warning\n" in told, "15 validations are enough, and of epochs nobody knows"
     check(*often, "--set", "hooks.print.every=10it", "--strict")
+
+
+@pytest.mark.parametrize(
+    ("hook", "said", "hint"),
+    [
+        ('every=9, points=[{at="after_run", every=5}]', "every has no effect", "hooks.print.points.0.every"),
+        ('from="2ep", points=[{at="after_run", from=5}]', "from has no effect", "hooks.print.points.0.from"),
+        ('modules=["*"], points=["after_run"]', "modules has no effect", "it is at after_run"),
+    ],
+)
+def test_a_key_of_a_hook_that_holds_nowhere_is_a_mistake(pipeline: Path, hook: str, said: str, hint: str) -> None:
+    with pytest.raises(UserError, match=said) as raised:
+        valid_plan(load(pipeline, [f'hooks.print={{use="builtins:print", {hook}}}']))
+    assert hint in str(raised.value)
+    valid_plan(load(pipeline, ['hooks.print={use="builtins:print", every=9, points=["after_run", "after_val"]}']))
 
 
 def test_a_bare_hook_wide_number_counts_iterations_and_elsewhere_the_hook_fires_each_time(pipeline: Path) -> None:

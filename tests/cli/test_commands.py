@@ -21,6 +21,7 @@ COMMANDS = typer.main.get_group(app).commands
 PIPELINE = """\
 [run]
 name = "p"
+default_hooks = false
 max_iters = 10
 [model]
 use = "torch.nn:Flatten"

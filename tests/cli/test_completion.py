@@ -13,6 +13,7 @@ from hookflow.cli.app import main
 PIPELINE = """\
 [run]
 name = "p"
+default_hooks = false
 max_iters = 10
 [points.after_dense]
 follows = "after_train_iter"

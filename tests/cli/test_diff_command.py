@@ -18,6 +18,7 @@ from hookflow.runner.launch import prepare
 OLD = """\
 [run]
 name = "p"
+default_hooks = false
 max_epochs = 8
 [model]
 use = "torch.nn:Flatten"
@@ -39,6 +40,7 @@ after = ["print"]
 NEW = """\
 [run]
 name = "p"
+default_hooks = false
 max_iters = 500
 [model]
 use = "torch.nn:Flatten"

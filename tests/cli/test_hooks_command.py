@@ -48,6 +48,7 @@ def _private(run): ...
 PIPELINE = """\
 [run]
 name = "p"
+default_hooks = false
 max_iters = 10
 [model]
 use = "torch.nn:Flatten"

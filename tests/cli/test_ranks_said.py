@@ -9,6 +9,7 @@ from tests.conftest import hookflow
 PIPELINE = """
 [run]
 name = "p"
+default_hooks = false
 max_epochs = 1
 
 [model]

@@ -14,6 +14,7 @@ from hookflow.events.rundir import RunDir
 PIPELINE = """\
 [run]
 name = "p"
+default_hooks = false
 max_iters = 10
 [model]
 use = "torch.nn:Flatten"

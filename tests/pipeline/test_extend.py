@@ -60,7 +60,9 @@ ON_BASE = 'extends = "../shared/base.toml"\n'
 
 
 def test_tables_are_merged_and_anything_else_is_replaced(built_on: Load) -> None:
-    child = '[run]\nname = "child"\n[model.args]\nwidth = 8\n[hooks.log]\npoints = ["after_val"]\n'
+    child = (
+        '[run]\nname = "child"\ndefault_hooks = false\n[model.args]\nwidth = 8\n[hooks.log]\npoints = ["after_val"]\n'
+    )
     pipeline = built_on(ON_BASE + child + '[hooks.new]\nuse = "log"\n').pipeline
     assert (pipeline.run.name, pipeline.run.max_epochs) == ("child", 2)
     assert pipeline.model.args == {"width": 8, "depth": 2}
@@ -69,9 +71,8 @@ def test_tables_are_merged_and_anything_else_is_replaced(built_on: Load) -> None
 
 
 def test_what_uses_another_thing_replaces_the_whole_table(built_on: Load) -> None:
-    pipeline = built_on(
-        ON_BASE + '[optimizer]\nuse = "torch.optim:Adam"\n[hooks.ema]\nuse = "log"\n[hooks.clip]\nuse = "grad_clip"\n'
-    ).pipeline
+    child = '[optimizer]\nuse = "torch.optim:Adam"\n[hooks.ema]\nuse = "log"\n[hooks.clip]\nuse = "grad_clip"\n'
+    pipeline = built_on(ON_BASE + child, "run.default_hooks=false").pipeline
     assert pipeline.optimizer.args == {}
     assert pipeline.hooks["ema"].after == []
     assert pipeline.hooks["clip"].args == {"max_norm": 1.0}, "what uses the same is merged"

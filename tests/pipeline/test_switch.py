@@ -12,6 +12,7 @@ from hookflow.pipeline.load import Loaded, parse
 TEXT = """\
 [run]
 name = "p"
+default_hooks = false
 max_epochs = 2
 [model]
 use = "m:M"

@@ -39,6 +39,7 @@ BARE, MORE_WITH_TEN_HOOKS = 12, 12
 PIPELINE = """
 [run]
 name = "calls"
+default_hooks = false
 max_epochs = 1
 threads = 1
 device = "cpu"

@@ -133,6 +133,17 @@ def test_an_epoch_takes_every_example_once(said: dict[str, Any], number: int) ->
     assert batches_of(BatchSampler(**said), number) == batches_of(sampler, number)
 
 
+@pytest.mark.parametrize("on_device", [False, True])
+def test_an_epoch_may_have_fewer_batches_than_the_dataset(on_device: bool) -> None:
+    few = source(dataset(), batch_size=7, batches=2, on_device=on_device)
+    whole = source(dataset(), batch_size=7, on_device=on_device)
+    assert len(few) == few.info["batches"] == 2
+    for mine, theirs in zip(epoch(few), epoch(whole)[:2], strict=True):
+        torch.testing.assert_close(mine, theirs)
+    with pytest.raises(UserError, match="has 4 batches, and not 5"):
+        source(dataset(), batch_size=7, batches=5, on_device=on_device)
+
+
 @given(orders, st.integers(1, 4), st.integers(0, 5))
 def test_ranks_share_every_batch_of_one_alone(said: dict[str, Any], world: int, number: int) -> None:
     said["batch_size"] += world - 1

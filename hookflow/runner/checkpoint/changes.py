@@ -31,7 +31,7 @@ def recorded(folder: Path) -> tuple[Loaded, Plan]:
 
     Raises UserError when another version of hookflow has written them.
     """
-    loaded = load(folder / "pipeline.toml")
+    loaded = load(folder / "pipeline.toml", recorded=True)
     try:
         return loaded, Plan.from_json(json.loads((folder / "plan.json").read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError):

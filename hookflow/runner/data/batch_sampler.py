@@ -14,7 +14,10 @@ from hookflow.sharding import BatchSharding
 
 
 class BatchSampler(BatchSharding):
-    """The order of the examples in each epoch, the same on every rank, and the batches that it is cut into."""
+    """The order of the examples in each epoch, the same on every rank, and the batches that it is cut into.
+
+    `batches` of them make an epoch, or all if left out: a shuffled epoch takes others each time.
+    """
 
     def __init__(
         self,
@@ -26,10 +29,16 @@ class BatchSampler(BatchSharding):
         seed: int,
         rank: int = 0,
         world: int = 1,
+        batches: int | None = None,
     ) -> None:
         super().__init__(examples, batch_size, drop_last=drop_last, rank=rank, world=world)
+        self.available = super().__len__()
+        self._taken = self.available if batches is None else batches
         self.shuffle = shuffle
         self.seed = seed
+
+    def __len__(self) -> int:
+        return self._taken
 
     def indices(self, epoch: int) -> Tensor:
         """Return the indices of all examples, int64 (examples,), in the order of the epoch."""

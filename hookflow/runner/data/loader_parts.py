@@ -48,6 +48,7 @@ class LoaderParts:
             "seed": self.seed,
             "rank": self.rank,
             "world": self.world,
+            "batches": self.section.batches,
         }
         sampler = (
             BatchSampler(len(data), shuffle=self.shuffle, **options)
@@ -57,6 +58,9 @@ class LoaderParts:
         if sampler.examples < self.world:
             said = f"{sampler.examples} examples cannot be sharded across {self.world} ranks: each needs one"
             raise UserError(Problem(said, self.place("batch_size")))
+        if len(sampler) > sampler.available:
+            said = f"an epoch of this dataset has {sampler.available} batches, and not {len(sampler)}"
+            raise UserError(Problem(said, self.place("batches"), "leave it out to take all of them"))
         return sampler
 
 

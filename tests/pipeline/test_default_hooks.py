@@ -1,0 +1,143 @@
+"""Where a file declares no hook of the kind, `log` and `checkpoint` are there; and nothing of that is hidden."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Plan
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import dump, load, parse
+from tests.conftest import hookflow
+
+BARE = """\
+[run]
+name = "bare"
+max_epochs = 2
+[model]
+use = "hookflow.zoo.circle:Net"
+[optimizer]
+use = "torch.optim:Adam"
+[data.train]
+use = "circle"
+args = { split = "train", batch_size = 256 }
+[data.val]
+use = "circle"
+args = { split = "val", batch_size = 256 }
+"""
+
+OWN = """\
+from hookflow.hooks.checkpoint import Checkpoint
+from hookflow.hooks.log import Log
+
+class MyLog(Log):
+    \"\"\"Logs.\"\"\"
+
+class MyCheckpoint(Checkpoint):
+    \"\"\"Saves.\"\"\"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "own.py").write_text(OWN)
+    path = tmp_path / "p.toml"
+    path.write_text(BARE)
+    return path
+
+
+def plan(file: Path, hooks: str = "", *overrides: str, **switches: list[str]) -> Plan:
+    file.write_text(BARE + hooks)
+    return compile_pipeline(load(file, overrides, **switches))  # type: ignore[arg-type]
+
+
+def defaults(found: Plan) -> list[str]:
+    return [hook.name for hook in found.hooks if hook.default]
+
+
+def test_they_are_there_marked_and_last_in_the_files_order(file: Path) -> None:
+    found = plan(file, "[hooks.accuracy]\nuse = 'accuracy'\n")
+    assert [hook.name for hook in found.hooks] == ["accuracy", "log", "checkpoint"]
+    assert defaults(found) == ["log", "checkpoint"]
+    assert {(b.hook, b.point) for b in found.bindings if b.hook != "accuracy"} == {
+        ("log", "after_train_iter"),
+        ("checkpoint", "after_train_epoch"),
+        ("checkpoint", "after_val"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("hooks", "left"),
+    [
+        ("[hooks.mine]\nuse = 'log'\n", ["checkpoint"]),
+        ("[hooks.mine]\nuse = 'hookflow.hooks.checkpoint:Checkpoint'\n", ["log"]),
+        ("[hooks.mine]\nuse = './own.py:MyLog'\n", ["checkpoint"]),
+        ("[hooks.a]\nuse = './own.py:MyLog'\n[hooks.b]\nuse = './own.py:MyCheckpoint'\n", []),
+        ("[hooks.mine]\nuse = 'log'\nenabled = false\n", ["checkpoint"]),
+        ("[hooks.log]\nuse = 'builtins:print'\npoints = ['after_run']\n", ["checkpoint"]),
+        ("[hooks.log]\nenabled = false\n", ["checkpoint"]),
+        ("[hooks.log]\nevery = 7\n", ["checkpoint"]),
+    ],
+)
+def test_one_of_the_kind_or_of_the_name_takes_the_place_of_a_default(file: Path, hooks: str, left: list[str]) -> None:
+    assert defaults(plan(file, hooks)) == left
+
+
+def test_all_can_be_switched_off(file: Path) -> None:
+    assert plan(file, "", "run.default_hooks=false").hooks == ()
+    assert defaults(plan(file, "", "hooks.log.enabled=false")) == ["checkpoint"]
+    assert defaults(plan(file, "", without=["checkpoint"])) == ["log"]
+    assert plan(file, "[hooks.accuracy]\nuse = 'accuracy'\n", only=["accuracy"]).hooks[0].name == "accuracy"
+    assert defaults(plan(file, "[hooks.accuracy]\nuse = 'accuracy'\n", only=["accuracy"])) == []
+
+
+def test_a_table_without_use_changes_the_default(file: Path) -> None:
+    found = plan(file, "[hooks.log]\nevery = 7\n", "hooks.checkpoint.args.monitor=loss")
+    assert [binding.trigger.every for binding in found.at("after_train_iter")] == ["7"]
+    assert found.hook("checkpoint").args == {"monitor": "loss"}
+    with pytest.raises(UserError, match='lacks the key "use"'):
+        plan(file, "[hooks.other]\nevery = 7\n")
+
+
+def test_hooks_of_the_file_may_stand_before_and_after_them(file: Path) -> None:
+    own = "[hooks.own]\nuse = 'builtins:print'\npoints = ['after_train_epoch']\nafter = ['checkpoint']\n"
+    assert [binding.hook for binding in plan(file, own).at("after_train_epoch")] == ["checkpoint", "own"]
+    assert plan(file, own, without=["checkpoint"]).hooks
+
+
+def test_a_file_and_what_it_extends_are_one_pipeline(file: Path, tmp_path: Path) -> None:
+    file.write_text(BARE + "[hooks.log]\nevery = 3\n")
+    derived = tmp_path / "derived.toml"
+    derived.write_text('extends = "p.toml"\n[hooks.save]\nuse = "checkpoint"\n')
+    found = compile_pipeline(load(derived))
+    assert [hook.name for hook in found.hooks] == ["log", "save"]
+    assert defaults(found) == []
+
+
+def test_a_recorded_pipeline_has_them_in_full_and_gets_no_others(file: Path) -> None:
+    loaded = load(file)
+    again = parse(dump(loaded.pipeline), Path("recorded.toml"), recorded=True)
+    assert again.pipeline == loaded.pipeline
+    assert defaults(compile_pipeline(again)) == ["log", "checkpoint"]
+    assert parse(BARE, file, recorded=True).pipeline.hooks == {}, "one from before there were any"
+
+
+def test_three_epochs_without_hooks_leave_a_loss_and_weights(file: Path, tmp_path: Path) -> None:
+    told = hookflow("check", "p.toml", "--strict", cwd=tmp_path)
+    assert "2 hooks at 3 points; by default: log, checkpoint\n" in told.stdout
+    assert json.loads(hookflow("check", "p.toml", "-f", "json", cwd=tmp_path).stdout)["default_hooks"]
+    assert "log         late, every 0.5%, default" in hookflow("graph", "p.toml", cwd=tmp_path).stdout
+    assert "(default)" in hookflow("hooks", cwd=tmp_path).stdout
+    assert hookflow("run", "p.toml", "--ui", "plain", cwd=tmp_path).returncode == 0
+    (run_dir,) = (RunDir(path) for path in (tmp_path / "runs" / "bare").iterdir())
+    scalars = [json.loads(line) for line in run_dir.events.read_text().splitlines() if '"scalars"' in line]
+    assert len(scalars) >= 3
+    assert {"loss", "lr"} <= scalars[0]["v"].keys()
+    assert (run_dir.checkpoints / "last").exists()
+    assert hookflow("val", "bare:last", cwd=tmp_path).returncode == 0
+    more = hookflow("run", "p.toml", "--resume", "--set", "run.max_epochs=3", "--ui", "plain", cwd=tmp_path)
+    assert more.returncode == 0, more.stderr
