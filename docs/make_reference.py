@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import partial
 from pathlib import Path
+from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 import typer
@@ -270,21 +271,25 @@ def _parameters(command: Any) -> Iterator[tuple[str, str, str]]:
     for parameter in command.params:
         if parameter.name not in hints or getattr(parameter, "hidden", False):
             continue  # Typer's own, as `--help` is
-        metavar = parameter.metavar or _metavar(hints[parameter.name])
+        kind = next(
+            (inner for inner in get_args(hints[parameter.name]) if inner is not NoneType), hints[parameter.name]
+        )
+        metavar = parameter.metavar or parameter.name.strip("_").upper()
         if parameter.param_type_name == "argument":
             written = metavar
         else:
             names = ", ".join((*parameter.opts, *parameter.secondary_opts))
             written = names if parameter.is_flag else f"{names} {metavar}"
         plain = parameter.default is None or parameter.default is False or parameter.default == []
-        default = "**required**" if parameter.required else "" if plain else code(str(parameter.default))
-        yield code(written), default, " ".join((parameter.help or "").split())
-
-
-def _metavar(hint: Any) -> str:
-    """Return what stands for a value of an option that names none: the choices of an enum, else the type."""
-    kind = next((inner for inner in get_args(hint) if inner is not type(None)), hint)
-    return "|".join(map(str, kind)) if issubclass(kind, Enum) else kind.__name__.upper()
+        default = (
+            "**required**"
+            if parameter.required
+            else ""
+            if plain
+            else code(str(getattr(parameter.default, "value", parameter.default)))
+        )
+        choices = f" One of {', '.join(map(code, kind))}." if issubclass(kind, Enum) else ""
+        yield code(written), default, " ".join((parameter.help or "").split()) + choices
 
 
 def pages() -> Iterator[tuple[Path, str]]:
