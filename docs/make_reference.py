@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 import typer
@@ -271,25 +270,22 @@ def _parameters(command: Any) -> Iterator[tuple[str, str, str]]:
     for parameter in command.params:
         if parameter.name not in hints or getattr(parameter, "hidden", False):
             continue  # Typer's own, as `--help` is
-        kind = next(
-            (inner for inner in get_args(hints[parameter.name]) if inner is not NoneType), hints[parameter.name]
-        )
-        metavar = parameter.metavar or parameter.name.strip("_").upper()
-        if parameter.param_type_name == "argument":
-            written = metavar
-        else:
+        written = parameter.metavar or parameter.name.strip("_").upper()
+        if parameter.param_type_name != "argument":
             names = ", ".join((*parameter.opts, *parameter.secondary_opts))
-            written = names if parameter.is_flag else f"{names} {metavar}"
-        plain = parameter.default is None or parameter.default is False or parameter.default == []
-        default = (
-            "**required**"
-            if parameter.required
-            else ""
-            if plain
-            else code(str(getattr(parameter.default, "value", parameter.default)))
-        )
-        choices = f" One of {', '.join(map(code, kind))}." if issubclass(kind, Enum) else ""
-        yield code(written), default, " ".join((parameter.help or "").split()) + choices
+            written = names if parameter.is_flag else f"{names} {written}"
+        choices = [code(choice) for kind in _enums(hints[parameter.name]) for choice in kind]
+        sentence = " ".join((parameter.help or "").split()) + (f" One of {', '.join(choices)}." if choices else "")
+        yield code(written), "**required**" if parameter.required else _default(parameter.default), sentence
+
+
+def _enums(hint: Any) -> list[type[Enum]]:
+    """Return the choices of an option, which may also be left out."""
+    return [kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and issubclass(kind, Enum)]
+
+
+def _default(value: Any) -> str:
+    return "" if value is None or value is False or value == [] else code(str(value))
 
 
 def pages() -> Iterator[tuple[Path, str]]:

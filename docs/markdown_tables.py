@@ -11,8 +11,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from hookflow.pipeline.units import PATTERN
+from hookflow.pipeline.values import INTERVAL
 
 TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "array": "list", "object": "table"}
+AMOUNTS = {PATTERN: "[amount](#amounts)", INTERVAL: "[amount](#amounts) in `it` or `ep`"}
+"""The types that a pattern describes, for what may be written in several ways."""
 CODE_WITH_BAR = re.compile(r"`([^`]*\|[^`]*)`")
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
@@ -57,8 +60,10 @@ def type_words(schema: Mapping[str, Any], anchors: Mapping[str, str], definition
                 return f"one of {', '.join(code(toml(value)) for value in values)}"
             case {"const": value}:
                 return code(toml(value))
-            case {"pattern": pattern, "type": list()}:
-                return "[amount](#amounts)" if pattern == PATTERN else "[amount](#amounts) in `it` or `ep`"
+            case {"pattern": pattern, "type": list()} if pattern in AMOUNTS:
+                return AMOUNTS[pattern]
+            case {"type": list(kinds)}:
+                return " or ".join(dict.fromkeys(words({**schema, "type": kind}) for kind in kinds))
             case {"type": "array", "items": {"type": _} | {"$ref": _} | {"oneOf": _} as items}:
                 return f"list of {words(items)}"
             case {"type": "object", "additionalProperties": {"$ref": _} as items}:
@@ -68,7 +73,8 @@ def type_words(schema: Mapping[str, Any], anchors: Mapping[str, str], definition
             case {"type": "null"}:
                 return ""
             case {"type": str(kind)}:
-                bounds = [f"{sign} {_bound(schema[bound])}" for bound, sign in BOUNDS.items() if bound in schema]
+                bounded = BOUNDS if kind in ("integer", "number") else {}
+                bounds = [f"{sign} {_bound(schema[bound])}" for bound, sign in bounded.items() if bound in schema]
                 return code(f"{TYPES[kind]} {', '.join(bounds)}".strip())
         return "any"
 
