@@ -11,11 +11,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from hookflow.pipeline.units import PATTERN
-from hookflow.pipeline.values import INTERVAL
 
 TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "array": "list", "object": "table"}
-AMOUNTS = {PATTERN: "[amount](#amounts)", INTERVAL: "[amount](#amounts) in `it` or `ep`"}
-"""The types that a pattern describes, for what may be written in several ways."""
 CODE_WITH_BAR = re.compile(r"`([^`]*\|[^`]*)`")
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
@@ -60,8 +57,8 @@ def type_words(schema: Mapping[str, Any], anchors: Mapping[str, str], definition
                 return f"one of {', '.join(code(toml(value)) for value in values)}"
             case {"const": value}:
                 return code(toml(value))
-            case {"pattern": pattern, "type": list()} if pattern in AMOUNTS:
-                return AMOUNTS[pattern]
+            case {"pattern": pattern} if pattern == PATTERN:
+                return "[amount](#amounts)"
             case {"type": list(kinds)}:
                 return " or ".join(dict.fromkeys(words({**schema, "type": kind}) for kind in kinds))
             case {"type": "array", "items": {"type": _} | {"$ref": _} | {"oneOf": _} as items}:

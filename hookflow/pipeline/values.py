@@ -14,7 +14,6 @@ from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 from hookflow.pipeline.condition import parse_condition
 from hookflow.pipeline.units import PATTERN, parse_amount
 
-INTERVAL = r"^\s*\d+(\.0+)?\s*(it|ep)\s*$"
 _DEVICE = r"^(auto|cpu|mps|cuda(:\d+)?)$"
 _FOLDER = r"^\w[\w.-]*$"
 _HOOK = r"^[A-Za-z0-9_-]+$"
@@ -91,7 +90,7 @@ Amount = Annotated[
 ValEvery = Annotated[
     int | str,
     PlainValidator(_interval),
-    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": INTERVAL}),
+    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": r"^\s*\d+(\.0+)?\s*(it|ep)\s*$"}),
 ]
 Args = Annotated[dict[str, Any], AfterValidator(_without_dates)]
 PartName = Annotated[str, AfterValidator(_part_name), _text(_PART)]
