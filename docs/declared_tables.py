@@ -85,4 +85,4 @@ def _type(hint: Any) -> str:
         values = get_args(hint)
         return f"one of {', '.join(code(toml(value)) for value in values)}" if len(values) > 1 else code("str")
     plain = re.sub(r"\b(?:\w+\.)+(?=\w)", "", str(hint)) if get_args(hint) else hint.__name__
-    return code(plain.replace("Mapping", "dict").replace("None", "null"))
+    return " or ".join(code(one) for one in plain.replace("Mapping", "dict").replace("None", "null").split(" | "))

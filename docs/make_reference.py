@@ -270,21 +270,22 @@ def _parameters(command: Any) -> Iterator[tuple[str, str, str]]:
     for parameter in command.params:
         if parameter.name not in hints or getattr(parameter, "hidden", False):
             continue  # Typer's own, as `--help` is
-        metavar = parameter.metavar or _metavar(hints[parameter.name])
-        if parameter.param_type_name == "argument":
-            written = metavar
-        else:
+        written = parameter.metavar or parameter.name.strip("_").upper()
+        if parameter.param_type_name != "argument":
             names = ", ".join((*parameter.opts, *parameter.secondary_opts))
-            written = names if parameter.is_flag else f"{names} {metavar}"
-        plain = parameter.default is None or parameter.default is False or parameter.default == []
-        default = "**required**" if parameter.required else "" if plain else code(str(parameter.default))
-        yield code(written), default, " ".join((parameter.help or "").split())
+            written = names if parameter.is_flag else f"{names} {written}"
+        choices = [code(choice) for kind in _enums(hints[parameter.name]) for choice in kind]
+        sentence = " ".join((parameter.help or "").split()) + (f" One of {', '.join(choices)}." if choices else "")
+        yield code(written), "**required**" if parameter.required else _default(parameter.default), sentence
 
 
-def _metavar(hint: Any) -> str:
-    """Return what stands for a value of an option that names none: the choices of an enum, else the type."""
-    kind = next((inner for inner in get_args(hint) if inner is not type(None)), hint)
-    return "|".join(map(str, kind)) if issubclass(kind, Enum) else kind.__name__.upper()
+def _enums(hint: Any) -> list[type[Enum]]:
+    """Return the choices of an option, which may also be left out."""
+    return [kind for kind in (hint, *get_args(hint)) if isinstance(kind, type) and issubclass(kind, Enum)]
+
+
+def _default(value: Any) -> str:
+    return "" if value is None or value is False or value == [] else code(str(value))
 
 
 def pages() -> Iterator[tuple[Path, str]]:

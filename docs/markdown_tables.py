@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from html import escape
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,6 +13,7 @@ from pydantic import BaseModel
 from hookflow.pipeline.units import PATTERN
 
 TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "array": "list", "object": "table"}
+CODE_WITH_BAR = re.compile(r"`([^`]*\|[^`]*)`")
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
@@ -20,9 +22,17 @@ def code(text: str) -> str:
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    """Return a table; a bar in a cell is escaped, also within code."""
-    lines = [[*head], ["---" for _ in head], *([cell.replace("|", "\\|") for cell in row] for row in rows)]
+    """Return a table. A bar within code is written such that GitHub and MkDocs both show it as one."""
+    lines = [[*head], ["---" for _ in head], *([_cell(cell) for cell in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(text: str) -> str:
+    return CODE_WITH_BAR.sub(_as_html, text).replace("|", "\\|")
+
+
+def _as_html(found: re.Match[str]) -> str:
+    return f"<code>{escape(found[1], quote=False).replace('|', '&#124;')}</code>"
 
 
 def slug(heading: str) -> str:
@@ -47,8 +57,10 @@ def type_words(schema: Mapping[str, Any], anchors: Mapping[str, str], definition
                 return f"one of {', '.join(code(toml(value)) for value in values)}"
             case {"const": value}:
                 return code(toml(value))
-            case {"pattern": pattern, "type": list()}:
-                return "[amount](#amounts)" if pattern == PATTERN else "[amount](#amounts) in `it` or `ep`"
+            case {"pattern": pattern} if pattern == PATTERN:
+                return "[amount](#amounts)"
+            case {"type": list(kinds)}:
+                return " or ".join(dict.fromkeys(words({**schema, "type": kind}) for kind in kinds))
             case {"type": "array", "items": {"type": _} | {"$ref": _} | {"oneOf": _} as items}:
                 return f"list of {words(items)}"
             case {"type": "object", "additionalProperties": {"$ref": _} as items}:
@@ -58,7 +70,8 @@ def type_words(schema: Mapping[str, Any], anchors: Mapping[str, str], definition
             case {"type": "null"}:
                 return ""
             case {"type": str(kind)}:
-                bounds = [f"{sign} {_bound(schema[bound])}" for bound, sign in BOUNDS.items() if bound in schema]
+                bounded = BOUNDS if kind in ("integer", "number") else {}
+                bounds = [f"{sign} {_bound(schema[bound])}" for bound, sign in bounded.items() if bound in schema]
                 return code(f"{TYPES[kind]} {', '.join(bounds)}".strip())
         return "any"
 

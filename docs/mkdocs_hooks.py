@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import os
 import re
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
 PAGES = {"README.md": "index.md", "CONTRIBUTING.md": "CONTRIBUTING.md", "CHANGELOG.md": "CHANGELOG.md"}
 """Files beside docs/ that are pages of their own."""
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 """A relative link or picture: its file, and an anchor in it."""
+BAR = re.compile(r"`([^`\n]*\\\|[^`\n]*)`")
+"""Code in a table with a bar, escaped as GitHub wants it; MkDocs would show the backslash."""
+ESCAPED = "\\|"
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".sh": "bash"}
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:
     """Add the pages that stand outside docs/, and those of code that is linked to."""
     written = {Path(page): (ROOT / page).read_text("utf-8") for page in PAGES}
-    linked = set[Path]()
-    for file, text in [
-        *written.items(),
-        *((Path("docs", f.src_uri), f.content_string) for f in files.documentation_pages()),
-    ]:
-        linked |= {target for target in _targets(file, text) if _is_code(target)}
+    texts = written | {Path("docs", file.src_uri): file.content_string for file in files.documentation_pages()}
+    linked = {target for page, text in texts.items() for target in _targets(page, text) if _is_code(target)}
     for page, text in written.items():
         files.append(File.generated(config, PAGES[str(page)], content=_moved(page, PAGES[str(page)], text)))
     for target in sorted(linked):
@@ -64,7 +63,7 @@ def _in_site(target: Path) -> str:
 
 
 def _moved(file: Path, page: str, text: str) -> str:
-    """Return a file's text with its links as they must be on a page of the site."""
+    """Return a file's text as it must be on a page of the site: its links, and the bars in its tables."""
 
     def link(found: re.Match[str]) -> str:
         (target,) = _targets(file, found[0])
@@ -72,4 +71,5 @@ def _moved(file: Path, page: str, text: str) -> str:
             return found[0]  # for MkDocs to complain of
         return f"]({os.path.relpath(_in_site(target), Path(page).parent)}{found[2] or ''})"
 
+    text = BAR.sub(lambda found: f"<code>{escape(found[1]).replace(ESCAPED, '&#124;')}</code>", text)
     return LINK.sub(link, text)
