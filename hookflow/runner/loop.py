@@ -85,6 +85,24 @@ class Loop:
         self._checkpoints.request_last()
         safe_point.process(wait=True)
 
+    def train_once(self) -> None:
+        """Fire each point of the training once: in an iteration, at the end of its epoch, in a validation."""
+        state, engine = self._state, self._engine
+        state.enter("train")
+        engine.fire("before_train")
+        engine.fire("before_train_epoch")
+        state.batches, state.next_stop = state.batches_per_epoch, 1
+        self._timeline.restart()
+        self._iterate(iter(self._data["train"].epoch(0)))
+        if not state.iter:
+            raise too_few(state)
+        state.epoch, state.batch_idx = 1, 0
+        engine.fire("after_train_epoch")
+        if self._validates:
+            self._validate()
+        self._update.settle()
+        engine.fire("after_train")
+
     def _epoch(self) -> None:
         """Walk over the training data once, from where the run is in it."""
         state, engine = self._state, self._engine
