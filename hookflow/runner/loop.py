@@ -68,11 +68,7 @@ class Loop:
     def train(self) -> None:
         """Train, from where the run is."""
         state, safe_point = self._state, self._safe_point
-        state.enter("train")
-        self._engine.fire("before_train")
-        if self._sanity:
-            with state.during("start"):  # in which no hook inside the network fires
-                self._sanity()
+        self._begin()
         self._signals.be_graceful()
         safe_point.check_stop()
         if state.validation_due:
@@ -88,8 +84,7 @@ class Loop:
     def train_once(self) -> None:
         """Fire each point of the training once: in an iteration, at the end of its epoch, in a validation."""
         state, engine = self._state, self._engine
-        state.enter("train")
-        engine.fire("before_train")
+        self._begin()
         engine.fire("before_train_epoch")
         state.batches, state.next_stop = state.batches_per_epoch, 1
         self._timeline.restart()
@@ -102,6 +97,13 @@ class Loop:
             self._validate()
         self._update.settle()
         engine.fire("after_train")
+
+    def _begin(self) -> None:
+        self._state.enter("train")
+        self._engine.fire("before_train")
+        if self._sanity:
+            with self._state.during("start"):  # in which no hook inside the network fires
+                self._sanity()
 
     def _epoch(self) -> None:
         """Walk over the training data once, from where the run is in it."""

@@ -149,7 +149,7 @@ class Trainer:
     def train_once(self, store: CheckpointStore, *, test: bool) -> None:
         """Do everything of a run once: an iteration, a validation, a checkpoint that is read back, and the test."""
         with self._running():
-            self._make_loop(sanity=False).train_once()
+            self._make_loop(sanity=self._parts.section.sanity).train_once()
             self._requests.save(["last"])
             self._checkpoints.save_the_rest()
             self._load(store.names()["last"])
