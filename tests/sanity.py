@@ -114,6 +114,14 @@ class Counts:
         metrics["calls"] = self.calls
 
 
+class Reads:
+    def __init__(self, monitors: Any) -> None:
+        self.monitors = monitors
+
+    def after_val(self) -> None:
+        pass
+
+
 def validates() -> DataLoader[Any]:
     """Batches that draw from the global generator, from their own, and from that of a sampler."""
     return DataLoader(Noisy(40), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(5))

@@ -22,6 +22,7 @@ from hookflow.errors import Problem, UserError, Where
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
+    from hookflow.graph.plan import Plan
     from hookflow.pipeline.load import Loaded
 
 
@@ -83,6 +84,10 @@ def run(
         int | None,
         typer.Option(min=1, metavar="N", help="Train on the first N batches again and again: can the net learn them?"),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Build everything, do every point once, keep nothing: would it train?"),
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Start the run, print its id, and leave it alone.")] = False,
     in_process: Annotated[bool, typer.Option("--in-process", help="Train in this process, for a debugger.")] = False,
     nproc: Annotated[
@@ -119,8 +124,12 @@ def run(
     from hookflow.runner.distributed.rendezvous import started_by_torchrun
 
     if started_by_torchrun():
-        wrong = given | {"--ui=tui": ui is UI.tui}
+        wrong = given | {"--ui=tui": ui is UI.tui, "--dry-run": dry_run}
         raise typer.Exit(_as_rank(target, changes, ui, wrong, resume=resume, allow_changed_hooks=allow_changed_hooks))
+    if dry_run:
+        _refuse("--dry-run does everything once, in this process", given | {"--resume": resume})
+        _dry_run(target, changes)
+        return
     if in_process:
         _refuse("--in-process is for a single process", {"--nproc": nproc, "--max-restarts": max_restarts})
     ranks = _number_of(nproc) if nproc else 1 if max_restarts else None
@@ -197,17 +206,29 @@ def _warn_if_crowded(ranks: int) -> None:
         warn(f"warning: {ranks} ranks share {there} core{'s' * (there > 1)}")
 
 
-def _new(target: str | None, changes: Changes) -> RunDir:
+def _dry_run(target: str | None, changes: Changes) -> None:
+    from hookflow.cli.dry_run import print_dry_run
+
+    print_dry_run(*_compiled(target, changes))
+
+
+def _compiled(target: str | None, changes: Changes) -> tuple[Loaded, Plan]:
+    """Return the pipeline of a file, and its plan."""
     from hookflow.cli.pipelines import valid_plan
-    from hookflow.events.rundir import RunDir
-    from hookflow.runner.launch import prepare
 
     if target is None:
         raise UserError(
             Problem("name a pipeline file, or a run with --resume", hint="e.g. hookflow run pipelines/cifar.toml")
         )
     loaded = changes.load(Path(target))
-    plan = valid_plan(loaded, shuffle=changes.shuffle)
+    return loaded, valid_plan(loaded, shuffle=changes.shuffle)
+
+
+def _new(target: str | None, changes: Changes) -> RunDir:
+    from hookflow.events.rundir import RunDir
+    from hookflow.runner.launch import prepare
+
+    loaded, plan = _compiled(target, changes)
     section = loaded.pipeline.run
     try:
         run_dir = RunDir.create(Path(section.dir), section.name)

@@ -6,9 +6,9 @@ import json
 import os
 import platform
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -16,6 +16,7 @@ from hookflow.errors import UserError
 from hookflow.events.records import VERSION
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
+from hookflow.metric_mode import Mode
 from hookflow.pipeline.load import Loaded, load
 from hookflow.runner.build import Parts, build
 from hookflow.runner.checkpoint.changeable import May
@@ -134,9 +135,18 @@ def _record_start(
         max_epochs=parts.section.max_epochs or 0,
         max_iters=parts.section.max_iters or (parts.section.max_epochs or 0) * iters_per_epoch,
         iters_per_epoch=iters_per_epoch,
-        modes={name: mode for hook in parts.hooks.values() for name, mode in getattr(hook, "modes", {}).items()},
+        modes=_modes(parts.hooks.values()),
         resumed_from=checkpoint.name if checkpoint else None,
         rank=parts.ranks.rank,
         world=parts.ranks.world,
         strategy=strategy if parts.ranks.world > 1 else "",
     )
+
+
+def _modes(hooks: Iterable[Any]) -> dict[str, Mode]:
+    """Return the metrics that hooks monitor; in a class that is no `Hook` an attribute `modes` may be anything."""
+    found: dict[str, Mode] = {}
+    for hook in hooks:
+        if isinstance(modes := getattr(hook, "modes", None), Mapping):
+            found |= {name: mode for name, mode in modes.items() if mode in ("min", "max")}
+    return found

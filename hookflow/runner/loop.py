@@ -68,11 +68,7 @@ class Loop:
     def train(self) -> None:
         """Train, from where the run is."""
         state, safe_point = self._state, self._safe_point
-        state.enter("train")
-        self._engine.fire("before_train")
-        if self._sanity:
-            with state.during("start"):  # in which no hook inside the network fires
-                self._sanity()
+        self._begin()
         self._signals.be_graceful()
         safe_point.check_stop()
         if state.validation_due:
@@ -84,6 +80,30 @@ class Loop:
         self._engine.fire("after_train")
         self._checkpoints.request_last()
         safe_point.process(wait=True)
+
+    def train_once(self) -> None:
+        """Fire each point of the training once: in an iteration, at the end of its epoch, in a validation."""
+        state, engine = self._state, self._engine
+        self._begin()
+        engine.fire("before_train_epoch")
+        state.batches, state.next_stop = state.batches_per_epoch, 1
+        self._timeline.restart()
+        self._iterate(iter(self._data["train"].epoch(0)))
+        if not state.iter:
+            raise too_few(state)
+        state.epoch, state.batch_idx = 1, 0
+        engine.fire("after_train_epoch")
+        if self._validates:
+            self._validate()
+        self._update.settle()
+        engine.fire("after_train")
+
+    def _begin(self) -> None:
+        self._state.enter("train")
+        self._engine.fire("before_train")
+        if self._sanity:
+            with self._state.during("start"):  # in which no hook inside the network fires
+                self._sanity()
 
     def _epoch(self) -> None:
         """Walk over the training data once, from where the run is in it."""

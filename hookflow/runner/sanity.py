@@ -8,7 +8,7 @@ back (`hookflow.runner.untouched`). What it finds are the names of the metrics; 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import islice
@@ -193,7 +193,7 @@ def _check_names(parts: Parts, plan: Plan, found: set[str], say: Callable[..., N
     for binding in plan.at("after_val_epoch"):
         made = getattr(parts.hooks[binding.hook], "makes_metrics", None)
         if made is not None:
-            names |= {*made}
+            names.update(_names(made))
         elif "metrics" in (*binding.takes, *binding.writes):
             secretive.add(binding.hook)
     problems = []
@@ -220,11 +220,17 @@ def _read(parts: Parts, plan: Plan) -> Iterator[tuple[PlannedHook, str, str]]:
     for hook in plan.hooks:
         bound = [binding for binding in plan.bindings if binding.hook == hook.name]
         if any(binding.point in ("after_val", "after_val_epoch") for binding in bound):
-            for name in getattr(parts.hooks[hook.name], "modes", ()):
+            for name in _names(getattr(parts.hooks[hook.name], "modes", ())):
                 yield hook, name, f"hooks.{hook.name}{_argument(hook, name)}"
         for name in dict.fromkeys(name for binding in bound for name in _in_condition(binding)):
             if name.startswith(METRICS):
                 yield hook, name.removeprefix(METRICS), f"hooks.{hook.name}.when"
+
+
+def _names(said: Any) -> Iterable[str]:
+    """Return the names that a hook says; what is none means something else in a class that knows nothing of this."""
+    several = [said] if isinstance(said, str) else said if isinstance(said, Collection) else ()
+    return (name for name in several if isinstance(name, str))
 
 
 def _mentioned(plan: Plan) -> Iterator[tuple[Binding, str]]:

@@ -146,6 +146,16 @@ class Trainer:
             self._recorder.say(f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn")
         return self._safe_point.stop
 
+    def train_once(self, store: CheckpointStore, *, test: bool) -> None:
+        """Do everything of a run once: an iteration, a validation, a checkpoint that is read back, and the test."""
+        with self._running():
+            self._make_loop(sanity=self._parts.section.sanity).train_once()
+            self._requests.save(["last"])
+            self._checkpoints.save_the_rest()
+            self._load(store.names()["last"])
+            if test:
+                self._evaluate("test")
+
     def evaluate(self, checkpoint: Path, split: Split) -> Mapping[str, float]:
         """Validate or test what a checkpoint holds, and return the metrics; nothing is trained, and nothing saved.
 

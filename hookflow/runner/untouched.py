@@ -31,6 +31,10 @@ _OF_TORCH = frozenset(vars(nn.Module()))
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size)
 _IN_USE = (threading.Thread, type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
+_NOT_LOOKED_INTO = ("hookflow.runner.", "torch.", "builtins", "types", "functools", "inspect", "_thread")
+"""Modules of objects that have no state of the user's; what FSDP keeps beside a network must stay as it is."""
+_BUT = ("hookflow.runner.data.", "torch.utils.data.")
+
 _PURE = (Loader, OnDevice)
 """Sources whose batches depend on nothing that came before."""
 
@@ -111,9 +115,8 @@ def _is_object(thing: Any) -> bool:
     kind = type(thing)
     if not hasattr(thing, "__dict__") or callable(getattr(thing, "__get__", None)) or isinstance(thing, _PURE):
         return False
-    ours = kind.__module__.startswith("hookflow.runner") and not kind.__module__.startswith("hookflow.runner.data")
-    plain = kind.__module__ in ("builtins", "types", "functools", "_thread", "inspect")
-    return not ours and not plain and not any(isinstance(value, _IN_USE) for value in vars(thing).values())
+    known = kind.__module__.startswith(_NOT_LOOKED_INTO) and not kind.__module__.startswith(_BUT)
+    return not known and not any(isinstance(value, _IN_USE) for value in vars(thing).values())
 
 
 def _tensor(tensor: Tensor) -> Iterator[Undo]:

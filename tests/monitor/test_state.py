@@ -268,3 +268,11 @@ def test_an_error_is_an_entry_with_its_traceback_and_marks_its_hook() -> None:
 def test_made_up_data_are_named() -> None:
     assert folded(records(1.0)).synthetic == ["train", "val"]
     assert folded(records(1.0, synthetic=False)).synthetic == []
+
+
+def test_what_part_of_the_data_is_used_is_known() -> None:
+    log = records(1)
+    assert folded(log).limited == []
+    log[0]["limited"] = {"train": 400, "gone": 3}
+    log[0]["data"]["train"]["batches"] = 4
+    assert folded(log).limited == ["train 4 of 400 batches"]

@@ -39,12 +39,14 @@ def test_no_numbers(value: Any) -> None:
     ],
 )
 def test_a_task_that_breaks_its_contract(new_run: NewRun, train_here: Train, kind: str, method: str, said: str) -> None:
-    run_dir = new_run(f'task={{use="./watchers.py:BadTask", args={{kind="{kind}", method="{method}"}}}}')
-    assert train_here(run_dir) == 2
-    (end,) = records(run_dir, "end")
-    assert f"the task's {method} has returned" in str(end["reason"])
-    assert said in str(end["reason"])
-    assert end["it"] == (0 if method == "step" else 5)
+    for sanity, it in (("true", 0), ("false", 0 if method == "step" else 5)):
+        task = f'task={{use="./watchers.py:BadTask", args={{kind="{kind}", method="{method}"}}}}'
+        run_dir = new_run(task, f"run.sanity={sanity}")
+        assert train_here(run_dir) == 2
+        (end,) = records(run_dir, "end")
+        assert f"the task's {method} has returned" in str(end["reason"])
+        assert said in str(end["reason"])
+        assert end["it"] == it
 
 
 def test_an_evaluation_needs_no_gradient(new_run: NewRun, train_here: Train) -> None:

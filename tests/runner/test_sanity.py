@@ -123,6 +123,11 @@ def test_a_metric_that_is_not_there_costs_no_iteration(
     assert "--set" in ends(run_dir), "the place where it was written"
 
 
+@pytest.mark.parametrize(("monitors", "code"), [('"accuracy"', 0), ('["loss"]', 0), ("3", 0), ('["los"]', 2)])
+def test_a_hook_of_ones_own_may_say_what_it_reads(new_run: NewRun, train_here: Train, monitors: str, code: int) -> None:
+    assert train_here(new_run(f'hooks.reads={{use="tests.sanity:Reads", args={{monitors={monitors}}}}}')) == code
+
+
 def test_all_of_them_are_told_at_once(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run('hooks.early_stop.args.monitor="zzz"', 'hooks.checkpoint.args.monitor="acuracy"')
     assert train_here(run_dir) == 2

@@ -1,0 +1,60 @@
+"""`hookflow run FILE --dry-run`: everything once, a short report, and nothing is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import typer
+
+from hookflow.cli.output import echo, warn
+from hookflow.errors import UserError
+
+if TYPE_CHECKING:
+    from hookflow.graph.plan import Plan
+    from hookflow.pipeline.load import Loaded
+    from hookflow.runner.dry_run import DryRun
+
+
+def print_dry_run(loaded: Loaded, plan: Plan) -> None:
+    """Carry out a dry run and print what it has found; exit with 1 when something raised, with 130 after Ctrl-C."""
+    from hookflow.runner.dry_run import dry_run
+
+    try:
+        found = dry_run(loaded, plan, loaded.source.parent, _say)
+    except UserError:
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except Exception:  # which has been printed with its traceback
+        raise typer.Exit(1) from None
+    echo("\n".join(_lines(loaded, plan, found)))
+
+
+def _say(text: str, level: str = "info") -> None:
+    if level != "info":
+        warn(f"{level}: {text}")
+
+
+def _by_reason(found: DryRun) -> dict[str, list[str]]:
+    """Return what has not fired, as "hook at point", by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for silent in found.silent:
+        reasons.setdefault(silent.why, []).append(f"{silent.hook} at {silent.point}")
+    return reasons
+
+
+def _lines(loaded: Loaded, plan: Plan, found: DryRun) -> Iterator[str]:
+    run = loaded.pipeline.run
+    yield f"{loaded.source}: dry run passed in {found.seconds:.1f} s; nothing was kept"
+    yield f"  {'model':<10} {found.model}, {found.params:,} parameters, on {found.device} in {found.precision}"
+    for split, data in found.data.items():
+        synthetic = "SYNTHETIC " * data["synthetic"]
+        size = f" of {data['batch_size']:,}" if data["batch_size"] else ""
+        yield f"  {split:<10} {synthetic}{data['name']}, {data['batches']:,} batches{size}"
+    epochs = f"{run.max_epochs:,} epochs of {found.iters_per_epoch:,} iterations: " if run.max_epochs else ""
+    yield f"  {'length':<10} {epochs}{found.max_iters:,} iterations"
+    yield f"  {'fired':<10} {found.fired} of {len(plan.bindings)} bindings, at {found.points} points"
+    for k, (why, silent) in enumerate(_by_reason(found).items()):
+        yield f"  {'' if k else 'not fired':<10} {why}: {', '.join(silent)}"
+    yield f"  {'checkpoint':<10} written and read back, {found.checkpoint:,} bytes"
