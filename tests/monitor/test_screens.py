@@ -294,3 +294,9 @@ def test_the_page_of_a_validation_compares_it_with_those_before(scene: At) -> No
 
 def test_a_small_screen_shows_the_loss(scene: At) -> None:
     assert "loss 0.3550 val 0.5431" in drawn(scene(), 60, 15)
+
+
+def test_what_is_wrong_says_that_there_is_more_of_it(scene: At) -> None:
+    shown = scene()
+    shown.health = Health("failed", "failed: " + "a long reason " * 20)
+    assert drawn(shown, 80, 24).splitlines()[3].endswith("a long reason…")
