@@ -39,7 +39,7 @@ RATE, RATE_OVER_SSH = 4.0, 2.0
 """Looks at the log, and paintings of the screen, per second."""
 
 NOTICE = 5.0
-"""Seconds that a notice stays."""
+"""Seconds that a notice usually stays."""
 
 THEME = Theme(name="hookflow", primary="#56b4e9", background=GROUND, surface=GROUND, panel=GROUND, dark=True)
 
@@ -232,7 +232,8 @@ class MonitorApp(App[Outcome]):
     def _kill(self) -> None:
         """End the run's process, from a thread: it may take its time."""
         try:
-            stop_now(self._dir, self._say)
+            stop_now(self._dir, lambda step: self._say(step, math.inf))  # each stays until the next
+            self._say(self._notice[0])
         except OSError as error:
             self._say(f"cannot end the process: {error.strerror}")
 
@@ -245,5 +246,5 @@ class MonitorApp(App[Outcome]):
         else:
             self._say(f"saved {short(self._dir.path / name)}")
 
-    def _say(self, notice: str) -> None:
-        self._notice = (notice, time.monotonic() + NOTICE)
+    def _say(self, notice: str, seconds: float = NOTICE) -> None:
+        self._notice = (notice, time.monotonic() + seconds)

@@ -16,7 +16,8 @@ GLYPHS: dict[Kind, str] = {"info": "·", "warn": "▲", "error": "✗", "checkpo
 class Entry:
     """`number` counts all entries of the run from 0; `detail` is a traceback or whatever needs more than a line.
 
-    `own` is what no record of rank 0 says: the monitor found it, or another rank tells it.
+    `own` is what no record of rank 0 says: the monitor found it, or another rank tells it. `it` is the iteration that a
+    record of rank 0 is of.
     """
 
     number: int
@@ -26,6 +27,7 @@ class Entry:
     text: str
     detail: str = ""
     own: bool = False
+    it: int | None = None
 
     @property
     def glyph(self) -> str:
@@ -47,8 +49,17 @@ class Journal:
         self.warnings = 0
         self.errors = 0
 
-    def add(self, t: float, kind: Kind, source: str, text: str, detail: str = "", own: bool = False) -> None:
-        self._entries.append(Entry(self._next, t, kind, source, text, detail, own))
+    def add(
+        self,
+        t: float,
+        kind: Kind,
+        source: str,
+        text: str,
+        detail: str = "",
+        own: bool = False,
+        it: int | None = None,
+    ) -> None:
+        self._entries.append(Entry(self._next, t, kind, source, text, detail, own, it))
         self._next += 1
         self.warnings += kind == "warn"
         self.errors += kind == "error"

@@ -24,7 +24,7 @@ from hookflow.monitor.panels.ranks import line as ranks_line
 from hookflow.monitor.panels.ranks import ranks
 from hookflow.monitor.panels.slowest import slowest
 from hookflow.monitor.panels.system import system
-from hookflow.monitor.view import RANKS, Scene
+from hookflow.monitor.view import RANKS, Scene, charts
 
 AROUND = 3
 """Rows above and below the body: title, progress, footer."""
@@ -150,7 +150,8 @@ def _medium(scene: Scene, width: int, height: int) -> list[Strip]:
 def _small(scene: Scene, width: int, height: int) -> list[Strip]:
     tail = 2 if height >= 8 else 0
     single = [ranks_line(scene, width)] if scene.several else []
-    costly = slowest(scene, width, max(height - 2 - len(single) - tail - 1, 1))
-    rows = [*anatomy_panel.lines(scene, width), *single, *costly]
+    values = strips(scene, width, 1) if height >= 8 and charts(scene.state) else []
+    costly = slowest(scene, width, max(height - 2 - len(single) - len(values) - tail - 1, 1))
+    rows = [*anatomy_panel.lines(scene, width), *values, *single, *costly]
     rows = filled(rows, width, max(height - tail - 1, 0))
     return [*rows, row(width, ("─" * width, "border")), *event_lines(scene, width, tail, False)] if tail else rows

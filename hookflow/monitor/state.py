@@ -396,7 +396,7 @@ class RunState:
             self.journal.add(record.get("t", self.now), "warn", source, text, own=True)
 
     def _note(self, record: Record, kind: Kind, source: str, text: str, detail: str = "") -> None:
-        self.journal.add(record["t"], kind, source, text, detail)
+        self.journal.add(record["t"], kind, source, text, detail, it=record["it"])
 
 
 def lower_is_better(metric: str) -> bool:

@@ -29,8 +29,7 @@ td { overflow-wrap: break-word; }
 .plan.picked .edge { opacity: .12; }
 .plan.picked .edge.on { opacity: 1; }
 .plan .on .box { stroke-width: 2.6; }
-.plan .on .line { stroke-width: 2.2; } .plan .on .class .line { stroke-width: 4.6; }
-.plan .on .class .hollow { stroke-width: 1.4; }
+.plan .on .line { stroke-width: 2.2; } .plan .on .line.class { stroke-width: 4.6; }
 tr.on { background: var(--mark); }
 @media print {
   :root { --page: #ffffff; --ink: #1b1f24; --dim: #59616b; --edge: #c9cdd4; color-scheme: light; }

@@ -27,33 +27,8 @@ from hookflow.graph.render.lanes import (
     label_note,
     lay_out,
 )
+from hookflow.graph.render.style import dark_sheet, styled
 from hookflow.graph.render.words import KINDS, cells, gave_way, marks, place_of, plain, slots, title_of, wrapped
-
-COLOURS = """\
-svg.plan { --page: #ffffff; --lane: #f4f5f7; --edge: #c9cdd4; --box: #ffffff; --ink: #1b1f24; --dim: #59616b; }
-@media (prefers-color-scheme: dark) {
-  svg.plan { --page: #15181c; --lane: #1e2228; --edge: #444b55; --box: #2a2f37; --ink: #e8eaed; --dim: #a6adb7; }
-}
-@media print {
-  svg.plan { --page: #ffffff; --lane: #f4f5f7; --edge: #c9cdd4; --box: #ffffff; --ink: #1b1f24; --dim: #59616b; }
-}"""
-
-STYLE = """\
-.plan text { fill: var(--ink); font: 12px ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; }
-.plan .title { font: bold 15px system-ui, "DejaVu Sans", Helvetica, Arial, sans-serif; }
-.plan .note { font-size: 10px; fill: var(--dim); }
-.plan .name { font-weight: bold; }
-.plan .page { fill: var(--page); }
-.plan .lane { fill: var(--lane); stroke: var(--edge); }
-.plan .box { fill: var(--box); stroke: var(--ink); }
-.plan .half, .plan .tip, .plan .knot { fill: var(--ink); stroke: none; }
-.plan .line, .plan .rail { fill: none; stroke: var(--ink); stroke-width: 1.2; }
-.plan .rail { stroke: var(--dim); }
-.plan .class .line { stroke-width: 3.6; }
-.plan .class .hollow { stroke: var(--lane); stroke-width: 1.4; }
-.plan .flow .line { stroke-dasharray: 6 3; }
-.plan .pair .line { stroke-dasharray: 1.5 2.5; }
-.plan .grab { fill: none; stroke: transparent; stroke-width: 8; pointer-events: stroke; }"""
 
 
 def as_svg(plan: Plan, title: str = "") -> str:
@@ -78,11 +53,12 @@ class _Drawing:
 
     def lines(self) -> Iterator[str]:
         size = f'width="{_n(self.width)}" height="{_n(self.height)}" viewBox="0 0 {_n(self.width)} {_n(self.height)}"'
-        yield f'<svg xmlns="http://www.w3.org/2000/svg" class="plan" role="img" aria-labelledby="title desc" {size}>'
+        name = 'role="img" aria-labelledby="title desc"'
+        yield f'<svg xmlns="http://www.w3.org/2000/svg" {name} {size}{styled("plan")}>'
         yield f'<title id="title">{escape(self.title)}</title>'
         yield f'<desc id="desc">{escape(self._description())}</desc>'
-        yield f"<style>\n{COLOURS}\n{STYLE}\n</style>"
-        yield '<rect class="page" width="100%" height="100%"/>'
+        yield f"<style>\n{dark_sheet()}\n</style>"
+        yield f'<rect{styled("page")} width="100%" height="100%"/>'
         yield _text(MARGIN, MARGIN + 14, self.title, "title")
         yield from self._guides(self.picture)
         for lane in self.picture.lanes:
@@ -108,7 +84,7 @@ class _Drawing:
                 inner = other
             if inner is not None:
                 x = lane.x + INDENT / 2
-                yield f'<path class="rail" d="M{_n(x)} {_n(lane.y + lane.height)}V{_n(inner.y + inner.height)}"/>'
+                yield f'<path{styled("rail")} d="M{_n(x)} {_n(lane.y + lane.height)}V{_n(inner.y + inner.height)}"/>'
 
     def _lane(self, lane: Lane) -> Iterator[str]:
         yield f'<g class="point" data-point="{escape(lane.point.name)}">'
@@ -149,7 +125,7 @@ class _Drawing:
         yield _text(MARGIN, y + 4, "left to right: the order of firing", "note")
         for kind in self.kinds:
             y += NAME_LINE
-            yield from _stroke(kind, ((MARGIN, y), (MARGIN + 36, y)), hollow="var(--page)")
+            yield from _stroke(kind, ((MARGIN, y), (MARGIN + 36, y)), hollow="hollow below")
             yield _text(MARGIN + 46, y + 4, KINDS[kind], "note")
         if self.halves:
             y += NAME_LINE
@@ -168,23 +144,23 @@ def _arrow(arrow: Arrow) -> Iterator[str]:
     yield f"<title>{escape(f'{edge.first} before {edge.then}: {KINDS[edge.kind]} ({place_of(edge)})')}</title>"
     yield from _stroke(arrow.kind, arrow.corners)
     if arrow.branch:
-        yield f'<circle class="knot" cx="{_n(arrow.branch[0])}" cy="{_n(arrow.branch[1])}" r="2.2"/>'
+        yield f'<circle{styled("knot")} cx="{_n(arrow.branch[0])}" cy="{_n(arrow.branch[1])}" r="2.2"/>'
     yield "</g>"
 
 
-def _stroke(kind: EdgeKind, corners: tuple[XY, ...], hollow: str = "") -> Iterator[str]:
-    """Yield a line with an arrowhead at its end, drawn as the kind of edge is."""
+def _stroke(kind: EdgeKind, corners: tuple[XY, ...], hollow: str = "hollow") -> Iterator[str]:
+    """Yield a line with an arrowhead at its end, drawn as the kind of edge is; `hollow` is the look of a gap in it."""
     (_, above), (x, y) = corners[-2:]
     along = (1, 0) if above == y else (0, 1)
     back = x - 6 * along[0], y - 6 * along[1]
     path = _path((*corners[:-1], back))
-    yield f'<g class="{kind}"><path class="grab" d="{path}"/><path class="line" d="{path}"/>'
+    line = "line" if kind == "file" else f"line {kind}"
+    yield f'<g class="{kind}"><path{styled("grab")} d="{path}"/><path{styled(line)} d="{path}"/>'
     if kind == "class":
-        style = f' style="stroke: {hollow}"' if hollow else ""
-        yield f'<path class="line hollow" d="{path}"{style}/>'
+        yield f'<path{styled(hollow)} d="{path}"/>'
     wing = 3.5 * along[1], 3.5 * along[0]
     sides = [(back[0] - wing[0], back[1] - wing[1]), (x, y), (back[0] + wing[0], back[1] + wing[1])]
-    yield f'<path class="tip" d="M{"L".join(f"{_n(a)} {_n(b)}" for a, b in sides)}Z"/></g>'
+    yield f'<path{styled("tip")} d="M{"L".join(f"{_n(a)} {_n(b)}" for a, b in sides)}Z"/></g>'
 
 
 def _path(corners: Iterable[XY], radius: float = 3) -> str:
@@ -208,20 +184,20 @@ def _rail(rail: Rail) -> Iterator[str]:
     binding = rail.binding
     yield f'<g class="around" data-hook="{escape(binding.hook)}">'
     yield f"<title>{escape(f'{binding.hook}: {binding.method}')}</title>"
-    yield f'<path class="rail" d="M{_n(rail.x - 6)} {_n(rail.top)}H{_n(rail.x)}V{_n(rail.bottom)}H{_n(rail.x - 6)}"/>'
+    near, far = _n(rail.x - 6), _n(rail.x)
+    yield f'<path{styled("rail")} d="M{near} {_n(rail.top)}H{far}V{_n(rail.bottom)}H{near}"/>'
     for y in (rail.top, rail.bottom):
         yield _text(rail.x - 9, y + 3.5, binding.hook, "note", ' text-anchor="end"')
     yield "</g>"
 
 
-def _rect(class_: str, x: float, y: float, width: float, height: float, radius: float) -> str:
+def _rect(look: str, x: float, y: float, width: float, height: float, radius: float) -> str:
     box = f'x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(height)}"'
-    return f'<rect class="{class_}" {box} rx="{_n(radius)}"/>'
+    return f'<rect{styled(look)} {box} rx="{_n(radius)}"/>'
 
 
-def _text(x: float, y: float, text: str, class_: str = "", more: str = "") -> str:
-    kind = f' class="{class_}"' if class_ else ""
-    return f'<text{kind} x="{_n(x)}" y="{_n(y)}"{more}>{escape(text)}</text>'
+def _text(x: float, y: float, text: str, look: str = "", more: str = "") -> str:
+    return f'<text{styled(look) if look else ""} x="{_n(x)}" y="{_n(y)}"{more}>{escape(text)}</text>'
 
 
 def escape(text: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.cells import cell_len
 from textual.strip import Strip
 
 from hookflow.events.records import PHASES
 from hookflow.monitor.pace import Pace, bottleneck, verdict
-from hookflow.monitor.paint import Part, boxed, row, spread
+from hookflow.monitor.paint import Part, boxed, fit, row, spread
 from hookflow.monitor.view import Scene
 from hookflow.monitor.words import ms, rough
 
@@ -26,7 +27,8 @@ def lines(scene: Scene, width: int) -> list[Strip]:
     """Return two rows: the bar, and its legend with the verdict; what is wrong takes the legend's place."""
     pace = scene.pace
     if scene.health.bad:
-        wrong = row(width, (f" {scene.health.sentence} ", "alarm"))
+        sentence = scene.health.sentence
+        wrong = row(width, (f" {fit(sentence, max(min(cell_len(sentence), width - 2), 0))} ", "alarm"))
         return [row(width, *_bar(pace, width)), wrong]
     if not pace.whole:
         return [row(width, *_bar(pace, width)), row(width, (" no training iteration yet", "dim"))]

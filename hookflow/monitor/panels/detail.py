@@ -7,10 +7,11 @@ from textual.strip import Strip
 from hookflow.events.histogram import bounds
 from hookflow.graph.plan import Binding, PlannedHook
 from hookflow.monitor.axes import ticks
+from hookflow.monitor.journal import Entry
 from hookflow.monitor.paint import Part, boxed, fit, row, wrapped
 from hookflow.monitor.panels.checkpoint import checkpoint
-from hookflow.monitor.view import Scene
-from hookflow.monitor.words import clock, ms, percent
+from hookflow.monitor.view import Scene, charts
+from hookflow.monitor.words import clock, ms, number, percent, span
 
 
 def detail(scene: Scene, width: int, height: int) -> list[Strip]:
@@ -31,12 +32,36 @@ def _event(scene: Scene, width: int) -> tuple[str, list[Strip]]:
         return "event", [row(width, (" nothing has happened yet", "dim"))]
     lines = [row(width)]
     lines += [row(width, " ", (text, "strong")) for text in wrapped(entry.text, width - 2)]
-    lines += [row(width)]
+    lines += [row(width, (f" {_when(scene, entry)}", "dim")), row(width)]
+    if entry.kind == "metrics":
+        return f"{entry.glyph} {entry.source}  {clock(entry.t)}", [*lines, *_compared(scene, entry, width)]
     saved = next((saved for saved in scene.state.checkpoints if (saved.path, saved.t) == (entry.detail, entry.t)), None)
     if saved is not None:
         return f"{entry.glyph} {entry.source}  {clock(entry.t)}", [*lines, *checkpoint(scene, saved, width)]
     lines += [row(width, " ", part) for line in entry.detail.splitlines() for part in _cut(line, width - 2)]
     return f"{entry.glyph} {entry.source}  {clock(entry.t)}", lines
+
+
+def _when(scene: Scene, entry: Entry) -> str:
+    """Return how far the run was."""
+    began = scene.state.run["t"] if scene.state.run else entry.t
+    after = f"{span(entry.t - began)} after this attempt began" if entry.t >= began else "in an earlier attempt"
+    return after if entry.it is None else f"iteration {entry.it}, {after}"
+
+
+def _compared(scene: Scene, entry: Entry, width: int) -> list[Strip]:
+    """Return the metrics of a validation or test beside those before it and the best ones."""
+    state = scene.state
+    lines = [row(width, (f" {'':<16} {'value':>9} {'before':>9} {'best':>9}", "dim"))]
+    for name in charts(state):
+        before = [value for it, value in state.metrics.get(name, []) if it < (entry.it or 0)]
+        here = [value for it, value in state.metrics.get(name, []) if it == entry.it]
+        if here and name.startswith("test ") == (entry.source == "test"):
+            best = state.best.get(name)
+            figures = (f" {number(here[-1]):>9}", f" {number(before[-1]) if before else '–':>9}")
+            told = f" {number(best.value):>9}   at iteration {best.it}" if best else ""
+            lines.append(row(width, f" {fit(name, 16)}", (figures[0], "strong"), (figures[1], "dim"), told))
+    return lines
 
 
 def _hook(scene: Scene, width: int) -> tuple[str, list[Strip]]:
@@ -65,7 +90,7 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
         "declared": hook.where,
         "arguments": hook.written_args or "none",
         "fires": (f"{binding.trigger}" or "always") + (", on rank 0 alone" if hook.ranks == "zero" else ""),
-        "method": f"{binding.method}({', '.join(binding.takes)})"
+        "method": f"{binding.method or hook.use}({', '.join(binding.takes)})"
         + ("" if binding.half == "whole" else f"  {binding.half}"),
         "phase": binding.phase + (f"   (an edge moves it from {hook.phase})" if _moved(binding, hook) else ""),
         "reads": ", ".join(binding.reads) or "nothing declared",

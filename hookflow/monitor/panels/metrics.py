@@ -44,7 +44,7 @@ def strips(scene: Scene, width: int, height: int) -> list[Strip]:
         _, marks = _data(scene.state, name)
         told = [(f" {name}", "dim")]
         told += [(f" {number(last)}", "train")] if (last := _last(scene.state, name)) is not None else []
-        told += [(f" ◇{number(marks[-1][1])}", "val")] if marks else []
+        told += [(" val", "dim"), (f" {number(marks[-1][1])}", "val")] if marks else []
         told += [("  ", "")]
         left -= sum(cell_len(text) for text, _ in told)
         if left < 0:
@@ -71,16 +71,26 @@ def chart(scene: Scene, name: str, width: int, height: int) -> list[Strip]:
 
 
 def _heading(scene: Scene, name: str, width: int) -> Strip:
-    _, marks = _data(scene.state, name)
-    left: list[Part] = [" ", (fit(name, min(len(name), 16)), "strong"), (" log" if scene.view.log else "", "dim")]
-    right: list[Part] = []
-    if (last := _last(scene.state, name)) is not None:
-        right += [("⠤⠤", "train"), (f" {number(last)} ", "" if math.isfinite(last) else "error")]
-    if marks:
-        right += [(" ◇", "val"), (f" {number(marks[-1][1])} ", "")]
-        if (best := scene.state.best.get(name)) and width >= 40:
-            right += [(f" best {number(best.value)} ", "dim")]
+    """Return the name and the newest values; with words and the best value where there is room."""
+    left = [(" ", ""), (fit(name, min(len(name), 16)), "strong"), (" log" if scene.view.log else "", "dim")]
+    for words, best in ((True, True), (True, False), (False, False)):
+        right = _values(scene, name, words, best)
+        if sum(cell_len(text) for text, _ in left + right) + 2 <= width:
+            break
     return spread(width, left, right)
+
+
+def _values(scene: Scene, name: str, words: bool, with_best: bool) -> list[tuple[str, str]]:
+    _, marks = _data(scene.state, name)
+    parts: list[tuple[str, str]] = []
+    if (last := _last(scene.state, name)) is not None:
+        style = "" if math.isfinite(last) else "error"
+        parts += [("⠤⠤", "train"), (" train" * words, "dim"), (f" {number(last)} ", style)]
+    if marks:
+        parts += [(" ◇", "val"), (" val" * words, "dim"), (f" {number(marks[-1][1])} ", "")]
+        if with_best and (best := scene.state.best.get(name)):
+            parts.append((f" best {number(best.value)} ", "dim"))
+    return parts
 
 
 def _data(state: RunState, name: str) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:

@@ -12,11 +12,13 @@ from hookflow.graph.links import stated
 from hookflow.graph.plan import Plan
 from hookflow.graph.render.html import as_html
 from hookflow.graph.render.lanes import NAME_CELL, NOTE_CELL, Lane, lay_out
+from hookflow.graph.render.style import DARK, LIGHT
 from hookflow.graph.render.svg import as_svg
 from hookflow.graph.render.words import cells, marks, place_of, slots
 from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans
 
+PAINTED = {"page": "fill", "lane": "fill", "box": "fill", "line": "stroke", "rail": "stroke"}
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -38,6 +40,24 @@ def test_nothing_is_fetched_and_the_picture_says_what_it_is() -> None:
     assert root.get("role") == "img"
     assert [part.tag for part in root[:2]] == [f"{SVG}title", f"{SVG}desc"]
     assert root.get("aria-labelledby") == f"{root[0].get('id')} {root[1].get('id')}"
+
+
+def test_colours_do_not_need_a_style_sheet_and_a_dark_screen_has_its_own() -> None:
+    picture = as_svg(RICH)
+    assert "var(" not in picture
+    root = ElementTree.fromstring(picture)
+    assert root.get("fill") == LIGHT["ink"], "what says nothing else is filled with ink"
+    sheet = "".join(style.text or "" for style in root.iter(f"{SVG}style"))
+    assert sheet.startswith("\n@media screen and (prefers-color-scheme: dark) {")
+    shapes = [part for tag in ("rect", "path", "circle", "text") for part in root.iter(f"{SVG}{tag}")]
+    painted = {(part.get("class", ""), key, part.get(key, "none")) for part in shapes for key in ("fill", "stroke")}
+    assert {"page", "lane", "box", "line", "hollow", "hollow below", "rail", "note"} <= {look for look, *_ in painted}
+    for look, key, colour in painted - {(look, key, "none") for look, key, _ in painted}:
+        rule = sheet.split(f".plan .{look.replace(' ', '.')} {{", 1)[1].split("}", 1)[0]
+        dark = {DARK[name] for name in LIGHT if LIGHT[name] == colour}
+        assert re.search(rf"{key}: (\S+);", rule)[1] in dark  # type: ignore[index]
+    for look in ("page", "lane", "box", "line", "rail"):
+        assert all(colour != "none" for found, key, colour in painted if (found, key) == (look, PAINTED[look]))
 
 
 def test_names_that_mean_something_in_xml_are_only_names() -> None:
