@@ -13,6 +13,7 @@ import typer
 from hookflow.cli.run import Changes, _new, _resumed
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
+from hookflow.monitor.feed import Recording
 from hookflow.runner.checkpoint.changeable import RULES, May, rule_of
 from tests.conftest import TESTS, hookflow, records
 from tests.runner.same import assert_same_end
@@ -159,6 +160,11 @@ def test_a_change_of_a_hook_must_be_allowed_and_then_takes_effect(run: RunDir, t
     assert "decay = 0.5" in saved
     assert "hooks.clip" not in saved
     assert "[hooks.clip]" not in run.pipeline.read_text()
+    recording = Recording(run)
+    for move, there in ((-(10**6), True), (10**6, False)):
+        recording.step(move)
+        assert recording.plan is not None
+        assert any(hook.name == "clip" for hook in recording.plan.hooks) is there, "each attempt is shown by its plan"
 
 
 def test_what_it_was_given_at_its_start_stays_unless_it_is_said_anew(
