@@ -116,7 +116,7 @@ def _kept(recorded: Sequence[str], new: Sequence[str], file: Path | None) -> Ite
     from hookflow.pipeline.overrides import OTHER_LENGTH
 
     said = [key for override in new if (key := _key(override))]
-    said += [("run", OTHER_LENGTH[key[1]]) for key in said if key[0] == "run" and key[-1] in OTHER_LENGTH]
+    said += [("run", other) for length, other in OTHER_LENGTH.items() if ("run", length) in said]
     hooks = _hooks_in(file) if file else None
     for override in recorded:
         key = _key(override)
