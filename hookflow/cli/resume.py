@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from hookflow.graph.difference import Difference
     from hookflow.graph.plan import Plan
     from hookflow.pipeline.schema import RunSection
+
+SWITCH = re.compile(r"hooks\.([\w-]+)\.enabled=false")
+"""What `--without` is recorded as."""
 
 TAIL = 1 << 18
 """Bytes at the end of an event log in which the end of the run is looked for."""
@@ -46,17 +50,19 @@ def resumed(
     from hookflow.runner.launch import claim
 
     file = Path(target) if target and target.endswith(".toml") else None
+    hooks: Collection[str] | None = None
     if file is None:
         run_dir = find_run(target, Path("runs"), begun=True)
     else:
-        section = read_pipeline(file, overrides, without=without, only=only).pipeline.run
-        run_dir = find_run(section.name, Path(section.dir), begun=True)
+        pipeline = read_pipeline(file, overrides, without=without, only=only).pipeline
+        hooks = pipeline.hooks
+        run_dir = find_run(pipeline.run.name, Path(pipeline.run.dir), begun=True)
     lock = claim(run_dir)  # refuses, before anything is written, where the run is being carried out
     try:
         then = _recorded(run_dir)
         now = then
         if file is not None or overrides or without or only or shuffle is not None:
-            now = _wanted(run_dir, file, overrides, without, only, shuffle)
+            now = _wanted(run_dir, file, hooks, overrides, without, only, shuffle)
         _accept(run_dir, then, now, allow_changed_hooks=allow_changed_hooks)
         if not even_if_done and (done := _nothing_left(run_dir, then, now)):
             _tell(done)
@@ -82,42 +88,45 @@ def _recorded(run_dir: RunDir) -> Target:
 def _wanted(
     run_dir: RunDir,
     file: Path | None,
+    hooks: Collection[str] | None,
     overrides: Sequence[str],
     without: Sequence[str],
     only: Sequence[str],
     shuffle: int | None,
 ) -> Target:
-    """Return what the run is to be: the file (without one, the recorded pipeline) with what the command line says."""
+    """Return what the run is to be: the file (without one, the recorded pipeline) with what the command line says.
+
+    `hooks` are those of the file.
+    """
     from hookflow.cli.pipelines import Target, read_pipeline, valid_plan
     from hookflow.cli.run_dirs import recorded_plan
     from hookflow.events.rundir import short
 
     facts = run_dir.describe()
-    kept = list(_kept(facts.get("overrides", []), overrides, file))
+    kept = list(_kept(facts.get("overrides", []), overrides, hooks))
     if shuffle is None:
         shuffle = recorded_plan(run_dir).shuffle
     if file is None:
         base = Path(facts["base"])
         loaded = read_pipeline(short(run_dir.pipeline), overrides, without=without, only=only, recorded=True)
         plan = valid_plan(loaded, base, shuffle)
-        said = (*kept, *loaded.overrides)
-        asked = " ".join(loaded.overrides) or f"--shuffle {shuffle}"
-        return Target(
-            f"{run_dir.id} with {asked}", replace(loaded, source=Path(facts["source"]), overrides=said), plan, base
-        )
-    if kept:
-        _tell(f"kept from the start of the run: {' '.join(f'--set {override}' for override in kept)}")
-    loaded = read_pipeline(file, (*kept, *overrides), without=without, only=only)
+        name = f"{run_dir.id} with {' '.join(loaded.overrides) or f'--shuffle {shuffle}'}"
+        every = tuple(dict.fromkeys((*kept, *loaded.overrides)))
+        return Target(name, replace(loaded, source=Path(facts["source"]), overrides=every), plan, base)
+    off = [match[1] for override in kept if (match := SWITCH.fullmatch(override))]
+    kept = [override for override in kept if not SWITCH.fullmatch(override)]
+    if said := [*(f"--set {override}" for override in kept), *(f"--without {hook}" for hook in off)]:
+        _tell(f"kept from the start of the run: {' '.join(said)}")
+    loaded = read_pipeline(file, (*kept, *overrides), without=(*off, *without), only=only)
     return Target(str(file), loaded, valid_plan(loaded, shuffle=shuffle), file.parent)
 
 
-def _kept(recorded: Sequence[str], new: Sequence[str], file: Path | None) -> Iterator[str]:
-    """Yield what the run was given by `--set` before and keeps: what is not said anew, of hooks that the file has."""
+def _kept(recorded: Sequence[str], new: Sequence[str], hooks: Collection[str] | None) -> Iterator[str]:
+    """Yield the overrides that the run keeps: what is not said anew, and of the hooks those that there still are."""
     from hookflow.pipeline.overrides import OTHER_LENGTH
 
     said = [key for override in new if (key := _key(override))]
-    said += [("run", OTHER_LENGTH[key[1]]) for key in said if key[0] == "run" and key[-1] in OTHER_LENGTH]
-    hooks = _hooks_in(file) if file else None
+    said += [("run", other) for length, other in OTHER_LENGTH.items() if ("run", length) in said]
     for override in recorded:
         key = _key(override)
         gone = hooks is not None and key[0] == "hooks" and len(key) > 2 and key[1] not in hooks
@@ -132,16 +141,6 @@ def _key(override: str) -> tuple[str, ...]:
         return split_key(override)[0]
     except ValueError:  # which is told when the file is read
         return ()
-
-
-def _hooks_in(file: Path) -> set[str]:
-    """Return the names of the hooks that a file declares, itself or in what it extends."""
-    from hookflow.pipeline.extend import extended
-    from hookflow.pipeline.read import read
-    from hookflow.pipeline.switch import hooks_of
-
-    tree, _ = extended(read(file), file)
-    return set(hooks_of(tree))
 
 
 def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: bool) -> None:

@@ -46,7 +46,19 @@ class RunDir:
 
     @property
     def plan(self) -> Path:
+        """The plan of the latest attempt; the binding ids in the event log are places in it."""
         return self.path / "plan.json"
+
+    def plan_of(self, attempt: int) -> Path:
+        """Return the plan of an attempt, counted from 1: an earlier one may have had other hooks."""
+        until = (number for path in self.path.glob("plan.*.json") if (number := _number(path)) >= attempt)
+        return self.path / f"plan.{first}.json" if (first := min(until, default=0)) else self.plan
+
+    def keep_plan(self) -> None:
+        """Keep the plan of the attempts so far, before another one is written."""
+        kept = self.path / f"plan.{(attempts := count_attempts(self))}.json"
+        if attempts and not kept.exists() and self.plan.exists():
+            write_whole(kept, self.plan.read_text("utf-8"))
 
     @property
     def events(self) -> Path:
@@ -136,6 +148,20 @@ class RunDir:
         except OSError:  # there is none, or a file system that knows no locks
             pass
         return False
+
+
+def count_attempts(run: RunDir) -> int:
+    """Return how many attempts at the run have got as far as to begin."""
+    try:
+        with run.events.open("rb") as file:
+            return sum(line.startswith(b'{"k":"run"') for line in file)
+    except OSError:
+        return 0
+
+
+def _number(path: Path) -> int:
+    number = path.name.split(".")[1]
+    return int(number) if number.isdecimal() else 0
 
 
 def short(path: Path) -> Path:

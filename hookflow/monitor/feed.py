@@ -19,22 +19,17 @@ from hookflow.monitor.logs import SHARED, Logs, logs_of_others
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
 
+FRAME, BEGIN = 1, 2
+KINDS = {"frame": FRAME, "run": BEGIN}
+"""Kinds of records of rank 0 that a recording looks for: a frame, and the beginning of an attempt."""
 
-def read_plan(run: RunDir) -> Plan | None:
-    """Return the run's plan; None while it has not been written."""
+
+def read_plan(run: RunDir, attempt: int) -> Plan | None:
+    """Return the plan of an attempt at the run, counted from 1; None while it has not been written."""
     try:
-        return Plan.from_json(json.loads(run.plan.read_text("utf-8")))
+        return Plan.from_json(json.loads(run.plan_of(attempt).read_text("utf-8")))
     except OSError:
         return None
-
-
-def count_attempts(run: RunDir) -> int:
-    """Return how many attempts at the run have got as far as to begin."""
-    try:
-        with run.events.open("rb") as file:
-            return sum(line.startswith(b'{"k":"run"') for line in file)
-    except OSError:
-        return 0
 
 
 class Live:
@@ -43,6 +38,7 @@ class Live:
     def __init__(self, run: RunDir) -> None:
         self.state = RunState()
         self.plan: Plan | None = None
+        self._attempt = 0
         self._run = run
         self._logs = Logs(run)
         self._commands = Tail[CommandRecord](run.commands)
@@ -58,13 +54,14 @@ class Live:
 
     def _fold(self) -> Iterator[tuple[int, Record]]:
         if self.plan is None:
-            self.plan = read_plan(self._run)
+            self.plan = read_plan(self._run, self._attempt or 1)
         for command in self._commands.read():
             self.state.apply_command(command)
         for rank, record in self._logs.read():
             self.state.apply(record, rank, self.plan or NO_PLAN)
-            if record.get("k") == "run":
-                self.plan = read_plan(self._run)
+            if rank == 0 and record.get("k") == "run":
+                self._attempt += 1
+                self.plan = read_plan(self._run, self._attempt)
             yield rank, record
 
 
@@ -75,14 +72,15 @@ class Recording:
     """States kept on the way, so that going back need not begin at the beginning."""
 
     def __init__(self, run: RunDir) -> None:
-        self.plan = read_plan(run)
         self._paths = {0: run.events, **logs_of_others(run)}
         self._ranks = array("H")
         self._starts = array("Q")
         self._times = array("d")
         self._kinds = array("b")
         self._scan()
-        self._frames = [at for at, kind in enumerate(self._kinds) if kind]
+        self._frames = [at for at, kind in enumerate(self._kinds) if kind == FRAME]
+        self._begins = [at for at, kind in enumerate(self._kinds) if kind == BEGIN]
+        self._plans = [read_plan(run, attempt) for attempt in range(1, max(len(self._begins), 1) + 1)]
         self._every = max(len(self._times) // self.KEPT, 500)
         self._kept: dict[int, bytes] = {0: pickle.dumps(RunState())}  # ten times as quick as copies
         self.state = RunState()
@@ -91,11 +89,16 @@ class Recording:
     def _scan(self) -> None:
         """Find where each line starts, when it was written (never falling), and which ones are frames of rank 0."""
         lines = [line for rank, path in self._paths.items() for line in _lines(rank, path)]
-        for t, rank, start, frame in sorted(lines, key=lambda line: line[0]):
+        for t, rank, start, kind in sorted(lines, key=lambda line: line[0]):
             self._ranks.append(rank)
             self._starts.append(start)
             self._times.append(t)
-            self._kinds.append(frame)
+            self._kinds.append(kind)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the attempt that is shown."""
+        return self._plans[max(bisect_left(self._begins, self._at) - 1, 0)]
 
     @property
     def first(self) -> float:
@@ -132,8 +135,9 @@ class Recording:
                     self._kept[self._at] = pickle.dumps(self.state)
 
 
-def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, bool]]:
-    """Yield of each whole line when it was written (never falling), whose it is, where it starts, if rank 0's frame."""
+def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, int]]:
+    """Yield of each whole line when it was written (never falling), whose it is, where it starts, and of rank 0 the
+    kind that is looked for."""
     latest, start = 0.0, 0
     with path.open("rb") as file:
         for line in file:
@@ -143,5 +147,5 @@ def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, bool]]:
             except (ValueError, TypeError, KeyError):
                 pass
             else:
-                yield latest, rank, start, rank == 0 and record.get("k") == "frame"
+                yield latest, rank, start, 0 if rank else KINDS.get(str(record.get("k")), 0)
             start += len(line)

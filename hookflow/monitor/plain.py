@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from typing import TextIO
 
 from hookflow.events.records import PHASES, Record
-from hookflow.events.rundir import RunDir
-from hookflow.monitor.feed import Live, count_attempts
+from hookflow.events.rundir import RunDir, count_attempts
+from hookflow.monitor.feed import Live
 from hookflow.monitor.follower import follow_records
 from hookflow.monitor.journal import Entry
 from hookflow.monitor.output import Output

@@ -7,9 +7,10 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TextIO
 
-from hookflow.events.rundir import RunDir, run_argument, short
+from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.end_reason import end_reason
 from hookflow.monitor.feed import Live
@@ -68,10 +69,7 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         lines.append(
             f"  {troubles}; {'whole tracebacks and ' if state.errors else ''}what the run printed: {short(run.output)}"
         )
-    known = run_argument(run)
-    if health.over and state.checkpoints and not (state.end and state.end["status"] == "finished"):
-        ranks = f" --nproc {state.ranks.world}" * (state.ranks.world > 1)
-        lines.append(f"  resume it: hookflow run --resume {known}{ranks}")
+    known = run.id if short(run.path.parent.parent) == Path("runs") else short(run.path)
     lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
     return [clean(line) for line in lines]
 

@@ -39,7 +39,10 @@ def record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: Any
 
     Each checkpoint says for itself what was run when it was saved.
     """
-    write_whole(run_dir.plan, json.dumps(plan.to_json(), indent=1))
+    written = json.dumps(plan.to_json(), indent=1)
+    if run_dir.plan.exists() and run_dir.plan.read_text("utf-8") != written:
+        run_dir.keep_plan()
+    write_whole(run_dir.plan, written)
     write_whole(run_dir.pipeline, dump(loaded.pipeline))
     run_dir.sign(
         base=str(base.resolve()),

@@ -13,6 +13,7 @@ import typer
 from hookflow.cli.run import Changes, _new, _resumed
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
+from hookflow.monitor.feed import Recording
 from hookflow.runner.checkpoint.changeable import RULES, May, rule_of
 from tests.conftest import TESTS, hookflow, records
 from tests.runner.same import assert_same_end
@@ -159,6 +160,11 @@ def test_a_change_of_a_hook_must_be_allowed_and_then_takes_effect(run: RunDir, t
     assert "decay = 0.5" in saved
     assert "hooks.clip" not in saved
     assert "[hooks.clip]" not in run.pipeline.read_text()
+    recording = Recording(run)
+    for move, there in ((-(10**6), True), (10**6, False)):
+        recording.step(move)
+        assert recording.plan is not None
+        assert any(hook.name == "clip" for hook in recording.plan.hooks) is there, "each attempt is shown by its plan"
 
 
 def test_what_it_was_given_at_its_start_stays_unless_it_is_said_anew(
@@ -167,12 +173,10 @@ def test_what_it_was_given_at_its_start_stays_unless_it_is_said_anew(
     run = _new("toy.toml", Changes(overrides=("run.seed=5", "run.max_epochs=1"), without=("early_stop",)))
     assert train_here(run) == 0
     _resumed("toy.toml", Changes(overrides=("run.max_iters=8",)))
-    assert "kept from the start of the run: --set run.seed=5 --set hooks.early_stop.enabled=false" in (
-        capsys.readouterr().err
-    )
+    assert "kept from the start of the run: --set run.seed=5 --without early_stop" in (capsys.readouterr().err)
     assert "seed = 5" in run.pipeline.read_text()
     assert "max_epochs" not in run.pipeline.read_text()
-    assert run.describe()["overrides"] == ["run.seed=5", "hooks.early_stop.enabled=false", "run.max_iters=8"]
+    assert run.describe()["overrides"] == ["run.seed=5", "run.max_iters=8", "hooks.early_stop.enabled=false"]
     edit('[hooks.early_stop]\nuse = "early_stop"\nargs = { monitor = "accuracy", patience = 50 }\n', "")
     assert _resumed("toy.toml", Changes(overrides=("run.max_iters=9",))).id == run.id
 

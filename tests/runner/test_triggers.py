@@ -92,6 +92,41 @@ def test_what_it_remembers_is_all_it_needs() -> None:
         broken = fresh
 
 
+@pytest.mark.parametrize(
+    ("point", "before", "after", "done", "next_"),
+    [
+        ("after_train_iter", "10", "50", 105, 150),
+        ("after_train_iter", "50", "10", 105, 110),
+        ("after_train_iter", "50", "10", 100, 110),
+        ("before_train_iter", "50", "10", 100, 100),
+        ("before_train_iter", "50", "10", 101, 110),
+        ("after_train_iter", None, "10", 105, 110),
+        ("after_train_iter", "10", None, 105, 106),
+    ],
+)
+def test_another_every_counts_on_from_where_the_run_is(
+    point: str, before: str | None, after: str | None, done: int, next_: int
+) -> None:
+    place = Place()
+    first, resumed, new = (
+        Trigger(plan.Binding(0, "h", point, "", "whole", (), plan.Trigger(every=every), "normal"), POINTS[point], place)
+        for every in (before, after, after)
+    )
+    ahead = POINTS[point].ahead
+    for place.iter in range(1 - ahead, done + 1 - ahead):
+        first()
+    place.iter = done
+    resumed.load_state_dict(first.state_dict())
+    new.begin_here()
+    for trigger in (resumed, new):
+        place.iter = done - ahead
+        fired = []
+        while not fired:
+            place.iter += 1
+            fired += [place.iter] if trigger() else []
+        assert fired == [next_]
+
+
 def test_seconds_are_counted_from_the_start() -> None:
     binding = plan.Binding(0, "h", "after_train_iter", "", "whole", (), plan.Trigger(every="1000s"), "normal")
     assert not Trigger(binding, POINTS[binding.point], Place())()

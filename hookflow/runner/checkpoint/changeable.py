@@ -45,7 +45,11 @@ RULES = (
     Rule(("distributed.**", "data.*.loader.workers"), May.YES, "the machinery"),
     Rule(("run.on_nan", "hooks.*.on_error"), May.YES, "what follows an error"),
     Rule(("run.dir",), May.YES, "where runs are looked for; this one stays in its directory"),
-    Rule(("run.default_hooks", "--shuffle"), May.YES, "the hooks and their order are compared themselves"),
+    Rule(
+        ("run.default_hooks", "hooks.*.default", "--shuffle"),
+        May.YES,
+        "the hooks and their order are compared themselves",
+    ),
     Rule(
         tuple(f"hooks.*.{key}" for key in ("every", "from", "until", "when", "requires", "ambiguous_with")),
         May.YES,

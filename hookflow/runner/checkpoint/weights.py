@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.events.rundir import short
 from hookflow.pipeline.schema import WeightsSection
 from hookflow.runner.checkpoint.store import CPU, read_tensors
 
@@ -175,7 +176,7 @@ def _misfits(fit: Fit, wanted: Mapping[str, Any], found: Mapping[str, Any], wher
 
 def _summary(path: Path, loaded: int, fit: Fit, excluded: Collection[str], prefixes: Sequence[str]) -> str:
     """Return a few lines on what was loaded and what was not."""
-    lines = [f"{loaded} weights loaded from {path}"]
+    lines = [f"{loaded} weights loaded from {short(path)}"]
     if prefixes:
         lines.append(f"without the prefix {''.join(prefixes)}")
     if excluded:
