@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hookflow
 from hookflow import Hook
 from tests.conftest import hookflow as command
-from tests.toy import Net
+from tests.toy import Net, Points
 
 INPUTS = torch.randn(32, 4, generator=torch.Generator().manual_seed(3))
 EXAMPLES = TensorDataset(INPUTS, INPUTS[:, 0].gt(0).long())
@@ -65,13 +65,14 @@ def test_a_model_that_exists_is_what_is_trained(tmp_path: Path) -> None:
     [
         {"use": DataLoader(EXAMPLES, batch_size=8, shuffle=True)},
         {"use": [(INPUTS[:8], torch.zeros(8).long())] * 4},
+        {"use": Points(0, torch.device("cpu"))},
         {"use": lambda seed: DataLoader(EXAMPLES, batch_size=8)},
         {
             "use": EXAMPLES,
             "loader": {"batch_size": 8, "collate": lambda examples: torch.utils.data.default_collate(examples)},
         },
     ],
-    ids=["loader", "batches", "function", "dataset"],
+    ids=["loader", "batches", "source", "function", "dataset"],
 )
 def test_data_that_exist_are_trained_on(tmp_path: Path, source: dict[str, Any]) -> None:
     assert train(tmp_path, data={"train": source, "val": {"use": DataLoader(EXAMPLES, 16)}}).status == "finished"
