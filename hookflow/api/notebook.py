@@ -77,9 +77,8 @@ def _line(run_dir: RunDir, live: Live) -> Text:
 def _table(run_dir: RunDir, live: Live) -> Table:
     """Return what each metric, and each number that hooks have logged, came to."""
     state = live.state
-    table = Table(
-        "", "last", "best", "at", title=f"{state.it} iterations in {span(state.elapsed)}", title_justify="left"
-    )
+    title = f"{run_dir.path.parent.name} {run_dir.id}: {state.it} iterations in {span(state.elapsed)}"
+    table = Table("", "last", "best", "best at", title=title, title_justify="left")
     for name, values in sorted(state.metrics.items(), key=lambda item: lower_is_better(item[0])):
         best = state.best.get(name)
         at = f"epoch {best.ep}, iteration {best.it}" if best else ""

@@ -20,6 +20,7 @@ from hookflow.cli.run_dirs import failure_report
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.events.rundir import RunDir, short
 from hookflow.monitor import jsonl, plain
+from hookflow.runner.distributed.rendezvous import started_by_torchrun
 from hookflow.runner.launch import claim, prepare, start
 from hookflow.runner.signals import SIGNALS, handlers_put_back
 
@@ -53,7 +54,7 @@ def train(
     follow = _follow(run_dir, ui)
     with handlers_put_back():
         code = _in_its_own(run_dir, follow) if process else _here(pipeline, run_dir, follow)
-    _raise_failure(run_dir, code)
+    _raise_failure(run_dir, code, resumable=not pipeline.objects)
     return RecordedRun(run_dir)
 
 
@@ -62,6 +63,9 @@ def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
     if ui not in (known := get_args(UI)):
         hint = nearest(ui, known) or f"there are {', '.join(known)}"
         raise UserError(Problem(f'there is no ui "{ui}"', hint=hint))
+    if started_by_torchrun():
+        hint = "torchrun … -m hookflow run FILE trains one model in all of its processes"
+        raise UserError(Problem("hookflow.train trains in one process, and torchrun has started several", hint=hint))
     if process and pipeline.objects:
         said = f"a process of its own has none of the objects in the pipeline: {', '.join(pipeline.objects)}"
         raise UserError(Problem(said, hint='leave process out, or let `use` name what makes them: "./file.py:Name"'))
@@ -138,17 +142,20 @@ def _in_its_own(run_dir: RunDir, follow: Follow | None) -> int:
         for number in SIGNALS:
             signal.signal(number, lambda got, frame: child.send_signal(got))
     if follow is not None:
-        follow(child.poll)
+        with suppress(BrokenPipeError):
+            follow(child.poll)
     return child.wait()
 
 
-def _raise_failure(run_dir: RunDir, code: int) -> None:
+def _raise_failure(run_dir: RunDir, code: int, *, resumable: bool) -> None:
     """Raise what the exit code of a training says, unless it is over as it should be."""
     if code == 0:
         return
     reason = failure_report(run_dir)
     if code == 130:
-        raise KeyboardInterrupt(f"{reason}; what there is of the run: hookflow.load_run({str(short(run_dir.path))!r})")
+        run = short(run_dir.path)
+        follows = f"resume it with: hookflow run --resume {run}" if resumable else f"hookflow.load_run({str(run)!r})"
+        raise KeyboardInterrupt(f"{reason}; {follows}")
     if code == 143:
         raise SystemExit(code)
     if code == 2:

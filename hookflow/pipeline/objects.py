@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import date, time
 from functools import partial
+from itertools import chain, count
 from types import MappingProxyType
 from typing import Any
 
@@ -66,8 +67,8 @@ class Objects:
     def _text(self, value: Any) -> str:
         if id(value) not in self._texts:
             name = getattr(value, "__name__", type(value).__name__).strip("<>")
-            alike = sum(text.startswith(f"<object {name}") for text in self.makers)
-            text = f"<object {name} {alike + 1}>" if alike else f"<object {name}>"
+            texts = chain([f"<object {name}>"], (f"<object {name} {k}>" for k in count(2)))
+            text = next(text for text in texts if text not in self.makers)
             self.makers[text] = value if _makes(value) else _class_that_gives(value)
             self._texts[id(value)] = text
             self._kept.append(value)

@@ -64,6 +64,7 @@ def test_a_run_is_a_line_that_moves_and_then_a_table(executed: Any) -> None:
     assert "━" * 30 in line["text/plain"]
     assert "iteration 40/40" in line["text/plain"]
     assert len({text for text in drawn if "running" in text and "it/s" in text}) > 1
+    assert "40 iterations in" in table["text/plain"]
     assert "val accuracy" in table["text/plain"]
     assert "val accuracy" in table["text/html"]
     assert looked[0].text.startswith("finished dict_keys(['loss', 'accuracy']) 20")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hookflow
 from hookflow import Hook
 from tests.conftest import hookflow as command
-from tests.toy import Net
+from tests.toy import Net, Points
 
 INPUTS = torch.randn(32, 4, generator=torch.Generator().manual_seed(3))
 EXAMPLES = TensorDataset(INPUTS, INPUTS[:, 0].gt(0).long())
@@ -65,13 +66,14 @@ def test_a_model_that_exists_is_what_is_trained(tmp_path: Path) -> None:
     [
         {"use": DataLoader(EXAMPLES, batch_size=8, shuffle=True)},
         {"use": [(INPUTS[:8], torch.zeros(8).long())] * 4},
+        {"use": Points(0, torch.device("cpu"))},
         {"use": lambda seed: DataLoader(EXAMPLES, batch_size=8)},
         {
             "use": EXAMPLES,
             "loader": {"batch_size": 8, "collate": lambda examples: torch.utils.data.default_collate(examples)},
         },
     ],
-    ids=["loader", "batches", "function", "dataset"],
+    ids=["loader", "batches", "source", "function", "dataset"],
 )
 def test_data_that_exist_are_trained_on(tmp_path: Path, source: dict[str, Any]) -> None:
     assert train(tmp_path, data={"train": source, "val": {"use": DataLoader(EXAMPLES, 16)}}).status == "finished"
@@ -106,7 +108,7 @@ def test_functions_classes_and_instances_are_hooks(tmp_path: Path) -> None:
     assert (instance.seen, instance.name) == (8, "counter")
     recorded = tomllib.loads((run.dir / "pipeline.toml").read_text())
     assert recorded["model"]["use"] == "<object Net>"
-    assert {hook["use"] for hook in recorded["hooks"].values()} == {
+    assert {use for hook in recorded["hooks"].values() if (use := hook["use"]).startswith("<object")} == {
         "<object note>", "<object partial>", "<object Counter>", "<object Counter 2>", "<object Weighed>"
     }  # fmt: skip
     assert run.plan.hook("counter").about == "Counts what it has seen."
@@ -144,7 +146,7 @@ def test_objects_are_only_here(tmp_path: Path) -> None:
     for more in ([], ["--set", "run.max_epochs=3"]):
         done = command("run", "--resume", run.id, *more, cwd=tmp_path)
         assert done.returncode == 2, done.stdout + done.stderr
-        assert 'pipeline.toml:22:1: "<object Net>" stands for an object of the Python program' in done.stderr
+        assert re.search(r'pipeline\.toml:\d+:1: "<object Net>" stands for an object of the Python', done.stderr)
         assert 'use = "./file.py:Name"' in done.stderr
     assert run.status == "finished", "what was refused has not been begun"
     assert command("diff", run.id, run.id, cwd=tmp_path).returncode == 0

@@ -124,7 +124,7 @@ def test_ctrl_c_reaches_a_process_of_its_own(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(KeyboardInterrupt, match="SIGINT received"):
+    with pytest.raises(KeyboardInterrupt, match="SIGINT received; resume it with: hookflow run --resume"):
         hookflow.train(toy(run__max_epochs=100_000), "none", runs=tmp_path, process=True)
     thread.join()
     assert hookflow.load_run("latest", tmp_path).checkpoint().iter > 2
@@ -141,3 +141,9 @@ def test_a_ui_that_there_is_not_is_told_with_the_nearest(tmp_path: Path) -> None
     with pytest.raises(hookflow.UserError, match=r'there is no ui "plan"\n.*did you mean "plain"\?'):
         hookflow.train(toy(), "plan", runs=tmp_path)  # type: ignore[arg-type]
     assert not [*tmp_path.iterdir()], "nothing has been begun"
+
+
+def test_torchrun_is_not_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(hookflow.UserError, match="torchrun has started several"):
+        hookflow.train(toy(), "none", runs=tmp_path)
