@@ -65,10 +65,11 @@ def _first(text: str) -> str:
 def fields(record: str) -> str:
     """Return the fields of a record as a table, `k` and the stamp first."""
     kind = TABLES[record]
-    sentences = {name: said for base in _bases(kind) for name, _, said in members(base) if said}
+    sentences = {"k": f"Always `{toml(record)}`."}  # and of the stamp what is not said of it here
+    sentences |= {name: said for base in (records.Stamp, *_bases(kind)) for name, _, said in members(base) if said}
     hints = get_type_hints(kind)
     order = sorted(hints, key=lambda name: STAMP.index(name) if name in STAMP else len(STAMP))
-    rows = ((code(name), _type(hints[name]), sentences.get(name, f"Always `{toml(record)}`.")) for name in order)
+    rows = ((code(name), _type(hints[name]), sentences.get(name, "")) for name in order)
     return f"{inspect.getdoc(kind)}\n\n{table(('field', 'type', 'meaning'), rows)}"
 
 
