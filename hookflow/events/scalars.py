@@ -29,7 +29,7 @@ def scalars(run_dir: RunDir) -> list[ScalarRow]:
     for record in Tail[Record](run_dir.events).read_all():
         match record["k"]:
             case "run":  # what came after the checkpoint that an attempt resumes from is trained again
-                begin = _iteration(record["resumed_from"] or "")
+                begin = _iteration(record.get("resumed_from") or "")
                 rows = {key: row for key, row in rows.items() if row.iter <= begin}
             case "scalars" | "metrics":
                 prefix = f"{record['split']}/" if record["k"] == "metrics" else ""
