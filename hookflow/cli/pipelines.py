@@ -72,7 +72,7 @@ class Target:
 def open_target(named: str | None, hooks: Sequence[str] = ()) -> Target:
     """Return the pipeline file or the run that `named` means; None is the only pipeline file here with these `hooks`.
 
-    Raises UserError when there is no such thing, or it is not sound.
+    Raises UserError when there is no such thing, or it is not valid.
     """
     from hookflow.hooks.compile import compile_pipeline
 
