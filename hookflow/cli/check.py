@@ -1,4 +1,4 @@
-"""`hookflow check`: say whether a pipeline is sound, and what it amounts to, without running anything."""
+"""`hookflow check`: say whether a pipeline is valid, and what it amounts to, without running anything."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ def check(
     only: Only = None,
     shuffle: Shuffle = None,
 ) -> None:
-    """Say whether a pipeline is sound, and what it amounts to.
+    """Say whether a pipeline is valid, and what it amounts to.
 
     Checked are its keys, its hooks with their arguments, order and triggers, and that all it names is there. The
     arguments of model, data and optimizer are checked by a run, before it fetches any data.
 
-    Exits with 0 if the pipeline is sound and with 2 if it is not; with `--strict`, with 1 if it is sound but doubtful.
+    Exits with 0 if the pipeline is valid and with 2 if it is not; with `--strict`, with 1 if it has warnings or an
+    ambiguous order.
     """
     try:
         found = _look(pipeline, set_ or [], without or [], only or [], shuffle)
     except UserError as error:
         if format_ is Format.text:
             raise
-        echo_json({"file": str(pipeline), "sound": False, "problems": error.to_json()})
+        echo_json({"file": str(pipeline), "valid": False, "problems": error.to_json()})
         raise typer.Exit(2) from None
     if format_ is Format.json:
         echo_json(found.to_json())

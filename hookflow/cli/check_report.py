@@ -1,4 +1,4 @@
-"""What `hookflow check` finds in a sound pipeline: what it amounts to, when its hooks fire, and what is doubtful."""
+"""What `hookflow check` finds in a valid pipeline: what it amounts to, when its hooks fire, and what is doubtful."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _iters_per_epoch(events: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """A sound pipeline and its plan, with what they come to; `forecasts` are by the binding's id."""
+    """A valid pipeline and its plan, with what they come to; `forecasts` are by the binding's id."""
 
     loaded: Loaded
     plan: Plan
@@ -108,7 +108,7 @@ class Findings:
 
     def lines(self, width: int) -> Iterator[str]:
         """Yield all of it for people."""
-        yield f"{self.loaded.source} is sound{self._but()}"
+        yield f"{self.loaded.source} is valid{self._but()}"
         for name, text in (*_summary(self.loaded.pipeline, self.plan), *self._details()):
             head = f"  {name:<10} "
             yield textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * 15, break_on_hyphens=False)
@@ -119,7 +119,7 @@ class Findings:
         """Return all of it as plain lists, mappings and values, for an editor."""
         return {
             "file": str(self.loaded.source),
-            "sound": True,
+            "valid": True,
             "problems": [],
             "warnings": [problem.to_json() for problem in self.warnings],
             "ambiguities": [self._ambiguity(one) for one in self.ambiguous],

@@ -43,7 +43,7 @@ def hooks(
     """List the hooks that can be used here, or tell all about one.
 
     These are the built-in ones, those that installed packages offer (entry points of the group `hookflow.hooks`), and,
-    with `--pipeline`, what the files offer that the pipeline takes hooks from.
+    with `--pipeline`, those that the pipeline uses, and what else the files offer that it takes hooks from.
 
     Example: `hookflow hooks ema`
     """
@@ -66,6 +66,7 @@ def _list(target: Target | None, width: int) -> Iterator[str]:
     if target is not None:
         for file, rows in _own(target).items():
             sections[f"in {file}"] = rows
+        sections[f"used by {target.name}"] = [*_used(target)]
     left = max(len(name) for rows in sections.values() for name, _ in rows) + 4
     for title, rows in sections.items():
         yield title
@@ -111,6 +112,14 @@ def _own(target: Target) -> dict[str, list[Row]]:
         able = [thing for thing in there if _can_be_hook(thing, target.plan.points)]
         found[file] = [(f"{file}:{thing.__name__}", about(thing)) for thing in able]
     return found
+
+
+def _used(target: Target) -> Iterator[Row]:
+    """Yield the hooks of a pipeline by the names that it gives them, each as a call."""
+    planned = {hook.name: hook for hook in target.plan.hooks}
+    for name, node in target.loaded.pipeline.hooks.items():
+        hook = planned.get(name)
+        yield name, f"{node.use}({hook.written_args})" if hook else f"{node.use}, switched off"
 
 
 def _can_be_hook(thing: Any, points: Points) -> bool:

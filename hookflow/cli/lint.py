@@ -1,4 +1,4 @@
-"""What `hookflow check` warns of: a sound pipeline may say all the same what nobody can have meant."""
+"""What `hookflow check` warns of in a pipeline that is valid, and hardly what anybody meant."""
 
 from __future__ import annotations
 

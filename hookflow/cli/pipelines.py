@@ -77,26 +77,36 @@ class Target:
     base: Path
 
 
-def open_target(named: str | None) -> Target:
-    """Return the pipeline file or the run that `named` means; None is the only pipeline file here.
+def open_target(named: str | None, hooks: Sequence[str] = ()) -> Target:
+    """Return the pipeline file or the run that `named` means; None is the only pipeline file here with these `hooks`.
 
-    Raises UserError when there is no such thing, or it is not sound.
+    Raises UserError when there is no such thing, or it is not valid.
     """
     from hookflow.hooks.compile import compile_pipeline
 
     if named is None or named.endswith(".toml") or Path(named).is_file():
-        path = Path(named or only_pipeline())
+        path = Path(named or only_pipeline(hooks))
         loaded = read_pipeline(path)
         return Target(str(path), loaded, compile_pipeline(loaded), path.parent)
     return _recorded(named)
 
 
-def only_pipeline() -> Path:
-    """Return the one pipeline file in the current folder and `pipelines/`. Raises UserError when it is not one."""
+def only_pipeline(hooks: Sequence[str] = ()) -> Path:
+    """Return the one pipeline file in the current folder and `pipelines/`; of several, the one that has these hooks.
+
+    Raises UserError when it is not one.
+    """
     found = [path for folder in (Path(), Path("pipelines")) for path in sorted(folder.glob("*.toml")) if _has_run(path)]
     if len(found) == 1:
         return found[0]
-    said = f"there are {len(found)} pipelines here" if found else "there is no pipeline file here, nor in pipelines/"
+    having = [path for path in found if _has_hooks(path, hooks)] if hooks else []
+    if len(having) == 1:
+        return having[0]
+    found = having or found
+    both = f" with {' and '.join(hooks)}" if having else ""
+    said = (
+        f"there are {len(found)} pipelines here{both}" if found else "there is no pipeline file here, nor in pipelines/"
+    )
     hint = f"name one: --pipeline {found[0]}" if found else "name one with --pipeline FILE"
     others = f" (or {', '.join(map(str, found[1:4]))}{', …' if len(found) > 4 else ''})" if found else ""
     raise UserError(Problem(said, hint=hint + others))
@@ -105,6 +115,16 @@ def only_pipeline() -> Path:
 def _has_run(path: Path) -> bool:
     """Say whether a TOML file is a pipeline: other programs keep theirs in such files too."""
     return any(line.startswith("[run]") for line in path.read_text("utf-8", "replace").splitlines())
+
+
+def _has_hooks(path: Path, hooks: Sequence[str]) -> bool:
+    from hookflow.pipeline.extend import extended
+
+    try:
+        tables, _ = extended(path.read_text("utf-8-sig"), path)
+        return set(hooks) <= set(tables.get("hooks", ()))
+    except (UserError, OSError, UnicodeDecodeError, TypeError):  # a file that is not valid is not the one
+        return False
 
 
 def no_point(points: Points, name: str) -> Problem:

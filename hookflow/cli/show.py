@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -174,7 +175,7 @@ class _Page:
 
 
 def _set(override: str) -> str:
-    return f"--set {override}"
+    return f"--set {shlex.quote(override)}"
 
 
 def _facts(facts: Iterator[tuple[str, str]] | list[tuple[str, str]]) -> Iterator[str]:

@@ -29,14 +29,15 @@ def why(
     """Say why hook A fires before hook B, or after it.
 
     At each point where both are bound it is the edges that lead from one to the other, each with its source; or the
-    phases, or nothing but their order in the file. Without `--pipeline` it is the only pipeline here or in pipelines/.
+    phases, or nothing but their order in the file. Without `--pipeline` it is the only pipeline here or in pipelines/,
+    or the only one that has both hooks.
 
     Example: `hookflow why ema checkpoint -p pipelines/cifar.toml`
     """
     from hookflow.cli.pipelines import open_target
     from hookflow.graph.precedence import precedence
 
-    target = open_target(pipeline)
+    target = open_target(pipeline, (a, b))
     _refuse_unknown(target, (a, b), point)
     plan = target.plan
     off = [name for name in (a, b) if name not in {hook.name for hook in plan.hooks}]

@@ -50,7 +50,7 @@ def find_key(key: str) -> Declared:
         place = below
     return Declared(
         key=key,
-        about=str(place.schema.get("description", "")),
+        about=place.about(),
         type=type_words(place.schema, _definitions()) or "any value",
         required=place.required,
         default=as_toml(place.schema.get("default")),
@@ -113,6 +113,11 @@ class _Place:
                 if isinstance(inner, dict) and any("properties" in deep for deep in _shapes(inner)):
                     return inner, "items" in shape
         return None
+
+    def about(self) -> str:
+        """Return the sentence of the key, or else that of what stands there."""
+        told = (shape.get("description", "") for shape in (self.schema, *_shapes(self.schema)))
+        return str(next(filter(None, told), ""))
 
     def example(self) -> str:
         """Return the key with a value, below its table; nothing for a table."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from hookflow.events.log import Appender, Tail
 from hookflow.events.records import HOOKFLOW, CommandRecord, Frame, Level, Message, Put, Record, Scalars, Stage, stamped
 from hookflow.events.rundir import RunDir
+from hookflow.excerpt import printable
 from hookflow.graph.plan import OnError
 from hookflow.runner.distributed.failure_report import is_peer_lost
 from hookflow.runner.distributed.ranks import ALONE, Ranks
@@ -123,7 +124,8 @@ class Recorder:
         told = "".join(traceback.format_exception(error))
         whose = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
         if self._prints_failure or action != "raise":
-            print(f"{whose}{told}", end="", file=sys.stderr, flush=True)
+            shown = "\n".join(map(printable, f"{whose}{told}".split("\n")))  # what raised may quote anything
+            print(shown, end="", file=sys.stderr, flush=True)
         self.put("error", hook=hook, point=point, type=kind, text=text, traceback=told, action=action)
 
     def close(self) -> None:

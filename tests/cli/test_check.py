@@ -1,4 +1,4 @@
-"""`hookflow check`: what a sound pipeline amounts to, in a few lines."""
+"""`hookflow check`: what a valid pipeline amounts to, in a few lines."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ enabled = false
 """
 
 SUMMARY = """\
-p.toml is sound
+p.toml is valid
   small      3,000 iterations, validation after every 200 iterations
   model      torch.nn:Flatten
   task       hookflow.zoo.tasks:Classification
@@ -55,7 +55,7 @@ p.toml is sound
 
 @pytest.fixture
 def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A sound pipeline, p.toml in the current directory."""
+    """A valid pipeline, p.toml in the current directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "100")
     (tmp_path / "p.toml").write_text(SOUND)
@@ -79,16 +79,16 @@ CLASH = ("--set", "hooks.clip2={use='grad_clip', args={max_norm=2.0}}")
 def test_an_ambiguous_order_is_named_and_is_not_strict(pipeline: Path) -> None:
     told = check(*CLASH, "--strict", exit_code=1)
     assert told == check(*CLASH)
-    assert told.startswith("p.toml is sound, with 1 ambiguous pair\n")
+    assert told.startswith("p.toml is valid, with 1 ambiguous pair\n")
     assert "  ambiguous  clip and clip2 touch grads, at before_optimizer_step\n" in told
     allowed = check(*CLASH, "--set", "hooks.clip.ambiguous_with=['clip2']", "--strict")
-    assert allowed.startswith("p.toml is sound\n")
+    assert allowed.startswith("p.toml is valid\n")
 
 
 def test_thousands_of_ambiguous_pairs_are_counted_as_far_as_anybody_reads(pipeline: Path) -> None:
     many = [f"hooks.h{k}={{use='builtins:print', points=['after_train_iter'], writes=['lr']}}" for k in range(60)]
     told = check(*(part for one in many for part in ("--set", one)))
-    assert told.startswith("p.toml is sound, with at least 1,000 ambiguous pairs\n")
+    assert told.startswith("p.toml is valid, with at least 1,000 ambiguous pairs\n")
     assert "             and 994 or more\n" in told
 
 
@@ -105,7 +105,7 @@ def test_a_hook_that_never_fires_is_warned_of(pipeline: Path) -> None:
         "--set",
         "data={train={use='cifar10'}}",
     )
-    assert "p.toml is sound, with 1 warning\n" in told
+    assert "p.toml is valid, with 1 warning\n" in told
     assert 'hook "stop" never fires\n    there is no [data.val]\n' in told
     late = check("--set", "hooks.log.from='9000it'", "--strict", exit_code=1)
     assert 'hook "log" never fires' in late
@@ -176,11 +176,11 @@ def test_hooks_can_be_left_out_and_shuffled(pipeline: Path) -> None:
 
 def test_an_editor_is_told_in_json(pipeline: Path) -> None:
     told = json.loads(check(*CLASH, "--format", "json"))
-    assert (told["sound"], told["problems"], told["warnings"]) == (True, [], [])
+    assert (told["valid"], told["problems"], told["warnings"]) == (True, [], [])
     (pair,) = told["ambiguities"]
     assert (pair["first"], pair["then"], pair["slots"]) == ("clip", "clip2", ["grads"])
     assert {firing["hook"] for firing in told["firings"]} == {"clip", "clip2", "log", "print"}
     wrong = json.loads(check("--set", "hooks.log.afer=[]", "--format", "json", exit_code=2))
-    assert wrong["sound"] is False
+    assert wrong["valid"] is False
     (problem,) = wrong["problems"]
     assert (problem["source"], problem["hint"]) == ("--set hooks.log.afer=[]", 'did you mean "after"?')

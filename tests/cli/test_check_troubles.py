@@ -102,7 +102,7 @@ def test_what_a_hook_file_prints_is_no_part_of_the_output(here: Path) -> None:
     (here / "loud.py").write_text("print('hello')\ndef hook(run): ...\n")
     with_hook = ("p.toml", "--set", "hooks.loud={use='./loud.py:hook', points=['before_run']}", "-f", "json")
     told = invoke("check", *with_hook)
-    assert json.loads(told.stdout)["sound"]
+    assert json.loads(told.stdout)["valid"]
     assert told.stderr == "hello\n"
 
 
@@ -170,7 +170,7 @@ def test_no_name_steers_the_terminal(here: Path) -> None:
 )
 def test_what_nobody_can_have_meant_is_warned_of(override: str, said: str, hint: str) -> None:
     told = check(*["hooks.print.from='5ep'"] * ("until" in override), override, options=("--strict",), exit_code=1)
-    assert told.startswith("p.toml is sound, with 1 warning\n")
+    assert told.startswith("p.toml is valid, with 1 warning\n")
     assert said in told
     assert hint in told
 
@@ -192,4 +192,4 @@ def test_a_doubtful_condition_has_its_own_place(here: Path) -> None:
     ],
 )
 def test_what_may_be_meant_is_not_warned_of(overrides: list[str]) -> None:
-    assert check(*overrides, options=("--strict",)).startswith("p.toml is sound\n")
+    assert check(*overrides, options=("--strict",)).startswith("p.toml is valid\n")

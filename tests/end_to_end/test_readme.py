@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -40,3 +41,13 @@ def test_the_data_can_be_shared_out_among_ranks_as_is_promised() -> None:
 
 def test_every_hook_that_comes_with_it_is_listed() -> None:
     assert re.findall(r"^\| `(\w+)` \|", README, re.MULTILINE) == sorted(BUILT_IN)
+
+
+def test_why_answers_as_it_is_printed() -> None:
+    """The folder has several pipelines; one of them has both hooks."""
+    asked = [shlex.split(command) for command in re.findall(r"`hookflow (why [a-z]\S* [a-z][^`]*)`", README)]
+    assert asked
+    for arguments in asked:
+        done = hookflow(*arguments, cwd=Path(__file__).parents[2])
+        assert done.returncode == 0, done.stderr
+        assert f" fires before {arguments[2]}\n" in done.stdout

@@ -78,7 +78,7 @@ class TestWhatIsTold:
         (tmp_path / "p.toml").write_text(f'{HEAD}[hooks.it]\nuse = "./mine.py:It"\n{POINT}\n')
         done = CliRunner().invoke(app, ["check", "p.toml", "--format", "json"], catch_exceptions=False)
         found = json.loads(done.stdout)
-        assert found["sound"] and len(found["warnings"]) >= 1
+        assert found["valid"] and len(found["warnings"]) >= 1
         assert any("calls run.stop at after_val (mine.py:2)" in warning["message"] for warning in found["warnings"])
         assert CliRunner().invoke(app, ["check", "p.toml", "--strict"]).exit_code == 1
         code = (
