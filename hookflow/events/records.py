@@ -175,11 +175,15 @@ class ErrorFields(TypedDict):
     type: str
     text: str
     traceback: str
+    at: str
     action: Literal["raise", "disable", "ignore"]
 
 
 class Error(Stamp, ErrorFields):
-    """Something raised. `hook` and `point` are empty when no hook did; `action` is what became of it."""
+    """Something raised. `hook` and `point` are empty when no hook did; `action` is what became of it.
+
+    `at` is "file:line" of the innermost frame in the user's own files.
+    """
 
     k: Literal["error"]
 

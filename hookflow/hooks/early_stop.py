@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from hookflow.hooks.base import Hook
+from hookflow.numbers import number
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -44,7 +45,7 @@ class EarlyStop(Hook):
             return
         self.waited += 1
         if self.waited >= self.patience:
-            best = "NaN" if self.best is None else f"{self.best:.4g}"
+            best = "NaN" if self.best is None else number(self.best)
             run.stop(f"{self.monitor} has not improved on {best} for {self.waited} validations")
 
     def state_dict(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from hookflow.runner.distributed.failure_report import is_peer_lost
 from hookflow.runner.distributed.ranks import ALONE, Ranks
 from hookflow.runner.distributed.timeout import explain_timeout, is_timeout
 from hookflow.runner.timing import Books, Cell
+from hookflow.runner.user_frames import innermost
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +115,9 @@ class Recorder:
         told = "".join(traceback.format_exception(error))
         whose = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
         print(f"{whose}{told}", end="", file=sys.stderr, flush=True)
-        self.put("error", hook=hook, point=point, type=kind, text=text, traceback=told, action=action)
+        self.put(
+            "error", hook=hook, point=point, type=kind, text=text, traceback=told, at=innermost(told), action=action
+        )
 
     def close(self) -> None:
         """Write what is left and end the thread; give it up after GRACE seconds, when the disk does not answer."""

@@ -203,7 +203,7 @@ class Trainer:
         state = read(path, self._parts.device)
         self._engine.fire("after_load_checkpoint", state)
         self._snapshot.restore(state)
-        self._recorder.say(f"resumed from {path.name}: iteration {self.state.iter}, epoch {self.state.epoch}")
+        self._recorder.say(f"resumed from {path.name}: {self.state.place}")
         if self.state.finished and not self.state.validation_due:
             self._recorder.say("nothing is left to do: every iteration of the training is done")
 
@@ -310,7 +310,7 @@ class Trainer:
         self.run.log(name, value)
 
     def _hook_failed(self, binding: Binding, error: BaseException, action: OnError) -> None:
-        error.add_note(f"iteration {self.state.iter}, epoch {self.state.epoch}")
+        error.add_note(self.state.place)
         self._recorder.failure(error, hook=binding.hook, point=binding.point, action=action)
         if action == "disable":
             self._recorder.say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")
