@@ -10,6 +10,7 @@ from hookflow.events.now import share
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.checkpoint import Checkpoint
+from hookflow.hooks.grad_clip import GradClip
 from hookflow.runner.build import Parts
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Snapshot
@@ -25,7 +26,7 @@ from hookflow.runner.loop import Loop
 from hookflow.runner.module_hooks import attach
 from hookflow.runner.numerics.compiling import Compiled
 from hookflow.runner.numerics.device import in_precision
-from hookflow.runner.numerics.losses import Losses
+from hookflow.runner.numerics.losses import Losses, advice
 from hookflow.runner.numerics.memory import free_memory, is_oom
 from hookflow.runner.numerics.step_guard import StepGuard
 from hookflow.runner.recorder import Recorder
@@ -58,6 +59,7 @@ class Trainer:
         self._parts = parts
         self._plan = plan
         self._recorder = recorder
+        self._store = store
         self._signals = signals
         self._consensus = consensus
         section, world = parts.section, parts.ranks.world
@@ -231,9 +233,14 @@ class Trainer:
             parts.optimizers,
             parts.strategy,
             self._consensus,
-            Losses(parts.device, self.state) if section.on_nan == "raise" else None,
+            Losses(parts.device, self.state, self._advice) if section.on_nan == "raise" else None,
             guard,
         )
+
+    def _advice(self) -> str:
+        """Return what helps against a loss that is not finite, in this run."""
+        clips = any(isinstance(hook, GradClip) for hook in self._parts.hooks.values())
+        return advice(self._parts.precision, clips=clips, saved=bool(self._store.all()))
 
     def _make_evaluation(self) -> Evaluation:
         parts = self._parts

@@ -106,7 +106,7 @@ def test_a_stalled_run_names_the_rank_and_the_hook_it_is_stuck_in(scene: At) -> 
     assert again.sentence == stuck.sentence, "the others are where they wait for it"
     either = examine(going.state, "alive", going.state.now + 60, going.plan, {0: waits[0], 2: waits[2]})
     assert 'rank 0: 60 s inside "schedule"' in either.sentence
-    assert "rank 2 inside ema" in either.sentence
+    assert 'rank 2: 60 s inside "ema"' in either.sentence
 
 
 def test_the_digit_goes_to_the_ranks_and_makes_them_large(tmp_path: Path) -> None:
