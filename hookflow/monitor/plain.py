@@ -5,6 +5,7 @@ No line holds control characters. Programs read the event log itself (`hookflow.
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -64,6 +65,8 @@ def follow(
 
     code = follow_records(run, live, printer.take, child_exit, relay)
     printer.warn()
+    if child_exit is not None and live.state.end is None and (exit_code := child_exit() or 0) < 0:
+        printer.killed(signal.Signals(-exit_code))
     if not live.state.stillborn:
         print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
     return code
@@ -118,6 +121,11 @@ class _Printer:
             self._print(f"{clock(time.time())} {_line('Ctrl-C', _interrupted(self._live.state, self._interrupts))}")
         if self._attempt >= self._skip and (told := self._stall.look(time.time())):
             self._print(f"{clock(time.time())} {_line(*told)}")
+
+    def killed(self, by: signal.Signals) -> None:
+        """Print what killed the process that trains."""
+        perhaps = ": the system may have been out of memory" if by == signal.SIGKILL else ""
+        self._print(f"{clock(time.time())} {_line('lost', f'killed by {by.name} (signal {by.value}){perhaps}')}")
 
     def relay(self, line: str) -> None:
         """Print a line that the training printed."""

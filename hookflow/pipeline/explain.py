@@ -14,12 +14,12 @@ from hookflow.pipeline.places import Key, Places, dotted
 from hookflow.pipeline.schema import Pipeline
 
 _KINDS = {
-    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "a whole number"),
+    **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "an integer"),
     **dict.fromkeys(("float_type", "float_parsing"), "a number"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
     **dict.fromkeys(("list_type", "tuple_type"), "a list"),
     **dict.fromkeys(("dict_type", "model_type"), "a table"),
-    "string_type": "a text in quotes",
+    "string_type": "a string",
 }
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
@@ -134,7 +134,7 @@ def _shown(value: Any) -> str:
         case bool():
             return str(value).lower()
         case str():
-            return f'the text "{value}"' if len(value) <= 40 else "a long text"
+            return f'the string "{value}"' if len(value) <= 40 else "a long string"
         case int() | float():
             return str(value)
         case date() | time():
@@ -148,7 +148,7 @@ def _shown(value: Any) -> str:
 def _mend(kind: str, value: Any) -> str:
     """Return how to write a value that is right but for its shape."""
     plain = isinstance(value, str) and (value.isdecimal() or value in ("true", "false"))
-    if _KINDS[kind] in ("a whole number", "true or false") and plain:
+    if _KINDS[kind] in ("an integer", "true or false") and plain:
         return f"without the quotes: {value}"
     if kind == "list_type" and isinstance(value, str):
         return f'write ["{value}"]'

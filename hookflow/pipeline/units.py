@@ -40,5 +40,5 @@ def parse_amount(written: object) -> Amount:
     if amount.value <= 0:
         raise ValueError(f"{written!r} must be above zero")
     if amount.unit in ("it", "ep") and amount.value.denominator != 1:
-        raise ValueError(f'"{written}" must be a whole number')
+        raise ValueError(f'"{written}" must be an integer')
     return amount

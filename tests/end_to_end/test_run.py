@@ -104,6 +104,17 @@ def test_a_hang_is_told_and_so_is_what_ctrl_c_does(tmp_path: Path) -> None:
     assert child.returncode == 130
 
 
+def test_what_killed_the_training_is_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hookflow", "run", str(TOY), "--ui=plain", "--set=run.max_epochs=500", SLOW]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as child:
+        wait_for(lambda: bool(all_runs(tmp_path / "runs")) and len(records(only_run(tmp_path), "checkpoint")) > 0)
+        os.kill(only_run(tmp_path).describe()["pid"], signal.SIGKILL)
+        printed, _ = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert " lost       killed by SIGKILL (signal 9): the system may have been out of memory\n" in printed
+    assert f": hookflow run --resume {only_run(tmp_path).id}\n" in printed
+
+
 def test_killing_the_viewer_harms_no_run(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "hookflow", "run", str(TOY), "--set=run.max_epochs=30", SLOW]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as viewer:
@@ -139,7 +150,7 @@ def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
     both = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [child.communicate(timeout=120)[1] for child in both]
     assert sorted(child.returncode for child in both) == [0, 2]
-    assert "is being carried out already" in "".join(said)
+    assert "is already running" in "".join(said)
     assert len(records(only_run(tmp_path), "run")) == 2, "the first attempt and one that resumed it"
 
 

@@ -317,4 +317,4 @@ class Typed:
 def test_a_type_that_is_imported_for_type_checkers_alone_is_no_obstacle() -> None:
     assert not list(wrong_arguments(Typed, {"exact": 1, "plain": 2}, "it", lambda key: Where("test")))
     (problem,) = wrong_arguments(Typed, {"exact": 1, "plain": "x"}, "it", lambda key: Where("test"))
-    assert '"plain" must be a whole number' in problem.message
+    assert '"plain" must be an integer' in problem.message

@@ -61,15 +61,15 @@ def test_whatever_can_be_called_is_a_hook(new_run: NewRun, train_here: Train, ov
     ("override", "said"),
     [
         (hook("tell", '["a"]'), 'asks for "count", which after_train does not offer'),
-        (hook("tell", '["a", "b"]'), '"count" must be a whole number, not the text "b"'),
+        (hook("tell", '["a", "b"]'), '"count" must be an integer, not the string "b"'),
         (
             hook("tell", '["a", 1, 2, "b", "c"]'),
             "takes 3 arguments, and is given 5\n    it takes prefix, count, suffix",
         ),
         (hook("twice", '["a", 1, 2]'), "takes 1 argument, and is given 3"),
-        (hook("quietly", '["a", "b"]'), '"count" must be a whole number, not the text "b"'),
+        (hook("quietly", '["a", "b"]'), '"count" must be an integer, not the string "b"'),
         (hook("teller", '{prefx="b"}'), 'takes no argument "prefx"\n    did you mean "prefix"?'),
-        (hook("teller", "{prefix=3}"), '"prefix" must be a text in quotes, not 3'),
+        (hook("teller", "{prefix=3}"), '"prefix" must be a string, not 3'),
         (hook("Counter", "[7]", ""), "does not say where it belongs"),
         (hook("Counter", "{strat=7}"), 'did you mean "start"?'),
         (hook("tell", '{prefix="a", count=1, run="b"}'), '"run" is what the point offers, so it cannot be given here'),
@@ -77,7 +77,7 @@ def test_whatever_can_be_called_is_a_hook(new_run: NewRun, train_here: Train, ov
         (hook("last", '["a", "b", "c"]', '"after_val"'), "takes 2 arguments, and is given 3"),
         (hook("typed", '["a", "fast"]'), '"kind" cannot be'),
         (hook("Listed", '["a"]'), 'needs the argument "numbers"'),
-        (hook("Listed", '["a", ["b"]]'), "must be a whole number"),
+        (hook("Listed", '["a", ["b"]]'), "must be an integer"),
     ],
 )
 def test_what_is_wrong_is_told_before_anything_runs(new_run: NewRun, override: str, said: str) -> None:

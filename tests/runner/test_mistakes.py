@@ -52,10 +52,10 @@ def test_the_mistakes_of_all_sections_are_told_at_once(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     told = [line for line in done.stderr.splitlines() if line.startswith("mine.toml:")]
     assert [line.split(" ", 1)[1] for line in told] == [
-        'model: "width" must be a whole number, not the text "wide"',
+        'model: "width" must be an integer, not the string "wide"',
         'task: "label_smoothing" must be at most 1.0, not 2',
         'optimizer takes no argument "lrr"',
-        'optimizer: "nesterov" must be true or false, not the text "yes"',
+        'optimizer: "nesterov" must be true or false, not the string "yes"',
         'data.val takes no argument "splitt"',
     ]
     assert [int(line.split(":")[1]) for line in told] == sorted(int(line.split(":")[1]) for line in told)
