@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import warnings
 from collections.abc import Iterator
@@ -282,6 +283,19 @@ def stateful_loader() -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return StatefulDataLoader(NumbersWithPlace(), batch_size=8)
+
+
+class Dies(Clouds):
+    """Kills the worker that fetches one of its examples."""
+
+    def __init__(self, signal: int = 9) -> None:
+        super().__init__()
+        self.signal = signal
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 7:
+            os.kill(os.getpid(), self.signal)
+        return super().__getitem__(index)
 
 
 class Breaks(Clouds):

@@ -365,6 +365,13 @@ def measures(metrics: dict[str, Any], value: Any) -> None:
     metrics["mine"] = value
 
 
+def sleepy(run: Any) -> None:
+    """Hang, for longer than a test waits."""
+    import time
+
+    time.sleep(600)
+
+
 def slow(run: Any) -> None:
     """Take a moment, so that a test can do something meanwhile."""
     import time

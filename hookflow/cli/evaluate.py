@@ -14,6 +14,7 @@ from hookflow.cli import complete
 from hookflow.cli.options import Format
 from hookflow.cli.output import echo, echo_json, warn
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.numbers import number
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -106,4 +107,4 @@ def _lines(run_dir: RunDir, found: Evaluated, split: str) -> list[str]:
     head = f"{split} of {where} (iteration {found.it:,}, epoch {found.ep:,})"
     on = f"on {data['examples']:,} examples of {synthetic}{data['name']}"
     width = max(map(len, found.metrics), default=0)
-    return [head, on, *(f"  {name:<{width}}  {value:.6g}" for name, value in found.metrics.items())]
+    return [head, on, *(f"  {name:<{width}}  {number(value)}" for name, value in found.metrics.items())]

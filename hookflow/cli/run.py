@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -267,15 +268,15 @@ def _echo(run_dir: RunDir, child: subprocess.Popen[bytes], ui: UI, began: float)
     """Show the run until it ends (or the dashboard is left) and return the exit code to leave with."""
     if ui is UI.tui:
         return _dashboard(run_dir, child, began)
-    _hand_on_signals(child)
+    interrupts = _hand_on_signals(child)
     if ui is UI.none:
         return child.wait()
-    if ui is UI.json:
-        from hookflow.monitor.jsonl import follow
-    else:
-        from hookflow.monitor.plain import follow
+    from hookflow.monitor import jsonl, plain
+
     try:
-        return follow(run_dir, sys.stdout, child_exit=child.poll)
+        if ui is UI.json:
+            return jsonl.follow(run_dir, sys.stdout, child_exit=child.poll)
+        return plain.follow(run_dir, sys.stdout, child_exit=child.poll, interrupts=interrupts)
     except BrokenPipeError:  # nobody reads any more, as after `| head`; the training goes on to its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return child.wait()
@@ -294,7 +295,15 @@ def _dashboard(run_dir: RunDir, child: subprocess.Popen[bytes], began: float) ->
     return child.poll() or 0
 
 
-def _hand_on_signals(child: subprocess.Popen[bytes]) -> None:
-    """Give the signals that are meant for the training to the process that trains."""
+def _hand_on_signals(child: subprocess.Popen[bytes]) -> Callable[[], int]:
+    """Give the signals that are meant for the training to the process that trains; return what counts each Ctrl-C."""
+    pressed: list[int] = []
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
+        child.send_signal(number)
+        if number == signal.SIGINT:
+            pressed.append(number)
+
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
-        signal.signal(number, lambda got, frame: child.send_signal(got))
+        signal.signal(number, hand_on)
+    return lambda: len(pressed)

@@ -33,17 +33,17 @@ def runs(
 
 def _row(seen: Glance, clock: float) -> tuple[str, ...]:
     """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
+    from hookflow.monitor.monitored import monitored_first
     from hookflow.monitor.state import lower_is_better
-    from hookflow.monitor.words import age, number
+    from hookflow.monitor.words import age, number, out_of
 
     state = seen.state
-    name = next((name for name in state.best if not lower_is_better(name)), next(iter(state.best), ""))
-    whole = f"/{state.run['max_epochs']}" if state.run.get("max_epochs") else ""
+    name = next(iter(monitored_first(sorted(state.best, key=lower_is_better), seen.plan)), "")
     return (
         seen.run.id,
         seen.run.path.parent.name,
         f"{seen.health.glyph} {seen.health.condition}" + f" ({state.ranks.world} ranks)" * (state.ranks.world > 1),
-        f"{state.epoch}{whole}",
+        out_of(state.epoch, state.run.get("max_epochs")),
         str(state.it),
         f"{name}={number(state.best[name].value)}" if name else "-",
         age(clock - state.now) if state.now else "-",

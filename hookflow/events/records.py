@@ -238,6 +238,8 @@ class ErrorFields(TypedDict):
     """Its message."""
     traceback: str
     """The traceback, as Python prints it."""
+    at: str
+    """The innermost frame in the user's own files, "file:line"; empty where there is none."""
     action: Literal["raise", "disable", "ignore"]
     """What followed: the run ended, the hook was switched off, or nothing."""
 

@@ -32,7 +32,7 @@ def _problem(same: list[Knot]) -> Problem:
     at = f"at {edges[0].point}" + (f" and {len(same) - 1} more" if len(same) > 1 else "")
     steps = [f'"{e.first}" before "{e.then}": {place}' for e, place in zip(edges, places, strict=True)]
     hints = [*steps, *_overriding(edges)]
-    return Problem(f"the order of {names} closes a circle {at}", places[0], "\n    ".join(hints))
+    return Problem(f"ordering cycle: {names} {at}", places[0], "\n    ".join(hints))
 
 
 def _overriding(edges: Iterable[Edge]) -> list[str]:

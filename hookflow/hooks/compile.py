@@ -81,7 +81,7 @@ def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
     """Return the class or function that `use` names. Raises UserError when there is none, or it cannot be called."""
     if several := rivals(use):
         hint = "write " + " or ".join(f'"{offered.use}" ({offered.package})' for offered in several)
-        raise UserError(Problem(f'"{use}" may be any of {len(several)} hooks of installed packages', where, hint))
+        raise UserError(Problem(f'"{use}" is ambiguous: {len(several)} hooks of installed packages match', where, hint))
     found = refer(use, base, where, short_names(use))
     if not callable(found):
         raise UserError(Problem(f'"{use}" is no class or function, so it cannot be a hook', where))

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from hookflow.hooks.base import Hook
 from hookflow.metric_mode import Mode, mode_of
+from hookflow.numbers import number
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -53,7 +54,7 @@ class EarlyStop(Hook):
             return
         self.waited += 1
         if self.waited >= self.patience:
-            best = "NaN" if self.best is None else f"{self.best:.4g}"
+            best = "NaN" if self.best is None else number(self.best)
             run.stop(f"{self.monitor} has not improved on {best} for {self.waited} validations")
 
     def state_dict(self) -> dict[str, Any]:

@@ -26,8 +26,8 @@ Fault = tuple[str, str]
 """What is wrong, and a hint at the mend; where it was asked for, whoever asks knows."""
 
 TAKES_ANYTHING: Fault = (
-    "takes anything, and names nothing that it could be given",
-    "name its arguments; a decorator keeps those of what it wraps with functools.wraps",
+    "has only *args / **kwargs; name the arguments",
+    "a decorator keeps the names of what it wraps by functools.wraps",
 )
 
 
@@ -80,7 +80,7 @@ def slots(
     by_method = declared if isinstance(declared, Mapping) else dict.fromkeys(names, declared)
     called = f"{getattr(hook, '__name__', repr(hook))}.{kind}"
     faults = [
-        (f'{called} speaks of "{name}", which is none of its methods at a point', nearest(str(name), names))
+        (f'{called} names the unknown method "{name}"', nearest(str(name), names))
         for name in by_method
         if name not in names
     ]
@@ -212,7 +212,7 @@ def _never_runs(function: Callable[..., Any], point: str, points: Points) -> Fau
     if not inspect.isroutine(function) and not isinstance(function, partial):
         function = type(function).__call__
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        return "is async, and the training loop awaits nothing: take the async away", ""
+        return "is async: async hooks are not supported", ""
     if inspect.isgeneratorfunction(function):
         around = f"around_{point.partition('_')[2]}"
         hint = f'a method that yields may stand "{around}"' if around in points.names else ""

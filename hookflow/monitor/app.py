@@ -7,7 +7,6 @@ import math
 import os
 import pickle
 import signal
-import socket
 import time
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -16,7 +15,6 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.theme import Theme
 
-from hookflow.events import now
 from hookflow.events.commands import send
 from hookflow.events.records import Command
 from hookflow.events.rundir import Life, RunDir, short
@@ -24,7 +22,7 @@ from hookflow.events.stop import stop_now
 from hookflow.graph.plan import Plan
 from hookflow.monitor.canvas import Canvas
 from hookflow.monitor.feed import Live, Recording
-from hookflow.monitor.health import Health, examine
+from hookflow.monitor.health import Health, examine, look_inside
 from hookflow.monitor.keys import KEYS, Notice, Wish, press
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.machine import Machine, Sensor
@@ -126,17 +124,10 @@ class MonitorApp(App[Outcome]):
 
         def look() -> None:
             self._life = self._dir.life()
-            self._inside = self._look_inside() if self._life == "alive" else {}
+            self._inside = look_inside(self._dir, self._live.state) if self._life == "alive" else {}
             self._machine = sensor.look() if self._life != "remote" else None
 
         self.run_worker(look, thread=True, exclusive=True, exit_on_error=True)
-
-    def _look_inside(self) -> dict[int, tuple[int, float]]:
-        """Return where the training threads are of the ranks on this machine."""
-        here, ranks = socket.gethostname(), dict(self._live.state.ranks.of)
-        near = [number for number, rank in ranks.items() if number == 0 or rank.run.get("host") == here]
-        seen = {number: now.look(self._dir.now_of(number)) for number in near}
-        return {number: place for number, place in seen.items() if place}
 
     def _tick(self) -> None:
         if self._player:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
+from pathlib import Path
 
+from hookflow.events.records import Error
+from hookflow.events.rundir import short
 from hookflow.monitor.state import RunState
 from hookflow.monitor.words import one_line
-
-FRAME = re.compile(r'^ *File "(?P<file>.+)", line (?P<line>\d+)', re.MULTILINE)
-"""A frame of a traceback as Python prints it."""
 
 
 def end_reason(state: RunState) -> list[str]:
@@ -27,7 +26,7 @@ def end_reason(state: RunState) -> list[str]:
 
 
 def _failure(state: RunState) -> list[str]:
-    """Return what raised and its last frame; nothing when the logs have no error that ended this attempt."""
+    """Return what raised, and where; nothing when the logs have no error that ended this attempt."""
     first = state.ranks.first_failure
     if first is None:
         return []
@@ -35,6 +34,10 @@ def _failure(state: RunState) -> list[str]:
     place = f"rank {rank}, " if rank else ""
     place += f'hook "{error["hook"]}" at {error["point"]}, ' if error["hook"] else ""
     lines = [f"failed: {place}iteration {error['it']}: {error['type']}: {one_line(error['text'])}".removesuffix(": ")]
-    if frames := list(FRAME.finditer(error["traceback"])):
-        lines.append(f"at {frames[-1]['file']}:{frames[-1]['line']}")
-    return lines
+    return [*lines, *(f"at {place}" for place in [raised_at(error)] if place)]
+
+
+def raised_at(error: Error) -> str:
+    """Return where in the user's own files it was raised, as people read it; nothing where that is not known."""
+    file, colon, line = error.get("at", "").rpartition(":")
+    return f"{short(Path(file))}:{line}" if colon else ""

@@ -24,10 +24,11 @@ KINDS = {"frame": FRAME, "run": BEGIN}
 """Kinds of records of rank 0 that a recording looks for: a frame, and the beginning of an attempt."""
 
 
-def read_plan(run: RunDir, attempt: int) -> Plan | None:
-    """Return the plan of an attempt at the run, counted from 1; None while it has not been written."""
+def read_plan(run: RunDir, attempt: int | None = None) -> Plan | None:
+    """Return the plan of an attempt at the run, counted from 1, or of the latest; None while it is not written."""
+    path = run.plan if attempt is None else run.plan_of(attempt)
     try:
-        return Plan.from_json(json.loads(run.plan_of(attempt).read_text("utf-8")))
+        return Plan.from_json(json.loads(path.read_text("utf-8")))
     except OSError:
         return None
 

@@ -8,8 +8,11 @@ from typing import cast
 
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Plan
+from hookflow.monitor.feed import read_plan
 from hookflow.monitor.health import Health, examine
 from hookflow.monitor.logs import SHARED, logs_of_others
+from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
 
 SKIPPED = (b'{"k":"frame"', b'{"k":"scalars"')
@@ -23,6 +26,7 @@ class Glance:
     run: RunDir
     state: RunState
     health: Health
+    plan: Plan
 
 
 def glance(run: RunDir, clock: float) -> Glance:
@@ -42,7 +46,15 @@ def glance(run: RunDir, clock: float) -> Glance:
         _fold(state, last)
     if state.ranks.world > 1 and (state.end is None or state.end["status"] in ("failed", "interrupted")):
         _fold_others(run, state)
-    return Glance(run, state, examine(state, run.life(), clock))
+    return Glance(run, state, examine(state, run.life(), clock), _plan(run))
+
+
+def _plan(run: RunDir) -> Plan:
+    """Return the run's plan; an empty one where there is none that can be read, as of a run of another version."""
+    try:
+        return read_plan(run) or NO_PLAN
+    except (ValueError, LookupError, TypeError):
+        return NO_PLAN
 
 
 def _fold_others(run: RunDir, state: RunState) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from hookflow.events import now
 from hookflow.events.now import NOWHERE
-from hookflow.events.rundir import Life
+from hookflow.events.rundir import Life, RunDir
 from hookflow.graph.plan import Plan
 from hookflow.monitor.end_reason import end_reason
 from hookflow.monitor.ranks import named
 from hookflow.monitor.state import RunState
-from hookflow.monitor.words import span
+from hookflow.monitor.words import lasting
 
 Condition = Literal["starting", "running", "paused", "stalled", "lost", "finished", "stopped", "interrupted", "failed"]
 
@@ -62,7 +64,7 @@ def examine(
     plan: Plan | None = None,
     inside: Mapping[int, tuple[int, float]] = MappingProxyType({}),
 ) -> Health:
-    """Judge a run. `clock` is the time now, `inside` what `events.now.look` says of the ranks on this machine."""
+    """Judge a run. `clock` is the time now, `inside` what `look_inside` has returned."""
     failed = state.ranks.first_failure is not None
     if state.end is not None:
         failed = failed or state.end["status"] == "failed"
@@ -78,29 +80,39 @@ def examine(
     still = clock - state.moved
     longest = state.minute.percentile(state.now, 0.95) / 1e9
     if still > (max(PATIENCE, 5 * longest) if state.iterating else PATIENCE_AT_FIRST):
-        return Health("stalled", f"no progress for {span(still)}{_where(state, plan, inside)}")
+        return Health("stalled", _stalled(state, still, plan, inside))
     return Health("starting" if state.stage == "start" else "running")
 
 
-def _where(state: RunState, plan: Plan | None, inside: Mapping[int, tuple[int, float]]) -> str:
-    """Return what is known of the place where it hangs; of several ranks, the one that holds up the others."""
+def look_inside(run: RunDir, state: RunState) -> dict[int, tuple[int, float]]:
+    """Return where the training threads are of the ranks on this machine: the binding, and for how many seconds."""
+    here, ranks = socket.gethostname(), dict(state.ranks.of)
+    near = [number for number, rank in ranks.items() if number == 0 or rank.run.get("host") == here]
+    seen = {number: now.look(run.now_of(number)) for number in near}
+    return {number: place for number, place in seen.items() if place}
+
+
+def _stalled(state: RunState, still: float, plan: Plan | None, inside: Mapping[int, tuple[int, float]]) -> str:
+    """Return for how long and where it hangs, as far as is known; of several ranks, who holds up the others."""
+    nothing = f"no progress for {lasting(still)}"
     if state.ranks.first_failure:
-        return f"; {end_reason(state)[0]}"
+        return f"{nothing}; {end_reason(state)[0]}"
     if silent := state.ranks.silent:
         number = max(silent, key=lambda rank: silent[rank])
-        return f", nothing from rank {number} for {span(silent[number])}"
+        return f"{nothing}, nothing from rank {number} for {lasting(silent[number])}"
     if plan is None or not inside:
-        return ""
+        return nothing
     stuck: dict[int, list[int]] = {}
     for number, (binding, _) in sorted(inside.items()):
         if NOWHERE < binding < len(plan.bindings):
             stuck.setdefault(binding, []).append(number)
     if not stuck:
-        return ", not inside a hook"
+        return f"{nothing}, not inside a hook"
     fewest = min(map(len, stuck.values()))  # most ranks are where they wait for the others
-    told = [
-        f", {f'{named(ranks)} ' * (state.ranks.world > 1)}inside {plan.bindings[at].hook} @ {plan.bindings[at].point}"
-        for at, ranks in stuck.items()
-        if len(ranks) == fewest
-    ]
-    return "".join(told)
+    told = []
+    for at, ranks in stuck.items():
+        if len(ranks) == fewest:
+            stuck_in, since = plan.bindings[at], max(inside[rank][1] for rank in ranks)
+            whose = f"{named(ranks)}: " * (state.ranks.world > 1)
+            told.append(f'{whose}{lasting(since)} inside "{stuck_in.hook}" at {stuck_in.point}')
+    return ", ".join(told)

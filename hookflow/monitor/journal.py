@@ -11,6 +11,9 @@ Kind = Literal["info", "warn", "error", "checkpoint", "command", "metrics"]
 
 GLYPHS: dict[Kind, str] = {"info": "·", "warn": "▲", "error": "✗", "checkpoint": "◆", "command": "◉", "metrics": "◇"}
 
+BECAME = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}
+"""What becomes of an error, in words."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:

@@ -1,40 +1,56 @@
-"""A run as plain lines, where there is no terminal: greppable, key=value, one fact a line, no control characters."""
+"""A run as plain lines, for people where there is no terminal: one line a fact, its kind in front.
+
+No line holds control characters. Programs read the event log itself (`hookflow.monitor.jsonl`).
+"""
 
 from __future__ import annotations
 
-import json
+import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
-from hookflow.events.records import PHASES, Record
+from hookflow.events.records import DataInfo, Error, Record
 from hookflow.events.rundir import RunDir, count_attempts
+from hookflow.monitor.end_reason import raised_at
 from hookflow.monitor.feed import Live
 from hookflow.monitor.follower import follow_records
-from hookflow.monitor.journal import Entry
+from hookflow.monitor.journal import BECAME, Entry
+from hookflow.monitor.monitored import monitored_first
 from hookflow.monitor.output import Output
-from hookflow.monitor.pace import Pace, costliest
+from hookflow.monitor.pace import Pace, bottleneck
 from hookflow.monitor.paint import clean
 from hookflow.monitor.rank import NO_PLAN
+from hookflow.monitor.stall import StallWatch
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import summary
-from hookflow.monitor.words import clock, number, one_line, percent, span
+from hookflow.monitor.words import clock, many, number, one_line, out_of, span
 
 EVERY = 10.0
 """Seconds of the run between lines on its progress, when nothing else is told."""
 
+SCALARS = 5
+"""Numbers in such a line, at most."""
 
-def follow(run: RunDir, out: TextIO, *, child_exit: Callable[[], int | None] | None = None) -> int:
+
+def follow(
+    run: RunDir,
+    out: TextIO,
+    *,
+    child_exit: Callable[[], int | None] | None = None,
+    interrupts: Callable[[], int] = lambda: 0,
+) -> int:
     """Print the run until it has ended or its process is gone; return the exit code to leave with.
 
     That is the run's own, or 1 when it went without an end record. `child_exit` returns the exit code of the process
-    that trains once it has ended, when the caller is its parent. Of a resumed run only the newest attempt is told.
+    that trains once it has ended, when the caller is its parent; `interrupts`, how often Ctrl-C has been pressed, of
+    which that process was told. Of a resumed run only the newest attempt is told.
     A mistake that ends a run before it has begun is left for the caller to tell.
     """
     live = Live(run)
     attempts = count_attempts(run)
-    printer = _Printer(live, out, skip=attempts if attempts > 1 and child_exit is None else 0)
+    printer = _Printer(run, live, out, skip=attempts if attempts > 1 and child_exit is None else 0)
     if child_exit is not None and attempts:
         while live.poll():  # what earlier attempts left
             pass
@@ -45,9 +61,12 @@ def follow(run: RunDir, out: TextIO, *, child_exit: Callable[[], int | None] | N
         for line in printed.read(over):
             printer.relay(line)
         printer.warn()
+        printer.look(interrupts())
 
     code = follow_records(run, live, printer.take, child_exit, relay)
     printer.warn()
+    if child_exit is not None and live.state.end is None and (exit_code := child_exit() or 0) < 0:
+        printer.killed(signal.Signals(-exit_code))
     if not live.state.stillborn:
         print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
     return code
@@ -56,167 +75,184 @@ def follow(run: RunDir, out: TextIO, *, child_exit: Callable[[], int | None] | N
 class _Printer:
     """Prints a line for each fact; the attempts before the one numbered `skip` are folded in silence."""
 
-    def __init__(self, live: Live, out: TextIO, skip: int = 0) -> None:
+    def __init__(self, run: RunDir, live: Live, out: TextIO, skip: int = 0) -> None:
+        self._run = run
         self._live = live
         self._out = out
         self._skip = skip
         self._attempt = 0
         self._relayed: deque[str] = deque(maxlen=1000)
         self._seen = 0  # entries of the journal
+        self._interrupts = 0
+        self._stall = StallWatch(run, live)
         self._told = 0.0  # when the last line on progress was due
 
     def take(self, record: Record) -> None:
         """Print what a record says; frames and scalars only now and then."""
+        entries = self._fresh()
         self._attempt += record.get("k") == "run"
         if self._attempt < self._skip:
-            self._warnings()
             return
         if self._attempt == self._skip and record.get("k") == "run":
             self.divide(record.get("t", 0.0), self._attempt)
         try:
-            lines = self._lines(record)
+            lines = [f"{clock(record['t'])} {line}" for line in self._lines(record, entries)]
         except (LookupError, TypeError, ValueError):
             lines = []  # the fold could not read it either, and warns
-        for line in [*lines, *self._warnings()]:
-            print(clean(line), file=self._out, flush=True)
+        self._print(*lines, *self._found(entries))
 
     def warn(self) -> None:
         """Print what has come from other ranks, or was found, since the last record of rank 0."""
-        lines = self._warnings()
-        for line in lines if self._attempt >= self._skip else []:
-            print(clean(line), file=self._out, flush=True)
+        entries = self._fresh()
+        self._print(*(self._found(entries) if self._attempt >= self._skip else ()))
 
     def divide(self, t: float, attempt: int) -> None:
         """Print that the run has been resumed, and pass over what has been warned of before."""
-        self._warnings()
-        print(f"{clock(t)} {_line('resumed', attempt=attempt)}", file=self._out, flush=True)
+        self._fresh()
+        self._print(f"{clock(t)} {_line('resumed', f'attempt {attempt}')}")
+
+    def look(self, interrupts: int) -> None:
+        """Print what no record says: that Ctrl-C was pressed, and what that does; that the run hangs, or does no more.
+
+        A training that is stuck cannot say so itself.
+        """
+        while self._interrupts < interrupts:
+            self._interrupts += 1
+            self._print(f"{clock(time.time())} {_line('Ctrl-C', _interrupted(self._live.state, self._interrupts))}")
+        if self._attempt >= self._skip and (told := self._stall.look(time.time())):
+            self._print(f"{clock(time.time())} {_line(*told)}")
+
+    def killed(self, by: signal.Signals) -> None:
+        """Print what killed the process that trains."""
+        perhaps = ": the system may have been out of memory" if by == signal.SIGKILL else ""
+        self._print(f"{clock(time.time())} {_line('lost', f'killed by {by.name} (signal {by.value}){perhaps}')}")
 
     def relay(self, line: str) -> None:
         """Print a line that the training printed."""
         self._relayed.append(line)
         print(f"output     | {line}".rstrip(), file=self._out, flush=True)
 
-    def _warnings(self) -> list[str]:
-        """Return lines for what the fold itself has warned of since the last time, and for what other ranks say."""
+    def _print(self, *lines: str) -> None:
+        for line in lines:
+            print(clean(line), file=self._out, flush=True)
+
+    def _fresh(self) -> list[Entry]:
+        """Return the entries of the journal since the last time."""
         fresh = self._live.state.journal.since(self._seen)
         self._seen = fresh[-1].number + 1 if fresh else self._seen
-        return [line for entry in fresh if entry.own for line in self._found(entry)]
+        return fresh
 
-    def _found(self, entry: Entry) -> list[str]:
-        lines = [_line(entry.kind, source=entry.source, text=entry.text), *self._traceback(entry.detail)]
-        return [f"{clock(entry.t)} {line}" for line in lines]
+    def _found(self, entries: list[Entry]) -> Iterator[str]:
+        """Yield lines for what the fold itself has warned of, and for what other ranks say."""
+        for entry in entries:
+            if entry.own:
+                for line in [_said(entry), *self._traceback(entry.detail)]:
+                    yield f"{clock(entry.t)} {line}"
 
     def _traceback(self, text: str) -> list[str]:
         """Return the lines of a traceback, unless the training has printed it and it was relayed."""
         told = set(map(str.rstrip, text.splitlines())) <= set(self._relayed)
-        return [] if told else [f"error      | {line}" for line in text.splitlines()]
+        return [] if told else [_line("error", f"| {line}") for line in text.splitlines()]
 
-    def _lines(self, record: Record) -> list[str]:
-        lines = self._told_of(record)
-        return [f"{clock(record['t'])} {line}" for line in lines]
-
-    def _told_of(self, record: Record) -> list[str]:
-        """Return the lines without the time."""
+    def _lines(self, record: Record, entries: list[Entry]) -> list[str]:
+        """Return the lines for a record, without the time."""
         match record["k"]:
             case "run":
                 self._told = record["t"]
-                return _beginning(self._live)
+                return _beginning(self._run, self._live)
             case "epoch":
                 self._told = record["t"]
-                return [self._progress(), f"epoch ep={record['ep']} seconds={record['seconds']:.1f}"]
+                return [self._progress()]
             case "frame":
                 if record["t"] - self._told < EVERY or record["stage"] != "train":
                     return []
                 self._told = record["t"]
                 return [self._progress()]
+            case "metrics":
+                return [_line(entry.source, self._at(record), entry.text) for entry in entries if not entry.own]
+            case "checkpoint":
+                return [_line("checkpoint", self._at(record), entry.text) for entry in entries]
             case "error":
-                return [*_event(record, self._live.state), *self._traceback(record["traceback"])]
-            case "end" if self._live.state.stillborn:
-                return []
-        return _event(record, self._live.state)
+                return [_line("error", _raised(record, self._live.state.it)), *self._traceback(record["traceback"])]
+            case "end":
+                return [] if self._live.state.stillborn else [_line("end", entry.text) for entry in entries]
+        return [_said(entry) for entry in entries if not entry.own]
+
+    def _at(self, record: Record) -> str:
+        """Return how far the run was, or is now: the epoch and the iteration."""
+        state = self._live.state
+        it, epoch = record["it"], state.epoch_of(record["it"], record["ep"])
+        return _place(state, epoch, it)
 
     def _progress(self) -> str:
         state, plan = self._live.state, self._live.plan or NO_PLAN
         pace = Pace.of(state, plan)
-        scalars = {
-            name: number(state.scalars[name].last) for name in sorted(state.scalars, key=lambda name: name != "loss")
-        }
-        facts = {
-            "ep": f"{state.epoch}/{state.run['max_epochs']}" if state.run["max_epochs"] else f"{state.epoch}",
-            "it": f"{state.it}/{state.total_iters}",
-            **scalars,
-        }
+        names = monitored_first(sorted(state.scalars, key=lambda name: (name != "loss", name)), plan)
+        facts = [_place(state, state.epoch, state.it)]
+        facts += [f"{name} {number(state.scalars[name].last)}" for name in names[:SCALARS]]
+        facts += [f"({len(names) - SCALARS} more)"] * (len(names) > SCALARS)
         if pace.iters_per_s:  # else no iteration has been timed yet: a run may be over in no time
-            facts |= {
-                "it/s": f"{pace.iters_per_s:.1f}",
-                **({"samples/s": f"{pace.samples_per_s:.0f}"} if pace.samples_per_s else {}),  # else nobody knows it
-                "eta": span(pace.eta) if pace.eta is not None else "unknown",
-                **{phase: f"{percent(pace.phases[phase])}%" for phase in PHASES},
-            }
-            if worst := costliest(state, plan, pace):
-                facts["costliest"] = f"{worst[0][0]}:{percent(worst[0][1])}%"
-        return _line("train", **facts)
+            facts.append(f"{pace.iters_per_s:.1f} it/s")
+            facts += [f"{many(pace.samples_per_s)} samples/s"] * bool(pace.samples_per_s)  # else nobody knows it
+            facts += [f"ETA {span(pace.eta)}"] if pace.eta is not None else []
+            facts += [word] if (word := bottleneck(state, pace)) != "compute-bound" else []
+        return _line("train", *facts)
 
 
-def _line(kind: str, **facts: object) -> str:
-    """Return one line; a value with blanks or quotes in it is quoted."""
-    return " ".join([f"{kind:<10}", *(f"{name}={_value(fact)}" for name, fact in facts.items())])
+def _line(kind: str, *facts: str) -> str:
+    return f"{kind:<10} {'  '.join(facts)}"
 
 
-def _value(fact: object) -> str:
-    text = str(fact)
-    return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "\t\n') else text
+def _said(entry: Entry) -> str:
+    if entry.kind == "command":
+        return _line("command", entry.text)
+    return _line(entry.kind, f"{entry.source}: {entry.text}")
 
 
-def _beginning(live: Live) -> list[str]:
+def _interrupted(state: RunState, times: int) -> str:
+    """Return what the training does when Ctrl-C has been pressed so many times."""
+    if times > 1:
+        return "ending at once, without saving"
+    if not state.iterating:  # it may not have begun: then there is nothing to save
+        return "ending as soon as possible; Ctrl-C again ends at once without saving"
+    return "finishing the iteration, saving a checkpoint; Ctrl-C again ends at once without saving"
+
+
+def _place(state: RunState, epoch: int, it: int) -> str:
+    """Return the epoch, counted from 1, and the iteration."""
+    return f"epoch {out_of(epoch, state.run.get('max_epochs'))}  iter {out_of(it, state.total_iters)}"
+
+
+def _raised(record: Error, it: int) -> str:
+    """Return what raised, where and when, and what became of it."""
+    at = f", at {place}" if (place := raised_at(record)) else ""
+    whose = f'hook "{record["hook"]}" at {record["point"]}, ' if record["hook"] else ""
+    return f"{whose}iteration {it}, {BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}{at}"
+
+
+def _beginning(run: RunDir, live: Live) -> list[str]:
     """Return the lines that say what runs, on what data, where."""
-    record = live.state.run
-    known: Mapping[str, object] = record
-    keys = ("pipeline", "model", "params", "device", "precision", "seed", "torch", "python", "host", "pid")
-    several = {"ranks": record["world"]} if record["world"] > 1 else {}
-    facts = {key: known[key] for key in keys}
-    lines = [_line("run", **facts, **several, resumed_from=record["resumed_from"] or "none")]
-    for split, data in record["data"].items():
-        mark = "SYNTHETIC " if data["synthetic"] else ""
-        facts = {key: data[key] for key in ("name", "examples", "batches", "batch_size")}
-        lines.append(_line(f"data {mark}", split=split, **facts, note=data["note"] or "none"))
-    if live.plan:
-        plan = live.plan
-        facts = {"hooks": len(plan.hooks), "bindings": len(plan.bindings), "edges": len(plan.edges)}
-        shuffled = {"shuffled_with_seed": plan.shuffle} if plan.shuffle is not None else {}
-        lines.append(_line("plan", **facts, **shuffled))
-        lines += [_line("WARNING", text=str(warning.message)) for warning in plan.warnings]
+    record, plan = live.state.run, live.plan
+    model = [f"{record['model']}, {many(record['params'])} parameters"] if record["model"] else []
+    ranks = [f"{record['world']} ranks"] if record["world"] > 1 else []
+    resumed = [f"resumed from {record['resumed_from']}"] if record["resumed_from"] else []
+    where = [f"{record['device']}, {record['precision']}", *ranks, f"pid {record['pid']}@{record['host']}"]
+    versions = f"torch {record['torch']}, python {record['python']}"
+    lines = [
+        _line("run", f"{run.path.parent.name} {run.id}", *model, f"seed {record['seed']}", *resumed),
+        _line("device", *where, versions),
+    ]
+    lines += [_line("data", _data(split, data)) for split, data in record["data"].items()]
+    if plan:
+        shuffled = [f"SHUFFLED {plan.shuffle}"] if plan.shuffle is not None else []
+        counts = f"{len(plan.hooks)} hooks, {len(plan.bindings)} bindings, {len(plan.edges)} edges"
+        lines.append(_line("plan", counts, *shuffled))
+        lines += [_line("warn", f"plan: {warning.message}") for warning in plan.warnings]
     return lines
 
 
-def _event(record: Record, state: RunState) -> list[str]:
-    """Return the lines of an event, none for a kind that is not told."""
-    at = {"it": state.it, "ep": state.epoch}
-    match record["k"]:
-        case "metrics":
-            values = {name: number(float(value)) for name, value in record["v"].items()}
-            return [_line(record["split"], **at, **values, seconds=f"{record['seconds']:.1f}")]
-        case "checkpoint":
-            names = ",".join(record["names"]) or "none"
-            return [
-                _line(
-                    "checkpoint",
-                    **at,
-                    path=record["path"],
-                    names=names,
-                    bytes=record["bytes"],
-                    ms=f"{record['ms']:.0f}",
-                )
-            ]
-        case "ack":
-            return [_line("command", **at, cmd=record["cmd"], ok=record["ok"], note=record["note"] or "none")]
-        case "message":
-            return [_line(record["level"], **at, source=record["source"], text=record["text"])]
-        case "error":
-            place = {"hook": record["hook"], "point": record["point"], "type": record["type"]}
-            return [_line("error", **at, **place, text=one_line(record["text"]), action=record["action"])]
-        case "end":
-            status, reason = record["status"], one_line(record["reason"]) or "none"
-            seconds = f"{state.elapsed:.1f}"
-            return [_line("end", **at, status=status, exit=record["exit"], reason=reason, seconds=seconds)]
-    return []
+def _data(split: str, data: DataInfo) -> str:
+    of = f" of {data['batch_size']}" if data["batch_size"] else ""
+    counts = f"{data['examples']} examples in {data['batches']} batch{'es' * (data['batches'] != 1)}{of}"
+    marks = ["SYNTHETIC"] * data["synthetic"] + [data["note"]] * bool(data["note"])
+    return "  ".join([f"{split}: {data['name']}", counts, ": ".join(marks)]).rstrip()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from hookflow.events.records import End, Error, Message, Record, Run
 from hookflow.graph.plan import Plan
-from hookflow.monitor.journal import Journal, Kind
+from hookflow.monitor.journal import BECAME, Journal, Kind
 from hookflow.monitor.rank import Rank
 from hookflow.monitor.skew import Straggler, can_judge, judge, reason, surplus
 from hookflow.monitor.words import one_line
@@ -174,13 +174,12 @@ class Ranks:
             self._waiting[words] = (said, [number])
 
     def _hear_error(self, number: int, record: Error, journal: Journal) -> None:
-        became = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}[record["action"]]
         if record["action"] == "raise":
             self.of[number].fatal = record
         if (words := _words(record)) not in self._said:
             self._remember(words)
             place = f"{record['hook']} @ {record['point']}, " if record["hook"] else ""
-            text = f"{place}{became}: {record['type']}: {one_line(record['text'])}"
+            text = f"{place}{BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}"
             journal.add(record["t"], "error", named([number]), text, record["traceback"], own=True)
 
     def _hear_end(self, number: int, record: End) -> None:

@@ -31,7 +31,8 @@ from hookflow.events.records import (
 )
 from hookflow.graph.plan import Plan
 from hookflow.metric_mode import mode_by_name
-from hookflow.monitor.journal import Journal, Kind
+from hookflow.monitor.journal import BECAME, Journal, Kind
+from hookflow.monitor.monitored import monitored_first
 from hookflow.monitor.rank import NO_PLAN, NO_RUN, Rank
 from hookflow.monitor.ranks import Ranks
 from hookflow.monitor.series import Series
@@ -84,7 +85,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best value of a metric so far."""
+    """The best value of a metric so far; `ep` is the epoch it is of, counted from 1."""
 
     value: float
     it: int
@@ -122,6 +123,7 @@ class RunState:
         self.now = 0.0
         self.it = 0
         self.ep = 0
+        self._ends: dict[int, int] = {}  # the iterations done when so many epochs were
         self.ranks = Ranks()
         self._begin(NO_RUN)
 
@@ -152,7 +154,7 @@ class RunState:
             if rank:
                 self.ranks.hear(rank, record, self.journal)
             else:
-                self._fold(record)
+                self._fold(record, plan)
                 if len(self.ranks.of) > 1:
                     self.ranks.look(self.now, plan, self.journal)
 
@@ -170,11 +172,11 @@ class RunState:
             kind = f'record "{record.get("k")}"'
             self._warn(record, kind, "monitor", f"a {kind} cannot be read and is passed over: {error!r}")
 
-    def _fold(self, record: Record) -> None:
+    def _fold(self, record: Record, plan: Plan) -> None:
         if record.get("k") not in KINDS:
             return
         self.now = max(self.now, record["t"])
-        if "it" in record:
+        if "it" in record and record["k"] != "checkpoint":  # that one tells of an iteration that may be long past
             self.it, self.ep = record["it"], record["ep"]
             self.first.it = self.it
         match record["k"]:
@@ -185,7 +187,7 @@ class RunState:
             case "scalars":
                 self._on_scalars(record)
             case "metrics":
-                self._on_metrics(record)
+                self._on_metrics(record, plan)
             case "epoch":
                 self._on_epoch(record)
             case "checkpoint":
@@ -236,13 +238,17 @@ class RunState:
 
     @property
     def epoch(self) -> int:
-        """Return the epoch that is worked on, counted from 1: its validation is part of it. After the end, those done.
+        """Return the epoch that is worked on, counted from 1: its validation is part of it. After the end, the last.
 
         A pause or a checkpoint does not change it.
         """
         if not self.run or self.end is not None or self._between:
-            return self.ep
+            return self.epoch_of(self.it, self.ep)
         return min(self.ep + 1, self.run.get("max_epochs") or self.ep + 1)
+
+    def epoch_of(self, it: int, ep: int) -> int:
+        """Return the epoch, counted from 1, in which iteration `it` lies, when `ep` epochs were over then."""
+        return ep + (it > self._ends.get(ep, ep * self.run.get("iters_per_epoch", 0)))
 
     @property
     def elapsed(self) -> float:
@@ -283,8 +289,8 @@ class RunState:
             self.moved = record["t"]
         if record["stage"] == "train" and (record["bi"] or self.stage != "train"):
             self._between = False
-        elif record["stage"] == "val" and self.run.get("max_epochs"):
-            self._between = self.ep > 0
+        elif record["stage"] == "val":
+            self._between = 0 < self.ep == self.epoch_of(self.it, self.ep)
         if self._frame_t and record["stage"] not in IDLE:
             self.active += max(record["t"] - self._frame_t, 0.0)
         self._frame_t = record["t"]
@@ -297,17 +303,17 @@ class RunState:
             self.scalars.setdefault(name, Series()).add(record["it"], float(value))
             self._doubt(record, name, float(value))
 
-    def _on_metrics(self, record: Metrics) -> None:
+    def _on_metrics(self, record: Metrics, plan: Plan) -> None:
         self.moved = record["t"]
-        told = []
+        told = {}
         for name, value in record["v"].items():
             key = name if record["split"] == "val" else f"{record['split']} {name}"
             self.metrics.setdefault(key, []).append((record["it"], float(value)))
-            best = self._improve(key, name, Best(float(value), record["it"], record["ep"]))
+            best = self._improve(key, name, Best(float(value), record["it"], self.epoch_of(record["it"], record["ep"])))
             self._doubt(record, key, float(value))
-            told.append(f"{name} {number(float(value))}{' ★' if best else ''}")
-        told.sort(key=lower_is_better)
-        self._note(record, "metrics", record["split"], f"{'  '.join(told)}  in {record['seconds']:.1f} s")
+            told[name] = f"{name} {number(float(value))}{' ★' if best else ''}"
+        values = "  ".join(told[name] for name in monitored_first(sorted(told, key=lower_is_better), plan))
+        self._note(record, "metrics", record["split"], f"{values}  in {record['seconds']:.1f} s")
 
     def _improve(self, key: str, name: str, new: Best) -> bool:
         """Note a value if it is the best; say so. One that is not finite is never the best.
@@ -328,6 +334,7 @@ class RunState:
     def _on_epoch(self, record: Epoch) -> None:
         self.moved = record["t"]
         self._between = True
+        self._ends[record["ep"]] = record["it"]
         losses = [f"  {name} {number(self.scalars[name].last)}" for name in ("loss",) if name in self.scalars]
         self._note(record, "info", "epoch", f"{record['ep']} done in {record['seconds']:.1f} s{''.join(losses)}")
 
@@ -359,9 +366,8 @@ class RunState:
         self._note(record, record["level"], record["source"], record["text"])
 
     def _on_error(self, record: Error) -> None:
-        became = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}[record["action"]]
         place = f"{record['point']}, " if record["point"] else ""
-        text = f"{place}{became}: {record['type']}: {one_line(record['text'])}"
+        text = f"{place}{BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}"
         self.ranks.say(record)
         self._note(record, "error", record["hook"] or "hookflow", text, record["traceback"])
         known = self.errors[record["hook"], record["point"]] = {**record, "it": self.it}

@@ -15,10 +15,11 @@ from hookflow.graph.plan import Plan
 from hookflow.monitor.end_reason import end_reason
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import examine
+from hookflow.monitor.monitored import monitored_first
 from hookflow.monitor.paint import clean
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState, lower_is_better
-from hookflow.monitor.words import ms, number, percent, span
+from hookflow.monitor.words import ms, number, out_of, percent, span
 
 
 def print_summary(run: RunDir, out: TextIO) -> None:
@@ -45,17 +46,18 @@ def _folded(line: str, width: int) -> list[str]:
 def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     """Return the lines."""
     health = examine(state, run.life(), time.time(), plan)
-    epochs = f"{state.ep} of {state.run['max_epochs']} epochs done, " if state.run.get("max_epochs") else ""
+    whole = state.run.get("max_epochs")
+    epoch = f" epoch {out_of(state.epoch, whole)}," if whole else ""
     lines = [
         f"{health.glyph} {run.path.parent.name} {run.id}: {health.condition} after {span(state.elapsed)},"
-        f" {epochs}iteration {state.it} of {state.total_iters}"
+        f"{epoch} iteration {out_of(state.it, state.total_iters)}"
     ]
     lines += [f"  {line}" for line in end_reason(state) or [health.sentence] if line]
     if splits := state.synthetic:
         lines.append(f"  SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set")
     if parts := state.limited:
         lines.append(f"  LIMITED data ({', '.join(parts)}): the scores are of a part of the data set")
-    for name in sorted(state.best, key=lower_is_better)[:3]:
+    for name in monitored_first(sorted(state.best, key=lower_is_better), plan or NO_PLAN)[:3]:
         best = state.best[name]
         lines.append(f"  best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")
     if state.checkpoints:
@@ -70,6 +72,8 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
             f"  {troubles}; {'whole tracebacks and ' if state.errors else ''}what the run printed: {short(run.output)}"
         )
     known = run.id if short(run.path.parent.parent) == Path("runs") else short(run.path)
+    if state.checkpoints and health.condition in ("interrupted", "stopped", "failed", "lost"):
+        lines.append(f"  resume from iteration {state.checkpoints[-1][0]}: hookflow run --resume {known}")
     lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
     return [clean(line) for line in lines]
 

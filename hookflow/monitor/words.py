@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
+
+from hookflow.numbers import number as number  # the screens write them as messages do
 
 
 def ms(ns: float) -> str:
@@ -29,6 +30,16 @@ def span(seconds: float) -> str:
     days, rest = divmod(whole, 86400)
     clock = f"{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
     return f"{days}d {clock}" if days else clock
+
+
+def lasting(seconds: float) -> str:
+    """Return how long something has lasted so far: "40 s", and from two minutes on as h:mm:ss."""
+    return f"{max(seconds, 0):.0f} s" if seconds < 119.5 else span(seconds)
+
+
+def out_of(count: int, whole: int | None) -> str:
+    """Return "3/8", and "3" where nobody knows of how many."""
+    return f"{count}/{whole}" if whole else f"{count}"
 
 
 def age(seconds: float) -> str:
@@ -68,19 +79,6 @@ def one_line(text: str) -> str:
     """Return the first line of a text, with "…" where there are more."""
     first, *more = text.strip().splitlines() or [""]
     return f"{first} …" if more else first
-
-
-def number(value: float) -> str:
-    """Return a scalar with four significant digits or so, in seven characters at most (eight below zero)."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else str(value)
-    if value == 0:
-        return "0"
-    if 1e-3 <= abs(value) < 1e5:
-        digits = max(3 - math.floor(math.log10(abs(value))), 0)
-        text = f"{value:.{min(digits, 5 if abs(value) < 0.1 else 4)}f}"
-        return text.rstrip("0").rstrip(".") if "." in text and text.endswith("00") else text
-    return f"{value:.2g}"
 
 
 def percent(share: float) -> str:

@@ -159,9 +159,9 @@ class _Reader:
     def doubt(self, truth: Truth) -> tuple[str, str] | tuple[()]:
         """Return what is doubtful in what has been read; `truth` is all of it."""
         if not self.names and not self._facts:
-            return f"{'always' if truth(lambda name: None) else 'never'} holds", "it speaks of nothing that changes"
+            return f"{'always' if truth(lambda name: None) else 'never'} holds", "the condition is constant"
         for name, fact in self._mistaken.items():
-            return f'speaks of a scalar called "{name}"', f'did you mean "{fact}"?'
+            return f'names a scalar called "{name}"', f'did you mean "{fact}"?'
         return ()
 
     def truth(self, node: ast.expr, depth: int) -> Truth:

@@ -41,7 +41,7 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: Places) -
             continue
         value = read_value(text)
         if value == text and text.startswith(("[", "{", '"', "'")):
-            yield Problem(f"the value {text} is not whole", where, "perhaps the shell took its quotes: put '…' around")
+            yield Problem(f"unterminated value {text}", where, "perhaps the shell took its quotes: put '…' around")
             continue
         if problem := _put(key, value, tree, where):
             yield problem

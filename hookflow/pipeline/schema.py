@@ -92,7 +92,7 @@ class RunSection(Section):
     on_nan: Literal["raise", "skip", "ignore"] = "raise"
     """What a loss that is not finite does: end the run, leave that step out, or nothing."""
     channels_last: bool = False
-    """Whether pictures and weights lie in memory with the channels last."""
+    """Whether images and weights use the channels_last memory format."""
     threads: int | None = Field(default=None, ge=1)
     """How many threads an operation on the CPU may use; PyTorch decides if left out."""
     default_hooks: bool = True

@@ -67,7 +67,7 @@ def _device(written: str) -> str:
 
 def _folder_name(written: str) -> str:
     if not re.fullmatch(_FOLDER, written):
-        raise ValueError(f'"{written}" would be a poor name for a folder; use letters, digits, "_", "-" and "."')
+        raise ValueError(f'"{written}" is not a valid folder name; use letters, digits, "_", "-" and "."')
     return written
 
 
@@ -79,7 +79,7 @@ def _hook_name(written: str) -> str:
 
 def _part_name(written: str) -> str:
     if not re.fullmatch(_PART, written):
-        raise ValueError(f'"{written}" would be a poor name; use letters, digits and "_", a letter first')
+        raise ValueError(f'"{written}" is not a valid name; use letters, digits and "_", a letter first')
     return written
 
 

@@ -61,7 +61,8 @@ def execute(
     plan = Plan.from_json(json.loads(texts[run_dir.plan.name]))
     loaded = _load(run_dir)
     store = CheckpointStore(run_dir.checkpoints, texts)
-    with explain_oom(loaded.pipeline), torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks):
+    explained = explain_oom(loaded.pipeline, lambda: bool(store.all()))
+    with explained, torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks):
         consensus = consensus_of(ranks, loaded.pipeline.distributed.timeout)
         checkpoint = consensus.broadcast_object(_begin(store, say, resume) if ranks.first else None)
         if checkpoint is not None:

@@ -90,7 +90,7 @@ def wrong_task(task: Any, evaluated: bool) -> Fault | None:
             if near := nearest(name, ["evaluate"]):
                 return f"the task {kind} has a method {name}", near
         if evaluated and steps_itself(task):
-            return f"the task {kind} steps its optimizers itself, and does not say how it is evaluated", EVALUATE
+            return f"the task {kind} steps its optimizers itself, and defines no evaluate()", EVALUATE
     for method in ("step", "evaluate"):
         if not _takes_two(getattr(task, method, None)):
             return f"the task's {method} must take the run and the batch: {method}(run, batch)", ""

@@ -75,7 +75,7 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     run = loaded.pipeline.run
     plan = replace(plan, bindings=tuple(replace(binding, trigger=Trigger()) for binding in plan.bindings))
     with (
-        explain_oom(loaded.pipeline),
+        explain_oom(loaded.pipeline, lambda: False),
         torch_settings(run, say),
         tempfile.TemporaryDirectory(prefix="hookflow-") as folder,
     ):

@@ -59,7 +59,7 @@ def start(run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts
     That is one process, or an agent that starts `nproc` of them, and starts them again so many times when one fails.
     `options` are those of `hookflow.runner.process.main`.
     What it prints goes to the run's `output.log`. A signal that reaches it before it listens waits until it does.
-    Raises UserError when the run is being carried out already, or needs objects of a program that is gone.
+    Raises UserError when the run is already running, or needs objects of a program that has ended.
     """
     if "--resume" in options and (missing := missing_objects(load(short(run_dir.pipeline), recorded=True))):
         raise UserError(missing)
@@ -118,4 +118,4 @@ def _lock(run_dir: RunDir, how: int) -> int:
             return lock
     os.close(lock)
     hint = f"see it with: hookflow watch {run_dir.id}"
-    raise UserError(Problem(f"the run {run_dir.id} is being carried out already", hint=hint))
+    raise UserError(Problem(f"the run {run_dir.id} is already running", hint=hint))

@@ -23,6 +23,7 @@ from hookflow.runner.distributed.failure_report import is_peer_lost
 from hookflow.runner.distributed.ranks import ALONE, Ranks
 from hookflow.runner.distributed.timeout import explain_timeout, is_timeout
 from hookflow.runner.timing import Books, Cell
+from hookflow.runner.user_frames import innermost
 
 if TYPE_CHECKING:
     import torch
@@ -126,7 +127,9 @@ class Recorder:
         if self._prints_failure or action != "raise":
             shown = "\n".join(map(printable, f"{whose}{told}".split("\n")))  # what raised may quote anything
             print(shown, end="", file=sys.stderr, flush=True)
-        self.put("error", hook=hook, point=point, type=kind, text=text, traceback=told, action=action)
+        self.put(
+            "error", hook=hook, point=point, type=kind, text=text, traceback=told, at=innermost(told), action=action
+        )
 
     def close(self) -> None:
         """Write what is left and end the thread; give it up after GRACE seconds, when the disk does not answer."""

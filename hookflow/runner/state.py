@@ -88,6 +88,17 @@ class RunState:
             self.set_length(self.max_epochs, self.max_iters, state["iters_per_epoch"])
 
     @property
+    def current_epoch(self) -> int:
+        """The epoch that the training is in, as people count: from 1, and between two epochs the one that is over."""
+        return self.epoch + (self.batch_idx > 0)
+
+    @property
+    def place(self) -> str:
+        """How far the run is, in words."""
+        evaluating = self._stage in ("val", "test")  # then `batch_idx` counts other batches
+        return f"iteration {self.iter}, {f'in {self._stage}' if evaluating else f'epoch {self.current_epoch}'}"
+
+    @property
     def finished(self) -> bool:
         """Whether all training is done."""
         return self.iter >= self.max_iters if self.max_epochs is None else self.epoch >= self.max_epochs

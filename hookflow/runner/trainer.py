@@ -10,6 +10,7 @@ from hookflow.events.now import share
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.checkpoint import Checkpoint
+from hookflow.hooks.grad_clip import GradClip
 from hookflow.runner.build import Parts
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Snapshot
@@ -25,7 +26,7 @@ from hookflow.runner.loop import Loop
 from hookflow.runner.module_hooks import attach
 from hookflow.runner.numerics.compiling import Compiled
 from hookflow.runner.numerics.device import in_precision
-from hookflow.runner.numerics.losses import Losses
+from hookflow.runner.numerics.losses import Losses, advice
 from hookflow.runner.numerics.memory import free_memory, is_oom
 from hookflow.runner.numerics.step_guard import StepGuard
 from hookflow.runner.recorder import Recorder
@@ -59,6 +60,7 @@ class Trainer:
         self._parts = parts
         self._plan = plan
         self._recorder = recorder
+        self._store = store
         self._signals = signals
         self._consensus = consensus
         section, world = parts.section, parts.ranks.world
@@ -214,7 +216,7 @@ class Trainer:
         state = read(path, self._parts.device)
         self._engine.fire("after_load_checkpoint", state)
         self._snapshot.restore(state)
-        self._recorder.say(f"resumed from {path.name}: iteration {self.state.iter}, epoch {self.state.epoch}")
+        self._recorder.say(f"resumed from {path.name}: {self.state.place}")
         if self.state.finished and not self.state.validation_due:
             self._recorder.say("nothing is left to do: every iteration of the training is done")
 
@@ -242,9 +244,14 @@ class Trainer:
             parts.optimizers,
             parts.strategy,
             self._consensus,
-            Losses(parts.device, self.state) if section.on_nan == "raise" else None,
+            Losses(parts.device, self.state, self._advice) if section.on_nan == "raise" else None,
             guard,
         )
+
+    def _advice(self) -> str:
+        """Return what helps against a loss that is not finite, in this run."""
+        clips = any(isinstance(hook, GradClip) for hook in self._parts.hooks.values())
+        return advice(self._parts.precision, clips=clips, saved=bool(self._store.all()))
 
     def _make_evaluation(self) -> Evaluation:
         parts = self._parts
@@ -325,7 +332,7 @@ class Trainer:
         self.run.log(name, value)
 
     def _hook_failed(self, binding: Binding, error: BaseException, action: OnError) -> None:
-        error.add_note(f"iteration {self.state.iter}, epoch {self.state.epoch}")
+        error.add_note(self.state.place)
         self._recorder.failure(error, hook=binding.hook, point=binding.point, action=action)
         if action == "disable":
             self._recorder.say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")

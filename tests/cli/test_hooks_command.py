@@ -176,7 +176,7 @@ def test_names_that_clash_are_told(install: Install) -> None:
     with pytest.raises(UserError) as caught:
         find_hook("shout", Path(), None)
     assert str(caught.value) == (
-        '"shout" may be any of 2 hooks of installed packages\n'
+        '"shout" is ambiguous: 2 hooks of installed packages match\n'
         '    write "tiny_one:Shout" (tiny-one 1.2) or "tiny_two:Shout" (tiny-two 1.2)'
     )
 

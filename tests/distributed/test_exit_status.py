@@ -133,7 +133,7 @@ def test_an_end_is_written_where_there_is_none_that_says_so(run_dir: RunDir) -> 
 def test_a_run_is_claimed_by_one_and_held_by_its_ranks(run_dir: RunDir) -> None:
     lock, *ranks = claim(run_dir), hold(run_dir), hold(run_dir)
     for held in (lock, *ranks):
-        with pytest.raises(UserError, match="carried out already"):
+        with pytest.raises(UserError, match="is already running"):
             claim(run_dir)
         os.close(held)
     os.close(claim(run_dir))

@@ -110,7 +110,7 @@ def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch:
     wait_for(lambda: bool(records(run_dir, "epoch")))
     ranks = ranks_of(run_dir)
     agent.kill()
-    with pytest.raises(UserError, match="being carried out already"):
+    with pytest.raises(UserError, match="is already running"):
         claim(run_dir)
     assert follow(run_dir, io.StringIO(), child_exit=agent.wait) == 143, "what is shown waits for the ranks' own end"
     psutil.wait_procs(ranks, timeout=60)

@@ -41,9 +41,9 @@ def test_the_shipped_pipeline_on_drawn_pictures_says_so_everywhere(tmp_path: Pat
     done = hookflow("run", str(CIFAR), "--test", *SMOKE, *no_download, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert any("SYNTHETIC" in line and "split=train" in line for line in lines)
+    assert any("SYNTHETIC" in line and "train: " in line for line in lines)
     assert any("SYNTHETIC" in line for line in lines[-8:]), "the summary says so, too"
-    assert re.search(r"test +it=2 ep=1 .*accuracy=0\.\d+", done.stdout)
+    assert re.search(r"test +epoch 1/1  iter 2/2  .*accuracy 0\.\d+", done.stdout)
     assert not re.search(r"[\x00-\x09\x0b-\x1f]", done.stdout), "plain lines hold no control characters"
     run = only_run(tmp_path)
     assert records(run, "run")[0]["data"]["train"]["synthetic"]  # type: ignore[index]
@@ -73,7 +73,8 @@ def test_ctrl_c_finishes_the_iteration_saves_and_exits_with_130(tmp_path: Path) 
         child.send_signal(signal.SIGINT)
         printed, _ = child.communicate(timeout=60)
     assert child.returncode == 130
-    assert "status=interrupted" in printed
+    assert " end        interrupted after " in printed
+    assert f"hookflow run --resume {only_run(tmp_path).id}" in printed
     run = only_run(tmp_path)
     (end,) = records(run, "end")
     assert records(run, "checkpoint")[-1]["it"] == end["it"]
@@ -82,8 +83,36 @@ def test_ctrl_c_finishes_the_iteration_saves_and_exits_with_130(tmp_path: Path) 
     without = ("--without=slow", "--allow-changed-hooks")
     resumed = hookflow("run", "--resume", run.id, more, *without, cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
-    assert f"iteration {end['it']}, epoch {end['ep']}" in resumed.stdout
+    epoch = -(-end["it"] // 5)  # type: ignore[operator]  # of five iterations each
+    assert f"iteration {end['it']}, epoch {epoch}\n" in resumed.stdout
     assert records(run, "end")[-1]["status"] == "finished"
+
+
+def test_a_hang_is_told_and_so_is_what_ctrl_c_does(tmp_path: Path) -> None:
+    sleepy = '--set=hooks.sleepy={use="./watchers.py:sleepy", points=["after_train_iter"], from=3}'
+    command = [sys.executable, "-m", "hookflow", "run", str(TOY), "--ui=plain", sleepy]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, bufsize=1) as child:
+        assert child.stdout is not None
+        lines = iter(child.stdout)
+        stalled = next(line for line in lines if " stalled " in line)
+        assert re.search(r' stalled    1\d s inside "sleepy" at after_train_iter$', stalled)
+        child.send_signal(signal.SIGINT)
+        pressed = next(line for line in lines if " Ctrl-C " in line)
+        assert "finishing the iteration, saving a checkpoint; Ctrl-C again ends at once without saving" in pressed
+        child.send_signal(signal.SIGINT)
+        assert any(line.endswith(" Ctrl-C     ending at once, without saving\n") for line in lines)
+    assert child.returncode == 130
+
+
+def test_what_killed_the_training_is_told(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hookflow", "run", str(TOY), "--ui=plain", "--set=run.max_epochs=500", SLOW]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as child:
+        wait_for(lambda: bool(all_runs(tmp_path / "runs")) and len(records(only_run(tmp_path), "checkpoint")) > 0)
+        os.kill(only_run(tmp_path).describe()["pid"], signal.SIGKILL)
+        printed, _ = child.communicate(timeout=60)
+    assert child.returncode == 1
+    assert " lost       killed by SIGKILL (signal 9): the system may have been out of memory\n" in printed
+    assert f": hookflow run --resume {only_run(tmp_path).id}\n" in printed
 
 
 def test_killing_the_viewer_harms_no_run(tmp_path: Path) -> None:
@@ -121,7 +150,7 @@ def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
     both = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     said = [child.communicate(timeout=120)[1] for child in both]
     assert sorted(child.returncode for child in both) == [0, 2]
-    assert "is being carried out already" in "".join(said)
+    assert "is already running" in "".join(said)
     assert len(records(only_run(tmp_path), "run")) == 2, "the first attempt and one that resumed it"
 
 

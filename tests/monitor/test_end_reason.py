@@ -38,7 +38,8 @@ def ended(root: Path, status: str, reason: str, *before: dict[str, Any]) -> str:
 
 
 def test_a_failed_hook_is_named_with_its_point_its_iteration_and_its_line(tmp_path: Path) -> None:
-    error = {**ERROR, **PLACE, "traceback": TRACEBACK, "action": "raise"}
+    at = "/home/somebody/my hooks.py:12"
+    error = {**ERROR, **PLACE, "traceback": TRACEBACK, "at": at, "action": "raise"}
     told = ended(tmp_path, "failed", "KeyError: 'missing_key'", error)
     assert "failed: hook \"boom\" at after_backward, iteration 130: KeyError: 'missing_key'\n" in told
     assert "  at /home/somebody/my hooks.py:12\n" in told
@@ -59,8 +60,8 @@ def test_of_an_error_of_many_lines_the_first_is_told(tmp_path: Path) -> None:
     assert "iteration 130: KeyError: half a page …\n" in told
     lines = io.StringIO()
     follow(RunDir(next(tmp_path.glob("*/*"))), lines)
-    assert 'text="half a page …"' in lines.getvalue()
-    assert 'reason="KeyError: half a page …"' in lines.getvalue()
+    assert "iteration 130, ends the run: KeyError: half a page …" in lines.getvalue()
+    assert "iterations: KeyError: half a page …" in lines.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_running_then_stalled_inside_a_hook() -> None:
     ema = next(binding for binding in plan().bindings if binding.hook == "ema")
     stuck = examine(going, "alive", going.now + 60, plan(), {0: (ema.id, 60.0)})
     assert stuck.condition == "stalled"
-    assert f"inside ema @ {ema.point}" in stuck.sentence
+    assert stuck.sentence == f'60 s inside "ema" at {ema.point}'
     assert "not inside a hook" in examine(going, "alive", going.now + 60, plan(), {0: (NOWHERE, 60.0)}).sentence
 
 

@@ -66,7 +66,7 @@ def test_before_an_iteration_has_been_timed_no_speed_is_told(tmp_path: Path) -> 
     log.close()
     run.sign(pid=1, host="elsewhere")
     (line,) = (line for line in told(run)[1].splitlines() if " train " in line)
-    assert line.endswith("ep=1 it=0/0")
+    assert line.endswith(" train      epoch 1  iter 0")
 
 
 def test_a_log_that_lacks_keys_is_told_as_far_as_it_goes(tmp_path: Path) -> None:
@@ -80,10 +80,10 @@ def test_a_log_that_lacks_keys_is_told_as_far_as_it_goes(tmp_path: Path) -> None
     run.sign(pid=1, host="elsewhere")
     code, text = told(run)
     assert code == 1
-    assert "split=train name=toy examples=0" in text
-    assert 'warn       source=monitor text="a record \\"message\\" cannot be read' in text
-    assert 'warn       source=loss text="loss is NaN at iteration 3"' in text
-    assert "loss=NaN" in text
+    assert "data       train: toy  0 examples in 0 batches" in text
+    assert 'warn       monitor: a record "message" cannot be read' in text
+    assert "warn       loss: loss is NaN at iteration 3" in text
+    assert "  loss NaN" in text
 
 
 def test_a_run_that_vanished_leaves_with_one(tmp_path: Path) -> None:
@@ -131,7 +131,8 @@ def test_a_run_is_followed_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.
     log.close()
     thread.join(timeout=30)
     assert codes == [0]
-    assert 'status=stopped exit=0 reason="asked to"' in out.getvalue()
+    assert "stopped after " in out.getvalue()
+    assert ": asked to\n" in out.getvalue()
 
 
 def test_raw_lines_are_the_log(whole: RunDir) -> None:

@@ -100,13 +100,13 @@ def test_a_stalled_run_names_the_rank_and_the_hook_it_is_stuck_in(scene: At) -> 
     going = scene(world=4)
     ema = next(binding for binding in going.plan.bindings if binding.hook == "ema")
     stuck = examine(going.state, "alive", going.state.now + 60, going.plan, {0: (-1, 60.0), 2: (ema.id, 60.0)})
-    assert stuck.sentence == f"no progress for 0:01:00, rank 2 inside ema @ {ema.point}"
+    assert stuck.sentence == f'rank 2: 60 s inside "ema" at {ema.point}'
     waits = {0: (ema.id + 1, 60.0), 1: (ema.id + 1, 60.0), 2: (ema.id, 60.0)}
     again = examine(going.state, "alive", going.state.now + 60, going.plan, waits)
     assert again.sentence == stuck.sentence, "the others are where they wait for it"
     either = examine(going.state, "alive", going.state.now + 60, going.plan, {0: waits[0], 2: waits[2]})
-    assert "rank 0 inside" in either.sentence
-    assert "rank 2 inside ema" in either.sentence
+    assert 'rank 0: 60 s inside "schedule"' in either.sentence
+    assert 'rank 2: 60 s inside "ema"' in either.sentence
 
 
 def test_the_digit_goes_to_the_ranks_and_makes_them_large(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_an_error_of_another_rank_is_printed_though_rank_0_says_nothing_more(tmp
 
     out = io.StringIO()
     assert plain.follow(run, out, child_exit=child_exit) == 1
-    assert 'error      source="rank 1" text="ends the run: ValueError: as told"' in out.getvalue()
+    assert "error      rank 1: ends the run: ValueError: as told" in out.getvalue()
     assert "error      | back" in out.getvalue()
 
 

@@ -65,7 +65,7 @@ def test_a_stalled_run_names_the_hook_it_is_stuck_in(scene: At, width: int, heig
     assert "◐ STALLED" in stalled
     check_golden(f"monitor/stalled-{width}x{height}.txt", stalled)
     if width >= 80:
-        assert "inside ema @ after_train_iter" in stalled
+        assert '42 s inside "ema" at after_train_iter' in stalled
 
 
 def test_a_finished_run_says_so_and_how_to_leave(scene: At) -> None:

@@ -115,7 +115,7 @@ def test_a_length_given_by_an_override_takes_the_place_of_the_files() -> None:
         ("seed", "this is not KEY=VALUE"),
         ("run.name.x=1", '"run.name" is a plain value'),
         ("hooks.log.points.2=x", "its 2 entries are counted from 0"),
-        ("hooks.ema.after=[ema", "the value [ema is not whole"),
+        ("hooks.ema.after=[ema", "unterminated value [ema"),
         ("run.seed=x", 'run.seed must be an integer, not the string "x"'),
     ],
 )

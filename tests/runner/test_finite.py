@@ -14,7 +14,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import CheckpointStore, read
-from hookflow.runner.numerics.losses import Losses, NonFiniteLossError, Place
+from hookflow.runner.numerics.losses import Losses, NonFiniteLossError, Place, advice
 from hookflow.runner.numerics.step_guard import StepGuard, why_the_host_looks
 from hookflow.runner.state import RunState
 from tests.conftest import TESTS, TOY, NewRun, records
@@ -49,11 +49,21 @@ def test_a_loss_that_is_not_finite_ends_the_run(new_run: NewRun, train_here: Tra
     assert train_here(run_dir) == 1
     said = reason(run_dir)
     assert f"the loss is {called} in iteration 3 (epoch 1, batch 3)" in said
-    assert 'run.on_nan = "skip"' in said and "grad_clip" in said
+    assert 'run.on_nan = "skip"' in said
+    assert "grad_clip" not in said, "it is in the pipeline"
     (error,) = records(run_dir, "error")
     assert "test_" not in str(error["traceback"]) and "NonFiniteLossError" in str(error["traceback"])
     state = read(CheckpointStore(run_dir.checkpoints).names()["mine"], torch.device("cpu"))
     assert state["position"]["iter"] == 1 and all(tensor.isfinite().all() for tensor in state["model"].values())
+
+
+def test_the_advice_fits_the_run() -> None:
+    said = {precision: advice(precision, clips=False, saved=False) for precision in ("fp32", "tf32", "bf16", "fp16")}
+    assert said["fp32"] == said["tf32"]
+    assert "run.precision" not in said["fp32"] and "grad_clip" in said["fp32"] and "checkpoints" not in said["fp32"]
+    assert advice("fp32", clips=True, saved=True).endswith(" Existing checkpoints are not affected.")
+    assert '"fp32"' in said["bf16"] and "wider range" not in said["bf16"]
+    assert 'wider range (run.precision = "bf16" or "fp32")' in said["fp16"]
 
 
 def test_hooks_hear_of_the_loss_that_ends_the_run(new_run: NewRun, train_here: Train) -> None:
@@ -219,7 +229,7 @@ def test_what_is_behind_a_checkpoint_is_certain(
         self._under_way.append((copy, Slow(), mark))  # type: ignore[arg-type]
 
     monkeypatch.setattr(async_scalar_copy.AsyncScalarCopy, "send", send_slowly)
-    monkeypatch.setattr(trainer, "Losses", lambda device, state: Losses(torch.device("cuda"), state))
+    monkeypatch.setattr(trainer, "Losses", lambda device, state, advice: Losses(torch.device("cuda"), state))
     run_dir = new_run(upset(2), "hooks.clip.enabled=false")
     assert train_here(run_dir) == 1
     assert "iteration 3 (" in reason(run_dir)

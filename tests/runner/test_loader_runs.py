@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hookflow.runner.data.worker_errors import WorkerError, explain_worker_errors
 from tests.conftest import NewRun, hookflow, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same_end
@@ -122,6 +124,32 @@ def test_an_error_in_a_data_set_is_shown_whole(new_run: NewRun, train_here: Trai
     assert error["text"] == "worker 0: LookupError: no example 7"
     (end,) = records(run_dir, "end")
     assert end["reason"] == "WorkerError: worker 0: LookupError: no example 7"
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (signal.SIGKILL, ": .+ use fewer workers, or smaller batches"),
+        (signal.SIGSEGV, ": .+ with workers = 0 .+"),
+        (signal.SIGUSR2, ""),
+    ],
+)
+def test_a_worker_that_died_of_a_signal_is_told_as_that(
+    new_run: NewRun, train_here: Train, number: signal.Signals, remedy: str
+) -> None:
+    run_dir = new_run(over("Dies", workers=1), f"data.train.args.signal={number.value}")
+    assert train_here(run_dir) == 1
+    (end,) = records(run_dir, "end")
+    said = rf"a DataLoader worker \(pid \d+\) was killed by {number.name} \(signal {number.value}\)"
+    gone = r"a DataLoader worker( \(pid \d+\))? died without an exception: .+"  # PyTorch may see that first
+    assert re.fullmatch(f"WorkerError: ({said}{remedy}|{gone})", str(end["reason"]))
+
+
+def test_of_the_signal_that_killed_a_worker_its_name_and_number_are_told() -> None:
+    with pytest.raises(WorkerError, match=r"killed by SIGBUS \(signal \d+\): .+ /dev/shm"), explain_worker_errors():
+        raise RuntimeError("DataLoader worker (pid 17) is killed by signal: Bus error. It is possible that …")
+    with pytest.raises(WorkerError, match=r"\(pid 17\) died of a signal: Odd"), explain_worker_errors():
+        raise RuntimeError("DataLoader worker (pid 17) is killed by signal: Odd. ")
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_the_trace(new_gan: NewGan, train_here: Train, tmp_path: Path) -> None:
     [
         ('task={use="./gan.py:Clumsy", args={mistake="name"}}', 'no optimizer "genrator"; did you mean "generator"?'),
         ('task={use="./gan.py:Clumsy", args={mistake="one"}}', "several optimizers, and run.optimizer means one"),
-        ('task={use="./gan.py:NoEvaluation"}', "does not say how it is evaluated"),
+        ('task={use="./gan.py:NoEvaluation"}', "defines no evaluate"),
         ('hooks.steps={use="./gan.py:Steps"}', "run.step is for the step of a task that steps its optimizers itself"),
         ("run.accumulate=2", "run.accumulate says when the optimizers step, and this task steps them itself"),
         ('hooks.clip.args.model="genrator"', 'there is no model "genrator"; did you mean "generator"?'),

@@ -9,7 +9,8 @@ import torch
 
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.load import parse
-from hookflow.runner.numerics.memory import advice
+from hookflow.pipeline.schema import Pipeline
+from hookflow.runner.numerics import memory
 from tests.conftest import TESTS, TOY, NewRun, records
 
 Train = Callable[..., int]
@@ -17,6 +18,10 @@ Train = Callable[..., int]
 
 def full(kind: str) -> str:
     return f'hooks.full={{use="./upsets.py:Full", args={{kind="{kind}"}}}}'
+
+
+def advice(pipeline: Pipeline, error: BaseException) -> str:
+    return memory.advice(pipeline, error, saved=False)
 
 
 def reason(run_dir: RunDir) -> str:
@@ -32,7 +37,7 @@ def test_the_last_words_say_what_to_change(new_run: NewRun, train_here: Train, k
     said = reason(run_dir)
     assert said.startswith("OutOfMemoryError: out of memory")
     assert "batch_size = 4 (now 8) with run.accumulate = 4 (now 2), which computes the same" in said
-    assert "--resume" in said
+    assert said.endswith("Existing checkpoints are not affected; --resume continues from the newest.")
     (error,) = records(run_dir, "error")
     assert "upsets.py" in str(error["traceback"]) and error["hook"] == "full"
     assert f"{type_} with 0 gradients" in [record["text"] for record in records(run_dir, "message")]
@@ -42,6 +47,7 @@ def test_a_run_that_found_no_memory_goes_on_from_its_checkpoint(new_run: NewRun,
     run_dir = new_run(full("device"), 'hooks.asks={use="./watchers.py:Asks", args={point="after_train_iter"}}')
     assert train_here(run_dir) == 1
     assert train_here(run_dir, resume=True) == 1, "it is as full as before"
+    assert "Existing checkpoints are not affected; --resume" in reason(run_dir)
     assert "resumed from it" in str([record["text"] for record in records(run_dir, "message")])
 
 
@@ -51,6 +57,10 @@ def test_a_data_set_on_the_device_and_float32_are_spoken_of() -> None:
     said = advice(pipeline, torch.OutOfMemoryError("CUDA out of memory"))
     assert "batch_size = 256 (now 512) with run.accumulate = 2 (now 1)" in said
     assert "on_device = false" in said
+
+
+def test_of_checkpoints_that_are_not_there_nothing_is_said() -> None:
+    assert "affected" not in advice(parse(TOY.read_text(), TOY).pipeline, MemoryError())
 
 
 def test_one_that_says_no_batch_size_is_told_the_rest() -> None:

@@ -65,7 +65,7 @@ def test_a_run_that_had_begun_is_summed_up(tmp_path: Path) -> None:
     monitor = "--set=hooks.early_stop.args={monitor='acuracy', mode='max'}"
     done = hookflow("run", str(TOY), "--ui=plain", monitor, "--set=run.threads=1", cwd=tmp_path)
     assert done.returncode == 2
-    assert "status=failed exit=2" in done.stdout
+    assert " end        failed after " in done.stdout
     assert "look again" in done.stdout
     assert done.stderr.count('did you mean "accuracy"?') == 1
 
@@ -74,7 +74,8 @@ def test_a_failing_hook_is_shown_whole(tmp_path: Path) -> None:
     bad = f'--set=hooks.bad={{use="{TOY.parent}/watchers.py:Raises", args={{at=3}}}}'
     done = hookflow("run", str(TOY), "--ui=plain", bad, "--set=run.threads=1", cwd=tmp_path)
     assert done.returncode == 1
-    for said in ("Traceback", 'raise RuntimeError("as told")', "hook=bad", "point=after_backward", "it=3"):
+    where = 'hook "bad" at after_backward, iteration 3, ends the run: RuntimeError: as told'
+    for said in ("Traceback", 'raise RuntimeError("as told")', where):
         assert said in done.stdout, said
     assert done.stdout.count("Traceback (most recent call last)") == 1
     (run,) = all_runs(tmp_path / "runs")

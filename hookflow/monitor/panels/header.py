@@ -5,9 +5,10 @@ from __future__ import annotations
 from rich.cells import cell_len
 from textual.strip import Strip
 
+from hookflow.monitor.monitored import monitored
 from hookflow.monitor.paint import Part, bar, fit, row, spread
 from hookflow.monitor.view import Scene
-from hookflow.monitor.words import many, span
+from hookflow.monitor.words import many, number, out_of, span
 
 CONDITION_STYLES = {
     "starting": "warn",
@@ -44,6 +45,7 @@ def title(scene: Scene, width: int) -> Strip:
         (9, state_word),
         (6, (span(state.elapsed), "")),
         (6, (f"{state.ranks.world} ranks" if scene.several else "", "")),
+        (5 if width >= 100 else 2, (_best(scene), "good")),
         (4, (f"{run.get('device', '')} {run.get('precision', '')}".strip(), "dim")),
         (2, (f"pid {run['pid']}@{run['host']}" if run else "", "dim")),
         (1, (f"{run.get('model', '')} {many(run['params'])} params" if run.get("params") else "", "dim")),
@@ -56,6 +58,12 @@ def title(scene: Scene, width: int) -> Strip:
     for _, part in items:
         left += [part, "  "]
     return spread(width, left, right)
+
+
+def _best(scene: Scene) -> str:
+    """Return the best value of the metric that the run is judged by, if there is one."""
+    best = scene.state.best
+    return next((f"best {name} {number(best[name].value)}" for name in monitored(scene.plan) if name in best), "")
 
 
 def _counts(scene: Scene) -> list[Part]:
@@ -83,7 +91,7 @@ def progress(scene: Scene, width: int) -> Strip:
     if run.get("max_epochs"):
         whole = f"epoch {state.epoch:>{len(str(run['max_epochs']))}}/{run['max_epochs']}"
     else:
-        whole = f"iter {state.it:>{len(str(state.total_iters))}}/{state.total_iters}"
+        whole = f"iter {out_of(state.it, state.total_iters):>{2 * len(str(state.total_iters)) + 1}}"
     if width < 76:
         whole = whole.replace("epoch", "ep")
     word = {"train": "iter", "val": "val ", "test": "test"}.get(state.stage)

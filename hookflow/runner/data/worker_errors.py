@@ -1,31 +1,76 @@
-"""What a loader's worker has raised, in one line: PyTorch raises it again with a whole traceback as its message."""
+"""What a loader's worker has raised, or died of, in one line; what PyTorch raises has a whole traceback as its text."""
 
 from __future__ import annotations
 
 import re
+import signal
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 CAUGHT = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal ")
 """How the message begins of what PyTorch raises in the place of a worker."""
 
+KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]+)")
+"""What PyTorch raises, wherever the training is, when a worker has died of a signal."""
+
+GONE = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]+)\) exited unexpectedly")
+"""The same, when PyTorch sees that the worker is gone before it hears of what."""
+
+CRASHED = "a library crashed in it; with workers = 0 the training itself crashes, and shows where"
+REMEDIES = {
+    "SIGKILL": "probably this machine was out of memory: use fewer workers, or smaller batches",
+    "SIGBUS": "probably shared memory ran out: enlarge /dev/shm (docker run --shm-size=8g), or use fewer workers",
+    **dict.fromkeys(("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"), CRASHED),
+}
+"""What to try, by the signal that a worker died of."""
+
 
 class WorkerError(Exception):
-    """A worker of a loader has raised. The message says which and what; the worker's own traceback is a note."""
+    """A worker of a loader has raised, or died. The message says which and of what.
+
+    The traceback of one that has raised is a note.
+    """
 
 
 @contextmanager
 def explain_worker_errors() -> Iterator[None]:
-    """Raise a WorkerError of one line, at the same place, for what a worker of a loader has raised."""
+    """Raise a WorkerError of one line, at the same place, for what a worker of a loader has raised or died of."""
     try:
         yield
     except Exception as error:
         text = str(error)
+        if killed := KILLED.search(f"{text}\n{error.__cause__}"):
+            raise _in_the_place_of(error, _died(*killed.groups())) from None
+        gone = GONE.match(text)
+        if gone or _is_cut_off(error):
+            said = f"a DataLoader worker{f' (pid {gone[1]})' if gone else ''} died without an exception"
+            said = f"{said}: {REMEDIES['SIGKILL']}"
+            raise _in_the_place_of(error, said) from None
         caught = CAUGHT.match(text)
         if caught is None:
             raise
         last = text.rstrip().rpartition("\n")[2].strip()
-        short = WorkerError(f"worker {caught[1]}: {last}")
-        for note in (text[caught.end() :].rstrip(), *getattr(error, "__notes__", ())):
-            short.add_note(note)
-        raise short.with_traceback(error.__traceback__) from None
+        raise _in_the_place_of(error, f"worker {caught[1]}: {last}", text[caught.end() :].rstrip()) from None
+
+
+def _in_the_place_of(error: Exception, text: str, *notes: str) -> WorkerError:
+    short = WorkerError(text)
+    for note in (*notes, *getattr(error, "__notes__", ())):
+        short.add_note(note)
+    return short.with_traceback(error.__traceback__)
+
+
+def _is_cut_off(error: Exception) -> bool:
+    """Say whether a worker was gone while the training fetched a batch of it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, EOFError | ConnectionError) and any(frame.name == "_try_get_data" for frame in frames)
+
+
+def _died(pid: str, described: str) -> str:
+    names = {signal.strsignal(number): number for number in signal.Signals}
+    number = names.get(described.strip())
+    if number is None:
+        return f"a DataLoader worker (pid {pid}) died of a signal: {described.strip()}"
+    remedy = f": {REMEDIES[number.name]}" if number.name in REMEDIES else ""
+    return f"a DataLoader worker (pid {pid}) was killed by {number.name} (signal {number.value}){remedy}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import isfinite
 from typing import NamedTuple
 
@@ -28,18 +29,19 @@ class Losses:
     """The losses of a training: each is looked at as soon as the host has it, without waiting for CUDA.
 
     So there a loss that is not finite ends the run an iteration or so later; `settle` is for those moments when it must
-    be certain that there was none.
+    be certain that there was none. `advice` is asked what helps, once one is not finite.
     """
 
-    def __init__(self, device: torch.device, state: RunState) -> None:
+    def __init__(self, device: torch.device, state: RunState, advice: Callable[[], str] = str) -> None:
         self._state = state
+        self._advice = advice
         self._sent: AsyncScalarCopy[Place] = AsyncScalarCopy()
         self.watch = self._watch_later if device.type == "cuda" else self._watch_now
 
     def _watch_now(self, loss: Tensor) -> None:
         """Take a loss. Raises NonFiniteLossError when this one, or one before it, is known not to be finite."""
         if not isfinite(value := loss.item()):
-            raise NonFiniteLossError(_words(value, self._place()))
+            raise self._error(value, self._place())
 
     def _watch_later(self, loss: Tensor) -> None:
         self._sent.send(loss, self._place())
@@ -55,14 +57,23 @@ class Losses:
     def _look(self, wait: bool) -> None:
         for value, place in self._sent.arrived(wait):
             if not isfinite(value):
-                raise NonFiniteLossError(_words(value, place))
+                raise self._error(value, place)
+
+    def _error(self, value: float, place: Place) -> NonFiniteLossError:
+        number = "NaN" if value != value else "infinite"
+        where = f"iteration {place.it + 1} (epoch {place.ep + 1}, batch {place.batch + 1})"
+        return NonFiniteLossError(f"the loss is {number} in {where}. {self._advice()}".rstrip())
 
 
-def _words(value: float, place: Place) -> str:
-    number = "NaN" if value != value else "infinite"
-    return (
-        f"the loss is {number} in iteration {place.it + 1} (epoch {place.ep + 1}, batch {place.batch + 1}). "
-        "Lower the learning rate, bound the gradients (the hook grad_clip), compute with a wider range "
-        '(run.precision = "bf16" or "fp32"), or leave such steps out: run.on_nan = "skip". '
-        "Existing checkpoints are not affected."
-    )
+def advice(precision: str, *, clips: bool, saved: bool) -> str:
+    """Return what helps against a loss that is not finite, in a run that may clip gradients and have checkpoints."""
+    ways = ["lower the learning rate"]
+    if not clips:
+        ways.append("bound the gradients (the hook grad_clip)")
+    if precision == "fp16":
+        ways.append('compute with a wider range (run.precision = "bf16" or "fp32")')
+    if precision == "bf16":
+        ways.append('compute with more digits (run.precision = "fp32")')
+    ways.append('or skip such steps: run.on_nan = "skip"')
+    kept = " Existing checkpoints are not affected." if saved else ""
+    return f"To avoid it: {', '.join(ways)}.{kept}"

@@ -23,7 +23,7 @@ def is_oom(error: BaseException) -> bool:
 
 
 @contextmanager
-def explain_oom(pipeline: Pipeline) -> Iterator[None]:
+def explain_oom(pipeline: Pipeline, has_checkpoint: Callable[[], bool]) -> Iterator[None]:
     """Raise OutOfMemoryError, which says what to change in the pipeline, for whatever says that memory has run out.
 
     It has come the same way: its traceback ends where the memory was asked for.
@@ -33,11 +33,13 @@ def explain_oom(pipeline: Pipeline) -> Iterator[None]:
     except Exception as error:
         if not is_oom(error):
             raise
-        raise OutOfMemoryError(advice(pipeline, error)).with_traceback(error.__traceback__) from None
+        raise OutOfMemoryError(advice(pipeline, error, saved=has_checkpoint())).with_traceback(
+            error.__traceback__
+        ) from None
 
 
-def advice(pipeline: Pipeline, error: BaseException) -> str:
-    """Return what fits less into memory, with the pipeline's own numbers."""
+def advice(pipeline: Pipeline, error: BaseException, *, saved: bool) -> str:
+    """Return what takes less memory, with the pipeline's own numbers; `saved`: the run has a checkpoint."""
     run = pipeline.run
     cuda = isinstance(error, torch.OutOfMemoryError) and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     less = []
@@ -51,10 +53,8 @@ def advice(pipeline: Pipeline, error: BaseException) -> str:
         less.append("on_device = false, which leaves the data set in this machine's memory")
     less.append("torch.utils.checkpoint in the model, which computes activations again instead of keeping them")
     asked = str(error).split(". GPU")[0].rstrip(".") or "no more could be had"
-    return (
-        f"out of memory: {asked}{_held() if cuda else ''}. To reduce it: {'; '.join(less)}. "
-        "Existing checkpoints are not affected; --resume continues from the newest."
-    )
+    kept = " Existing checkpoints are not affected; --resume continues from the newest." if saved else ""
+    return f"out of memory: {asked}{_held() if cuda else ''}. To reduce it: {'; '.join(less)}.{kept}"
 
 
 def batch_size(pipeline: Pipeline) -> int | None:

@@ -157,7 +157,8 @@ def why_the_host_looks(plan: Plan, optimizers: Mapping[str, Optimizer]) -> str:
     """Return what makes the host look at the gradients before each step; an empty string when nothing does."""
     for optimizer in optimizers.values():
         if not getattr(optimizer, "_step_supports_amp_scaling", False):
-            return f"this {type(optimizer).__name__} cannot leave one out by itself, as one with fused = true can"
+            fused = ", as one with fused = true can" if "fused" in optimizer.defaults else ""
+            return f"this {type(optimizer).__name__} cannot leave one out by itself{fused}"
     for binding in plan.at("after_optimizer_step"):
         return f'the hook "{binding.hook}" is to fire only after a step that is taken'
     return ""
