@@ -34,17 +34,14 @@ def neighbours_of(file: Path) -> Iterator[None]:
 
 def _make_room(folder: Path) -> None:
     """Put aside the modules of other such folders that have namesakes in this one."""
-    homes = {name: home for name, module in list(sys.modules.items()) if (home := _home(module)) in _suspended}
-    for top, home in homes.items():
-        if home is not None and home != folder and ((folder / f"{top}.py").is_file() or (folder / top).is_dir()):
+    for top, home in [(name, _home(module)) for name, module in sys.modules.items() if "." not in name]:
+        if home in _suspended and home != folder and ((folder / f"{top}.py").is_file() or (folder / top).is_dir()):
             for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
                 _suspended[home][name] = sys.modules.pop(name)
 
 
-def _home(module: ModuleType | None) -> Path | None:
-    """Return the folder that a top-level module is found in; None for any other, and for what comes from no file."""
-    file = getattr(module, "__file__", None)
-    if not file or "." in getattr(module, "__name__", "."):
-        return None
-    path = Path(file)
+def _home(module: ModuleType) -> Path:
+    """Return the folder that a top-level module is found in; the current one for what comes from no file."""
+    known = getattr(module, "__dict__", {})  # not the attribute, which would load a lazy module
+    path = Path(known.get("__file__") or "")
     return path.parent.parent if path.name == "__init__.py" else path.parent
