@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.pipeline.neighbours import neighbours_of
 from hookflow.pipeline.objects import is_object, maker_of
 
 FORMS = '"package.module:Name" or "./file.py:Name"'
@@ -93,7 +94,7 @@ def _nearest_module(missing: str) -> str:
 
 
 def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
-    """Import a file by its path; a file that several hooks come from is imported once."""
+    """Import a file by its path, once for all that comes from it; what it imports may lie beside it."""
     full = path.resolve()
     name = f"{full.stem}_{zlib.crc32(str(full).encode()):08x}"
     if name in sys.modules:
@@ -107,7 +108,7 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before its code runs: dataclasses, for one, look their module up
     try:
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr), neighbours_of(full):
             spec.loader.exec_module(module)
     except KeyboardInterrupt:
         raise

@@ -6,13 +6,11 @@ import re
 import sysconfig
 from pathlib import Path
 
-import hookflow
-
 FRAME = re.compile(r'^[ |]*File "(?P<file>.+?)", line (?P<line>\d+)', re.MULTILINE)
 """A frame of a traceback as Python prints it; also of one that a worker process has handed on as text."""
 
 PYTHON = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
-OURS = str(Path(hookflow.__file__).parent)
+OURS = str(Path(__file__).parents[1])
 
 
 def innermost(traceback: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +47,39 @@ def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.py").write_text(f"NAME = {folder!r}\n")
     assert [refer("./mine.py:NAME", tmp_path / folder, None) for folder in ("one", "two")] == ["one", "two"]
+
+
+def test_a_file_may_import_what_lies_beside_it(tmp_path: Path) -> None:
+    """Two pipelines have neighbours of one name; each gets its own, and both files of a folder the same."""
+    for folder in ("one", "two"):
+        (tmp_path / folder / "parts").mkdir(parents=True)
+        (tmp_path / folder / "neighbour.py").write_text(f"NAME = {folder!r}\nclass Net: pass\n")
+        (tmp_path / folder / "parts" / "__init__.py").write_text("")
+        (tmp_path / folder / "parts" / "head.py").write_text(f"NAME = {folder!r}\n")
+        for name in ("first", "second"):
+            (tmp_path / folder / f"{name}.py").write_text(
+                "import neighbour\nfrom parts.head import NAME\nNet = neighbour.Net\n"
+                "def late():\n    import neighbour\n    return neighbour.Net\n"
+            )
+    path = list(sys.path)
+
+    def referred(use: str, folder: str) -> Any:
+        return refer(use, tmp_path / folder, None)
+
+    assert referred("./first.py:NAME", "one") == "one"
+    assert referred("./first.py:late", "one")() is referred("./first.py:Net", "one")
+    assert referred("./first.py:NAME", "two") == "two"
+    assert referred("./first.py:neighbour.NAME", "two") == "two"
+    assert referred("./second.py:Net", "two") is referred("./first.py:Net", "two")
+    assert referred("./second.py:Net", "one") is referred("./first.py:Net", "one")
+    assert sys.path == [*path, str(tmp_path / "one"), str(tmp_path / "two")], "found last from now on"
+    assert sys.modules["json"].__name__ == "json"
+
+
+def test_what_lies_beside_a_file_takes_no_installed_modules_place(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("")
+    (tmp_path / "mine.py").write_text("import json\nNAME = json.dumps(1)\n")
+    assert refer("./mine.py:NAME", tmp_path, None) == "1"
 
 
 @pytest.mark.parametrize(
