@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.graph import point
+from hookflow.graph import points
 from hookflow.graph.points import POINTS
 from tests.conftest import NewRun
 from tests.golden_files import FOLDER, check_golden
@@ -84,6 +84,6 @@ def test_they_first_fire_in_the_order_in_which_they_are_listed() -> None:
 
 
 def test_the_drawing_of_the_loop_has_every_point() -> None:
-    drawing = str(point.__doc__).partition("This is the loop")[2].partition("What the counters say")[0]
+    drawing = str(points.__doc__).partition("This is the loop")[2].partition("What the counters say")[0]
     drawn = re.findall(r"^ +((?:before|after|on)_\w+)", drawing, re.MULTILINE)
     assert drawn == [point.name for point in POINTS if point.kind != "module"]
