@@ -69,11 +69,11 @@ class RunSection(Section):
     """How many batches an iteration adds up the gradients of, before the optimizer steps."""
     test: bool = False
     """Whether to run the test after training; it needs `[data.test]`."""
-    limit_train: Limit | None = None
+    limit_train: Limit | None = Field(default=None, examples=[100])
     """How many batches of the training data make an epoch: a number (10), or a share (0.1, "10%"); all if left out."""
-    limit_val: Limit | None = None
+    limit_val: Limit | None = Field(default=None, examples=["10%"])
     """How many batches of the validation data a validation takes, as in `limit_train`."""
-    limit_test: Limit | None = None
+    limit_test: Limit | None = Field(default=None, examples=[100])
     """How many batches of the test data the test takes, as in `limit_train`."""
     overfit: int | None = Field(default=None, ge=1)
     """Train on the first so many batches alone, in each epoch the same ones, and validate on them: a sanity check."""

@@ -143,7 +143,7 @@ def test_objects_are_only_here(tmp_path: Path) -> None:
     with pytest.raises(hookflow.UserError, match=r"process of its own has none of the objects.*<object Net>"):
         hookflow.train(pipeline(model={"use": Net()}), "none", runs=tmp_path, process=True)
     run = train(tmp_path / "runs", model={"use": Net()}, hooks={"save": {"use": "checkpoint"}})
-    for more in ([], ["--set", "run.max_epochs=3"]):
+    for more in (["--set", "run.max_epochs=3"], ["--set", "run.max_epochs=3", "--detach"]):
         done = command("run", "--resume", run.id, *more, cwd=tmp_path)
         assert done.returncode == 2, done.stdout + done.stderr
         assert re.search(r'pipeline\.toml:\d+:1: "<object Net>" stands for an object of the Python', done.stderr)

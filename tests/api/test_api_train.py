@@ -48,7 +48,7 @@ def test_a_run_is_trained_here_and_returned(tmp_path: Path, capsys: pytest.Captu
     assert (run.status, run.name, run.dir.parent) == ("finished", "toy", tmp_path / "toy")
     assert json.loads((run.dir / "run.json").read_text())["pid"] == os.getpid()
     said = capsys.readouterr().out
-    assert "val        it=15 ep=3" in said
+    assert "val        epoch 3/3  iter 15/15" in said
     assert "resumed " not in said
     assert [signal.getsignal(number) for number in HANDLED] == handlers
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == blocked
@@ -58,7 +58,7 @@ def test_a_run_is_trained_here_and_returned(tmp_path: Path, capsys: pytest.Captu
 def test_a_run_in_a_process_of_its_own_is_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     handlers = [signal.getsignal(number) for number in HANDLED]
     own = hookflow.train(toy(), "plain", runs=tmp_path, process=True)
-    assert "val        it=15 ep=3" in capsys.readouterr().out
+    assert "val        epoch 3/3  iter 15/15" in capsys.readouterr().out
     assert json.loads((own.dir / "run.json").read_text())["pid"] != os.getpid()
     assert [signal.getsignal(number) for number in HANDLED] == handlers
     assert own.metrics == hookflow.train(toy(), "none", runs=tmp_path).metrics

@@ -117,7 +117,7 @@ def test_a_point_where_a_hook_never_fires_is_warned_of(pipeline: Path) -> None:
     told = check(*often, "--set", "hooks.print.every=10", "--strict", exit_code=1)
     assert 'hook "print" never fires at after_run\n' in told
     assert "every 10: the run ends before that\n" in told
-    assert "p.toml is sound, with 1 warning\n" in told, "15 validations are enough, and of epochs nobody knows"
+    assert "p.toml is valid, with 1 warning\n" in told, "15 validations are enough, and of epochs nobody knows"
     check(*often, "--set", "hooks.print.every=10it", "--strict")
 
 

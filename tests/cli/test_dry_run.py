@@ -66,7 +66,7 @@ def test_the_run_has_its_own_length_in_it(tmp_path: Path, length: tuple[str, ...
 @pytest.mark.parametrize(
     ("change", "code", "said"),
     [
-        ('hooks.early_stop.args.monitor="acuracy"', 2, 'reads the metric "acuracy", which'),
+        ('hooks.early_stop.args.monitor="top_accuracy"', 2, 'reads the metric "top_accuracy", which'),
         ("model.args.width=true", 2, "model"),
         ('hooks.bad={use="./watchers.py:Fails", args={place="after_val"}}', 1, "Traceback"),
     ],

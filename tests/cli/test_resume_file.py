@@ -207,7 +207,7 @@ def test_the_command_line_refuses_continues_and_says_when_it_is_done(tmp_path: P
     edit("max_epoch = 2", "max_epochs = 3")
     edit('momentum = "much"', "momentum = 0.9")
     code, said = resume()
-    assert (code, "it=15 ep=3" in said) == (0, True)
+    assert (code, "epoch 3/3  iter 15/15" in said) == (0, True)
     code, said = resume()
     assert (code, said.count("\n"), "nothing is left to do" in said) == (0, 2, True)
 
