@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, nearest
 
 Mode = Literal["max", "min"]
 
@@ -58,4 +58,6 @@ def mode_of(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
     if mode := stated or mode_by_name(metric):
         return mode
     said = f'"{metric}" does not say whether less or more of it is better'
-    raise UserError(Problem(said, hint=f'write mode = "min" or mode = "max"{beside}'))
+    hint = f'write mode = "min" or mode = "max"{beside}'
+    near = nearest(metric, [word for word in _MODES if len(word) > 3])
+    raise UserError(Problem(said, hint=f"{near}; if not, {hint}" if near else hint))

@@ -116,7 +116,7 @@ class Counts:
 
 class Reads:
     def __init__(self, monitors: Any) -> None:
-        self.monitors = monitors
+        self.modes = monitors
 
     def after_val(self) -> None:
         pass

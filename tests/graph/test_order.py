@@ -130,8 +130,8 @@ def test_all_cycles_are_told_at_once() -> None:
 
 
 def _turned(message: str) -> str:
-    """Return every way to walk around the circle that a message names."""
-    names = message.removeprefix("the order of ").partition(" closes")[0].split(" → ")[:-1]
+    """Return every way to walk around the cycle that a message names."""
+    names = message.removeprefix("ordering cycle: ").partition(" at ")[0].split(" → ")[:-1]
     turns = [names[k:] + names[:k] for k in range(len(names))]
     return ", ".join(" → ".join([*turn, turn[0]]) for turn in turns)
 

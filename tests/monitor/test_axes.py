@@ -48,7 +48,7 @@ def test_before_the_first_value() -> None:
         ([0.0, 1e-7, 2e-7], ["0", "1.0e-7", "2.0e-7"]),
         ([1e7, 2e7, 3e7], ["1.0e7", "2.0e7", "3.0e7"]),
         ([-3.2, -1.0, 2.0], ["-3.20", "-1.00", "2.00"]),
-        ([0.02, 0.02, 0.02], ["0.02", "0.02", "0.02"]),
+        ([0.02, 0.02, 0.02], ["0.02000", "0.02000", "0.02000"]),
     ],
 )
 def test_ticks_of_one_axis_have_as_many_decimals(values: list[float], written: list[str]) -> None:

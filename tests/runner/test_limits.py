@@ -192,7 +192,9 @@ def test_it_is_said_by_check_and_by_every_face_of_a_run(tmp_path: Path) -> None:
     done = hookflow("run", str(toy), *limits, "--ui", "plain", cwd=tmp_path)
     assert done.returncode == 0
     assert "LIMITED data (train 2 of 5 batches)" in done.stdout
-    checked = hookflow("check", str(toy), *limits, "--set", "hooks.log.every=2", cwd=tmp_path)
+    checked = hookflow(
+        "check", str(toy), *limits, "--set", "hooks.log.points=[{at='after_train_iter', every=2}]", cwd=tmp_path
+    )
     assert "run.limit_train = 2" in checked.stdout
     assert "with 2 iterations an epoch" in checked.stdout
     whole = hookflow("check", str(toy), cwd=tmp_path)

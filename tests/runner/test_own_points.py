@@ -89,5 +89,5 @@ def test_what_cannot_be_fired(new_run: NewRun, train_here: Train, args: dict[str
     assert train_here(run_dir) == 2
     (end,) = records(run_dir, "end")
     assert (
-        end["reason"] == f'{reason}\n    raised by the hook "densify" at after_optimizer_step\n    iteration 0, epoch 0'
+        end["reason"] == f'{reason}\n    raised by the hook "densify" at after_optimizer_step\n    iteration 0, epoch 1'
     )

@@ -98,17 +98,17 @@ def test_a_resumed_run_has_no_second_one(new_run: NewRun, train_here: Train, tmp
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (['hooks.early_stop.args.monitor="acuracy"'], 'hook "early_stop" reads the metric "acuracy"'),
-        (['hooks.checkpoint.args.monitor="acuracy"'], 'hook "checkpoint" reads the metric "acuracy"'),
-        (['hooks.checkpoint.args.monitor={acuracy="max"}'], 'hook "checkpoint" reads the metric "acuracy"'),
+        (['hooks.early_stop.args.monitor="accuracy1"'], 'hook "early_stop" reads the metric "accuracy1"'),
+        (['hooks.checkpoint.args.monitor="accuracy1"'], 'hook "checkpoint" reads the metric "accuracy1"'),
+        (['hooks.checkpoint.args.monitor={accuracy1="max"}'], 'hook "checkpoint" reads the metric "accuracy1"'),
         (
             [
-                'hooks.plateau={use="scheduler", args={chain=[{use="ReduceLROnPlateau"}], metric="acuracy"}}',
+                'hooks.plateau={use="scheduler", args={chain=[{use="ReduceLROnPlateau"}], metric="accuracy1"}}',
                 "hooks.schedule.enabled=false",
             ],
-            'hook "plateau" reads the metric "acuracy"',
+            'hook "plateau" reads the metric "accuracy1"',
         ),
-        (['hooks.log.when="metrics.acuracy > 1"'], 'hook "log" reads the metric "acuracy"'),
+        (['hooks.log.when="metrics.accuracy1 > 1"'], 'hook "log" reads the metric "accuracy1"'),
     ],
 )
 def test_a_metric_that_is_not_there_costs_no_iteration(
@@ -129,22 +129,22 @@ def test_a_hook_of_ones_own_may_say_what_it_reads(new_run: NewRun, train_here: T
 
 
 def test_all_of_them_are_told_at_once(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('hooks.early_stop.args.monitor="zzz"', 'hooks.checkpoint.args.monitor="acuracy"')
+    run_dir = new_run('hooks.early_stop.args.monitor="mae"', 'hooks.checkpoint.args.monitor="accuracy1"')
     assert train_here(run_dir) == 2
     assert "there are accuracy, loss" in ends(run_dir)
     assert 'did you mean "accuracy"?' in ends(run_dir)
 
 
 def test_where_a_hook_makes_metrics_without_a_word_it_is_a_warning(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run('hooks.counts.use="tests.sanity:Counts"', 'hooks.early_stop.args.monitor="calls"')
+    run_dir = new_run('hooks.counts.use="tests.sanity:Counts"', 'hooks.early_stop.args={monitor="calls", mode="max"}')
     assert train_here(run_dir) == 0
     assert any('unless the hook "counts" makes it' in text for text in messages(run_dir))
 
 
 def test_a_condition_after_a_validation_is_held_against_its_metrics(new_run: NewRun, train_here: Train) -> None:
-    warned = new_run('hooks.checkpoint.when="acuracy > 0.9"', "run.max_epochs=1")
+    warned = new_run('hooks.checkpoint.when="accuracy1 > 0.9"', "run.max_epochs=1")
     assert train_here(warned) == 0
-    assert any('the validation gives no "acuracy", as its condition has it' in text for text in messages(warned))
+    assert any('the validation gives no "accuracy1", as its condition has it' in text for text in messages(warned))
     right = new_run('hooks.checkpoint.when="accuracy > 0.9 and grad_norm < 9"', "run.max_epochs=1")
     assert train_here(right) == 0
     assert not any("the validation gives no" in text for text in messages(right))
