@@ -3,7 +3,7 @@
     python benchmarks/gpu.py              # on CUDA; exits with 2 where there is none
     python benchmarks/gpu.py cpu          # the same at a tiny size, to see that it works; its figures mean nothing
 
-Trains a small convolutional net on pictures of noise by the runner, once for each line of the table, in turns, and by a
+Trains a small convolutional net on images of noise by the runner, once for each line of the table, in turns, and by a
 loop written by hand. Prints the median of the iterations a second, how much that is of the first line, and how often
 the training thread waited for the device in a steady iteration, as a table in Markdown. Compare the ratios.
 """
@@ -106,10 +106,10 @@ VARIANTS: dict[str, tuple[str, ...]] = {
 
 
 def noise(examples: int) -> TensorDataset:
-    """Return pictures of noise, uint8 made float, each with one of ten classes."""
+    """Return images of noise, uint8 made float, each with one of ten classes."""
     generator = torch.Generator().manual_seed(0)
-    pictures = torch.randn(examples, 3, 32, 32, generator=generator)
-    return TensorDataset(pictures, torch.randint(10, (examples,), generator=generator))
+    images = torch.randn(examples, 3, 32, 32, generator=generator)
+    return TensorDataset(images, torch.randint(10, (examples,), generator=generator))
 
 
 class Clock:
@@ -191,8 +191,8 @@ def by_runner(device: str, size: Size, overrides: Iterable[str], folder: Path) -
 def by_hand(kind: str, size: Size) -> float:
     """Return the iterations a second of the same training as a loop of plain PyTorch."""
     device = torch.device(kind)
-    pictures, target = (tensor.to(device) for tensor in noise(size.examples).tensors)
-    pictures = pictures.to(memory_format=torch.channels_last)
+    images, target = (tensor.to(device) for tensor in noise(size.examples).tensors)
+    images = images.to(memory_format=torch.channels_last)
     model = AirNet(size.widths).to(device=device, memory_format=torch.channels_last)
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.SGD(weights, lr=0.01, momentum=0.9, fused=True)
@@ -206,7 +206,7 @@ def by_hand(kind: str, size: Size) -> float:
         rows = order[it * size.batch_size % size.examples :][: size.batch_size]
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast(device.type, torch.bfloat16):
-            logits = model(pictures[rows])
+            logits = model(images[rows])
         functional.cross_entropy(logits.float(), target[rows]).backward()
         torch.nn.utils.clip_grad_norm_(weights, 1.0)
         optimizer.step()

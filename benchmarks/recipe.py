@@ -26,7 +26,7 @@ from hookflow.pipeline.load import load
 from hookflow.pipeline.schema import OptimizerSection, Pipeline
 from hookflow.zoo.airbench import AirNet
 from hookflow.zoo.cifar10 import cifar10
-from hookflow.zoo.pictures import Pictures
+from hookflow.zoo.images import Images
 from hookflow.zoo.tasks import Classification
 from hookflow.zoo.whiten import PICTURES, whitening
 
@@ -84,7 +84,7 @@ class Average:
 
 
 def train(
-    pipeline: Pipeline, model: nn.Module, task: Classification, source: Pictures, average: Average
+    pipeline: Pipeline, model: nn.Module, task: Classification, source: Images, average: Average
 ) -> Iterator[float]:
     """Train; yield for each epoch its number of iterations times the fastest of them, in seconds."""
     optimizer = make_optimizer(pipeline.optimizers["optimizer"], model)
@@ -124,7 +124,7 @@ def make_optimizer(section: OptimizerSection, model: nn.Module) -> torch.optim.O
     return optimizer
 
 
-def accuracy(model: nn.Module, task: Classification, source: Pictures) -> float:
+def accuracy(model: nn.Module, task: Classification, source: Images) -> float:
     model.eval()
     with torch.no_grad():
         outputs = [task.evaluate(Trained(model), batch) for batch in source.epoch(0)]

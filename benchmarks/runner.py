@@ -2,7 +2,7 @@
 
     python benchmarks/runner.py [ROUNDS]
 
-Two sizes of work, on one thread: a net so small that what surrounds it shows, and the shipped pipeline's with pictures
+Two sizes of work, on one thread: a net so small that what surrounds it shows, and the shipped pipeline's with images
 of 32 pixels. Two ways to the data: kept on the device, or fetched by two workers (by hand: PyTorch's DataLoader). Three
 sets of hooks: none; ten that do nothing at each of the seven points of an iteration; those of `pipelines/cifar.toml`,
 where the loop by hand clips, averages and sets the rate, too. Nothing is validated or saved meanwhile. Each figure is

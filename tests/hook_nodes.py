@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hookflow.errors import Where
 from hookflow.graph.compile import compile_plan
-from hookflow.graph.node import Bound, Node, Wish
+from hookflow.graph.node import Bound, EdgeSpec, Node
 from hookflow.graph.plan import PHASES, EdgeKind, Half, Plan, PlannedHook, Trigger
 
 POINT = "after_train_iter"
@@ -17,9 +17,9 @@ AROUND: tuple[tuple[str, Half], ...] = (("before_val", "enter"), ("after_val", "
 Stands = Iterable[tuple[str, Half]]
 
 
-def wish(name: str, line: int = 1, kind: EdgeKind = "file") -> Wish:
+def wish(name: str, line: int = 1, kind: EdgeKind = "file") -> EdgeSpec:
     """Return an edge or a requirement; a name that ends in "?" is optional."""
-    return Wish(name.removesuffix("?"), name.endswith("?"), kind, Where("p.toml", line))
+    return EdgeSpec(name.removesuffix("?"), name.endswith("?"), kind, Where("p.toml", line))
 
 
 def node(
@@ -38,8 +38,8 @@ def node(
     hook = PlannedHook(name, name, {}, phase, "", "p.toml:1", "raise", tuple(ambiguous_with))
     slots = tuple(reads), tuple(writes)
     bound = tuple(Bound(point, point, half, (), Trigger(), *slots) for point, half in points)
-    wishes = [tuple(wish(other, kind=kind) for other in names) for names in (after, before, requires, ambiguous_with)]
-    return Node(hook, Where("p.toml", 1), bound, *wishes)
+    specs = [tuple(wish(other, kind=kind) for other in names) for names in (after, before, requires, ambiguous_with)]
+    return Node(hook, Where("p.toml", 1), bound, *specs)
 
 
 def plan(*nodes: Node, disabled: Iterable[str] = (), shuffle: int | None = None) -> Plan:

@@ -114,7 +114,7 @@ class FromDicts:
     evaluate = step
 
 
-def pictures() -> list[Any]:
+def images() -> list[Any]:
     return [(torch.randn(4, 3, 8, 8), torch.zeros(4, dtype=torch.long))] * 2
 
 
@@ -124,7 +124,7 @@ class ConvNet(torch.nn.Sequential):
         super().__init__(conv, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
 
 
-class Pictures(Dataset[Any]):
+class Images(Dataset[Any]):
     """Draws from every generator whenever an example is asked for, and gives dicts."""
 
     def __init__(self, examples: int = 26) -> None:
@@ -143,7 +143,7 @@ class Clouds(Dataset[Any]):
     """Examples for the toy network, each with a little of Python's, NumPy's and torch's noise."""
 
     def __init__(self, examples: int = 40) -> None:
-        self.drawn = Pictures(examples)
+        self.drawn = Images(examples)
 
     def __len__(self) -> int:
         return len(self.drawn)

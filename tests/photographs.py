@@ -1,4 +1,4 @@
-"""A picture of everything mutable that the runner holds, for a test that two runs are in the same state."""
+"""A image of everything mutable that the runner holds, for a test that two runs are in the same state."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from rich.text import Text
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live
 from hookflow.monitor.follower import follow_records
+from hookflow.monitor.formatting import number, span
 from hookflow.monitor.health import examine
 from hookflow.monitor.pace import Pace
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import lower_is_better
-from hookflow.monitor.words import number, span
 
 BAR = 30
 """Characters of the bar."""

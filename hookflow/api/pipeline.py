@@ -17,7 +17,7 @@ from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, dump
 from hookflow.pipeline.objects import Objects, objects_in_use
 from hookflow.pipeline.overrides import Override
-from hookflow.pipeline.places import split_key
+from hookflow.pipeline.source_map import split_key
 
 
 def load(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Pipeline:

@@ -16,8 +16,8 @@ from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir, all_runs, short
 from hookflow.events.scalars import ScalarRow, scalars
 from hookflow.graph.plan import Plan
-from hookflow.monitor.glance import glance
-from hookflow.runner.checkpoint.manifest import DamagedError, damage, links, read_manifest, standing
+from hookflow.monitor.overview import glance
+from hookflow.runner.checkpoint.manifest import DamagedError, damage, links, list_checkpoints, read_manifest
 
 if TYPE_CHECKING:
     from torch import nn
@@ -93,7 +93,7 @@ class RecordedRun:
         for name, path in sorted(links(folder).items()):
             names.setdefault(path, []).append(name)
         found = []
-        for path in standing(folder):
+        for path in list_checkpoints(folder):
             try:
                 manifest = read_manifest(path)
             except DamagedError:

@@ -57,13 +57,16 @@ def checkpoints(
 
 def saved(run: RunDir, *, verify: bool = False) -> list[dict[str, Any]]:
     """Return what there is to say of each checkpoint of a run, the newest first; those after an error at the end."""
-    from hookflow.runner.checkpoint.manifest import EXCEPTION, links, standing
+    from hookflow.runner.checkpoint.manifest import EXCEPTION, links, list_checkpoints
 
     folder = run.checkpoints
     names: dict[str, list[str]] = {}
     for name, target in sorted(links(folder).items()):
         names.setdefault(target.name, []).append(name)
-    return [_seen(path, names.get(path.name, []), verify) for path in (*standing(folder), *standing(folder, EXCEPTION))]
+    return [
+        _seen(path, names.get(path.name, []), verify)
+        for path in (*list_checkpoints(folder), *list_checkpoints(folder, EXCEPTION))
+    ]
 
 
 def _seen(path: Path, names: list[str], verify: bool) -> dict[str, Any]:
@@ -103,7 +106,7 @@ def _narrow(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _row(one: dict[str, Any], clock: float, whole: str) -> tuple[str, ...]:
     """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
-    from hookflow.monitor.words import age, number, size
+    from hookflow.monitor.formatting import age, number, size
 
     metrics = " ".join(f"{name}={number(float(value))}" for name, value in (one["metrics"] or {}).items())
     if metrics and one["metrics_it"] != one["it"]:

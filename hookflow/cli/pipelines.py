@@ -54,7 +54,7 @@ def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = N
     Raises UserError with all that is wrong.
     """
     from hookflow.hooks.compile import compile_pipeline
-    from hookflow.pipeline.spot import missing_components
+    from hookflow.pipeline.check_imports import missing_components
 
     problems = missing_components(loaded, base or loaded.source.parent)
     try:

@@ -135,7 +135,7 @@ def _kept(recorded: Sequence[str], new: Sequence[str], hooks: Collection[str] | 
 
 
 def _key(override: str) -> tuple[str, ...]:
-    from hookflow.pipeline.places import split_key
+    from hookflow.pipeline.source_map import split_key
 
     try:
         return split_key(override)[0]
@@ -183,9 +183,9 @@ def _follows_length(found: Difference, plan: Plan) -> Iterator[str]:
 
 def _newest(run_dir: RunDir) -> Path | None:
     """Return the newest checkpoint that looks whole."""
-    from hookflow.runner.checkpoint.manifest import damage, standing
+    from hookflow.runner.checkpoint.manifest import damage, list_checkpoints
 
-    return next((path for path in standing(run_dir.checkpoints) if not damage(path, thorough=False)), None)
+    return next((path for path in list_checkpoints(run_dir.checkpoints) if not damage(path, thorough=False)), None)
 
 
 def _nothing_left(run_dir: RunDir, then: Target, now: Target) -> str:

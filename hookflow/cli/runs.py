@@ -10,7 +10,7 @@ from hookflow.cli.options import RunsFolder
 from hookflow.cli.output import columns, echo
 
 if TYPE_CHECKING:
-    from hookflow.monitor.glance import Glance
+    from hookflow.monitor.overview import Overview
 
 HEADS = ("id", "name", "state", "epoch", "iter", "best", "age", "data")
 
@@ -20,7 +20,7 @@ def runs(
 ) -> None:
     """List the runs, the newest first."""
     from hookflow.events.rundir import all_runs
-    from hookflow.monitor.glance import glance
+    from hookflow.monitor.overview import glance
 
     found = all_runs(dir)
     if not found:
@@ -31,11 +31,11 @@ def runs(
     echo("\n".join(columns(rows)))
 
 
-def _row(seen: Glance, clock: float) -> tuple[str, ...]:
+def _row(seen: Overview, clock: float) -> tuple[str, ...]:
     """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
+    from hookflow.monitor.formatting import age, number, out_of
     from hookflow.monitor.monitored import monitored_first
     from hookflow.monitor.state import lower_is_better
-    from hookflow.monitor.words import age, number, out_of
 
     state = seen.state
     name = next(iter(monitored_first(sorted(state.best, key=lower_is_better), seen.plan)), "")

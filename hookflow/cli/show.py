@@ -75,7 +75,7 @@ class _Page:
     def _result(self) -> Iterator[tuple[str, str]]:
         from hookflow.events.rundir import short
         from hookflow.monitor.end_reason import end_reason
-        from hookflow.monitor.words import span
+        from hookflow.monitor.formatting import span
 
         state, health = self.state, self.health
         yield "result", f"{health.glyph} {health.condition} after {span(state.elapsed)}"
@@ -109,8 +109,8 @@ class _Page:
                 yield split, f"{data['examples']:,} examples of {data['name']}, {data['batches']:,} batches"
 
     def _metrics(self) -> list[tuple[str, ...]]:
+        from hookflow.monitor.formatting import number
         from hookflow.monitor.state import lower_is_better
-        from hookflow.monitor.words import number
 
         rows: list[tuple[str, ...]] = [("metric", "last", "best", "at epoch", "iteration")]
         for name in sorted(self.state.metrics, key=lower_is_better):
@@ -121,7 +121,7 @@ class _Page:
 
     def _hooks(self) -> list[tuple[str, ...]]:
         """Return the hooks by what they took of the last attempt: within iterations, and elsewhere."""
-        from hookflow.monitor.words import ms, percent
+        from hookflow.monitor.formatting import ms, percent
 
         state, plan = self.state, self.plan
         inside, outside, fired = (dict.fromkeys((hook.name for hook in plan.hooks), 0) for _ in range(3))
@@ -138,7 +138,7 @@ class _Page:
 
     def _checkpoints(self) -> list[tuple[str, ...]]:
         from hookflow.cli.checkpoints import saved
-        from hookflow.monitor.words import size
+        from hookflow.monitor.formatting import size
 
         rows: list[tuple[str, ...]] = [("checkpoint", "names", "iteration", "epoch", "size")]
         for one in saved(self.run):

@@ -105,7 +105,7 @@ def _ask(run: RunDir) -> None:
 
 def _is_over(run: RunDir) -> bool:
     """Say whether the run has ended; one on another machine tells nothing but by its log."""
-    from hookflow.monitor.glance import glance
+    from hookflow.monitor.overview import glance
 
     return run.life() == "gone" or (run.life() == "remote" and glance(run, time.time()).health.over)
 
@@ -121,7 +121,7 @@ def _wait_for(happened: Callable[[], bool], seconds: float) -> bool:
 def _tell_end(run: RunDir) -> None:
     """Say how the run has ended, and how to resume it."""
     from hookflow.events.rundir import run_argument
-    from hookflow.monitor.glance import glance
+    from hookflow.monitor.overview import glance
 
     seen = glance(run, time.time())
     echo(f"{seen.health.glyph} {seen.health.condition} at iteration {seen.state.it:,}")

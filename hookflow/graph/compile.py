@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from hookflow.errors import Problem, UserError, nearest
-from hookflow.graph.cycles import Knot, as_problems
-from hookflow.graph.node import Node, Nodes, Wish
+from hookflow.graph.cycles import Cycle, as_problems
+from hookflow.graph.node import EdgeSpec, Node, Nodes
 from hookflow.graph.order import PointOrder, Vertex
 from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
 from hookflow.graph.points import POINTS, Points
@@ -28,14 +28,14 @@ def compile_plan(
     bindings: list[Binding] = []
     edges: list[Edge] = []
     given_way: list[GivenWay] = []
-    knots: list[Knot] = []
+    cycles: list[Cycle] = []
     met: set[int] = set()
     entered: dict[str, list[str]] = {}
     for point, vertices in _by_point(nodes, points).items():
         there = PointOrder(point, vertices, entered.get(point, []), shuffle)
         met |= there.met
-        knots += there.knots
-        if there.knots:
+        cycles += there.cycles
+        if there.cycles:
             continue
         ordered = there.bindings(first_id=len(bindings))
         bindings += ordered
@@ -43,7 +43,7 @@ def compile_plan(
         given_way += there.given_way
         if closing := points.pairs.get(point.removeprefix("before_")):
             entered[closing] = [binding.hook for binding in ordered if binding.half == "enter"]
-    problems += as_problems(knots)
+    problems += as_problems(cycles)
     if problems:
         raise UserError(problems)
     return Plan(
@@ -90,14 +90,14 @@ def _unknown(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
                 yield _told(said, wish, node, nearest(wish.hook, nodes))
 
 
-def _told(said: str, wish: Wish, node: Node, hint: str = "") -> Problem:
+def _told(said: str, wish: EdgeSpec, node: Node, hint: str = "") -> Problem:
     """Return what is wrong with a wish, where the user wrote it: of one of the hook's class, that is the `use`."""
     if wish.kind == "class":
         return Problem(f"{said} (stated by {wish.where})", node.where, hint)
     return Problem(said, wish.where, hint)
 
 
-def _wishes(nodes: Nodes, name: str) -> Iterable[Wish]:
+def _wishes(nodes: Nodes, name: str) -> Iterable[EdgeSpec]:
     node = nodes[name]
     return (*node.after, *node.before, *(wish for bound in node.bound for wish in (*bound.after, *bound.before)))
 

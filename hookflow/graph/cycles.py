@@ -10,23 +10,23 @@ from hookflow.graph.plan import Edge
 
 
 @dataclass(frozen=True, slots=True)
-class Knot:
+class Cycle:
     """A cycle: its edges in the order of walking around it, and where each was stated."""
 
     edges: tuple[Edge, ...]
     places: tuple[Where, ...]
 
 
-def as_problems(knots: Iterable[Knot]) -> list[Problem]:
+def as_problems(cycles: Iterable[Cycle]) -> list[Problem]:
     """Return a problem for each cycle; one that is closed at several points is told once."""
-    alike: dict[tuple[tuple[str, Where], ...], list[Knot]] = {}
-    for knot in knots:
+    alike: dict[tuple[tuple[str, Where], ...], list[Cycle]] = {}
+    for knot in cycles:
         steps = tuple((edge.first, place) for edge, place in zip(knot.edges, knot.places, strict=True))
         alike.setdefault(steps, []).append(knot)
     return [_problem(same) for same in alike.values()]
 
 
-def _problem(same: list[Knot]) -> Problem:
+def _problem(same: list[Cycle]) -> Problem:
     edges, places = same[0].edges, same[0].places
     names = " → ".join([edge.first for edge in edges] + [edges[0].first])
     at = f"at {edges[0].point}" + (f" and {len(same) - 1} more" if len(same) > 1 else "")

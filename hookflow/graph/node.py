@@ -10,7 +10,7 @@ from hookflow.graph.plan import EdgeKind, Half, PlannedHook, Trigger
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class EdgeSpec:
     """The name of another hook, as an edge or a requirement states it. An `optional` one may be missing."""
 
     hook: str
@@ -31,8 +31,8 @@ class Bound:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    after: tuple[Wish, ...] = ()
-    before: tuple[Wish, ...] = ()
+    after: tuple[EdgeSpec, ...] = ()
+    before: tuple[EdgeSpec, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class Node:
     hook: PlannedHook
     where: Where
     bound: tuple[Bound, ...]
-    after: tuple[Wish, ...] = ()
-    before: tuple[Wish, ...] = ()
-    requires: tuple[Wish, ...] = ()
-    ambiguous_with: tuple[Wish, ...] = ()
+    after: tuple[EdgeSpec, ...] = ()
+    before: tuple[EdgeSpec, ...] = ()
+    requires: tuple[EdgeSpec, ...] = ()
+    ambiguous_with: tuple[EdgeSpec, ...] = ()
 
 
 Nodes = Mapping[str, Node]

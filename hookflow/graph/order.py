@@ -14,8 +14,8 @@ from itertools import pairwise, product
 
 from hookflow.errors import Where
 from hookflow.graph.closure import closure
-from hookflow.graph.cycles import Knot
-from hookflow.graph.node import Bound, Node, Wish
+from hookflow.graph.cycles import Cycle
+from hookflow.graph.node import Bound, EdgeSpec, Node
 from hookflow.graph.plan import PHASES, Binding, Edge, EdgeKind, GivenWay
 from hookflow.graph.sort import Rows, ordered
 
@@ -39,7 +39,7 @@ class Vertex:
 class PointOrder:
     """Who fires at one point, and why. `entered` are the hooks whose `around_X` is left here, as they were entered.
 
-    `met` are the ids of the wishes that say something about this point; `knots` the cycles: if there are any, there is
+    `met` are the ids of the specs that say something about this point; `cycles` the cycles: if there are any, there is
     no order. `edges` are those that are kept; `given_way` the weaker ones that are not.
     """
 
@@ -59,11 +59,11 @@ class PointOrder:
         try:
             self._explicit = ordered(self._before)
         except CycleError:
-            from hookflow.graph.tangles import knots_of
+            from hookflow.graph.strong_components import cycles_of
 
-            self.knots: list[Knot] = knots_of(self._edges, self._places)
+            self.cycles: list[Cycle] = cycles_of(self._edges, self._places)
         else:
-            self.knots = []
+            self.cycles = []
             self._add_flow()
 
     @property
@@ -84,20 +84,20 @@ class PointOrder:
             rows.setdefault(name, []).append(row)
         for row, vertex in enumerate(self.vertices):
             node, bound = vertex.node, vertex.bound
-            for wish in (*node.after, *bound.after):
-                for other in rows.get(wish.hook, ()):
-                    self._state((other, row), wish)
-            for wish in (*node.before, *bound.before):
-                for other in rows.get(wish.hook, ()):
-                    self._state((row, other), wish)
+            for spec in (*node.after, *bound.after):
+                for other in rows.get(spec.hook, ()):
+                    self._state((other, row), spec)
+            for spec in (*node.before, *bound.before):
+                for other in rows.get(spec.hook, ()):
+                    self._state((row, other), spec)
 
-    def _state(self, rows: Rows, wish: Wish) -> None:
+    def _state(self, rows: Rows, spec: EdgeSpec) -> None:
         if self._names[rows[0]] == self._names[rows[1]] or self._exits.issuperset(rows):
             return  # an edge to itself is told of elsewhere; and how they were entered decides how they are left
-        self.met.add(id(wish))
+        self.met.add(id(spec))
         if rows not in self._edges:
-            self._edges[rows] = self._edge(rows, wish.kind, wish.where.at_line)
-            self._places[rows] = wish.where
+            self._edges[rows] = self._edge(rows, spec.kind, spec.where.at_line)
+            self._places[rows] = spec.where
 
     def _add_pairs(self, entered: Sequence[str]) -> None:
         exits = {self._names[row]: row for row in self._exits}
@@ -122,7 +122,7 @@ class PointOrder:
         try:
             ordered(_before(len(self.vertices), self._edges | flow))
         except CycleError:
-            from hookflow.graph.tangles import in_cycles
+            from hookflow.graph.strong_components import in_cycles
 
             whole = self._edges | flow
             self._give_way(flow, [rows for rows in in_cycles(whole) if rows in flow], whole)
@@ -132,7 +132,7 @@ class PointOrder:
     def _give_way(self, flow: dict[Rows, Edge], weak: Sequence[Rows], edges: Mapping[Rows, Edge]) -> None:
         """Take the `weak` edges out of `flow`; each keeps the way of edges that it would have closed to a cycle."""
         if weak:
-            from hookflow.graph.tangles import ways
+            from hookflow.graph.strong_components import ways
 
             ways_back = ways([(then, first) for first, then in weak], edges)
             self.given_way += (GivenWay(flow.pop(rows), way) for rows, way in zip(weak, ways_back, strict=True))

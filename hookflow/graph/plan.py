@@ -19,7 +19,7 @@ who writes a slot fires before who reads it. A flow edge gives way to the others
 
 Phase = Literal["first", "early", "normal", "late", "last"]
 PHASES: tuple[Phase, ...] = ("first", "early", "normal", "late", "last")
-"""Places in the order that need no neighbour's name."""
+"""SourceMap in the order that need no neighbour's name."""
 
 OnError = Literal["raise", "disable", "ignore"]
 

@@ -2,7 +2,7 @@
 
 networkx has one; but to import networkx takes a tenth of a second, of the half that a command may take, and it would
 be imported each time for a sort that the standard library does but for the key. What is tangled goes to networkx
-(`hookflow.graph.tangles`).
+(`hookflow.graph.strong_components`).
 """
 
 from __future__ import annotations

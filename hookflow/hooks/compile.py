@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 from hookflow.errors import Problem, UserError, Where, by_place, nearest
 from hookflow.graph.compile import compile_plan
-from hookflow.graph.node import Bound, Node, Wish
+from hookflow.graph.node import Bound, EdgeSpec, Node
 from hookflow.graph.plan import PHASES, RANKS, EdgeKind, Plan, PlannedHook, Ranks, Trigger
 from hookflow.graph.points import Points
 from hookflow.hooks.arguments import first_names, wrong_arguments
 from hookflow.hooks.calls import undeclared_calls
 from hookflow.hooks.inspect import (
-    Fault,
+    Issue,
     Method,
     about,
     function_at,
@@ -306,22 +306,22 @@ class _Declared:
             self.problems.append(Problem(said, self._place(key or "use"), hint))
         return found
 
-    def _all_wishes(self, key: str) -> tuple[Wish, ...]:
-        """Return the hook-wide wishes: the file's if it states any, or none; else those of the class."""
+    def _all_wishes(self, key: str) -> tuple[EdgeSpec, ...]:
+        """Return the hook-wide specs: the file's if it states any, or none; else those of the class."""
         if key in self.said.model_fields_set:
             return self._wishes(getattr(self.said, key), key, "file")
         return self._wishes(dict.fromkeys(names_of(self.hook, key)), "", "class")
 
-    def _wishes(self, names: Iterable[str], key: str, kind: EdgeKind) -> tuple[Wish, ...]:
+    def _wishes(self, names: Iterable[str], key: str, kind: EdgeKind) -> tuple[EdgeSpec, ...]:
         thing = self.hook if hasattr(self.hook, "__name__") else type(self.hook)
         of = f"{'class' if isinstance(thing, type) else 'function'} {thing.__name__}"
 
         def where(k: int) -> Where:
             return self._place(f"{key}.{k}") if kind == "file" else Where(of)
 
-        return tuple(Wish(n.removesuffix("?"), n.endswith("?"), kind, where(k)) for k, n in enumerate(names))
+        return tuple(EdgeSpec(n.removesuffix("?"), n.endswith("?"), kind, where(k)) for k, n in enumerate(names))
 
-    def _told(self, faults: Iterable[Fault], where: Where) -> None:
+    def _told(self, faults: Iterable[Issue], where: Where) -> None:
         self.problems += (Problem(said, where, hint) for said, hint in faults)
 
     def _place(self, key: str) -> Where:

@@ -14,7 +14,7 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from hookflow.errors import Problem, UserError
 from hookflow.graph.points import Points
 from hookflow.hooks.arguments import argument_type, parameters_of
-from hookflow.hooks.inspect import Fault, Method, about, methods, names_of, slots, wrong_attributes
+from hookflow.hooks.inspect import Issue, Method, about, methods, names_of, slots, wrong_attributes
 from hookflow.pipeline.type_words import as_toml, type_words
 
 EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
@@ -55,7 +55,7 @@ class Description:
     arguments: tuple[Argument, ...]
     fits: str
     needs_modules: bool
-    faults: tuple[Fault, ...]
+    faults: tuple[Issue, ...]
 
     def as_toml(self, name: str, use: str) -> str:
         """Return a table for a pipeline file, with all that must be given."""

@@ -22,10 +22,10 @@ LIKENESS = 0.78
 POINT_LIKE = ("before_", "after_", "on_", "around_")
 """A method that begins like this is meant for a point: a misspelt one is a mistake, never ignored."""
 
-Fault = tuple[str, str]
+Issue = tuple[str, str]
 """What is wrong, and a hint at the mend; where it was asked for, whoever asks knows."""
 
-TAKES_ANYTHING: Fault = (
+TAKES_ANYTHING: Issue = (
     "has only *args / **kwargs; name the arguments",
     "a decorator keeps the names of what it wraps by functools.wraps",
 )
@@ -47,10 +47,10 @@ def about(hook: Callable[..., Any]) -> str:
     return "" if said == inspect.getdoc(Hook) else said.partition("\n")[0]
 
 
-def methods(hook: type, points: Points) -> tuple[list[Method], list[Fault]]:
+def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
     """Return the methods of a hook's class that belong to points, and what is wrong with them."""
     found: list[Method] = []
-    faults: list[Fault] = []
+    faults: list[Issue] = []
     for name, attribute in inspect.getmembers_static(hook):
         if not _meant(name, attribute, points):
             continue
@@ -74,7 +74,7 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Fault]]:
 
 def slots(
     hook: Callable[..., Any], kind: Literal["reads", "writes"], names: Collection[str]
-) -> tuple[dict[str, tuple[str, ...]], list[Fault]]:
+) -> tuple[dict[str, tuple[str, ...]], list[Issue]]:
     """Return the slots that each method of `names` reads or writes, as the class says, and what is wrong with that."""
     declared = getattr(hook, kind, ())
     by_method = declared if isinstance(declared, Mapping) else dict.fromkeys(names, declared)
@@ -105,7 +105,7 @@ def names_of(hook: Callable[..., Any], key: str) -> tuple[str, ...]:
     return tuple(names) if _are_names(names) else ()
 
 
-def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Fault]:
+def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue]:
     """Yield what is wrong with what a hook says of its place among others: phase, points and edges."""
     called = getattr(hook, "__name__", type(hook).__name__)
     phase = getattr(hook, "phase", "normal")
@@ -132,7 +132,7 @@ def makes_callables(hook: type) -> bool:
     return any("__call__" in vars(base) for base in hook.__mro__)
 
 
-def object_at(hook: type, point: str, points: Points) -> tuple[Method, list[Fault]]:
+def object_at(hook: type, point: str, points: Points) -> tuple[Method, list[Issue]]:
     """Return a call of the class's object as the method of a hook at `point`."""
     offers = points[point].offers
     takes = _takes(hook.__call__, offers)[1:]
@@ -146,7 +146,7 @@ def function_at(
     args: Mapping[str, Any] | Sequence[Any],
     points: Points,
     offered: Collection[str],
-) -> tuple[Method, list[Fault]]:
+) -> tuple[Method, list[Issue]]:
     """Return a plain function as the method of a hook at `point`; what `args` give is not taken from the point.
 
     `offered` is what all points of the hook offer it: a list of arguments fills the others.
@@ -159,7 +159,7 @@ def function_at(
     return Method(point, "", "whole", takes), [*faults, *_not_offered(called, takes, point, offers)]
 
 
-def _no_call(function: Callable[..., Any], called: str, point: str, points: Points) -> Iterator[Fault]:
+def _no_call(function: Callable[..., Any], called: str, point: str, points: Points) -> Iterator[Issue]:
     if dead := _never_runs(function, point, points):
         yield f"{called} {dead[0]}", dead[1]
     if _takes_anything(function):
@@ -191,7 +191,7 @@ def _misspelt(name: str, points: Points) -> bool:
     return any(SequenceMatcher(None, name.lower(), point).ratio() > LIKENESS for point in points.names)
 
 
-def _no_method(name: str, attribute: Any, points: Points) -> Fault | None:
+def _no_method(name: str, attribute: Any, points: Points) -> Issue | None:
     """Say what keeps a class's attribute from being called as a method at the point that it is named like."""
     if isinstance(attribute, staticmethod | classmethod):
         return "must be a plain method, which takes self", ""
@@ -207,7 +207,7 @@ def _no_method(name: str, attribute: Any, points: Points) -> Fault | None:
     return None if first and first not in points[name].offers else ("must take self first", "")
 
 
-def _never_runs(function: Callable[..., Any], point: str, points: Points) -> Fault | None:
+def _never_runs(function: Callable[..., Any], point: str, points: Points) -> Issue | None:
     """Say of what is async, or a generator, that a call of it does nothing."""
     if not inspect.isroutine(function) and not isinstance(function, partial):
         function = type(function).__call__
@@ -238,7 +238,7 @@ def places_of(name: str, points: Points) -> list[tuple[str, Half]]:
     return []
 
 
-def _not_offered(called: str, takes: tuple[str, ...], point: str, offers: Sequence[str]) -> list[Fault]:
+def _not_offered(called: str, takes: tuple[str, ...], point: str, offers: Sequence[str]) -> list[Issue]:
     return [
         (
             f'{called} asks for "{name}", which {point} does not offer',

@@ -23,14 +23,14 @@ from hookflow.graph.plan import Plan
 from hookflow.monitor.canvas import Canvas
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import Health, examine, look_inside
-from hookflow.monitor.keys import KEYS, Notice, Wish, press
+from hookflow.monitor.keys import KEYS, Action, Notice, press
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.machine import Machine, Sensor
 from hookflow.monitor.output import last_lines
-from hookflow.monitor.paint import GROUND
 from hookflow.monitor.player import Player
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
+from hookflow.monitor.style import GROUND
 from hookflow.monitor.view import Scene, View
 
 RATE, RATE_OVER_SSH = 4.0, 2.0
@@ -184,13 +184,13 @@ class MonitorApp(App[Outcome]):
 
     def action_press(self, key: str) -> None:
         """Do what a key is for."""
-        wish = press(key, self._scene())
-        if wish:
-            self._grant(wish)
+        action = press(key, self._scene())
+        if action:
+            self._grant(action)
         self._paint()
 
-    def _grant(self, wish: Wish | Notice) -> None:
-        match wish:
+    def _grant(self, action: Action | Notice) -> None:
+        match action:
             case Notice(text):
                 self._say(text)
             case "detach":
@@ -200,17 +200,17 @@ class MonitorApp(App[Outcome]):
                 self._ask("stop")
                 self.exit(Outcome.STOP)
             case "stop" | "checkpoint":
-                self._ask(wish)
+                self._ask(action)
             case "kill":
                 self.run_worker(self._kill, thread=True, group="kill", exclusive=True, exit_on_error=True)
             case "pause":
                 self._ask("resume" if self.state.stage == "paused" else "pause")
             case "freeze":
                 self._frozen = None if self._frozen else pickle.loads(pickle.dumps(self.state))  # quicker than a copy
-            case "picture":
+            case "image":
                 self._picture()
             case str() if self._player:
-                self._player.obey(wish)
+                self._player.obey(action)
 
     def _ask(self, command: Command) -> None:
         try:
@@ -233,7 +233,7 @@ class MonitorApp(App[Outcome]):
         try:
             self.save_screenshot(name, str(self._dir.path))
         except OSError as error:
-            self._say(f"cannot save a picture: {error.strerror}")
+            self._say(f"cannot save an image: {error.strerror}")
         else:
             self._say(f"saved {short(self._dir.path / name)}")
 

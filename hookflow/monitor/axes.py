@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from hookflow.monitor.words import number
+from hookflow.monitor.formatting import number
 
 
 @dataclass(frozen=True, slots=True)

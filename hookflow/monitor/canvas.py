@@ -9,7 +9,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from hookflow.monitor.paint import row
+from hookflow.monitor.style import row
 
 
 class Canvas(Widget):

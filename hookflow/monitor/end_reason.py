@@ -6,8 +6,8 @@ from pathlib import Path
 
 from hookflow.events.records import Error
 from hookflow.events.rundir import short
+from hookflow.monitor.formatting import one_line
 from hookflow.monitor.state import RunState
-from hookflow.monitor.words import one_line
 
 
 def end_reason(state: RunState) -> list[str]:

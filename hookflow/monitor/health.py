@@ -13,9 +13,9 @@ from hookflow.events.now import NOWHERE
 from hookflow.events.rundir import Life, RunDir
 from hookflow.graph.plan import Plan
 from hookflow.monitor.end_reason import end_reason
+from hookflow.monitor.formatting import lasting
 from hookflow.monitor.ranks import named
 from hookflow.monitor.state import RunState
-from hookflow.monitor.words import lasting
 
 Condition = Literal["starting", "running", "paused", "stalled", "lost", "finished", "stopped", "interrupted", "failed"]
 

@@ -8,7 +8,7 @@ from typing import Literal
 from hookflow.monitor.journal import Entry
 from hookflow.monitor.view import RANKS, Scene, charts
 
-Wish = Literal[
+Action = Literal[
     "",
     "detach",
     "stop",
@@ -17,7 +17,7 @@ Wish = Literal[
     "checkpoint",
     "pause",
     "freeze",
-    "picture",
+    "image",
     "play",
     "back",
     "on",
@@ -73,13 +73,13 @@ KEYS = (
     Key(("f",), "f", "show the points where nothing is bound too, and hide them"),
     Key(("left_square_bracket", "right_square_bracket"), "[ ]", "previous and next metric"),
     Key(("l",), "l", "logarithmic scale of the charts"),
-    Key(("P",), "P", "save a picture (SVG) in the run directory"),
+    Key(("P",), "P", "save an image (SVG) in the run directory"),
     Key(("q", "ctrl+c", "ctrl+q"), "q", "leave; asks whether the training goes on", "live"),
     Key(("q", "ctrl+c", "ctrl+q"), "q", "leave", "replay"),
     Key(("y", "n", "d"), "y n d", "answers where something is asked", "question"),  # as s, k, enter and escape are too
 )
 
-_SCRUB: dict[str, Wish] = {
+_SCRUB: dict[str, Action] = {
     "left": "back",
     "right": "on",
     "shift+left": "far back",
@@ -95,7 +95,7 @@ _SCRUB: dict[str, Wish] = {
 _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -(10**6), "end": 10**6}
 
 
-def press(key: str, scene: Scene) -> Wish | Notice:
+def press(key: str, scene: Scene) -> Action | Notice:
     """Change the view as the key says; return what the app is to do or say, "" for nothing."""
     view = scene.view
     if view.asking:
@@ -109,14 +109,14 @@ def press(key: str, scene: Scene) -> Wish | Notice:
     if key == "space":
         return "freeze"
     if key == "P":
-        return "picture"
+        return "image"
     if key in ("e", "E"):
         return _trouble(1 if key == "e" else -1, scene)
     _look(key, scene)
     return ""
 
 
-def _command(key: str, scene: Scene) -> Wish | Notice:
+def _command(key: str, scene: Scene) -> Action | Notice:
     """Ask something of a run that can still hear it."""
     if scene.replay:
         return Notice("this is a replay: nothing can be asked of the run")
@@ -130,7 +130,7 @@ def _command(key: str, scene: Scene) -> Wish | Notice:
     return "pause" if key == "p" else "checkpoint"
 
 
-def _answer(key: str, scene: Scene) -> Wish:
+def _answer(key: str, scene: Scene) -> Action:
     asked, scene.view.asking = scene.view.asking, ""
     if asked == "stop":
         if key == "k" and scene.can_kill:
@@ -144,7 +144,7 @@ def _answer(key: str, scene: Scene) -> Wish:
     return "stop and leave" if key == "s" else ""
 
 
-def _leave(scene: Scene) -> Wish:
+def _leave(scene: Scene) -> Action:
     """Ask only when there is something to choose."""
     if scene.replay or scene.readonly or scene.health.over:
         return "detach"
@@ -240,7 +240,7 @@ def _pick(step: int, entries: list[Entry], scene: Scene) -> None:
     scene.view.event = entries[at].number if at < len(entries) else None
 
 
-def _trouble(step: int, scene: Scene) -> Wish | Notice:
+def _trouble(step: int, scene: Scene) -> Action | Notice:
     """Go to the next warning or error, round and round."""
     troubles = [entry.number for entry in scene.state.journal if entry.trouble]
     if not troubles:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from textual.strip import Strip
 
-from hookflow.monitor.paint import beside, boxed, filled, row
 from hookflow.monitor.panels import anatomy as anatomy_panel
 from hookflow.monitor.panels.anatomy import anatomy
 from hookflow.monitor.panels.detail import detail
@@ -24,6 +23,7 @@ from hookflow.monitor.panels.ranks import line as ranks_line
 from hookflow.monitor.panels.ranks import ranks
 from hookflow.monitor.panels.slowest import slowest
 from hookflow.monitor.panels.system import system
+from hookflow.monitor.style import beside, boxed, filled, row
 from hookflow.monitor.view import RANKS, Scene, charts
 
 AROUND = 3

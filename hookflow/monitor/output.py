@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from hookflow.monitor.paint import clean
+from hookflow.monitor.style import clean
 
 CHUNK = 1 << 20
 """Bytes read at a time; also the longest line that is waited for."""

@@ -16,16 +16,16 @@ from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.monitor.end_reason import raised_at
 from hookflow.monitor.feed import Live
 from hookflow.monitor.follower import follow_records
+from hookflow.monitor.formatting import clock, many, number, one_line, out_of, span
 from hookflow.monitor.journal import BECAME, Entry
 from hookflow.monitor.monitored import monitored_first
 from hookflow.monitor.output import Output
 from hookflow.monitor.pace import Pace, bottleneck
-from hookflow.monitor.paint import clean
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.stall import StallWatch
 from hookflow.monitor.state import RunState
+from hookflow.monitor.style import clean
 from hookflow.monitor.summary import summary
-from hookflow.monitor.words import clock, many, number, one_line, out_of, span
 
 EVERY = 10.0
 """Seconds of the run between lines on its progress, when nothing else is told."""

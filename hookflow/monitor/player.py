@@ -6,9 +6,9 @@ import time
 
 from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import Recording
-from hookflow.monitor.keys import Wish
+from hookflow.monitor.formatting import span
+from hookflow.monitor.keys import Action
 from hookflow.monitor.state import RunState
-from hookflow.monitor.words import span
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
 
@@ -50,8 +50,8 @@ class Player:
             self._show(self.moment + passed * self._speed)
             self._playing = self.moment < self._recording.last
 
-    def obey(self, wish: Wish) -> None:
-        match wish:
+    def obey(self, action: Action) -> None:
+        match action:
             case "play":
                 if self.moment >= self._recording.last:
                     self._show(self._recording.first)
@@ -62,13 +62,13 @@ class Player:
                 self._speed = min((speed for speed in SPEEDS if speed > self._speed), default=self._speed)
             case "first" | "last":
                 self._playing = False
-                self._show(self._recording.first if wish == "first" else self._recording.last)
+                self._show(self._recording.first if action == "first" else self._recording.last)
             case "back" | "on":
                 self._playing = False
-                self.moment = self._recording.step(-1 if wish == "back" else 1)
+                self.moment = self._recording.step(-1 if action == "back" else 1)
             case "far back" | "far on":
                 far = FAR * (self._recording.last - self._recording.first)
-                self._show(self.moment - far if wish == "far back" else self.moment + far)
+                self._show(self.moment - far if action == "far back" else self.moment + far)
 
     def _show(self, moment: float) -> None:
         self.moment = min(max(moment, self._recording.first), self._recording.last)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 from hookflow.events.records import End, Error, Message, Record, Run
 from hookflow.graph.plan import Plan
+from hookflow.monitor.formatting import one_line
 from hookflow.monitor.journal import BECAME, Journal, Kind
 from hookflow.monitor.rank import Rank
 from hookflow.monitor.skew import Straggler, can_judge, judge, reason, surplus
-from hookflow.monitor.words import one_line
 
 Said = Message | Error | End
 """What several ranks may say alike."""

@@ -12,8 +12,8 @@ from statistics import median
 
 from hookflow.events.records import PHASES
 from hookflow.graph.plan import Plan
+from hookflow.monitor.formatting import rough
 from hookflow.monitor.rank import Rank, Work, booked, spent
-from hookflow.monitor.words import rough
 
 SHARE, LEAST = 0.05, 1e6
 """What the waiting must cost to be told: this share of the iteration, and these ns."""

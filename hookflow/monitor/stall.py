@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live
+from hookflow.monitor.formatting import lasting
 from hookflow.monitor.health import examine, look_inside
-from hookflow.monitor.words import lasting
 
 PERIOD = 1.0
 """Seconds between looks."""

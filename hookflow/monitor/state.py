@@ -31,13 +31,13 @@ from hookflow.events.records import (
 )
 from hookflow.graph.plan import Plan
 from hookflow.metric_mode import mode_by_name
+from hookflow.monitor.formatting import many, number, one_line, size, span
 from hookflow.monitor.journal import BECAME, Journal, Kind
 from hookflow.monitor.monitored import monitored_first
 from hookflow.monitor.rank import NO_PLAN, NO_RUN, Rank
 from hookflow.monitor.ranks import Ranks
 from hookflow.monitor.series import Series
 from hookflow.monitor.timing import Minute, Timing
-from hookflow.monitor.words import many, number, one_line, size, span
 
 IDLE = ("start", "paused", "end")
 """Stages whose time is no part of the pace of the training."""

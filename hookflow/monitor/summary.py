@@ -14,12 +14,12 @@ from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.end_reason import end_reason
 from hookflow.monitor.feed import Live
+from hookflow.monitor.formatting import ms, number, out_of, percent, span
 from hookflow.monitor.health import examine
 from hookflow.monitor.monitored import monitored_first
-from hookflow.monitor.paint import clean
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState, lower_is_better
-from hookflow.monitor.words import ms, number, out_of, percent, span
+from hookflow.monitor.style import clean
 
 
 def print_summary(run: RunDir, out: TextIO) -> None:

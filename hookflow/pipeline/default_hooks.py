@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hookflow.errors import Where
-from hookflow.pipeline.places import Places
+from hookflow.pipeline.source_map import SourceMap
 
 DEFAULT_HOOKS: dict[str, dict[str, Any]] = {
     "log": {"use": "log", "every": "0.5%"},
@@ -19,7 +19,7 @@ CLASSES = {"log": "hookflow.hooks.log:Log", "checkpoint": "hookflow.hooks.checkp
 WHERE = Where("the default hooks")
 
 
-def add_default_hooks(tree: dict[str, Any], places: Places) -> None:
+def add_default_hooks(tree: dict[str, Any], places: SourceMap) -> None:
     """Add the default hooks to the tables of a pipeline, in place, which need not be valid.
 
     A table of a default hook's name that says no `use` changes the default hook. There is no default hook where the

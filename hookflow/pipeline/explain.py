@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from hookflow.errors import Problem, nearest
-from hookflow.pipeline.places import Key, Places, dotted
 from hookflow.pipeline.schema import Pipeline
+from hookflow.pipeline.source_map import Key, SourceMap, dotted
 
 _KINDS = {
     **dict.fromkeys(("int_type", "int_parsing", "int_from_float"), "an integer"),
@@ -37,7 +37,7 @@ _EXAMPLES = {
 }
 
 
-def explain(error: ValidationError, tree: Mapping[str, Any], places: Places) -> list[tuple[Key, Problem]]:
+def explain(error: ValidationError, tree: Mapping[str, Any], places: SourceMap) -> list[tuple[Key, Problem]]:
     """Return a problem for each error, by the key that is at fault. `tree` is what was validated."""
     found = []
     for details in error.errors(include_url=False):

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.pipeline.overrides import OTHER_LENGTH
-from hookflow.pipeline.places import Key, Places
 from hookflow.pipeline.read import read, tables
 from hookflow.pipeline.schema import NAMED_BY_LOADER
+from hookflow.pipeline.source_map import Key, SourceMap
 
 
 class _Step(NamedTuple):
@@ -20,7 +20,7 @@ class _Step(NamedTuple):
     where: Where
 
 
-def extended(text: str, source: Path, on_the_way: tuple[_Step, ...] = ()) -> tuple[dict[str, Any], Places]:
+def extended(text: str, source: Path, on_the_way: tuple[_Step, ...] = ()) -> tuple[dict[str, Any], SourceMap]:
     """Return what a file says, laid over all that it extends, and where each key of the whole is said.
 
     Tables are merged key by key, and anything else is replaced; so is a table that `use`s something else than the
@@ -30,8 +30,8 @@ def extended(text: str, source: Path, on_the_way: tuple[_Step, ...] = ()) -> tup
 
 
 def over_base(
-    tree: dict[str, Any], places: Places, source: Path, on_the_way: tuple[_Step, ...] = ()
-) -> tuple[dict[str, Any], Places]:
+    tree: dict[str, Any], places: SourceMap, source: Path, on_the_way: tuple[_Step, ...] = ()
+) -> tuple[dict[str, Any], SourceMap]:
     """Do what `extended` does, for the tables of a file and where their keys stand."""
     if "extends" not in tree:
         return tree, places
@@ -45,7 +45,7 @@ def over_base(
     whole, base_places = extended(read(base, where), base, way)
     _aim_files(whole, os.path.dirname(named))  # noqa: PTH120  # a Path would drop the "./" that a file begins with
     _drop_length(whole, tree)
-    whole_places = Places(str(source))
+    whole_places = SourceMap(str(source))
     for name in whole:
         whole_places.take((name,), base_places)
     _lay_over(whole, tree, (), whole_places, places)
@@ -107,7 +107,7 @@ def _drop_length(base: dict[str, Any], tree: dict[str, Any]) -> None:
                 below.pop(other, None)
 
 
-def _lay_over(base: dict[str, Any], tree: dict[str, Any], key: Key, whole: Places, places: Places) -> None:
+def _lay_over(base: dict[str, Any], tree: dict[str, Any], key: Key, whole: SourceMap, places: SourceMap) -> None:
     for name, value in tree.items():
         below = base.get(name)
         if isinstance(value, dict) and isinstance(below, dict) and not _uses_another(value, below):

@@ -12,13 +12,13 @@ from typing import Any
 
 from hookflow.errors import Problem, nearest
 from hookflow.pipeline.overrides import read_value
-from hookflow.pipeline.places import Key, Places
+from hookflow.pipeline.source_map import Key, SourceMap
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)(?P<end>\}?)")
 
 
 def interpolate(
-    tree: dict[str, Any], places: Places, environ: Mapping[str, str]
+    tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[Key, Problem]]:
     """Return the tree with every reference replaced, and what is wrong, by the key of the string that is at fault."""
     resolver = _Resolver(tree, places, environ)
@@ -43,7 +43,7 @@ class _UnresolvedError(Exception):
 
 
 class _Resolver:
-    def __init__(self, tree: dict[str, Any], places: Places, environ: Mapping[str, str]) -> None:
+    def __init__(self, tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str]) -> None:
         self.tree = tree
         self.places = places
         self.environ = environ

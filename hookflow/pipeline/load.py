@@ -18,10 +18,10 @@ from hookflow.pipeline.explain import explain
 from hookflow.pipeline.extend import extended, over_base
 from hookflow.pipeline.interpolate import escape, interpolate
 from hookflow.pipeline.overrides import Override, apply
-from hookflow.pipeline.places import Places
 from hookflow.pipeline.read import read
-from hookflow.pipeline.salvage import salvage
+from hookflow.pipeline.recover import recover
 from hookflow.pipeline.schema import Pipeline
+from hookflow.pipeline.source_map import SourceMap
 from hookflow.pipeline.switch import hooks_of, switched_off, unknown_hooks
 
 
@@ -31,7 +31,7 @@ class Loaded:
 
     pipeline: Pipeline
     source: Path
-    places: Places
+    places: SourceMap
     overrides: tuple[str, ...] = ()
 
 
@@ -69,7 +69,7 @@ def load(
     """
     if isinstance(source, Path):
         return parse(read(source), source, overrides, without=without, only=only, recorded=recorded)
-    places = Places.in_tables(source, str(TABLES))
+    places = SourceMap.in_tables(source, str(TABLES))
     tree, places = over_base(deepcopy(dict(source)), places, TABLES)
     return _understood(tree, places, TABLES, overrides, without, only, recorded)
 
@@ -92,7 +92,7 @@ def parse(
 
 def _understood(
     tree: dict[str, Any],
-    places: Places,
+    places: SourceMap,
     source: Path,
     overrides: Sequence[Said],
     without: Sequence[str],
@@ -120,7 +120,7 @@ def _understood(
         found = explain(error, resolved, places)
         problems += (problem for key, problem in found if key not in unresolved)
         faulty.update(key for key, _ in found)
-    understood = pipeline if pipeline and not faulty else salvage(resolved, faulty)
+    understood = pipeline if pipeline and not faulty else recover(resolved, faulty)
     said = tuple(change.text for change in (*changes, *switches))
     loaded = Loaded(understood, source, places, said) if understood else None
     if problems or loaded is None:

@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.pipeline.places import Key, dotted
 from hookflow.pipeline.schema import NAMED_BY_LOADER
+from hookflow.pipeline.source_map import Key, dotted
 
 Maker = Callable[..., Any]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tomli
 
 from hookflow.errors import Problem, Where, nearest
-from hookflow.pipeline.places import Key, Places, dotted, split_key
+from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key
 
 
 class Override(NamedTuple):
@@ -23,7 +23,7 @@ OTHER_LENGTH = {"max_epochs": "max_iters", "max_iters": "max_epochs"}
 """The two keys of `[run]` of which only one can hold."""
 
 
-def apply(overrides: Iterable[Override], tree: dict[str, Any], places: Places) -> Iterator[Problem]:
+def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap) -> Iterator[Problem]:
     """Lay each `key=value` over `tree`, in place, and note where the value comes from. Yields those that cannot be.
 
     `key=null` takes the key away, for TOML has no null.

@@ -9,7 +9,7 @@ from typing import Any
 import tomli
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.pipeline.places import Places
+from hookflow.pipeline.source_map import SourceMap
 
 
 def read(path: Path, named: Where | None = None) -> str:
@@ -30,10 +30,10 @@ def read(path: Path, named: Where | None = None) -> str:
         raise UserError(Problem(f"{file}cannot be read: {error.strerror}", where)) from None
 
 
-def tables(text: str, source: str) -> tuple[dict[str, Any], Places]:
+def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
     """Return what a TOML text says, and where it says so; `source` is the name to show. Raises UserError."""
     try:
-        return tomli.loads(text), Places.in_text(text, source)
+        return tomli.loads(text), SourceMap.in_text(text, source)
     except tomli.TOMLDecodeError as error:
         raise UserError(_syntax(error, text, source)) from None
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from hookflow.errors import Problem, Where, nearest
 from hookflow.pipeline.overrides import Override
-from hookflow.pipeline.places import dotted
+from hookflow.pipeline.source_map import dotted
 
 
 def switched_off(hooks: Iterable[str], without: Sequence[str], only: Sequence[str]) -> list[Override]:

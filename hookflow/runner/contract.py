@@ -13,7 +13,7 @@ from hookflow.errors import Problem, UserError, nearest
 
 Part = TypeVar("Part")
 
-Fault = tuple[str, str]
+Issue = tuple[str, str]
 """What is wrong, and a hint at the mend."""
 
 
@@ -76,7 +76,7 @@ def evaluation_of(task: Any) -> Callable[[Any, Any], Any]:
     return evaluate
 
 
-def wrong_task(task: Any, evaluated: bool) -> Fault | None:
+def wrong_task(task: Any, evaluated: bool) -> Issue | None:
     """Return what keeps an object from being a task, and a hint; None when nothing does.
 
     `evaluated` says whether there are data to evaluate it on.

@@ -16,8 +16,8 @@ from typing import Any
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir, short, write_whole
 from hookflow.graph.plan import Plan
+from hookflow.pipeline.check_imports import missing_objects
 from hookflow.pipeline.load import Loaded, dump, load
-from hookflow.pipeline.spot import missing_objects
 from hookflow.runner.signals import SIGNALS
 from hookflow.version import __version__
 

@@ -14,7 +14,7 @@ Width = Annotated[int, Field(ge=1)]
 
 
 class Group(nn.Module):
-    """Two 3x3 convolutions, each normalised and through GELU; the picture is halved between the first and its norm."""
+    """Two 3x3 convolutions, each normalised and through GELU; the image is halved between the first and its norm."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -29,11 +29,11 @@ class Group(nn.Module):
 
 
 class AirNet(nn.Module):
-    """A frozen 2x2 convolution that whitens, one `Group` for each width, the maximum over the picture, a linear layer.
+    """A frozen 2x2 convolution that whitens, one `Group` for each width, the maximum over the image, a linear layer.
 
-    Takes pictures (batch, 3, height, width) of at least 16 by 16 and returns logits (batch, num_classes). The
+    Takes images (batch, 3, height, width) of at least 16 by 16 and returns logits (batch, num_classes). The
     `whiten` layer's weights are not trained: the hook `hookflow.zoo.whiten:Whiten` sets them from the training
-    pictures. The scales of the batch norms are fixed at one. `widths` is the one dial: it sets cost and accuracy.
+    images. The scales of the batch norms are fixed at one. `widths` is the one dial: it sets cost and accuracy.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class AirNet(nn.Module):
         self.head = nn.Linear(widths[-1], num_classes, bias=False)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's stub leaves it out
 
-    def forward(self, pictures: Tensor) -> Tensor:
-        x = self.groups(functional.gelu(self.whiten(pictures)))
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.groups(functional.gelu(self.whiten(images)))
         logits: Tensor = self.head(x.amax((2, 3))) / 9
         return logits
 

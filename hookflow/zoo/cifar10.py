@@ -1,4 +1,4 @@
-"""CIFAR-10 (A. Krizhevsky, 2009): 32x32 pictures of ten classes, read from the archive's binary version."""
+"""CIFAR-10 (A. Krizhevsky, 2009): 32x32 images of ten classes, read from the archive's binary version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.zoo import cifar10_archive
 from hookflow.zoo.cifar10_archive import FOLDER
 from hookflow.zoo.download import DownloadError
-from hookflow.zoo.pictures import Pictures
+from hookflow.zoo.images import Images
 from hookflow.zoo.synthetic import synthetic
 
 FILES = {
@@ -46,22 +46,22 @@ def cifar10(
     say: Callable[[str], None],
     rank: int = 0,
     world: int = 1,
-) -> Pictures:
+) -> Images:
     """Return one split of CIFAR-10 on `device`.
 
-    `train` is the first four training batches, 40,000 pictures, `val` the fifth and `test` the archive's own, 10,000
+    `train` is the first four training batches, 40,000 images, `val` the fifth and `test` the archive's own, 10,000
     each. (Published accuracies are those of `test` after training on all 50,000: expect half a point to one less.)
 
     The files of the binary version are looked for in `root` and in `root/cifar-10-batches-bin`. If they are in
     neither, the official archive is fetched into `root` (unless `download` is false). If that fails, `on_missing` says
-    whether it is an error or the drawn pictures of `hookflow.zoo.synthetic` take their place, as `info` then says.
+    whether it is an error or the synthetic images of `hookflow.zoo.synthetic` take their place, as `info` then says.
     A folder that is there but not whole is always an error.
 
     `limit` takes the first examples of the split; they are in random order already, so the classes stay balanced.
     `augment` (flips and shifts) is on for `train` unless said otherwise. `sizes` are the sides in pixels that the
-    pictures are scaled to, epoch by epoch, the last for all that follow; if there are none they keep their 32.
+    images are scaled to, epoch by epoch, the last for all that follow; if there are none they keep their 32.
 
-    Raises UserError when the pictures are not there or not whole.
+    Raises UserError when the images are not there or not whole.
     """
     at = Path(root).expanduser()
     folder = _folder(at)
@@ -69,7 +69,7 @@ def cifar10(
         why = _fetched(at, say) if download else "download = false"
         folder = _folder(at)
         if folder is None and on_missing == "synthetic":
-            say(f"no CIFAR-10 in {at} ({why}): drawn pictures take its place, and accuracies on them mean little")
+            say(f"no CIFAR-10 in {at} ({why}): synthetic images take its place, and accuracies on them mean little")
             return synthetic(
                 split=split,
                 batch_size=batch_size,
@@ -84,11 +84,11 @@ def cifar10(
             )
         if folder is None:
             raise UserError(_missing(at, why))
-    pictures, classes = _read(folder, split, limit)
-    say(f"CIFAR-10 {split}: {len(classes):,} pictures from {folder}")
+    images, classes = _read(folder, split, limit)
+    say(f"CIFAR-10 {split}: {len(classes):,} images from {folder}")
     training = split == "train"
-    return Pictures(
-        torch.from_numpy(pictures),
+    return Images(
+        torch.from_numpy(images),
         torch.from_numpy(classes),
         name="CIFAR-10",
         batch_size=batch_size,
@@ -129,12 +129,12 @@ def _missing(root: Path, why: str) -> Problem:
     return Problem(
         f"no CIFAR-10: neither {root} nor {root / FOLDER} holds its binary version, and {why}",
         hint=f"put {cifar10_archive.URL} into {root} by hand, name the root of a copy that you have,"
-        ' or allow drawn pictures with on_missing = "synthetic"',
+        ' or allow synthetic images with on_missing = "synthetic"',
     )
 
 
 def _read(folder: Path, split: str, limit: int | None) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Return pictures, uint8 (examples, height, width, 3), and classes, int64 (examples,)."""
+    """Return images, uint8 (examples, height, width, 3), and classes, int64 (examples,)."""
     problems = [problem for file in FILES[split] if (problem := _wrong_with(folder / file))]
     if problems:
         raise UserError(problems)

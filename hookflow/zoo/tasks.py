@@ -21,7 +21,7 @@ class Classification:
     """Cross-entropy between a model's logits and one class an example, averaged over the batch.
 
     `label_smoothing` is the share of the target spread over all classes, in training and in evaluation alike, so
-    that their losses compare. `flip_at_test` evaluates a picture by the mean of its logits and its mirror's.
+    that their losses compare. `flip_at_test` evaluates an image by the mean of its logits and its mirror's.
     """
 
     def __init__(self, label_smoothing: Annotated[float, Field(ge=0, le=1)] = 0.0, flip_at_test: bool = False) -> None:
@@ -30,16 +30,16 @@ class Classification:
 
     def step(self, run: HasModel, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the `loss` (a scalar, float32), the `logits` (batch, classes) and the `target` (batch,)."""
-        pictures, target = batch
-        return self._outputs(run.model(pictures), target)
+        images, target = batch
+        return self._outputs(run.model(images), target)
 
     def evaluate(self, run: HasModel, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the same as `step`; the caller has switched the model to evaluation and gradients off."""
-        pictures, target = batch
-        logits: Tensor = run.model(pictures)
+        images, target = batch
+        logits: Tensor = run.model(images)
         if self.flip_at_test:
             kept = logits.clone()  # a network compiled to CUDA graphs writes its next output over this one
-            logits = (kept + run.model(pictures.flip(3))) / 2
+            logits = (kept + run.model(images.flip(3))) / 2
         return self._outputs(logits, target)
 
     def _outputs(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 PICTURES = 5000
-"""How many pictures the covariance is taken over; it is known to a per cent or so by then."""
+"""How many images the covariance is taken over; it is known to a per cent or so by then."""
 
 EPS = 5e-4
 """Added to each eigenvalue, so that directions that are all noise are not blown up."""
 
 
 class Whiten(Hook):
-    """Sets the model's first convolution, `whiten`, to whiten the patches of the training pictures.
+    """Sets the model's first convolution, `whiten`, to whiten the patches of the training images.
 
     A resumed run keeps the weights of its checkpoint.
     """
@@ -43,8 +43,8 @@ class Whiten(Hook):
                 layer.weight.copy_(shard_like(weights, layer.weight))
 
 
-def whitening(pictures: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Return convolution weights of `shape` (filters, channels, height, width) that whiten patches of `pictures`.
+def whitening(images: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return convolution weights of `shape` (filters, channels, height, width) that whiten patches of `images`.
 
     Half the filters are the principal directions of the patches, the strongest first, each divided by the root of
     its eigenvalue; the other half are their negatives, so that a rectifier behind them loses nothing. There must be
@@ -53,7 +53,7 @@ def whitening(pictures: Tensor, shape: tuple[int, ...]) -> Tensor:
     import torch
 
     filters, channels, height, width = shape
-    patches = pictures.unfold(2, height, 1).unfold(3, width, 1)
+    patches = images.unfold(2, height, 1).unfold(3, width, 1)
     patches = patches.permute(0, 2, 3, 1, 4, 5).reshape(-1, channels * height * width)
     variances, directions = torch.linalg.eigh(patches.T @ patches / len(patches))
     scaled = (directions / (variances + EPS).sqrt()).T.flip(0)[: filters // 2]

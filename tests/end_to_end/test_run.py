@@ -53,7 +53,7 @@ def test_the_shipped_pipeline_on_drawn_pictures_says_so_everywhere(tmp_path: Pat
     assert "SYNTHETIC" in listed.stdout
 
 
-@pytest.mark.skipif(not (REAL / "unpack.py").exists(), reason="no real pictures beside this checkout")
+@pytest.mark.skipif(not (REAL / "unpack.py").exists(), reason="no real images beside this checkout")
 def test_the_shipped_pipeline_learns_on_real_pictures(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     subprocess.run([sys.executable, REAL / "unpack.py", "--exact", tmp_path / "data"], check=True, capture_output=True)

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 from hookflow.graph.render.gutter import gutter
 
 
-def picture(names: str, *edges: str) -> list[str]:
+def image(names: str, *edges: str) -> list[str]:
     return gutter(names.split(), [(edge[0], edge[1]) for edge in edges])
 
 
 def test_nothing_to_draw_takes_no_room() -> None:
-    assert picture("a b c") == ["", "", ""]
+    assert image("a b c") == ["", "", ""]
     assert gutter([], []) == []
 
 
 def test_a_chain_and_a_fan() -> None:
-    assert picture("a b c d", "ab", "bc", "bd") == [
+    assert image("a b c d", "ab", "bc", "bd") == [
         "┌───",
         "└─┬▶",
         "  ├▶",
@@ -27,7 +27,7 @@ def test_a_chain_and_a_fan() -> None:
 
 
 def test_a_lane_that_passes_differs_from_one_that_joins() -> None:
-    assert picture("a b c d e", "ac", "bc", "bd", "ae") == [
+    assert image("a b c d e", "ac", "bc", "bd", "ae") == [
         "┌───",
         "│ ┌─",
         "├─┼▶",
@@ -37,19 +37,19 @@ def test_a_lane_that_passes_differs_from_one_that_joins() -> None:
 
 
 def test_a_hook_without_edges_lets_the_lanes_pass() -> None:
-    assert picture("a x b", "ab") == ["┌─", "│ ", "└▶"]
+    assert image("a x b", "ab") == ["┌─", "│ ", "└▶"]
 
 
 def test_what_follows_from_other_edges_is_left_out() -> None:
-    assert picture("a b c", "ab", "bc", "ac") == picture("a b c", "ab", "bc")
+    assert image("a b c", "ab", "bc", "ac") == image("a b c", "ab", "bc")
 
 
 def test_edges_that_do_not_run_down_the_list_are_left_out() -> None:
-    assert picture("a b", "ba", "aq", "qb") == ["", ""]
+    assert image("a b", "ba", "aq", "qb") == ["", ""]
 
 
 def test_a_name_that_stands_twice_leads_from_where_it_stands_last() -> None:
-    assert picture("a b a c", "ac", "ab") == ["┌─", "└▶", "┌─", "└▶"]
+    assert image("a b a c", "ac", "ab") == ["┌─", "└▶", "┌─", "└▶"]
 
 
 @st.composite
@@ -60,7 +60,7 @@ def downward(draw: st.DrawFn) -> tuple[int, set[tuple[int, int]]]:
 
 
 def read_back(rows: list[str]) -> set[tuple[int, int]]:
-    """Follow the lanes of a picture and return its links."""
+    """Follow the lanes of an image and return its links."""
     opened: dict[int, int] = {}
     links = set()
     for row, line in enumerate(rows):

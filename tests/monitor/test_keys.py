@@ -364,8 +364,8 @@ def test_P_saves_a_picture(going: RunDir) -> None:  # noqa: N802  # the key is a
         assert "saved " in shown(app)
 
     visit(going, what)
-    (picture,) = going.path.glob("screen-*.svg")
-    drawn = picture.read_text("utf-8").replace("&#160;", " ")
+    (image,) = going.path.glob("screen-*.svg")
+    drawn = image.read_text("utf-8").replace("&#160;", " ")
     assert "after_train_iter" in drawn
     assert "hookflow cifar" in drawn
     assert "MonitorApp" not in drawn
@@ -427,12 +427,12 @@ def test_no_color_has_no_colour_and_loses_nothing(
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         for key in ("1", "2", "3", "4", "5", "question_mark", "escape", "2", "enter", "escape", "q"):
             await pilot.press(key)
-            picture = app.export_screenshot()
-            painted = {word for word in picture.replace('"', " ").replace(";", " ").split() if word.startswith("#")}
+            image = app.export_screenshot()
+            painted = {word for word in image.replace('"', " ").replace(";", " ").split() if word.startswith("#")}
             inked = {
                 colour for colour in painted if len(colour) == 7 and len({colour[1:3], colour[3:5], colour[5:7]}) > 1
             }
-            assert inked <= {"#ff5f57", "#febc2e", "#28c840", "#c5c8c6"}, "only the frame of the picture"
+            assert inked <= {"#ff5f57", "#febc2e", "#28c840", "#c5c8c6"}, "only the frame of the image"
         assert "SYNTHETIC" in shown(app)
 
     visit(going, what, size=size)

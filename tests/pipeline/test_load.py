@@ -15,8 +15,8 @@ from hookflow.pipeline.explain import explain
 from hookflow.pipeline.interpolate import escape, interpolate
 from hookflow.pipeline.load import dump, load, parse
 from hookflow.pipeline.overrides import read_value
-from hookflow.pipeline.places import Places
 from hookflow.pipeline.schema import Pipeline
+from hookflow.pipeline.source_map import SourceMap
 from tests.pipelines import names, pipelines, plain, values
 
 MINIMAL = """\
@@ -134,7 +134,7 @@ def test_a_value_that_is_no_toml_stands_for_itself(text: str, value: Any) -> Non
 
 
 def filled_in(tree: dict[str, Any], **environ: str) -> tuple[Any, list[str]]:
-    resolved, wrong = interpolate(tree, Places("p.toml"), environ)
+    resolved, wrong = interpolate(tree, SourceMap("p.toml"), environ)
     return resolved, [problem.message for problem in dict.fromkeys(wrong.values())]
 
 
@@ -213,7 +213,7 @@ def test_whatever_stands_in_a_file_is_told_in_our_own_words(data: st.DataObject)
     try:
         Pipeline.model_validate(tree)
     except ValidationError as error:
-        for _, problem in explain(error, tree, Places("p.toml")):
+        for _, problem in explain(error, tree, SourceMap("p.toml")):
             assert not problem.message.endswith(")"), "a kind of error without words of its own"
 
 

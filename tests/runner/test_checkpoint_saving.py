@@ -18,7 +18,7 @@ from torch import nn
 from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint import store as checkpoint
-from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, read_manifest, standing
+from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.saving import HostCopy
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import NewRun, records, wait_for
@@ -160,7 +160,7 @@ def test_what_stands_after_an_error_is_saved_apart(new_run: NewRun, train_here: 
     run_dir = new_run(points, 'hooks.raises={use="./watchers.py:Raises", args={at=7}}')
     for attempt in range(2):
         assert train_here(run_dir, resume=attempt > 0) == 1
-        (apart,) = standing(run_dir.checkpoints, EXCEPTION)
+        (apart,) = list_checkpoints(run_dir.checkpoints, EXCEPTION)
         assert damage(apart) == ""
         assert read_manifest(apart)["exception"].startswith("RuntimeError: ")
         assert "model" in read(apart, torch.device("cpu"))
@@ -179,8 +179,8 @@ def test_what_is_swapped_for_a_save_is_back_before_the_next_iteration(new_run: N
 
 def test_a_copy_shares_nothing_with_the_run_and_inside_what_is_shared_there() -> None:
     net = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
-    picture = torch.randn(1, 3, 2, 2).contiguous(memory_format=torch.channels_last)
-    state = {"model": net.state_dict(), "again": dict(net.state_dict()), "picture": picture, "list": [(1, [2])]}
+    image = torch.randn(1, 3, 2, 2).contiguous(memory_format=torch.channels_last)
+    state = {"model": net.state_dict(), "again": dict(net.state_dict()), "image": image, "list": [(1, [2])]}
     copied = HostCopy(reuse=True).of(state)
     with torch.no_grad():
         net[0].weight.zero_()
@@ -188,7 +188,7 @@ def test_a_copy_shares_nothing_with_the_run_and_inside_what_is_shared_there() ->
     assert copied["model"]["0.weight"].any()
     assert copied["model"]["0.weight"].data_ptr() == copied["again"]["0.weight"].data_ptr()
     assert copied["model"]._metadata == net.state_dict()._metadata  # type: ignore[attr-defined]
-    assert copied["picture"].stride() == picture.stride()
+    assert copied["image"].stride() == image.stride()
     assert copied["list"] == [(1, [2])]
 
 

@@ -108,7 +108,7 @@ def test_the_number_of_threads(new_run: NewRun, train_here: Train) -> None:
 def test_pictures_with_the_channels_last(new_run: NewRun, train_here: Train) -> None:
     seen = 'hooks.seen={use="./watchers.py:SeesLayout"}'
     off = [f"hooks.{name}.enabled=false" for name in ("accuracy", "early_stop", "checkpoint")]
-    data = [f'data.{split}={{use="./loaders.py:pictures"}}' for split in ("train", "val")]
+    data = [f'data.{split}={{use="./loaders.py:images"}}' for split in ("train", "val")]
     net = 'model={use="./loaders.py:ConvNet"}'
     run_dir = new_run(seen, *off, *data, net, "run.channels_last=true", "run.max_epochs=1")
     assert train_here(run_dir) == 0, records(run_dir, "error")

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from torch.utils.data import RandomSampler
 
 from hookflow.errors import UserError, Where
-from hookflow.pipeline.places import Places
 from hookflow.pipeline.schema import LoaderSection
+from hookflow.pipeline.source_map import SourceMap
 from hookflow.runner.data.batch_sampler import BatchSampler, CustomBatchSampler
 from hookflow.runner.data.loader import Loader
 from hookflow.runner.data.loader_parts import loader_parts
@@ -24,7 +24,7 @@ from hookflow.runner.data.on_device import OnDevice
 from hookflow.runner.data.source import Source, as_source, close
 from hookflow.runner.numerics.random_state import random_state
 from tests.conftest import TESTS
-from tests.loaders import Pictures, dataset
+from tests.loaders import Images, dataset
 from tests.runner.same import assert_same
 
 CPU = torch.device("cpu")
@@ -37,7 +37,7 @@ def source(
     parts = loader_parts(
         LoaderSection.model_validate({"batch_size": 4, **section}),
         "loader",
-        Places("test"),
+        SourceMap("test"),
         TESTS,
         seed=seed,
         training=True,
@@ -71,7 +71,7 @@ def closing() -> Iterator[Callable[[Source], Source]]:
 
 def test_the_number_of_workers_changes_no_bit(closing: Callable[[Source], Source]) -> None:
     """The random numbers of the dataset are drawn anew for each batch."""
-    alone, one, more = (closing(source(Pictures(), workers=workers, drop_last=True)) for workers in (0, 1, 2))
+    alone, one, more = (closing(source(Images(), workers=workers, drop_last=True)) for workers in (0, 1, 2))
     for number in (0, 1):
         expected = epoch(alone, number)
         assert len(expected) == 6
@@ -82,8 +82,8 @@ def test_the_number_of_workers_changes_no_bit(closing: Callable[[Source], Source
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_it_begins_anywhere_after_it_was_left_anywhere(workers: int, closing: Callable[[Source], Source]) -> None:
-    whole = epoch(source(Pictures()), 3)
-    again = closing(source(Pictures(), workers=workers))
+    whole = epoch(source(Images()), 3)
+    again = closing(source(Images(), workers=workers))
     left = again.epoch(0)
     next(left)
     assert_same(epoch(again, 3, start=5), whole[5:])
@@ -91,8 +91,8 @@ def test_it_begins_anywhere_after_it_was_left_anywhere(workers: int, closing: Ca
 
 def test_the_trainings_own_generators_are_left_alone() -> None:
     before = random_state(CPU)
-    epoch(source(Pictures(), sampler="./loaders.py:weighted", shuffle=False))
-    source(Pictures(), on_device=True)
+    epoch(source(Images(), sampler="./loaders.py:weighted", shuffle=False))
+    source(Images(), on_device=True)
     after = random_state(CPU)
     assert torch.equal(before.pop("numpy")[1], after.pop("numpy")[1])
     assert_same(before, after)
@@ -100,9 +100,9 @@ def test_the_trainings_own_generators_are_left_alone() -> None:
 
 def test_examples_of_a_batch_are_drawn_apart() -> None:
     """What is drawn in one batch is not drawn again in the next, and another seed draws another."""
-    noise = torch.cat([batch["noise"] for batch in epoch(source(Pictures(), shuffle=False))])
+    noise = torch.cat([batch["noise"] for batch in epoch(source(Images(), shuffle=False))])
     assert len(noise.unique()) == noise.numel()
-    other = torch.cat([batch["noise"] for batch in epoch(source(Pictures(), shuffle=False, seed=6))])
+    other = torch.cat([batch["noise"] for batch in epoch(source(Images(), shuffle=False, seed=6))])
     assert not set(noise.flatten().tolist()) & set(other.flatten().tolist())
 
 
@@ -167,7 +167,7 @@ def test_ranks_share_every_batch_of_one_alone(said: dict[str, Any], world: int, 
 def test_the_tail_of_an_epoch_is_what_it_would_have_been(said: dict[str, Any], data: st.DataObject) -> None:
     examples = said.pop("examples")
     seed = said.pop("seed")
-    made = Pictures(examples)
+    made = Images(examples)
     if said["drop_last"] and examples < said["batch_size"]:
         return
     of = source(made, seed=seed, **said)
@@ -176,7 +176,7 @@ def test_the_tail_of_an_epoch_is_what_it_would_have_been(said: dict[str, Any], d
 
 
 def test_ranks_draw_apart_what_they_draw_at_random() -> None:
-    one, two = (torch.cat([b["noise"] for b in epoch(source(Pictures(), rank=rank, world=2))]) for rank in (0, 1))
+    one, two = (torch.cat([b["noise"] for b in epoch(source(Images(), rank=rank, world=2))]) for rank in (0, 1))
     assert not set(one.flatten().tolist()) & set(two.flatten().tolist())
 
 
@@ -268,7 +268,7 @@ def test_what_gives_batches_needs_no_loader() -> None:
 
 
 def test_without_a_loader_examples_are_not_taken_for_batches() -> None:
-    for made in (dataset(), torch.eye(3), np.eye(3), Pictures(), AtOnce()):
+    for made in (dataset(), torch.eye(3), np.eye(3), Images(), AtOnce()):
         with pytest.raises(UserError, match="is a dataset: add `loader`") as raised:
             as_source(made, HERE, CPU, False, lambda text, level: None)
         assert "loader = { batch_size = 64, shuffle = true }" in raised.value.problems[0].hint
@@ -302,5 +302,5 @@ def test_a_training_that_fetches_itself_draws_python_and_numpy_apart_too() -> No
     expected = random.random(), float(np.random.rand())
     random.seed(1)
     np.random.seed(1)
-    epoch(source(Pictures()))
+    epoch(source(Images()))
     assert (random.random(), float(np.random.rand())) == expected

@@ -14,7 +14,7 @@ def load(root, **args):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A folder of the binary version: ten thousand black pictures a file, but for the first, whose bytes are known."""
+    """A folder of the binary version: ten thousand black images a file, but for the first, whose bytes are known."""
     folder = tmp_path / FOLDER
     folder.mkdir()
     for number, name in enumerate([*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]):
@@ -40,8 +40,8 @@ def test_a_split_is_its_files_in_order(folder, split, examples, first):
 
 
 def test_planes_become_channels_and_rows_stay_rows(folder):
-    picture = load(folder, split="val").sample(1)[0]
-    red, green, blue = picture * torch.tensor([0.2470, 0.2435, 0.2616]).view(3, 1, 1)
+    image = load(folder, split="val").sample(1)[0]
+    red, green, blue = image * torch.tensor([0.2470, 0.2435, 0.2616]).view(3, 1, 1)
     assert torch.allclose(red + 0.4914, torch.full((32, 32), 10 / 255), atol=1e-6)
     assert torch.allclose(green + 0.4822, torch.full((32, 32), 20 / 255), atol=1e-6)
     wanted = (torch.arange(1024) % 256).view(32, 32) / 255
@@ -57,10 +57,10 @@ def test_the_folder_itself_may_be_given_and_a_limit_takes_the_first(folder):
 
 def test_only_training_pictures_are_augmented_unless_said_otherwise(folder):
     flat = load(folder, split="train", limit=64, augment=False)
-    assert {batch.pictures.unique().numel() for batch in flat.epoch(0)} == {3 + 256 + 1}
+    assert {batch.images.unique().numel() for batch in flat.epoch(0)} == {3 + 256 + 1}
     assert not torch.equal(
-        next(iter(load(folder, limit=64).epoch(0))).pictures,
-        next(iter(flat.epoch(0))).pictures,
+        next(iter(load(folder, limit=64).epoch(0))).images,
+        next(iter(flat.epoch(0))).images,
     )
 
 

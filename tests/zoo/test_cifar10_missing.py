@@ -19,7 +19,7 @@ def load(root, say=lambda text: None, **args):
 
 @pytest.fixture
 def archive(server, monkeypatch):
-    """A server of an archive with one batch of black pictures, the first of class 7."""
+    """A server of an archive with one batch of black images, the first of class 7."""
     packed = io.BytesIO()
     batch = bytes([7]) + bytes(RECORD * RECORDS - 1)
     with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=1) as tar:
@@ -104,7 +104,7 @@ def test_drawn_pictures_take_their_place_only_when_asked_and_say_so(nowhere, tmp
     source = load(tmp_path, said.append, on_missing="synthetic")
     assert source.info["synthetic"]
     assert source.info["examples"] == 20
-    assert any("answered 404" in line and "drawn pictures take its place" in line for line in said)
+    assert any("answered 404" in line and "synthetic images take its place" in line for line in said)
 
 
 def test_a_failed_download_is_not_tried_again_by_the_next_split(nowhere, tmp_path):

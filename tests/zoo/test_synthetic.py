@@ -1,4 +1,4 @@
-"""The drawn pictures: what they say of themselves, that they are always the same, and how hard they are."""
+"""The synthetic images: what they say of themselves, that they are always the same, and how hard they are."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ def test_they_say_what_they_are():
     source = synthetic(split="val", seed=0, device=torch.device("cpu"), say=said.append)
     assert source.info["synthetic"]
     assert "says nothing about CIFAR-10" in source.info["note"]
-    assert said == ["SYNTHETIC val: drawing 1,000 pictures"]
+    assert said == ["SYNTHETIC val: generating 1,000 images"]
 
 
 def test_the_classes_are_balanced_and_the_splits_are_unlike():
@@ -44,7 +44,7 @@ def test_a_limit_takes_the_first():
 def _accuracy(model, source):
     model.eval()
     with torch.no_grad():
-        right = [(model(b.pictures).argmax(1) == b.classes).sum().item() for b in source.epoch(0)]
+        right = [(model(b.images).argmax(1) == b.classes).sum().item() for b in source.epoch(0)]
     return sum(right) / source.info["examples"]
 
 

@@ -11,10 +11,10 @@ from hookflow.zoo.tasks import Classification, LanguageModelling, Regression
 
 
 class LeftColumn(nn.Module):
-    """Scores the classes by what stands in the leftmost column: a picture and its mirror get different logits."""
+    """Scores the classes by what stands in the leftmost column: an image and its mirror get different logits."""
 
-    def forward(self, pictures):
-        return pictures[:, :, :, 0].mean(2)
+    def forward(self, images):
+        return images[:, :, :, 0].mean(2)
 
 
 def trained(model):
@@ -56,8 +56,8 @@ class SameMemory(LeftColumn):
         super().__init__()
         self.output = torch.empty(5, 4)
 
-    def forward(self, pictures):
-        return self.output.copy_(super().forward(pictures))
+    def forward(self, images):
+        return self.output.copy_(super().forward(images))
 
 
 def test_flip_at_test_does_not_lean_on_an_output_that_is_written_over(batch):

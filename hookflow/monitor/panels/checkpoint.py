@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from textual.strip import Strip
 
-from hookflow.monitor.paint import row, wrapped
+from hookflow.monitor.formatting import number, size
 from hookflow.monitor.state import Saved
+from hookflow.monitor.style import row, wrapped
 from hookflow.monitor.view import Scene
-from hookflow.monitor.words import number, size
 
 
 def checkpoint(scene: Scene, saved: Saved, width: int) -> list[Strip]:

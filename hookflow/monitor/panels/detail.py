@@ -7,11 +7,11 @@ from textual.strip import Strip
 from hookflow.events.histogram import bounds
 from hookflow.graph.plan import Binding, PlannedHook
 from hookflow.monitor.axes import ticks
+from hookflow.monitor.formatting import clock, ms, number, percent, span
 from hookflow.monitor.journal import Entry
-from hookflow.monitor.paint import Part, boxed, fit, row, wrapped
 from hookflow.monitor.panels.checkpoint import checkpoint
+from hookflow.monitor.style import Part, boxed, fit, row, wrapped
 from hookflow.monitor.view import Scene, charts
-from hookflow.monitor.words import clock, ms, number, percent, span
 
 
 def detail(scene: Scene, width: int, height: int) -> list[Strip]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from textual.strip import Strip
 
+from hookflow.monitor.formatting import clock
 from hookflow.monitor.journal import Entry
-from hookflow.monitor.paint import boxed, fit, highlighted, row, window
+from hookflow.monitor.style import boxed, fit, highlighted, row, window
 from hookflow.monitor.view import Scene
-from hookflow.monitor.words import clock
 
 STYLES = {"info": "dim", "warn": "warn", "error": "error", "checkpoint": "checkpoint", "command": "command"}
 

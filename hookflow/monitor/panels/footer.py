@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.cells import cell_len
 from textual.strip import Strip
 
-from hookflow.monitor.paint import Part, row
+from hookflow.monitor.formatting import age
+from hookflow.monitor.style import Part, row
 from hookflow.monitor.view import Scene
-from hookflow.monitor.words import age
 
 RECENT = 6.0
 """Seconds that the answer to a command stays in the footer."""
@@ -61,4 +61,4 @@ def _keys(scene: Scene) -> list[tuple[str, str]]:
         keys += [("s", "stop"), ("c", "checkpoint"), ("p", "resume" if scene.state.stage == "paused" else "pause")]
     keys += [("e", "errors"), ("enter", "open"), (f"1-{scene.panels[-1]}", "panel")]
     keys += [] if scene.replay else [("space", "freeze")]
-    return [*keys, ("o", "output"), ("z", "zoom"), ("[ ]", "metric"), ("f", "all points"), ("P", "picture")]
+    return [*keys, ("o", "output"), ("z", "zoom"), ("[ ]", "metric"), ("f", "all points"), ("P", "image")]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.cells import cell_len
 from textual.strip import Strip
 
+from hookflow.monitor.formatting import many, number, out_of, span
 from hookflow.monitor.monitored import monitored
-from hookflow.monitor.paint import Part, bar, fit, row, spread
+from hookflow.monitor.style import Part, bar, fit, row, spread
 from hookflow.monitor.view import Scene
-from hookflow.monitor.words import many, number, out_of, span
 
 CONDITION_STYLES = {
     "starting": "warn",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.strip import Strip
 
 from hookflow.monitor.keys import KEYS
-from hookflow.monitor.paint import boxed, fit, row, wrapped
+from hookflow.monitor.style import boxed, fit, row, wrapped
 from hookflow.monitor.view import Scene
 
 NUMBERS = (

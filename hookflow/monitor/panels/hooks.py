@@ -10,10 +10,10 @@ from textual.strip import Strip
 
 from hookflow.graph.plan import Binding
 from hookflow.graph.render.gutter import gutter
-from hookflow.monitor.paint import Part, boxed, fit, highlighted, row, sparks, window
+from hookflow.monitor.formatting import many, ms, percent
+from hookflow.monitor.style import Part, boxed, fit, highlighted, row, sparks, window
 from hookflow.monitor.timing import WINDOW, Timing
 from hookflow.monitor.view import Scene
-from hookflow.monitor.words import many, ms, percent
 
 
 @dataclass(frozen=True, slots=True)

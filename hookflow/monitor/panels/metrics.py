@@ -11,10 +11,10 @@ from textual.strip import Strip
 
 from hookflow.monitor.axes import Iterations, Scale, ticks
 from hookflow.monitor.braille import draw, text
-from hookflow.monitor.paint import Part, beside, boxed, fit, row, spread
+from hookflow.monitor.formatting import number
 from hookflow.monitor.state import RunState
+from hookflow.monitor.style import Part, beside, boxed, fit, row, spread
 from hookflow.monitor.view import Scene, base, charts
-from hookflow.monitor.words import number
 
 LABEL = 7
 """Cells for the numbers at the left of a chart."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.strip import Strip
 
-from hookflow.monitor.paint import boxed, fit, row
+from hookflow.monitor.style import boxed, fit, row
 from hookflow.monitor.view import Scene
 
 

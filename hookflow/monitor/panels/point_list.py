@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from textual.strip import Strip
 
-from hookflow.monitor.paint import Part, boxed, fit, highlighted, row, window
+from hookflow.monitor.formatting import percent
+from hookflow.monitor.style import Part, boxed, fit, highlighted, row, window
 from hookflow.monitor.timing import WINDOW
 from hookflow.monitor.view import Scene
-from hookflow.monitor.words import percent
 
 HEAT = " ░▒▓█"
 THRESHOLDS = (0.001, 0.01, 0.1)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from textual.strip import Strip
 
-from hookflow.monitor.paint import boxed, row, wrapped
+from hookflow.monitor.style import boxed, row, wrapped
 from hookflow.monitor.view import Scene
 
 WIDTH = 56

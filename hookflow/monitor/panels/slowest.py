@@ -6,10 +6,10 @@ from rich.cells import cell_len
 from textual.strip import Strip
 
 from hookflow.graph.plan import Binding
-from hookflow.monitor.paint import Part, fit, row
+from hookflow.monitor.formatting import ms, percent
 from hookflow.monitor.panels.hooks import mark, trend
+from hookflow.monitor.style import Part, fit, row
 from hookflow.monitor.view import Scene
-from hookflow.monitor.words import ms, percent
 
 
 def slowest(scene: Scene, width: int, height: int) -> list[Strip]:

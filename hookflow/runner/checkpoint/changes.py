@@ -9,8 +9,8 @@ from pathlib import Path
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
-from hookflow.pipeline.places import Places
 from hookflow.pipeline.schema import Pipeline
+from hookflow.pipeline.source_map import SourceMap
 from hookflow.runner.checkpoint.changeable import Changed, May, changes_between
 
 UNREADABLE = "what its hooks were cannot be read: another version of hookflow has saved it"
@@ -39,7 +39,7 @@ def recorded(folder: Path) -> tuple[Loaded, Plan]:
         raise UserError(Problem(said, Where(str(folder / "plan.json")))) from None
 
 
-def changed_hooks(changes: Iterable[Changed], since: str, places: Places | None = None) -> list[Problem]:
+def changed_hooks(changes: Iterable[Changed], since: str, places: SourceMap | None = None) -> list[Problem]:
     """Return a problem for each change that takes `--allow-changed-hooks`; `since` names what it is compared with."""
     found = [change for change in changes if change.may is May.ALLOWED]
     hints = [*[""] * (len(found) - 1), HINT]

@@ -25,7 +25,7 @@ class DamagedError(Exception):
     """A checkpoint is not what was written; the text says in which way."""
 
 
-def standing(folder: Path, prefix: str = "") -> list[Path]:
+def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
     """Return the directories of all checkpoints below `folder`, the one that is furthest in the run first.
 
     With `EXCEPTION` as the prefix, those that were saved after an error, instead of the others.

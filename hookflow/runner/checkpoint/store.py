@@ -45,8 +45,8 @@ from hookflow.runner.checkpoint.manifest import (
     VERSION,
     damage,
     links,
+    list_checkpoints,
     read_manifest,
-    standing,
 )
 from hookflow.version import __version__
 
@@ -106,7 +106,7 @@ class CheckpointStore:
 
     def save_after_error(self, state: Mapping[str, Any], facts: Mapping[str, Any]) -> Saved:
         """Write what stands after an error, apart from what a run goes on from; an older such one goes then."""
-        older = standing(self.folder, EXCEPTION)
+        older = list_checkpoints(self.folder, EXCEPTION)
         final = self._free(f"{EXCEPTION}it{facts['it']:08d}")
         size = self._write(final, state, facts)
         for path in older:
@@ -119,7 +119,7 @@ class CheckpointStore:
 
     def all(self) -> list[Path]:
         """Return the directories of all checkpoints, the one that is furthest in the run first."""
-        return standing(self.folder)
+        return list_checkpoints(self.folder)
 
     def names(self) -> dict[str, Path]:
         """Return what each name ("last", "best") stands for."""

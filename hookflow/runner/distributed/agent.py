@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoint.manifest import standing
+from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.cores import cores
 from hookflow.runner.distributed.exit_status import appending, exit_status, write_end
 from hookflow.runner.signals import SIGNALS, Stop
@@ -109,7 +109,7 @@ class Agent:
             stop = exit_status(self._run_dir, self._since, failed, interrupted)
             if stop.exit != 1 or not left or self._asked:
                 return stop
-            place = "from the last checkpoint" if standing(self._run_dir.checkpoints) else "from the beginning"
+            place = "from the last checkpoint" if list_checkpoints(self._run_dir.checkpoints) else "from the beginning"
             again = f"restart {self._max_restarts - left + 1} of {self._max_restarts}, {place}"
             appending(self._run_dir)("message", level="warn", source="hookflow", text=f"{stop.reason}: {again}")
             options = ["--resume", *self._options]

@@ -9,7 +9,7 @@ from typing import Any
 from hookflow.events.log import Appender, Tail
 from hookflow.events.records import End, Put, Record, stamped
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoint.manifest import standing
+from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.signals import SIGNALS, Stop
 
 INTERRUPTED = (130, 143)
@@ -52,7 +52,7 @@ def write_end(run_dir: RunDir, since: float, stop: Stop, resume: str, seconds: f
     """
     end = _end_record(run_dir, 0, since)
     if end is None or end["exit"] != stop.exit:
-        then = f"resume with: {resume}" if standing(run_dir.checkpoints) else "there is no checkpoint yet"
+        then = f"resume with: {resume}" if list_checkpoints(run_dir.checkpoints) else "there is no checkpoint yet"
         reason = f"{stop.reason}; {then}" if stop.exit == 1 else stop.reason
         appending(run_dir)("end", status=stop.status, exit=stop.exit, reason=reason, seconds=seconds)
 

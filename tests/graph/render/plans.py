@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hookflow.errors import Where
 from hookflow.graph.compile import compile_plan
-from hookflow.graph.node import Bound, Node, Wish
+from hookflow.graph.node import Bound, EdgeSpec, Node
 from hookflow.graph.plan import EdgeKind, Half, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS as ALL
 from hookflow.graph.points import Point, Points
@@ -41,8 +41,8 @@ def node(
     whole: tuple[tuple[str, str, Half], ...] = tuple((point, point, "whole") for point in points)
     halves = (*whole, *(AROUND if around else ()))
 
-    def wish(other: str, line: int) -> Wish:
-        return Wish(other, False, kind, Where(f"class {name.title()}") if kind == "class" else Where(source, line))
+    def wish(other: str, line: int) -> EdgeSpec:
+        return EdgeSpec(other, False, kind, Where(f"class {name.title()}") if kind == "class" else Where(source, line))
 
     def bind(point: str, method: str, half: Half) -> Bound:
         globs = modules if point in ALL and ALL[point].kind == "module" else ()

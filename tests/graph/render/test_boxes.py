@@ -30,37 +30,37 @@ STEP = {"l": (0, -1), "r": (0, 1), "u": (-1, 0), "d": (1, 0)}
 BACK = {"l": "r", "r": "l", "u": "d", "d": "u"}
 
 
-def followed(picture: list[str]) -> set[tuple[int, int]]:
-    """Follow every line of one point's picture; return which box it leaves and which it reaches, as they are read."""
-    tops = [(y, found.start(), found.end()) for y, line in enumerate(picture) for found in re.finditer("╭─{3,}╮", line)]
-    boxes = [box for box in tops if re.match("│|║", picture[box[0] + 1][box[1]])]
-    boxes = [box for box in boxes if picture[box[0] + 1][box[2] - 1] in "│║" and _closes(picture, box)]
+def followed(image: list[str]) -> set[tuple[int, int]]:
+    """Follow every line of one point's image; return which box it leaves and which it reaches, as they are read."""
+    tops = [(y, found.start(), found.end()) for y, line in enumerate(image) for found in re.finditer("╭─{3,}╮", line)]
+    boxes = [box for box in tops if re.match("│|║", image[box[0] + 1][box[1]])]
+    boxes = [box for box in boxes if image[box[0] + 1][box[2] - 1] in "│║" and _closes(image, box)]
     found = set()
     for k, box in enumerate(boxes):
-        bottom = _closes(picture, box)
+        bottom = _closes(image, box)
         for x in range(box[1], box[2]):
-            if picture[bottom][x] in "┬╥":
-                found |= {(k, _box_at(boxes, *end)) for end in _ends(picture, bottom, x)}
+            if image[bottom][x] in "┬╥":
+                found |= {(k, _box_at(boxes, *end)) for end in _ends(image, bottom, x)}
     return found
 
 
-def _closes(picture: list[str], box: tuple[int, int, int]) -> int:
+def _closes(image: list[str], box: tuple[int, int, int]) -> int:
     y, left, right = box
-    for below in range(y + 1, len(picture)):
-        if re.fullmatch("╰[─┬╥]+╯", picture[below][left:right]):
+    for below in range(y + 1, len(image)):
+        if re.fullmatch("╰[─┬╥]+╯", image[below][left:right]):
             return below
-        if not re.match("[│║] .* [│║]$", picture[below][left:right]):
+        if not re.match("[│║] .* [│║]$", image[below][left:right]):
             return 0
     return 0
 
 
-def _ends(picture: list[str], y: int, x: int) -> set[tuple[int, int]]:
+def _ends(image: list[str], y: int, x: int) -> set[tuple[int, int]]:
     """Return every arrowhead that the line below (y, x) leads to."""
     ends, seen, going = set(), set(), [(y, x, "d")]
     while going:
         y, x, way = going.pop()
         y, x = y + STEP[way][0], x + STEP[way][1]
-        sign = picture[y][x] if x < len(picture[y]) else " "
+        sign = image[y][x] if x < len(image[y]) else " "
         if (y, x, way) in seen:
             continue
         seen.add((y, x, way))

@@ -35,13 +35,13 @@ def test_pictures_are_golden() -> None:
 @given(plans())
 def test_every_firing_and_every_edge_is_there(drawn: Plan) -> None:
     links = [(link.first.id, link.then.id) for point in drawn.points for link in stated(drawn, point.name)]
-    for picture, box, arrow in (
+    for image, box, arrow in (
         (as_mermaid(drawn), r'^    b(\d+)\["<b>([a-f]+)<', r'^    b(\d+) -\.?->\|"[^"]+"\| b(\d+)$'),
         (as_dot(drawn), r'^    b(\d+) \[label="([a-f]+)[\\"]', r'^    b(\d+) -> b(\d+) \[label="[^"]+", [^\]]+\];$'),
     ):
-        boxes = {int(id_): name for id_, name in re.findall(box, picture, re.MULTILINE)}
+        boxes = {int(id_): name for id_, name in re.findall(box, image, re.MULTILINE)}
         assert boxes == {binding.id: binding.hook for binding in drawn.bindings}
-        found = [(int(first), int(then)) for first, then in re.findall(arrow, picture, re.MULTILINE)]
+        found = [(int(first), int(then)) for first, then in re.findall(arrow, image, re.MULTILINE)]
         assert sorted(found) == sorted(links)
 
 

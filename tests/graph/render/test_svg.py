@@ -1,4 +1,4 @@
-"""A plan as a picture and as a page: well-formed, nothing overlaps, no text leaves its box, nothing is fetched."""
+"""A plan as an image and as a page: well-formed, nothing overlaps, no text leaves its box, nothing is fetched."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def test_nothing_is_fetched_and_the_picture_says_what_it_is() -> None:
 
 
 def test_colours_do_not_need_a_style_sheet_and_a_dark_screen_has_its_own() -> None:
-    picture = as_svg(RICH)
-    assert "var(" not in picture
-    root = ElementTree.fromstring(picture)
+    image = as_svg(RICH)
+    assert "var(" not in image
+    root = ElementTree.fromstring(image)
     assert root.get("fill") == LIGHT["ink"], "what says nothing else is filled with ink"
     sheet = "".join(style.text or "" for style in root.iter(f"{SVG}style"))
     assert sheet.startswith("\n@media screen and (prefers-color-scheme: dark) {")
@@ -136,11 +136,11 @@ def test_nothing_overlaps_at_a_crowded_point() -> None:
 
 
 def check(drawn: Plan) -> None:
-    picture = lay_out(drawn, top=50)
-    for lane, below in pairwise(picture.lanes):
+    image = lay_out(drawn, top=50)
+    for lane, below in pairwise(image.lanes):
         assert lane.y + lane.height < below.y
-    for lane in picture.lanes:
-        assert lane.x + lane.width <= picture.width
+    for lane in image.lanes:
+        assert lane.x + lane.width <= image.width
         for box in lane.boxes:
             assert lane.y < box.y and box.y + box.height < lane.y + lane.height
             assert box.x > lane.x + cells(lane.point.name) * NAME_CELL
@@ -149,8 +149,8 @@ def check(drawn: Plan) -> None:
         assert all(box.x + box.width < other.x for box, other in pairwise(lane.boxes))
         assert not lane.boxes or lane.boxes[-1].x + lane.boxes[-1].width < lane.x + lane.width
         _check_arrows(lane)
-    spans = [(rail.x, rail.top, rail.bottom) for rail in picture.rails]
-    assert all(x > max(lane.x + lane.width for lane in picture.lanes) for x, _, _ in spans)
+    spans = [(rail.x, rail.top, rail.bottom) for rail in image.rails]
+    assert all(x > max(lane.x + lane.width for lane in image.lanes) for x, _, _ in spans)
     for (x, top, bottom), other in combinations(spans, 2):
         assert x != other[0] or bottom < other[1] or other[2] < top
 

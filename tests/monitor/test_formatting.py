@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookflow.monitor.words import number
+from hookflow.monitor.formatting import number
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from hookflow.pipeline.places import Key
 from hookflow.pipeline.schema import Pipeline
+from hookflow.pipeline.source_map import Key
 
 _STUB = {"use": "builtins:print", "points": ["before_run"]}
 """Stands for a hook that cannot be understood, so that others may name it."""
@@ -21,7 +21,7 @@ _REST = {
 }
 
 
-def salvage(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
+def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
     """Return a pipeline of the hooks and points of `tree` without what is `faulty`, the other sections made up.
 
     None when nothing can be made of it.

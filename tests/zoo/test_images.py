@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from hookflow.zoo.pictures import MEAN, STD, Batch, Pictures
+from hookflow.zoo.images import MEAN, STD, Batch, Images
 
 CPU = torch.device("cpu")
 
 
 def make(examples=50, *, batch_size=16, training=True, augment=True, sizes=(), seed=3, side=8, **ranks):
     rng = np.random.default_rng(0)
-    pictures = rng.integers(0, 256, (examples, side, side, 3), dtype=np.uint8)
+    images = rng.integers(0, 256, (examples, side, side, 3), dtype=np.uint8)
     classes = np.arange(examples, dtype=np.int64)  # a class of its own for each, to tell them apart
-    return Pictures(
-        torch.from_numpy(pictures),
+    return Images(
+        torch.from_numpy(images),
         torch.from_numpy(classes),
         name="noise",
         batch_size=batch_size,
@@ -31,8 +31,7 @@ def make(examples=50, *, batch_size=16, training=True, augment=True, sizes=(), s
 
 def same(ours, theirs):
     return len(ours) == len(theirs) and all(
-        torch.equal(a.pictures, b.pictures) and torch.equal(a.classes, b.classes)
-        for a, b in zip(ours, theirs, strict=True)
+        torch.equal(a.images, b.images) and torch.equal(a.classes, b.classes) for a, b in zip(ours, theirs, strict=True)
     )
 
 
@@ -96,24 +95,24 @@ def test_an_epoch_shows_every_picture_once():
 
 def test_a_batch_is_normalised_and_channels_last():
     batch = next(iter(make(augment=True).epoch(0)))
-    assert batch.pictures.shape == (16, 3, 8, 8)
-    assert batch.pictures.dtype == torch.float32
-    assert batch.pictures.is_contiguous(memory_format=torch.channels_last)
+    assert batch.images.shape == (16, 3, 8, 8)
+    assert batch.images.dtype == torch.float32
+    assert batch.images.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_a_sample_is_the_first_pictures_as_they_are():
     rng = np.random.default_rng(0)
-    pictures = rng.integers(0, 256, (50, 8, 8, 3), dtype=np.uint8)
-    wanted = (pictures[:7] / 255 - np.array(MEAN)) / np.array(STD)
+    images = rng.integers(0, 256, (50, 8, 8, 3), dtype=np.uint8)
+    wanted = (images[:7] / 255 - np.array(MEAN)) / np.array(STD)
     for augment in (True, False):
         got = make(augment=augment).sample(7).permute(0, 2, 3, 1).numpy()
         np.testing.assert_allclose(got, wanted, atol=1e-5)
 
 
-def _reflected_shifts(picture):
-    """Every shift by up to two pixels of a picture (3, side, side), and its mirror's, by shift and side."""
-    side = picture.shape[1]
-    padded = np.pad(picture, ((0, 0), (2, 2), (2, 2)), mode="reflect")
+def _reflected_shifts(image):
+    """Every shift by up to two pixels of an image (3, side, side), and its mirror's, by shift and side."""
+    side = image.shape[1]
+    padded = np.pad(image, ((0, 0), (2, 2), (2, 2)), mode="reflect")
     for down in range(5):
         for right in range(5):
             window = padded[:, down : down + side, right : right + side]
@@ -122,10 +121,10 @@ def _reflected_shifts(picture):
 
 
 def _augmentation(batch: Batch, originals) -> dict[int, tuple[int, int, bool]]:
-    """Say for each class (so, picture) in the batch how it was augmented."""
+    """Say for each class (so, image) in the batch how it was augmented."""
     found = {}
-    for picture, number in zip(batch.pictures.numpy(), batch.classes.tolist(), strict=True):
-        (found[number],) = [how for how, w in _reflected_shifts(originals[number]) if np.allclose(w, picture)]
+    for image, number in zip(batch.images.numpy(), batch.classes.tolist(), strict=True):
+        (found[number],) = [how for how, w in _reflected_shifts(originals[number]) if np.allclose(w, image)]
     return found
 
 
@@ -144,7 +143,7 @@ def test_pictures_grow_epoch_by_epoch_and_stay_what_they_are():
     source, full = make(sizes=[4, 6, 8]), make()
     for epoch, side in enumerate([4, 6, 8, 8]):
         for small, large in zip(source.epoch(epoch), full.epoch(epoch), strict=True):
-            assert small.pictures.shape == (16, 3, side, side)
+            assert small.images.shape == (16, 3, side, side)
             assert torch.equal(small.classes, large.classes)
-            assert torch.allclose(small.pictures.mean((2, 3)), large.pictures.mean((2, 3)), atol=0.1)
-    assert torch.equal(small.pictures, large.pictures)
+            assert torch.allclose(small.images.mean((2, 3)), large.images.mean((2, 3)), atol=0.1)
+    assert torch.equal(small.images, large.images)

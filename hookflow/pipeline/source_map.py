@@ -28,7 +28,7 @@ _STRING = re.compile(
 _PLAIN = re.compile(r"\d{4}-\d\d-\d\d \d\d:[^\s,\]}#]*|[^\s,\]}#]+")
 
 
-class Places:
+class SourceMap:
     """The place of every key of a pipeline: a line of its file or of one that it extends, or what overrides it."""
 
     def __init__(self, source: str) -> None:
@@ -69,7 +69,7 @@ class Places:
         """Say that `key` and all below it come from `where` now, and whatever encloses it if it is new."""
         self._top.reach(key[:-1], where).below[key[-1]] = _Place(where)
 
-    def take(self, key: Key, other: Places) -> None:
+    def take(self, key: Key, other: SourceMap) -> None:
         """Say that `key` and all below it come from where `other` says now, and whatever encloses it if it is new."""
         theirs = other._top
         for part in key:

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookflow.errors import Where
-from hookflow.pipeline.places import Places, dotted, split_key
+from hookflow.pipeline.source_map import SourceMap, dotted, split_key
 
 KEYS = ("a", "b-1", "0", "c.d", "e f", 'q"uote', "é", "a#b=[")
 MARK = re.compile(r"mark\d+")
@@ -103,7 +103,7 @@ def leaves(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
 @settings(deadline=None)  # no test of ours is about time
 @given(documents())
 def test_every_leaf_stands_where_it_is_told(text: str) -> None:
-    places = Places.in_text(text, "f.toml")
+    places = SourceMap.in_text(text, "f.toml")
     lines = text.split("\n")
     for path, value in leaves(tomli.loads(text)):
         where = places.of(path)
@@ -162,11 +162,11 @@ match = "b"
     ],
 )
 def test_what_has_no_place_of_its_own_stands_in_what_encloses_it(key: str, line: int, column: int) -> None:
-    assert Places.in_text(TEXT, "p.toml").of(key) == Where("p.toml", line, column)
+    assert SourceMap.in_text(TEXT, "p.toml").of(key) == Where("p.toml", line, column)
 
 
 def test_a_value_put_elsewhere_takes_all_below_it_along() -> None:
-    places = Places.in_text(TEXT, "p.toml")
+    places = SourceMap.in_text(TEXT, "p.toml")
     here = Where("--set x")
     places.put(("hooks", "log", "points"), here)
     places.put(("data", "val", "use"), here)
@@ -177,8 +177,8 @@ def test_a_value_put_elsewhere_takes_all_below_it_along() -> None:
 
 def test_places_are_taken_from_another_file() -> None:
     places, other = (
-        Places.in_text(TEXT, "p.toml"),
-        Places.in_text("\n[hooks.log]\npoints = ['x']\n[a.b]\nc = 1", "q.toml"),
+        SourceMap.in_text(TEXT, "p.toml"),
+        SourceMap.in_text("\n[hooks.log]\npoints = ['x']\n[a.b]\nc = 1", "q.toml"),
     )
     places.take(("hooks", "log", "points"), other)
     places.take(("a", "b", "c"), other)

@@ -11,7 +11,7 @@ from itertools import pairwise
 import networkx as nx
 
 from hookflow.errors import Where
-from hookflow.graph.cycles import Knot
+from hookflow.graph.cycles import Cycle
 from hookflow.graph.plan import Edge
 from hookflow.graph.sort import Rows
 
@@ -19,17 +19,17 @@ SHOWN = 12
 """How many cycles of one knot are told; mending those, one has learnt enough to mend the rest."""
 
 
-def knots_of(edges: Mapping[Rows, Edge], places: Mapping[Rows, Where]) -> list[Knot]:
+def cycles_of(edges: Mapping[Rows, Edge], places: Mapping[Rows, Where]) -> list[Cycle]:
     """Return cycles that together hold every edge which lies on any (up to `SHOWN` of those that are entangled).
 
     `places` tells where each edge was stated.
     """
     graph = _graph(edges)
-    tangles = [graph.subgraph(sorted(rows)) for rows in nx.strongly_connected_components(graph) if len(rows) > 1]
+    components = [graph.subgraph(sorted(rows)) for rows in nx.strongly_connected_components(graph) if len(rows) > 1]
     return [
-        Knot(tuple(edges[step] for step in way), tuple(places[step] for step in way))
-        for tangle in tangles
-        for way in _ways_around(tangle)
+        Cycle(tuple(edges[step] for step in way), tuple(places[step] for step in way))
+        for component in components
+        for way in _ways_around(component)
     ]
 
 
@@ -52,12 +52,12 @@ def _graph(edges: Iterable[Rows]) -> nx.DiGraph[int]:
     return graph
 
 
-def _ways_around(tangle: nx.DiGraph[int]) -> list[list[Rows]]:
+def _ways_around(component: nx.DiGraph[int]) -> list[list[Rows]]:
     told: set[Rows] = set()
     found: list[list[Rows]] = []
-    for first, then in sorted(tangle.edges):
+    for first, then in sorted(component.edges):
         if (first, then) not in told and len(found) < SHOWN:
-            way = list(pairwise([first, *nx.shortest_path(tangle, then, first)]))
+            way = list(pairwise([first, *nx.shortest_path(component, then, first)]))
             told.update(way)
             found.append(way)
     return found

@@ -1,4 +1,4 @@
-"""A labelled set of small pictures that lives on the device whole and is augmented there, a batch at a time."""
+"""A labelled set of small images that lives on the device whole and is augmented there, a batch at a time."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from hookflow.sharding import BatchSharding
 
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
-"""Of CIFAR-10's training pictures, channel by channel, on a scale from 0 to 1."""
+"""Of CIFAR-10's training images, channel by channel, on a scale from 0 to 1."""
 
 SHIFT = 2
-"""The most pixels by which an augmented picture is shifted, each way."""
+"""The most pixels by which an augmented image is shifted, each way."""
 
 
 class Batch(NamedTuple):
-    """Normalised pictures, float32 (batch, 3, height, width), channels last; and their classes, int64 (batch,)."""
+    """Normalised images, float32 (batch, 3, height, width), channels last; and their classes, int64 (batch,)."""
 
-    pictures: Tensor
+    images: Tensor
     classes: Tensor
 
 
-class Pictures:
-    """Batches of pictures; each is a pure function of the seed, the epoch and its index.
+class Images:
+    """Batches of images; each is a pure function of the seed, the epoch and its index.
 
-    `pictures` is uint8 of shape (examples, height, width, 3) and `classes` is int64 of shape (examples,). On the
-    device they take a byte a value: 155 MB for 40,000 pictures of 32x32 with the border that shifting needs.
+    `images` is uint8 of shape (examples, height, width, 3) and `classes` is int64 of shape (examples,). On the
+    device they take a byte a value: 155 MB for 40,000 images of 32x32 with the border that shifting needs.
 
     `training` says that the order is drawn anew each epoch and that what does not fill a batch is left out (a set
-    smaller than a batch is one batch). `augment` shifts each picture by up to two pixels each way, the border
-    reflected, and flips: a coin for each picture in the first epoch, then the other way round every other epoch, so
+    smaller than a batch is one batch). `augment` shifts each image by up to two pixels each way, the border
+    reflected, and flips: a coin for each image in the first epoch, then the other way round every other epoch, so
     that two epochs in a row always see both sides.
 
-    `sizes` are the sides, in pixels, that pictures are scaled to, epoch by epoch; the last goes for all that follow.
-    A net that takes any size learns most of what it needs from small pictures first, at the square of their side.
+    `sizes` are the sides, in pixels, that images are scaled to, epoch by epoch; the last goes for all that follow.
+    A net that takes any size learns most of what it needs from small images first, at the square of their side.
 
     Of several processes that train together each (`rank` of `world`) has its share of every batch.
 
@@ -50,7 +50,7 @@ class Pictures:
 
     def __init__(
         self,
-        pictures: Tensor,
+        images: Tensor,
         classes: Tensor,
         *,
         name: str,
@@ -66,7 +66,7 @@ class Pictures:
         note: str = "",
     ) -> None:
         examples = len(classes)
-        self._height, self._width = pictures.shape[1:3]
+        self._height, self._width = images.shape[1:3]
         batch_size = min(batch_size, examples)
         self._sharding = BatchSharding(examples, batch_size, drop_last=training, rank=rank, world=world)
         self.batch_size, self.global_batch_size = self._sharding.batch_size, self._sharding.global_batch_size
@@ -75,8 +75,8 @@ class Pictures:
         self._sizes = sizes
         self._seed = seed
         if augment:
-            pictures = _bordered(pictures)
-        self._pictures = pictures.to(device)
+            images = _bordered(images)
+        self._images = images.to(device)
         self._classes = classes.to(device)
         mean, std = torch.tensor(MEAN, device=device), torch.tensor(STD, device=device)
         self._scale = (1 / (255 * std)).view(3, 1, 1)
@@ -108,32 +108,32 @@ class Pictures:
         for index in range(start, len(self)):
             rows = self._sharding.shard(order, index)
             if self._augment:
-                pictures = self._windows[rows, down[rows], right[rows]]
-                pictures = torch.where(flip[rows].view(-1, 1, 1, 1), pictures.flip(3), pictures)
+                images = self._windows[rows, down[rows], right[rows]]
+                images = torch.where(flip[rows].view(-1, 1, 1, 1), images.flip(3), images)
             else:
-                pictures = self._pictures[rows].permute(0, 3, 1, 2)
-            yield Batch(self._sized(self._normalised(pictures), epoch), self._classes[rows])
+                images = self._images[rows].permute(0, 3, 1, 2)
+            yield Batch(self._sized(self._normalised(images), epoch), self._classes[rows])
 
     def sample(self, count: int) -> Tensor:
-        """Return the first `count` pictures (or all, if fewer), normalised, without augmentation."""
-        pictures = self._pictures[:count]
+        """Return the first `count` images (or all, if fewer), normalised, without augmentation."""
+        images = self._images[:count]
         if self._augment:
-            pictures = pictures[:, SHIFT:-SHIFT, SHIFT:-SHIFT]
-        return self._normalised(pictures.permute(0, 3, 1, 2))
+            images = images[:, SHIFT:-SHIFT, SHIFT:-SHIFT]
+        return self._normalised(images.permute(0, 3, 1, 2))
 
     @property
     def _windows(self) -> Tensor:
-        """A view of every picture at every shift: (examples, down, right, 3, height, width)."""
-        return self._pictures.unfold(1, self._height, 1).unfold(2, self._width, 1)
+        """A view of every image at every shift: (examples, down, right, 3, height, width)."""
+        return self._images.unfold(1, self._height, 1).unfold(2, self._width, 1)
 
-    def _normalised(self, pictures: Tensor) -> Tensor:
-        return pictures.to(torch.float32, memory_format=torch.channels_last).mul_(self._scale).add_(self._offset)
+    def _normalised(self, images: Tensor) -> Tensor:
+        return images.to(torch.float32, memory_format=torch.channels_last).mul_(self._scale).add_(self._offset)
 
-    def _sized(self, pictures: Tensor, epoch: int) -> Tensor:
+    def _sized(self, images: Tensor, epoch: int) -> Tensor:
         if not self._sizes:
-            return pictures
+            return images
         side = self._sizes[min(epoch, len(self._sizes) - 1)]
-        return functional.interpolate(pictures, size=(side, side), mode="bilinear", antialias=True)
+        return functional.interpolate(images, size=(side, side), mode="bilinear", antialias=True)
 
     def _generator(self, *key: int) -> torch.Generator:
         """Return a generator seeded by the source's seed and `key`, unlike that of any other key."""
@@ -141,9 +141,9 @@ class Pictures:
         return torch.Generator().manual_seed(int(state[0]))
 
 
-def _bordered(pictures: Tensor) -> Tensor:
-    """Return the pictures with `SHIFT` more pixels at each edge, reflected."""
-    rows, columns = (torch.arange(-SHIFT, side + SHIFT).abs() for side in pictures.shape[1:3])
-    rows = torch.minimum(rows, 2 * (pictures.shape[1] - 1) - rows)
-    columns = torch.minimum(columns, 2 * (pictures.shape[2] - 1) - columns)
-    return pictures[:, rows][:, :, columns]
+def _bordered(images: Tensor) -> Tensor:
+    """Return the images with `SHIFT` more pixels at each edge, reflected."""
+    rows, columns = (torch.arange(-SHIFT, side + SHIFT).abs() for side in images.shape[1:3])
+    rows = torch.minimum(rows, 2 * (images.shape[1] - 1) - rows)
+    columns = torch.minimum(columns, 2 * (images.shape[2] - 1) - columns)
+    return images[:, rows][:, :, columns]

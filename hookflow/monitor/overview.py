@@ -20,7 +20,7 @@ SKIPPED = (b'{"k":"frame"', b'{"k":"scalars"')
 
 
 @dataclass(frozen=True, slots=True)
-class Glance:
+class Overview:
     """What a list of runs tells of one."""
 
     run: RunDir
@@ -29,7 +29,7 @@ class Glance:
     plan: Plan
 
 
-def glance(run: RunDir, clock: float) -> Glance:
+def glance(run: RunDir, clock: float) -> Overview:
     """Fold everything but the frames and scalars, and the last frame: how far it is."""
     state = RunState()
     last = b""
@@ -46,7 +46,7 @@ def glance(run: RunDir, clock: float) -> Glance:
         _fold(state, last)
     if state.ranks.world > 1 and (state.end is None or state.end["status"] in ("failed", "interrupted")):
         _fold_others(run, state)
-    return Glance(run, state, examine(state, run.life(), clock), _plan(run))
+    return Overview(run, state, examine(state, run.life(), clock), _plan(run))
 
 
 def _plan(run: RunDir) -> Plan:
