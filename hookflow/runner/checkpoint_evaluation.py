@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.events.log import Tail
-from hookflow.events.records import DataInfo, Level, Record
+from hookflow.events.records import DataInfo, Level
 from hookflow.events.rundir import RunDir, short
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.build import build
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.data.source import close
-from hookflow.runner.data.worker_errors import explain_worker_errors
-from hookflow.runner.distributed.consensus import Alone
 from hookflow.runner.numerics.settings import torch_settings
-from hookflow.runner.recorder import Recorder
-from hookflow.runner.signals import Signals
 from hookflow.runner.state import RunState
+from hookflow.runner.temporary_run import in_temporary_run
 from hookflow.runner.trainer import Trainer
 
 Say = Callable[[str, Level], None]
@@ -58,28 +52,10 @@ def evaluate_checkpoint(
     def tell(text: str, level: Level = "info") -> None:
         say(text, level)
 
-    with (
-        torch_settings(loaded.pipeline.run, tell),
-        tempfile.TemporaryDirectory(prefix="hookflow-") as folder,
-    ):
+    def evaluate(trainer: Trainer, store: CheckpointStore) -> tuple[dict[str, float], RunState]:
+        return dict(trainer.evaluate(checkpoint.absolute(), split)), trainer.state
+
+    with torch_settings(loaded.pipeline.run, tell):
         parts = build(loaded, plan, base, tell, [split], fresh=False)
-        aside = RunDir(Path(folder))
-        recorder = Recorder(aside, lambda command: None)
-        recorder.start()
-        try:
-            state = RunState()
-            store = CheckpointStore(aside.checkpoints)
-            trainer = Trainer(parts, plan, aside, store, recorder, Signals(state), state, Alone())
-            with explain_worker_errors():
-                metrics = dict(trainer.evaluate(checkpoint.absolute(), split))
-        except Exception as error:
-            if recorder.reported is not error and not isinstance(error, UserError):
-                recorder.failure(error)
-            raise
-        finally:
-            recorder.close()
-            close(parts.data[split])
-        for record in Tail[Record](aside.events).read_all():
-            if record["k"] == "message":
-                say(record["text"], record["level"])
+        (metrics, state), _ = in_temporary_run(parts, plan, evaluate, say)
     return Evaluated(checkpoint, state.iter, state.epoch, parts.data[split].info, metrics)

@@ -6,33 +6,24 @@ Triggers do not count, so that a hook fires that would come only after hours. Th
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hookflow.errors import UserError
-from hookflow.events.log import Tail
 from hookflow.events.records import DataInfo, Record
-from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Plan, Trigger
 from hookflow.pipeline.load import Loaded
 from hookflow.runner.build import Parts, build
-from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.limited import Limited
-from hookflow.runner.data.source import close
-from hookflow.runner.data.worker_errors import explain_worker_errors
-from hookflow.runner.distributed.consensus import Alone
 from hookflow.runner.distributed.model_class import class_of
 from hookflow.runner.numerics.device import describe
 from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.settings import torch_settings
-from hookflow.runner.recorder import Recorder
-from hookflow.runner.signals import Signals
-from hookflow.runner.state import RunState
+from hookflow.runner.temporary_run import in_temporary_run
 from hookflow.runner.trainer import Trainer
 
 
@@ -74,20 +65,13 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     began = time.perf_counter()
     run = loaded.pipeline.run
     plan = replace(plan, bindings=tuple(replace(binding, trigger=Trigger()) for binding in plan.bindings))
-    with (
-        explain_oom(loaded.pipeline, lambda: False),
-        torch_settings(run, say),
-        tempfile.TemporaryDirectory(prefix="hookflow-") as folder,
-    ):
+    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
         whole = build(loaded, plan, base, say)
         once = {
             split: data if split == "train" else Limited(data, 1, "--dry-run") for split, data in whole.data.items()
         }
         parts, device = replace(whole, data=once), describe(whole.device)
-        recorded = _carry_out(parts, plan, RunDir(Path(folder)), test=run.test)
-    for record in recorded:
-        if record["k"] == "message":
-            say(record["text"], record["level"])
+        _, recorded = in_temporary_run(parts, plan, partial(Trainer.train_once, test=run.test), say)
     fired = _fired(recorded)
     bound = [binding for binding in plan.bindings if fired[binding.id]]
     written = [record["bytes"] for record in recorded if record["k"] == "checkpoint"]
@@ -105,27 +89,6 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
         checkpoint=written[-1],
         seconds=time.perf_counter() - began,
     )
-
-
-def _carry_out(parts: Parts, plan: Plan, run_dir: RunDir, *, test: bool) -> list[Record]:
-    """Train, validate, save, load and test once; return what was recorded."""
-    recorder = Recorder(run_dir, lambda command: None)
-    recorder.start()
-    try:
-        state = RunState()
-        store = CheckpointStore(run_dir.checkpoints)
-        trainer = Trainer(parts, plan, run_dir, store, recorder, Signals(state), state, Alone())
-        with explain_worker_errors():
-            trainer.train_once(store, test=test)
-    except Exception as error:
-        if recorder.reported is not error and not isinstance(error, UserError):
-            recorder.failure(error)
-        raise
-    finally:
-        recorder.close()
-        for source in parts.data.values():
-            close(source)
-    return Tail[Record](run_dir.events).read_all()
 
 
 def _fired(recorded: Sequence[Record]) -> Counter[int]:
