@@ -7,6 +7,7 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,7 @@ from hookflow.runner.checkpoint.changes import changed_hooks, changes_since
 from hookflow.runner.checkpoint.manifest import read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
-from hookflow.runner.data.worker_errors import explain_worker_errors
+from hookflow.runner.data.worker_errors import explaining_worker_errors
 from hookflow.runner.distributed.consensus import consensus_of
 from hookflow.runner.distributed.model_class import class_of
 from hookflow.runner.distributed.process_group import process_group
@@ -79,8 +80,7 @@ def execute(
         recorder.flush(frame=False)  # whatever kills this process from here on, the log says that it began
         built()
         try:
-            with explain_worker_errors():
-                stop = trainer.train(checkpoint, test=loaded.pipeline.run.test)
+            stop = explaining_worker_errors(partial(trainer.train, checkpoint, test=loaded.pipeline.run.test))
         finally:
             for source in parts.data.values():
                 close(source)

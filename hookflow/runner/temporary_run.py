@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from hookflow.graph.plan import Plan
 from hookflow.runner.build import Parts
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
-from hookflow.runner.data.worker_errors import explain_worker_errors
+from hookflow.runner.data.worker_errors import explaining_worker_errors
 from hookflow.runner.distributed.consensus import Alone
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals
@@ -41,8 +42,7 @@ def in_temporary_run(
             state = RunState()
             store = CheckpointStore(run_dir.checkpoints)
             trainer = Trainer(parts, plan, run_dir, store, recorder, Signals(state), state, Alone())
-            with explain_worker_errors():
-                found = execute(trainer, store)
+            found = explaining_worker_errors(partial(execute, trainer, store))
         except Exception as error:
             if recorder.reported is not error and not isinstance(error, UserError):
                 recorder.failure(error)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
+import time
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
 
 CAUGHT = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal ")
 """How the message begins of what PyTorch raises in the place of a worker."""
@@ -16,6 +19,9 @@ KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]
 
 GONE = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]+)\) exited unexpectedly")
 """The same, when PyTorch sees that the worker is gone before it hears of what."""
+
+PATIENCE = 1.0
+"""Seconds in which the signal that a worker died of is told, where PyTorch has only seen yet that it is gone."""
 
 CRASHED = "a library crashed in it; with workers = 0 the training itself crashes, and shows where"
 REMEDIES = {
@@ -33,25 +39,38 @@ class WorkerError(Exception):
     """
 
 
-@contextmanager
-def explain_worker_errors() -> Iterator[None]:
-    """Raise a WorkerError of one line, at the same place, for what a worker of a loader has raised or died of."""
+def explaining_worker_errors(train: Callable[[], Result]) -> Result:
+    """Call `train`; raise a WorkerError of one line for what a worker of a loader has raised or died of.
+
+    PyTorch tells of a worker that was killed by an exception wherever Python stands when SIGCHLD arrives. That may be
+    here, while another exception is being looked at; at the entry of a context manager's exit nothing could catch it.
+    """
     try:
-        yield
+        return train()
     except Exception as error:
-        text = str(error)
-        if killed := KILLED.search(f"{text}\n{error.__cause__}"):
-            raise _in_the_place_of(error, _died(*killed.groups())) from None
-        gone = GONE.match(text)
-        if gone or _is_cut_off(error):
-            said = f"a DataLoader worker{f' (pid {gone[1]})' if gone else ''} died without an exception"
-            said = f"{said}: {REMEDIES['SIGKILL']}"
-            raise _in_the_place_of(error, said) from None
-        caught = CAUGHT.match(text)
-        if caught is None:
+        try:
+            explained = _explained(error)
+        except RuntimeError as raised:
+            explained = _explained(raised)
+        if explained is None:
             raise
+        raise explained from None
+
+
+def _explained(error: Exception) -> WorkerError | None:
+    """Return the error in one line; None where it is not about a worker."""
+    text = str(error)
+    if killed := KILLED.search(f"{text}\n{error.__cause__}"):
+        return _in_the_place_of(error, _died(*killed.groups()))
+    gone = GONE.match(text)
+    if gone or _is_cut_off(error):
+        time.sleep(PATIENCE)
+        who = f"a DataLoader worker{f' (pid {gone[1]})' if gone else ''}"
+        return _in_the_place_of(error, f"{who} died without an exception: {REMEDIES['SIGKILL']}")
+    if caught := CAUGHT.match(text):
         last = text.rstrip().rpartition("\n")[2].strip()
-        raise _in_the_place_of(error, f"worker {caught[1]}: {last}", text[caught.end() :].rstrip()) from None
+        return _in_the_place_of(error, f"worker {caught[1]}: {last}", text[caught.end() :].rstrip())
+    return None
 
 
 def _in_the_place_of(error: Exception, text: str, *notes: str) -> WorkerError:
