@@ -17,7 +17,13 @@ from hookflow.events.rundir import RunDir, all_runs, short
 from hookflow.events.scalars import ScalarRow, scalars
 from hookflow.graph.plan import Plan
 from hookflow.monitor.overview import glance
-from hookflow.runner.checkpoint.manifest import DamagedError, damage, links, list_checkpoints, read_manifest
+from hookflow.runner.checkpoint.manifest import (
+    DamagedError,
+    damage,
+    list_checkpoints,
+    names_by_checkpoint,
+    read_manifest,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -89,9 +95,7 @@ class RecordedRun:
     def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints, the newest first; those that cannot be used are left out."""
         folder = self._run_dir.checkpoints
-        names: dict[Path, list[str]] = {}
-        for name, path in sorted(links(folder).items()):
-            names.setdefault(path, []).append(name)
+        names = names_by_checkpoint(folder)
         found = []
         for path in list_checkpoints(folder):
             try:

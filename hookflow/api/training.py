@@ -21,7 +21,7 @@ from hookflow.errors import Problem, UserError, nearest
 from hookflow.events.rundir import RunDir, short
 from hookflow.monitor import jsonl, plain
 from hookflow.runner.distributed.rendezvous import started_by_torchrun
-from hookflow.runner.launch import claim, prepare, start
+from hookflow.runner.launch import claim, new_run, start
 from hookflow.runner.signals import SIGNALS, handlers_put_back
 
 UI = Literal["auto", "plain", "json", "none"]
@@ -50,7 +50,7 @@ def train(
     if not isinstance(pipeline, Pipeline):
         pipeline = load(pipeline)
     _check(pipeline, ui, process)
-    run_dir = _prepared(pipeline, runs)
+    run_dir = new_run(pipeline.loaded, pipeline.plan, None if runs is None else Path(runs))
     follow = _follow(run_dir, ui)
     with handlers_put_back():
         code = _in_its_own(run_dir, follow) if process else _here(pipeline, run_dir, follow)
@@ -69,19 +69,6 @@ def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
     if process and pipeline.objects:
         said = f"a process of its own has none of the objects in the pipeline: {', '.join(pipeline.objects)}"
         raise UserError(Problem(said, hint='leave process out, or let `use` name what makes them: "./file.py:Name"'))
-
-
-def _prepared(pipeline: Pipeline, runs: str | os.PathLike[str] | None) -> RunDir:
-    """Return the directory of a new run. Raises UserError when the pipeline is not sound, or none can be made."""
-    loaded, plan = pipeline.loaded, pipeline.plan
-    folder = Path(loaded.pipeline.run.dir if runs is None else runs)
-    try:
-        run_dir = RunDir.create(folder, pipeline.name)
-        prepare(loaded, plan, run_dir, loaded.source.parent)
-    except OSError as error:
-        said = f"no run directory can be made in {folder}: {error.strerror}"
-        raise UserError(Problem(said, loaded.places.of("run.dir") if runs is None else None)) from None
-    return run_dir
 
 
 def _follow(run_dir: RunDir, ui: UI) -> Follow | None:
@@ -120,7 +107,7 @@ def _shown_beside(follow: Follow | None) -> Iterator[None]:
 
     def show() -> None:
         try:
-            with suppress(BrokenPipeError):  # nobody reads any more
+            with suppress(BrokenPipeError):  # the reader has gone
                 follow(child_exit)
         finally:
             looking.set()

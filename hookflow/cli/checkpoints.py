@@ -57,14 +57,12 @@ def checkpoints(
 
 def saved(run: RunDir, *, verify: bool = False) -> list[dict[str, Any]]:
     """Return what there is to say of each checkpoint of a run, the newest first; those after an error at the end."""
-    from hookflow.runner.checkpoint.manifest import EXCEPTION, links, list_checkpoints
+    from hookflow.runner.checkpoint.manifest import EXCEPTION, list_checkpoints, names_by_checkpoint
 
     folder = run.checkpoints
-    names: dict[str, list[str]] = {}
-    for name, target in sorted(links(folder).items()):
-        names.setdefault(target.name, []).append(name)
+    names = names_by_checkpoint(folder)
     return [
-        _seen(path, names.get(path.name, []), verify)
+        _seen(path, names.get(path, []), verify)
         for path in (*list_checkpoints(folder), *list_checkpoints(folder, EXCEPTION))
     ]
 

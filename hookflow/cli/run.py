@@ -226,18 +226,9 @@ def _compiled(target: str | None, changes: Changes) -> tuple[Loaded, Plan]:
 
 
 def _new(target: str | None, changes: Changes) -> RunDir:
-    from hookflow.events.rundir import RunDir
-    from hookflow.runner.launch import prepare
+    from hookflow.runner.launch import new_run
 
-    loaded, plan = _compiled(target, changes)
-    section = loaded.pipeline.run
-    try:
-        run_dir = RunDir.create(Path(section.dir), section.name)
-        prepare(loaded, plan, run_dir, loaded.source.parent)
-    except OSError as error:
-        said = f"no run directory can be made in {section.dir}: {error.strerror}"
-        raise UserError(Problem(said, loaded.places.of("run.dir"))) from None
-    return run_dir
+    return new_run(*_compiled(target, changes))
 
 
 def _resumed(
@@ -277,7 +268,7 @@ def _echo(run_dir: RunDir, child: subprocess.Popen[bytes], ui: UI, began: float)
         if ui is UI.json:
             return jsonl.follow(run_dir, sys.stdout, child_exit=child.poll)
         return plain.follow(run_dir, sys.stdout, child_exit=child.poll, interrupts=interrupts)
-    except BrokenPipeError:  # nobody reads any more, as after `| head`; the training goes on to its end
+    except BrokenPipeError:  # the reader has gone, as after `| head`; the training continues to its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return child.wait()
 

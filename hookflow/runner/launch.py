@@ -25,6 +25,22 @@ TRIES, PERIOD = 3, 0.02
 """How often the lock of a run is tried, and the seconds between: `RunDir.life` takes it for a moment, to ask."""
 
 
+def new_run(loaded: Loaded, plan: Plan, runs: Path | None = None) -> RunDir:
+    """Make the directory of a new run, in the folder `runs` or the one that the pipeline says, and `prepare` it.
+
+    Raises UserError when that cannot be.
+    """
+    section = loaded.pipeline.run
+    folder = Path(section.dir) if runs is None else runs
+    try:
+        run_dir = RunDir.create(folder, section.name)
+        prepare(loaded, plan, run_dir, loaded.source.parent)
+    except OSError as error:
+        said = f"no run directory can be made in {folder}: {error.strerror}"
+        raise UserError(Problem(said, loaded.places.of("run.dir") if runs is None else None)) from None
+    return run_dir
+
+
 def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
     """Write down what will be run: the resolved pipeline, the plan, and who asked for it.
 

@@ -40,6 +40,14 @@ def links(folder: Path) -> dict[str, Path]:
     return {link.name: folder / link.readlink().name for link in found}
 
 
+def names_by_checkpoint(folder: Path) -> dict[Path, list[str]]:
+    """Return the names of each checkpoint that has any, sorted."""
+    names: dict[Path, list[str]] = {}
+    for name, path in sorted(links(folder).items()):
+        names.setdefault(path, []).append(name)
+    return names
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return what the checkpoint at `path` says of itself. Raises DamagedError when that cannot be."""
     try:
