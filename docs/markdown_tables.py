@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from html import escape
@@ -10,11 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from hookflow.pipeline.type_words import as_toml, plain_type
 from hookflow.pipeline.units import PATTERN
 
-TYPES = {"integer": "int", "number": "float", "string": "str", "boolean": "bool", "array": "list", "object": "table"}
 CODE_WITH_BAR = re.compile(r"`([^`]*\|[^`]*)`")
-BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
 def code(text: str) -> str:
@@ -70,9 +68,7 @@ def type_words(schema: Mapping[str, Any], anchors: Mapping[str, str], definition
             case {"type": "null"}:
                 return ""
             case {"type": str(kind)}:
-                bounded = BOUNDS if kind in ("integer", "number") else {}
-                bounds = [f"{sign} {_bound(schema[bound])}" for bound, sign in bounded.items() if bound in schema]
-                return code(f"{TYPES[kind]} {', '.join(bounds)}".strip())
+                return code(plain_type(kind, schema))
         return "any"
 
     return words(schema)
@@ -82,21 +78,8 @@ def _several(table: str) -> str:
     return f"{table.replace('[table]', '[tables]')} by name"
 
 
-def _bound(bound: float) -> str:
-    """Return a bound as people write it: a large power of two as that."""
-    large = isinstance(bound, int) and bound > 1 << 32 and bound.bit_count() == 1
-    return f"2^{bound.bit_length() - 1}" if large else f"{bound:g}"
-
-
 def toml(value: Any) -> str:
     """Return a value as TOML writes it; nothing for None, nor for a table that is all defaults."""
-    match value:
-        case None:
-            return ""
-        case BaseModel():
-            return toml(value.model_dump(exclude_defaults=True)) if value.model_fields_set else ""
-        case dict():
-            return f"{{ {', '.join(f'{key} = {toml(item)}' for key, item in value.items())} }}" if value else "{}"
-        case list() | tuple():
-            return f"[{', '.join(map(toml, value))}]"
-    return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, BaseModel):
+        return toml(value.model_dump(exclude_defaults=True)) if value.model_fields_set else ""
+    return as_toml(value)

@@ -16,9 +16,9 @@ from hookflow.monitor.feed import Live
 from hookflow.monitor.follower import follow_records
 from hookflow.monitor.formatting import number, span
 from hookflow.monitor.health import examine
+from hookflow.monitor.monitored import lower_is_better
 from hookflow.monitor.pace import Pace
 from hookflow.monitor.rank import NO_PLAN
-from hookflow.monitor.state import lower_is_better
 
 BAR = 30
 """Characters of the bar."""

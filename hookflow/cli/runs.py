@@ -34,11 +34,10 @@ def runs(
 def _row(seen: Overview, clock: float) -> tuple[str, ...]:
     """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
     from hookflow.monitor.formatting import age, number, out_of
-    from hookflow.monitor.monitored import monitored_first
-    from hookflow.monitor.state import lower_is_better
+    from hookflow.monitor.monitored import in_order
 
     state = seen.state
-    name = next(iter(monitored_first(sorted(state.best, key=lower_is_better), seen.plan)), "")
+    name = next(iter(in_order(state.best, seen.plan)), "")
     return (
         seen.run.id,
         seen.run.path.parent.name,

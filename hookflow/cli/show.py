@@ -110,7 +110,7 @@ class _Page:
 
     def _metrics(self) -> list[tuple[str, ...]]:
         from hookflow.monitor.formatting import number
-        from hookflow.monitor.state import lower_is_better
+        from hookflow.monitor.monitored import lower_is_better
 
         rows: list[tuple[str, ...]] = [("metric", "last", "best", "at epoch", "iteration")]
         for name in sorted(self.state.metrics, key=lower_is_better):

@@ -33,7 +33,7 @@ from hookflow.graph.plan import Plan
 from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.formatting import many, number, one_line, size, span
 from hookflow.monitor.journal import BECAME, Journal, Kind
-from hookflow.monitor.monitored import monitored_first
+from hookflow.monitor.monitored import in_order
 from hookflow.monitor.rank import NO_PLAN, NO_RUN, Rank
 from hookflow.monitor.ranks import Ranks
 from hookflow.monitor.series import Series
@@ -312,7 +312,7 @@ class RunState:
             best = self._improve(key, name, Best(float(value), record["it"], self.epoch_of(record["it"], record["ep"])))
             self._doubt(record, key, float(value))
             told[name] = f"{name} {number(float(value))}{' ★' if best else ''}"
-        values = "  ".join(told[name] for name in monitored_first(sorted(told, key=lower_is_better), plan))
+        values = "  ".join(told[name] for name in in_order(told, plan))
         self._note(record, "metrics", record["split"], f"{values}  in {record['seconds']:.1f} s")
 
     def _improve(self, key: str, name: str, new: Best) -> bool:
@@ -403,8 +403,3 @@ class RunState:
 
     def _note(self, record: Record, kind: Kind, source: str, text: str, detail: str = "") -> None:
         self.journal.add(record["t"], kind, source, text, detail, it=record["it"])
-
-
-def lower_is_better(metric: str) -> bool:
-    """Say whether a metric of this name is a loss or an error."""
-    return mode_by_name(metric) == "min"

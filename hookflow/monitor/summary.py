@@ -16,9 +16,9 @@ from hookflow.monitor.end_reason import end_reason
 from hookflow.monitor.feed import Live
 from hookflow.monitor.formatting import ms, number, out_of, percent, span
 from hookflow.monitor.health import examine
-from hookflow.monitor.monitored import monitored_first
+from hookflow.monitor.monitored import in_order
 from hookflow.monitor.rank import NO_PLAN
-from hookflow.monitor.state import RunState, lower_is_better
+from hookflow.monitor.state import RunState
 from hookflow.monitor.style import clean
 
 
@@ -57,7 +57,7 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         lines.append(f"  SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set")
     if parts := state.limited:
         lines.append(f"  LIMITED data ({', '.join(parts)}): the scores are of a part of the data set")
-    for name in monitored_first(sorted(state.best, key=lower_is_better), plan or NO_PLAN)[:3]:
+    for name in in_order(state.best, plan or NO_PLAN)[:3]:
         best = state.best[name]
         lines.append(f"  best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")
     if state.checkpoints:

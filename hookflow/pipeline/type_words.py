@@ -33,17 +33,23 @@ def type_words(schema: Mapping[str, Any], definitions: Definitions | None = None
             return f"list of {words}"
         case {"type": "object", "patternProperties": _} | {"type": "object", "additionalProperties": {"$ref": _}}:
             return "tables by name"
-        case {"type": "integer" | "number" as kind}:
-            bounds = ", ".join(f"{sign} {_bound(schema[bound])}" for bound, sign in _BOUNDS.items() if bound in schema)
-            return f"{_TYPES[kind]} {bounds}".strip()
-    return _TYPES.get(schema.get("type", ""), "")
+        case {"type": str(kind)}:
+            return plain_type(kind, schema)
+    return ""
+
+
+def plain_type(kind: str, schema: Mapping[str, Any]) -> str:
+    """Return a type of JSON Schema that is no list of others, with the bounds of a number."""
+    bounded = _BOUNDS if kind in ("integer", "number") else {}
+    bounds = ", ".join(f"{sign} {_bound(schema[bound])}" for bound, sign in bounded.items() if bound in schema)
+    return f"{_TYPES.get(kind, '')} {bounds}".strip()
 
 
 def _bound(bound: int | float) -> str:
     """Return a bound as people write it: a large power of two as that."""
     if isinstance(bound, int) and bound > 1 << 32 and bound.bit_count() == 1:
         return f"2^{bound.bit_length() - 1}"
-    return str(bound)
+    return f"{bound:g}" if isinstance(bound, float) else str(bound)
 
 
 def as_toml(value: Any) -> str:
@@ -53,7 +59,7 @@ def as_toml(value: Any) -> str:
             return ""
         case dict():
             return f"{{ {', '.join(f'{key} = {as_toml(item)}' for key, item in value.items())} }}" if value else "{}"
-        case list():
+        case list() | tuple():
             return f"[{', '.join(map(as_toml, value))}]"
     try:
         return json.dumps(value, ensure_ascii=False)
