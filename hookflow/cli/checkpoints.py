@@ -16,6 +16,7 @@ from hookflow.cli.output import columns, echo, echo_json
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
+    from hookflow.monitor.state import RunState
 
 HEADS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state")
 WIDE = ("names", "metrics", "state")
@@ -39,6 +40,7 @@ def checkpoints(
     """
     from hookflow.cli.run_dirs import find_run
     from hookflow.events.rundir import short
+    from hookflow.monitor.overview import glance
     from hookflow.runner.checkpoint.manifest import EXCEPTION
 
     run_dir = find_run(run, dir, begun=True)
@@ -47,7 +49,7 @@ def checkpoints(
     if format_ is Format.json:
         echo_json(found)
     elif found:
-        _echo(found, verify)
+        _echo(found, glance(run_dir, time.time()).state, verified=verify)
     else:
         echo(f"no checkpoints in {short(folder)}")
     if format_ is Format.text and (unfinished := [*folder.glob(f".{EXCEPTION}*"), *folder.glob(".it*")]):
@@ -83,9 +85,8 @@ def _seen(path: Path, names: list[str], verify: bool) -> dict[str, Any]:
     return {"path": str(short(path)), "names": names, **told, **whole, "damage": damage(path, thorough=verify)}
 
 
-def _echo(found: list[dict[str, Any]], verified: bool) -> None:
-    clock = time.time()
-    rows = [HEADS, *(_row(one, clock, "verified" if verified else "whole") for one in found)]
+def _echo(found: list[dict[str, Any]], state: RunState, *, verified: bool) -> None:
+    rows = [HEADS, *(_row(one, state, "verified" if verified else "whole") for one in found)]
     lines = columns(rows)
     if sys.stdout.isatty() and max(map(len, lines)) > shutil.get_terminal_size().columns:
         lines = _narrow(rows)
@@ -102,7 +103,7 @@ def _narrow(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _row(one: dict[str, Any], clock: float, whole: str) -> tuple[str, ...]:
+def _row(one: dict[str, Any], state: RunState, whole: str) -> tuple[str, ...]:
     """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
     from hookflow.monitor.formatting import age, number, size
 
@@ -113,9 +114,9 @@ def _row(one: dict[str, Any], clock: float, whole: str) -> tuple[str, ...]:
         Path(one["path"]).name,
         ",".join(one["names"]) or "-",
         "-" if one["it"] is None else str(one["it"]),
-        "-" if one["ep"] is None else str(one["ep"]),
+        "-" if one["ep"] is None else str(state.epoch_of(one["it"], one["ep"])),
         metrics or "-",
         "-" if one["bytes"] is None else size(one["bytes"]),
-        "-" if one["saved"] is None else age(clock - one["saved"]),
+        "-" if one["saved"] is None else age(time.time() - one["saved"]),
         f"unusable: {one['damage']}" if one["damage"] else f"after {one['exception']}" if one["exception"] else whole,
     )

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import typer
-
-from hookflow.cli.output import echo, warn
-from hookflow.errors import UserError
+from hookflow.cli.output import echo, exits_after_traceback, warn
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
@@ -17,17 +14,11 @@ if TYPE_CHECKING:
 
 
 def print_dry_run(loaded: Loaded, plan: Plan) -> None:
-    """Carry out a dry run and print what it has found; exit with 1 when something raised, with 130 after Ctrl-C."""
+    """Execute a dry run and print what it has found; exit with 1 when something raised, with 130 after Ctrl-C."""
     from hookflow.runner.dry_run import dry_run
 
-    try:
+    with exits_after_traceback():
         found = dry_run(loaded, plan, loaded.source.parent, _say)
-    except UserError:
-        raise
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except Exception:  # which has been printed with its traceback
-        raise typer.Exit(1) from None
     echo("\n".join(_lines(loaded, plan, found)))
 
 

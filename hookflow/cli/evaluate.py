@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import Format
-from hookflow.cli.output import echo, echo_json, warn
+from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.numbers import number
 
@@ -40,15 +41,9 @@ def evaluate(
     from hookflow.runner.checkpoint_evaluation import evaluate_checkpoint
 
     run_dir, checkpoint = find_checkpoint(named, root)
-    try:
-        with redirect_stdout(sys.stderr):  # hooks may print, and what we print may be read by a program
-            found = evaluate_checkpoint(run_dir, checkpoint, split, overrides, _say)
-    except UserError:
-        raise
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except Exception:  # which has been printed with its traceback
-        raise typer.Exit(1) from None
+    # hooks may print, and what we print may be read by a program
+    with exits_after_traceback(), redirect_stdout(sys.stderr):
+        found = evaluate_checkpoint(run_dir, checkpoint, split, overrides, _say)
     if shown is Format.json:
         from hookflow.events.rundir import short
 
@@ -101,10 +96,13 @@ def _say(text: str, level: str) -> None:
 
 
 def _lines(run_dir: RunDir, found: Evaluated, split: str) -> list[str]:
+    from hookflow.monitor.overview import glance
+
     data = found.data
+    epoch = glance(run_dir, time.time()).state.epoch_of(found.it, found.ep)
     synthetic = "SYNTHETIC " * data["synthetic"]
     where = f"{run_dir.path.parent.name} {run_dir.id}, {found.checkpoint.name}"
-    head = f"{split} of {where} (iteration {found.it:,}, epoch {found.ep:,})"
+    head = f"{split} of {where} (iteration {found.it:,}, epoch {epoch:,})"
     on = f"on {data['examples']:,} examples of {synthetic}{data['name']}"
     width = max(map(len, found.metrics), default=0)
     return [head, on, *(f"  {name:<{width}}  {number(value)}" for name, value in found.metrics.items())]

@@ -6,9 +6,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
+
+import typer
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.excerpt import printable
@@ -35,6 +38,22 @@ def warn(text: str) -> None:
 def echo_error(error: UserError) -> None:
     """Print all that the user did wrong; on a terminal, in colours."""
     print(error.show(sys.stderr.isatty() and "NO_COLOR" not in os.environ), file=sys.stderr)
+
+
+@contextmanager
+def exits_after_traceback() -> Iterator[None]:
+    """Exit with 1 when something raises that has been printed with its traceback, and with 130 after Ctrl-C.
+
+    A UserError goes through, to be printed.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except Exception:
+        raise typer.Exit(1) from None
 
 
 def write_file(path: Path, text: str) -> None:

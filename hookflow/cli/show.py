@@ -142,7 +142,8 @@ class _Page:
 
         rows: list[tuple[str, ...]] = [("checkpoint", "names", "iteration", "epoch", "size")]
         for one in saved(self.run):
-            told = ("-" if one[key] is None else f"{one[key]:,}" for key in ("it", "ep"))
+            it, ep = one["it"], one["ep"]
+            told = ("-", "-") if it is None or ep is None else (f"{it:,}", f"{self.state.epoch_of(it, ep):,}")
             weight = f"unusable: {one['damage']}" if one["damage"] else size(one["bytes"])
             rows.append((Path(one["path"]).name, ",".join(one["names"]) or "-", *told, weight))
         return rows
@@ -158,13 +159,13 @@ class _Page:
             yield "watch", f"hookflow watch {known}"
             yield "stop", f"hookflow stop {known}"
         elif self.health.condition == "finished":
-            yield "go on", f"hookflow run --resume {known} --set run.{self._longer()}"
+            yield "extend", f"hookflow run --resume {known} --set run.{self._longer()}"
         elif usable:
             yield "resume", f"hookflow run --resume {known}"
         else:
             yield "resume", "it has no checkpoint to resume from: start it anew"
         if self.health.over:
-            yield "look", f"hookflow watch {known}"
+            yield "watch", f"hookflow watch {known}"
         yield "files", str(short(self.run.path))
 
     def _longer(self) -> str:

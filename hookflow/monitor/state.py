@@ -247,7 +247,12 @@ class RunState:
         return min(self.ep + 1, self.run.get("max_epochs") or self.ep + 1)
 
     def epoch_of(self, it: int, ep: int) -> int:
-        """Return the epoch, counted from 1, in which iteration `it` lies, when `ep` epochs were over then."""
+        """Return the epoch, counted from 1, in which iteration `it` lies, when `ep` epochs were over then.
+
+        Where no attempt has been recorded nobody knows how long one is, and it is `ep`.
+        """
+        if not self.run:
+            return ep
         return ep + (it > self._ends.get(ep, ep * self.run.get("iters_per_epoch", 0)))
 
     @property

@@ -39,6 +39,25 @@ def test_they_are_listed_with_their_names(trained: Path, tmp_path: Path) -> None
     assert [line.split()[-1] for line in (newest, older)] == ["whole", "whole"]
 
 
+def test_the_epoch_is_the_one_it_was_saved_in_counted_from_1(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    run_dir = new_run(
+        "run.max_epochs=2", "hooks.checkpoint={args={keep=9}, points=[{at='after_train_iter', every='3it'}]}"
+    )
+    assert train_here(run_dir) == 0
+    told = hookflow("checkpoints", "toy", "--dir", str(run_dir.path.parents[1]), cwd=tmp_path).stdout.splitlines()
+    columns = told[0].split()
+    assert {row.split()[0]: row.split()[columns.index("epoch")] for row in told[1:]} == {
+        "it00000003": "1",
+        "it00000006": "2",
+        "it00000009": "2",
+        "it00000010": "2",
+    }
+    head = hookflow("val", str(run_dir.checkpoints / "it00000003"), cwd=tmp_path).stdout.splitlines()[0]
+    assert head.endswith("(iteration 3, epoch 1)")
+
+
 def test_a_flipped_byte_is_found_by_reading(trained: Path, tmp_path: Path) -> None:
     weights = trained / "checkpoints" / "it00000010" / "model.pt"
     data = bytearray(weights.read_bytes())
