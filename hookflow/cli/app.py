@@ -85,7 +85,7 @@ def main() -> None:
         if error.errno not in (errno.ENOSPC, errno.EPIPE):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would fail once more, at the exit
-        if error.errno == errno.EPIPE:  # nobody reads any more, as after `| head`
+        if error.errno == errno.EPIPE:  # the reader has gone, as after `| head`
             raise SystemExit(1) from None
         warn(f"cannot be written: {error.strerror}")
         raise SystemExit(2) from None

@@ -32,7 +32,7 @@ def _main() -> None:
 
     try:
         follow(RunDir(Path(path)), sys.stdout, child_exit=over)
-    except BrokenPipeError:  # nobody reads any more
+    except BrokenPipeError:  # the reader has gone
         sys.stderr.close()
 
 

@@ -57,7 +57,7 @@ def resumed(
         pipeline = read_pipeline(file, overrides, without=without, only=only).pipeline
         hooks = pipeline.hooks
         run_dir = find_run(pipeline.run.name, Path(pipeline.run.dir), begun=True)
-    lock = claim(run_dir)  # refuses, before anything is written, where the run is being carried out
+    lock = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
         then = _recorded(run_dir)
         now = then

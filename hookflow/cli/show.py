@@ -93,7 +93,7 @@ class _Page:
             )
 
     def _setting(self) -> Iterator[tuple[str, str]]:
-        """Yield on what the run was carried out, as far as it got to tell."""
+        """Yield what the run was executed on, as far as it got to tell."""
         from hookflow.events.rundir import short
 
         facts, run = self.run.describe(), self.state.run

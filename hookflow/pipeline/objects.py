@@ -34,7 +34,7 @@ class Objects:
         self._kept: list[Any] = []  # so that no other object gets the id of one of them
 
     def replace(self, tables: Any, key: Key = ()) -> Any:
-        """Return a copy of plain tables, of what stands at `key`, with a text for each object at a `use`.
+        """Return a copy of plain tables, of what stands at `key`, with a string for each object at a `use`.
 
         Raises UserError with every value that no file could hold.
         """
@@ -105,7 +105,7 @@ def is_object(use: str) -> bool:
 
 
 def maker_of(use: str, where: Where | None) -> Maker:
-    """Return what makes the object that a text stands for. Raises UserError where there is no such object."""
+    """Return what makes the object that a string stands for. Raises UserError where there is no such object."""
     if use not in _IN_USE.get():
         said = f'"{use}" stands for an object of the Python program that started the run: it is not here'
         hint = 'start a run with `use` naming what makes it, and it can be resumed: use = "./file.py:Name"'

@@ -37,7 +37,7 @@ def train(
     restarts_left: int = 0,
     raises: bool = False,
 ) -> int:
-    """Carry out the run whose pipeline and plan stand in `run_dir`; return the exit code.
+    """Execute the run whose pipeline and plan stand in `run_dir`; return the exit code.
 
     0: finished or stopped as asked; 1: something raised; 2: the user's mistake; 130 (SIGINT) and 143 (SIGTERM,
     SIGUSR1): interrupted. Whatever happens, the event log gets its `end` record, but in two cases: an `agent` that

@@ -129,7 +129,7 @@ class SafePoint:
         return saves
 
     def _execute_commands(self) -> bool:
-        """Carry out the commands that have come, and answer each; return whether the state is to be saved at once.
+        """Execute the commands that have come, and answer each; return whether the state is to be saved at once.
 
         A pause lasts until a command or a signal ends it. Rank 0 hears commands for all.
         """
