@@ -11,8 +11,9 @@ EXTRA   = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["pro
 run: $(STAMP)
 	@$(BIN)/hookflow run pipelines/cifar.toml $(ARGS)
 
+# One worker a core: much of the suite waits for processes that it starts.
 test: $(STAMP)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-long: $(STAMP)
 	$(BIN)/python -m pytest -m long $(ARGS)
