@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookflow.cli.run_dirs import find_run, recorded_plan
 from hookflow.errors import Problem, UserError, nearest
-from hookflow.events.log import Tail
-from hookflow.events.records import Record
+from hookflow.events.log import event_log
 from hookflow.events.rundir import RunDir, all_runs, short
 from hookflow.events.scalars import ScalarRow, scalars
 from hookflow.graph.plan import Plan
@@ -77,8 +76,8 @@ class RecordedRun:
     def metrics(self) -> dict[str, dict[str, float]]:
         """What the latest validation and test found: {"val": {"accuracy": 0.93}}. Earlier ones are in `scalars`."""
         found: dict[str, dict[str, float]] = {}
-        for record in Tail[Record](self._run_dir.events).read_all():
-            if record["k"] == "metrics":
+        for record in event_log(self._run_dir.events).read_all():
+            if record["k"] == "metrics" and "split" in record and "v" in record:
                 found[record["split"]] = {name: float(value) for name, value in record["v"].items()}
         return found
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.events.log import Tail
-from hookflow.events.records import Record
+from hookflow.events.log import event_log
 from hookflow.events.rundir import RunDir, all_runs, short
 
 if TYPE_CHECKING:
@@ -63,17 +61,17 @@ def _problem(message: str, hint: str) -> UserError:
 
 def failure_report(run_dir: RunDir) -> str:
     """Return the reason that a run has recorded for its end: what the user did wrong, as found while building it."""
-    ends = [record for record in Tail[Record](run_dir.events).read_all() if record["k"] == "end"]
+    ends = [record for record in event_log(run_dir.events).read_all() if record["k"] == "end" and "reason" in record]
     return str(ends[-1]["reason"]) if ends else f"the run ended without a reason; see {short(run_dir.output)}"
 
 
 def recorded_plan(run: RunDir) -> Plan:
     """Return the plan of a run. Raises UserError when it cannot be read."""
-    from hookflow.graph.plan import Plan
+    from hookflow.graph.plan_file import parse_plan
 
     try:
-        return Plan.from_json(json.loads(run.plan.read_text("utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
+        return parse_plan(run.plan.read_bytes())
+    except (OSError, ValueError):
         said = f"the plan of the run {run.id} cannot be read"
         where = Where(str(short(run.plan)))
         raise UserError(Problem(said, where, "perhaps another version of hookflow wrote it")) from None

@@ -78,12 +78,12 @@ def _end_now(run: RunDir) -> None:
 def _ask(run: RunDir) -> None:
     """Put the request into the command log, and wait for the answer a little."""
     from hookflow.events.commands import send
-    from hookflow.events.log import Tail
+    from hookflow.events.log import event_log
     from hookflow.events.records import Record
     from hookflow.events.rundir import run_argument
 
     known = run_argument(run)
-    log = Tail[Record](run.events)
+    log = event_log(run.events)
     log.at = run.events.stat().st_size if run.events.exists() else 0
     ask = send(run, "stop")
     echo(f"asked {run.id} to stop at its next safe point")

@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar
+
+from hookflow.events.reading import is_torn, read_command, read_object, read_record
+from hookflow.events.records import CommandRecord, Record
+
+LONGEST = 1 << 22
+"""Bytes of a line, from which on it is passed over; no record is as long."""
 
 CHUNK = 1 << 20
 """Bytes read at a time, so that opening the log of a long run leaves room for a key press in between."""
@@ -71,27 +77,31 @@ class Appender:
 
 
 Line = TypeVar("Line")
-"""What a log holds, by `hookflow.events.records`. That is not checked: another version may have written the log."""
+"""What a log holds, by `hookflow.events.records`."""
 
 
 class Tail(Generic[Line]):
-    """Reads what has been appended since the last look; a line still being written waits for its end."""
+    """Reads what has been appended since the last look; a line still being written waits for its end.
+
+    `parse` returns what a line says, or None to leave it out, and raises ValueError for a line that is no record.
+    """
 
     chunk = CHUNK
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, parse: Callable[[bytes], Any] = read_object) -> None:
         self._path = path
+        self._parse = parse
+        self.passed_over = 0
+        """Lines that were whole and no records, or too long."""
         self.at = 0
         """Bytes read so far."""
         self.grew = False
         """Whether the last look has found something new."""
         self._rest = b""
+        self._too_long = False
 
     def read(self) -> list[Line]:
-        """Return the next whole records, at most about `chunk` bytes of them; none when there is nothing new.
-
-        A line that is not a JSON object (torn by a kill) is passed over.
-        """
+        """Return the next whole records, at most about `chunk` bytes of them; none when there is nothing new."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self.at)
@@ -100,20 +110,30 @@ class Tail(Generic[Line]):
             data = b""
         self.at += len(data)
         self.grew = bool(data)
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        records: list[Line] = []
-        for line in lines:
-            try:
-                record = self.parse(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
-                records.append(cast(Line, record))
-        return records
+        return [record for line in self._lines(data) if (record := self._record(line)) is not None]
 
-    def parse(self, line: bytes) -> Any:
-        """Return what a line says; None to pass over it. Raises ValueError for a line that says nothing."""
-        return json.loads(line)
+    def _lines(self, data: bytes) -> list[bytes]:
+        """Return the whole lines, without those that are too long to be held."""
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = self._rest + lines[0]
+            if self._too_long:
+                self.passed_over += 1
+                del lines[0]
+            self._rest, self._too_long = rest, False
+        else:
+            self._rest += rest
+        if len(self._rest) > LONGEST:
+            self._rest, self._too_long = b"", True
+        return lines
+
+    def _record(self, line: bytes) -> Line | None:
+        """Return what a line says; None where it says nothing: it is empty, torn by a kill, or no record."""
+        try:
+            return self._parse(line) if line else None
+        except ValueError as error:
+            self.passed_over += not is_torn(error)
+            return None
 
     def read_all(self) -> list[Line]:
         """Return everything from here to the present end of the file."""
@@ -122,3 +142,13 @@ class Tail(Generic[Line]):
             records += self.read()
             if not self.grew:
                 return records
+
+
+def event_log(path: Path) -> Tail[Record]:
+    """Return what reads an event log."""
+    return Tail(path, read_record)
+
+
+def command_log(path: Path) -> Tail[CommandRecord]:
+    """Return what reads a command log."""
+    return Tail(path, read_command)

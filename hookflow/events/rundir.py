@@ -9,11 +9,22 @@ import re
 import secrets
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import psutil
+
+from hookflow.events.reading import only_of, read_object
+
+FACTS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("id", "name", "host", "base", "source", "hookflow"), str),
+    **dict.fromkeys(("created", "process_started"), (int, float)),
+    **dict.fromkeys(("argv", "overrides"), list),
+    "pid": int,
+}
+"""The types of what `run.json` says."""
 
 Life = Literal["alive", "gone", "remote", "unborn"]
 
@@ -104,12 +115,11 @@ class RunDir:
         return cls(path)
 
     def describe(self) -> dict[str, Any]:
-        """Return the contents of `run.json`, or an empty mapping when it is not there or not readable."""
+        """Return what `run.json` says, without what is not of its type; nothing when it cannot be read."""
         try:
-            loaded = json.loads(self.identity.read_text("utf-8"))
+            return only_of(FACTS, read_object(self.identity.read_bytes()))
         except (OSError, ValueError):
             return {}
-        return loaded if isinstance(loaded, dict) else {}
 
     def sign(self, **facts: Any) -> None:
         """Write `facts` into `run.json`, over what is there, whole or not at all."""
@@ -126,15 +136,15 @@ class RunDir:
         Of several that train together one alone keeps the run alive: when their launcher is killed, they still save.
         """
         facts = self.describe()
-        if "pid" not in facts:
-            return "unborn"
+        if "pid" not in facts:  # whoever starts a process locks the run first
+            return "gone" if self.lock.exists() and not self._is_locked() else "unborn"
         if facts.get("host") != socket.gethostname():
             return "remote"
         try:
             process = psutil.Process(facts["pid"])
-            same = abs(process.create_time() - facts["process_started"]) < 1.0
+            same = abs(process.create_time() - facts.get("process_started", 0.0)) < 1.0
             lives = same and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.Error:
+        except (psutil.Error, ValueError, OverflowError):  # the last two: it is no pid
             lives = False
         return "alive" if lives or (self.events_of(1).exists() and self._is_locked()) else "gone"
 

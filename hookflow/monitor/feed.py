@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import time
 from array import array
@@ -11,10 +10,12 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from hookflow.events.log import Tail
-from hookflow.events.records import CommandRecord, Record
+from hookflow.events.log import command_log
+from hookflow.events.reading import read_record
+from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
+from hookflow.graph.plan_file import parse_plan
 from hookflow.monitor.logs import SHARED, Logs, logs_of_others
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
@@ -24,13 +25,22 @@ KINDS = {"frame": FRAME, "run": BEGIN}
 """Kinds of records of rank 0 that a recording looks for: a frame, and the beginning of an attempt."""
 
 
+UNREADABLE = Plan("unreadable", (), (), ())
+"""Stands for a plan that is none, or of a version that is not known."""
+
+
 def read_plan(run: RunDir, attempt: int | None = None) -> Plan | None:
-    """Return the plan of an attempt at the run, counted from 1, or of the latest; None while it is not written."""
+    """Return the plan of an attempt at the run, counted from 1, or of the latest; None while it is not written.
+
+    UNREADABLE where what is written is none.
+    """
     path = run.plan if attempt is None else run.plan_of(attempt)
     try:
-        return Plan.from_json(json.loads(path.read_text("utf-8")))
+        return parse_plan(path.read_bytes())
     except OSError:
         return None
+    except ValueError:
+        return UNREADABLE
 
 
 class Live:
@@ -42,7 +52,7 @@ class Live:
         self._attempt = 0
         self._run = run
         self._logs = Logs(run)
-        self._commands = Tail[CommandRecord](run.commands)
+        self._commands = command_log(run.commands)
 
     def poll(self, budget: float = 0.05) -> bool:
         """Fold what is new, for about `budget` seconds; return whether there may be more than that."""
@@ -55,15 +65,21 @@ class Live:
 
     def _fold(self) -> Iterator[tuple[int, Record]]:
         if self.plan is None:
-            self.plan = read_plan(self._run, self._attempt or 1)
+            self._read_plan(self._attempt or 1)
         for command in self._commands.read():
             self.state.apply_command(command)
         for rank, record in self._logs.read():
             self.state.apply(record, rank, self.plan or NO_PLAN)
             if rank == 0 and record.get("k") == "run":
                 self._attempt += 1
-                self.plan = read_plan(self._run, self._attempt)
+                self._read_plan(self._attempt)
             yield rank, record
+        self.state.unreadable = self._logs.passed_over + self._commands.passed_over
+
+    def _read_plan(self, attempt: int) -> None:
+        self.plan = read_plan(self._run, attempt)
+        if self.plan is UNREADABLE:
+            self.state.warn_unreadable_plan()
 
 
 class Recording:
@@ -130,7 +146,7 @@ class Recording:
             while self._at < target:
                 rank = self._ranks[self._at]
                 files[rank].seek(self._starts[self._at])
-                self.state.apply(json.loads(files[rank].readline()), rank, self.plan or NO_PLAN)
+                self.state.apply(read_record(files[rank].readline()), rank, self.plan or NO_PLAN)
                 self._at += 1
                 if self._at % self._every == 0 and self._at not in self._kept:
                     self._kept[self._at] = pickle.dumps(self.state)
@@ -143,10 +159,10 @@ def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, int]]:
     with path.open("rb") as file:
         for line in file:
             try:
-                record = {} if rank and line.startswith(SHARED) else json.loads(line)
+                record = None if rank and line.startswith(SHARED) else read_record(line)
+            except ValueError:
+                record = None
+            if record is not None:
                 latest = max(latest, record["t"])
-            except (ValueError, TypeError, KeyError):
-                pass
-            else:
-                yield latest, rank, start, 0 if rank else KINDS.get(str(record.get("k")), 0)
+                yield latest, rank, start, 0 if rank else KINDS.get(record["k"], 0)
             start += len(line)

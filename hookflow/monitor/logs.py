@@ -6,14 +6,14 @@ log is long only the heads of its older frames are read. So a run of many ranks 
 
 from __future__ import annotations
 
-import json
 import re
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
-from hookflow.events.log import Tail
+from hookflow.events.log import Tail, event_log
+from hookflow.events.reading import read_record
 from hookflow.events.records import Frame, Record
 from hookflow.events.rundir import RunDir
 
@@ -43,7 +43,7 @@ class Others(Tail[Record]):
     chunk = 1 << 17
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        super().__init__(path, self._part)
         self._recent = path.stat().st_size - RECENT
 
     def read(self) -> list[Record]:
@@ -56,12 +56,13 @@ class Others(Tail[Record]):
                 records.append(record)
         return records
 
-    def parse(self, line: bytes) -> Any:
+    def _part(self, line: bytes) -> Record | None:
+        """Return of a line what is of interest."""
         if line.startswith(SHARED):
             return None
         if self.at <= self._recent and (head := _HEAD.match(line)):
             line = head[0] + b"]}"
-        return json.loads(line)
+        return read_record(line)
 
 
 def _is_head(record: Record) -> TypeGuard[Frame]:
@@ -79,8 +80,13 @@ class Logs:
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._tails: dict[int, Tail[Record]] = {0: Tail(run.events)}
+        self._tails: dict[int, Tail[Record]] = {0: event_log(run.events)}
         self._waiting: dict[int, deque[Record]] = {0: deque()}
+
+    @property
+    def passed_over(self) -> int:
+        """Return how many lines were no records."""
+        return sum(tail.passed_over for tail in self._tails.values())
 
     def read(self) -> Iterator[tuple[int, Record]]:
         """Yield what is new with the rank that has written it; of what is there, what is oldest first."""

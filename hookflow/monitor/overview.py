@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import cast
 
-from hookflow.events.records import Record
+from hookflow.events.reading import read_record
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import read_plan
@@ -67,9 +66,5 @@ def _fold_others(run: RunDir, state: RunState) -> None:
 
 
 def _fold(state: RunState, line: bytes, rank: int = 0) -> None:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        return
-    if isinstance(record, dict):
-        state.apply(cast(Record, record), rank)
+    with suppress(ValueError):  # it may be no record, or the end of a log that was torn by a kill
+        state.apply(read_record(line), rank)

@@ -120,6 +120,7 @@ class RunState:
         self.checkpoints: list[Saved] = []
         self.requests: dict[str, Request] = {}
         self.frames = 0
+        self.unreadable = 0  # lines of the logs that were no records
         self.now = 0.0
         self.it = 0
         self.ep = 0
@@ -163,12 +164,16 @@ class RunState:
         with self._passing_over(record):
             self.requests.setdefault(record["id"], Request(record["cmd"], record["t"]))
 
+    def warn_unreadable_plan(self) -> None:
+        """Warn that hooks and points have no names, since the plan of this attempt cannot be read."""
+        self.journal.add(self.now, "warn", "monitor", "plan.json cannot be read: firings have no names", own=True)
+
     @contextmanager
     def _passing_over(self, record: Record | CommandRecord) -> Iterator[None]:
         """Warn of a record that is not what its type says, and go on."""
         try:
             yield
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             kind = f'record "{record.get("k")}"'
             self._warn(record, kind, "monitor", f"a {kind} cannot be read and is passed over: {error!r}")
 

@@ -71,6 +71,8 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         lines.append(
             f"  {troubles}; {'whole tracebacks and ' if state.errors else ''}what the run printed: {short(run.output)}"
         )
+    if state.unreadable:
+        lines.append(f"  {state.unreadable} lines of its logs cannot be read and were passed over")
     known = run.id if short(run.path.parent.parent) == Path("runs") else short(run.path)
     if state.checkpoints and health.condition in ("interrupted", "stopped", "failed", "lost"):
         lines.append(f"  resume from iteration {state.checkpoints[-1][0]}: hookflow run --resume {known}")

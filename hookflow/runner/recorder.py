@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hookflow.events.log import Appender, Tail
+from hookflow.events.log import Appender, command_log
 from hookflow.events.records import HOOKFLOW, CommandRecord, Frame, Level, Message, Put, Record, Scalars, Stage, stamped
 from hookflow.events.rundir import RunDir
 from hookflow.excerpt import printable
@@ -72,7 +72,7 @@ class Recorder:
         self._log = Appender(run_dir.events_of(ranks.rank))
         self._ranks = ranks
         self._prints_failure = prints_failure
-        self._commands = Tail[CommandRecord](run_dir.commands)
+        self._commands = command_log(run_dir.commands)
         self._commands.read_all()  # what was asked of an earlier attempt is not asked of this one
         self._on_command = on_command
         self._queue: deque[Record] = deque()
@@ -143,11 +143,18 @@ class Recorder:
 
     def _work(self) -> None:
         while not self._closing.wait(min(max((time.monotonic() - self._began) / 2400, QUICKEST), SLOWEST)):
-            for command in self._commands.read() if self._ranks.first else ():  # it hears them for all
-                self._on_command(command)
+            if self._ranks.first:  # it hears commands for all
+                self._listen()
             self.flush()
         self.flush()
         self._log.close()
+
+    def _listen(self) -> None:
+        passed_over = self._commands.passed_over
+        for command in self._commands.read():
+            self._on_command(command)
+        if self._commands.passed_over > passed_over:
+            self.say("the command log has a line that is no command; it is passed over", "warn")
 
     def flush(self, *, frame: bool = True) -> None:
         """Append everything there is, with or without a frame. Any thread may ask; one at a time does."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hookflow.errors import UserError
-from hookflow.events.log import Tail
+from hookflow.events.log import event_log
 from hookflow.events.records import Level, Record
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
@@ -51,7 +51,7 @@ def in_temporary_run(
             recorder.close()
             for source in parts.data.values():
                 close(source)
-        recorded = Tail[Record](run_dir.events).read_all()
+        recorded = event_log(run_dir.events).read_all()
     for record in recorded:
         if record["k"] == "message":
             say(record["text"], record["level"])

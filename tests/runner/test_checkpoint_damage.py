@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
-from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION, damage, read_manifest
+from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION, damage, read_manifest, seal
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import NewRun, records
 
@@ -35,7 +36,7 @@ def store(tmp_path: Path) -> CheckpointStore:
 
 def changed(path: Path, **change: Any) -> None:
     manifest = path / MANIFEST
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | change))
+    manifest.write_text(seal(json.loads(manifest.read_text()) | change))
 
 
 def flip(path: Path) -> None:
@@ -59,6 +60,10 @@ def flip(path: Path) -> None:
         (lambda path: changed(path, files={}), "manifest.json is no manifest"),
         (lambda path: changed(path, files={TRAINING: {"bytes": 1}}), "manifest.json is no manifest"),
         (lambda path: changed(path, files={TRAINING: {}, "../x": {}}), "manifest.json is no manifest"),
+        (lambda path: changed(path, names={"../../elsewhere": "it00000001"}), "manifest.json is no manifest"),
+        (lambda path: changed(path, names={"best": "../x"}), "manifest.json is no manifest"),
+        (lambda path: changed(path, it="x"), "manifest.json is no manifest"),
+        (lambda path: (path / MANIFEST).write_text("[" * 50_000), "manifest.json is no manifest"),
         (lambda path: changed(path, version=99), f"in format 99, this one reads format {VERSION} alone"),
     ],
 )
@@ -72,6 +77,20 @@ def test_it_is_named_and_passed_over(store: CheckpointStore, harm: Callable[[Pat
     assert said in passed_over[0]
     with pytest.raises(UserError, match="cannot be used"):
         read(newest, CPU)
+
+
+def test_every_flipped_bit_of_a_manifest_is_found(store: CheckpointStore) -> None:
+    path = save(store, 1, "best") / MANIFEST
+    whole = path.read_bytes()
+    for k in range(len(whole)):
+        path.write_bytes(whole[:k] + bytes([whole[k] ^ 1 << k % 8]) + whole[k + 1 :])
+        assert damage(path.parent, thorough=False), (k, whole[max(k - 20, 0) : k + 20])
+
+
+def test_a_metric_that_is_no_number_is_kept(store: CheckpointStore) -> None:
+    path = store.save({"model": {}, "more": [1]}, ["last"], {"it": 1, "metrics": {"loss": float("nan")}}).path
+    assert damage(path) == ""
+    assert math.isnan(read_manifest(path)["metrics"]["loss"])
 
 
 class Evil:

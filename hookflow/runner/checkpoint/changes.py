@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
 from hookflow.errors import Problem, UserError, Where
+from hookflow.events.reading import read_object
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, load
 from hookflow.pipeline.schema import Pipeline
@@ -33,8 +33,8 @@ def recorded(folder: Path) -> tuple[Loaded, Plan]:
     """
     loaded = load(folder / "pipeline.toml", recorded=True)
     try:
-        return loaded, Plan.from_json(json.loads((folder / "plan.json").read_text("utf-8")))
-    except (OSError, ValueError, KeyError, TypeError):
+        return loaded, Plan.from_json(read_object((folder / "plan.json").read_bytes()))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         said = "the plan cannot be read: perhaps another version of hookflow wrote it"
         raise UserError(Problem(said, Where(str(folder / "plan.json")))) from None
 

@@ -10,15 +10,52 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
-VERSION = 6
+from hookflow.events.reading import read_object, valid, validator_of
+
+if TYPE_CHECKING:
+    from pydantic_core import SchemaValidator
+
+VERSION = 7
 """Of the format. It goes up with every change of what a run needs to go on; no other version is read."""
 MANIFEST = "manifest.json"
 TRAINING = "training.pt"
 EXCEPTION = "exception-"
 _NAME = re.compile(rf"(?:{EXCEPTION})?it(\d+)(?:\.(\d+))?")
+
+
+SEAL = "sealed"
+"""The last key of a manifest: the checksum of its text, where this key itself is `UNSEALED`."""
+UNSEALED = "0" * 64
+
+
+class File(TypedDict):
+    """A file of a checkpoint."""
+
+    bytes: int
+    """Its size."""
+    sha256: str
+    """Its checksum."""
+
+
+class Manifest(TypedDict):
+    """What is checked of a manifest; what was saved after an error says `exception`, and has no names."""
+
+    version: int
+    hookflow: str
+    torch: str
+    files: dict[str, File]
+    it: int
+    ep: int
+    metrics: dict[str, float]
+    metrics_it: int
+    names: dict[str, str]
+    saved: float
+    exception: str
 
 
 class DamagedError(Exception):
@@ -48,26 +85,55 @@ def names_by_checkpoint(folder: Path) -> dict[Path, list[str]]:
     return names
 
 
+def seal(manifest: dict[str, Any]) -> str:
+    """Return the text of a manifest, with its own checksum at the end."""
+    text = json.dumps(manifest | {SEAL: UNSEALED}, indent=1)
+    return text.replace(UNSEALED, hashlib.sha256(text.encode()).hexdigest())
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return what the checkpoint at `path` says of itself. Raises DamagedError when that cannot be."""
     try:
-        manifest = json.loads((path / MANIFEST).read_text("utf-8"))
-        version, files, author = manifest["version"], manifest["files"], manifest["hookflow"]
-        whole = TRAINING in files and all(
-            Path(name).name == name and isinstance(entry["bytes"], int) and isinstance(entry["sha256"], str)
-            for name, entry in files.items()
-        )
+        text = (path / MANIFEST).read_bytes()
     except FileNotFoundError:
         raise DamagedError(f"{MANIFEST} is missing") from None
     except OSError as error:
         raise DamagedError(f"{MANIFEST} cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
+    try:
+        manifest = valid(_validator(), read_object(text, nan=True))
+    except ValueError:
         raise DamagedError(f"{MANIFEST} is no manifest") from None
+    version, author = manifest["version"], manifest["hookflow"]
     if version != VERSION:
         raise DamagedError(f"hookflow {author} saved it in format {version}, this one reads format {VERSION} alone")
-    if not whole:
+    if not _is_sealed(text, manifest):
+        raise DamagedError(f"{MANIFEST} is not what was written")
+    files = manifest["files"]
+    whole = TRAINING in files and all(entry.keys() >= File.__annotations__.keys() for entry in files.values())
+    if not whole or not all(map(_is_plain, _file_names(manifest))):
         raise DamagedError(f"{MANIFEST} is no manifest")
     return dict(manifest)
+
+
+def _is_sealed(text: bytes, manifest: Mapping[str, Any]) -> bool:
+    sealed = str(manifest.get(SEAL)).encode()
+    return hashlib.sha256(text.replace(sealed, UNSEALED.encode())).hexdigest().encode() == sealed
+
+
+def _file_names(manifest: Mapping[str, Any]) -> Iterator[str]:
+    """Yield everything in a manifest that becomes the name of a file."""
+    names = manifest.get("names", {})
+    yield from (*manifest["files"], *names, *names.values())
+
+
+def _is_plain(name: str) -> bool:
+    """Say whether a name leads nowhere but into its folder."""
+    return Path(name).name == name and not name.startswith(".") and name.isprintable()
+
+
+@cache
+def _validator() -> SchemaValidator:
+    return validator_of(Manifest, needed={"version", "files", "hookflow"})
 
 
 def damage(path: Path, *, thorough: bool = True) -> str:

@@ -22,7 +22,6 @@ are taken of what is written, not of what the disk has made of it. Reading never
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import threading
@@ -47,6 +46,7 @@ from hookflow.runner.checkpoint.manifest import (
     links,
     list_checkpoints,
     read_manifest,
+    seal,
 )
 from hookflow.version import __version__
 
@@ -176,7 +176,7 @@ class CheckpointStore:
             files = {name: _write(aside / name, write, self._abandoned) for name, write in self._contents(state)}
             versions = {"hookflow": __version__, "torch": torch.__version__}
             manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}
-            _write(aside / MANIFEST, _text(json.dumps(manifest, indent=1)), self._abandoned)
+            _write(aside / MANIFEST, _text(seal(manifest)), self._abandoned)
             for name in (*files, MANIFEST):  # now, and not each as it is written: the first brings most of it along
                 _flush(aside / name)
             _flush(aside)

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from hookflow.events.log import Appender, Tail
+from hookflow.events.log import Appender, event_log
 from hookflow.events.records import End, Put, Record, stamped
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import list_checkpoints
@@ -72,7 +72,7 @@ def appending(run_dir: RunDir) -> Put:
 
 def read_records(run_dir: RunDir, rank: int = 0) -> list[Record]:
     """Return what stands in the event log of a rank."""
-    return Tail[Record](run_dir.events_of(rank)).read_all()
+    return event_log(run_dir.events_of(rank)).read_all()
 
 
 def _end_record(run_dir: RunDir, rank: int, since: float) -> End | None:

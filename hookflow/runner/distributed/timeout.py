@@ -9,9 +9,8 @@ import json
 import re
 from typing import Any
 
-from hookflow.events.log import Tail
+from hookflow.events.log import event_log
 from hookflow.events.now import NOWHERE, look
-from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.ranks import Ranks
 
@@ -47,5 +46,5 @@ def _place(run_dir: RunDir, rank: int) -> str:
 
 
 def _iteration(run_dir: RunDir, rank: int) -> str:
-    records = Tail[Record](run_dir.events_of(rank)).read_all()
+    records = event_log(run_dir.events_of(rank)).read_all()
     return f"at iteration {records[-1].get('it', 0) if records else 0}"

@@ -1,0 +1,28 @@
+"""Reads a plan that was written down. A run directory is data: whatever stands in it, what comes of it is a plan or an
+error that says so."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from pydantic import TypeAdapter, ValidationError
+
+from hookflow.events.reading import read_json
+from hookflow.graph.plan import Plan
+
+
+def parse_plan(text: str | bytes) -> Plan:
+    """Return the plan that `Plan.to_json` wrote. Raises ValueError when it is something else."""
+    try:
+        plan = _plans().validate_python(read_json(text))
+    except ValidationError as error:
+        (first, *_) = error.errors()
+        raise ValueError(f"no plan: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    if [binding.id for binding in plan.bindings] != list(range(len(plan.bindings))):
+        raise ValueError("no plan: its bindings are not numbered")
+    return plan
+
+
+@cache
+def _plans() -> TypeAdapter[Plan]:
+    return TypeAdapter(Plan)
