@@ -16,7 +16,7 @@ from hookflow.events.rundir import RunDir
 
 def start_printer(run_dir: RunDir, face: Literal["plain", "json"]) -> subprocess.Popen[bytes]:
     """Start to print the run to where this process prints; it goes on until the `stdin` that it has is closed."""
-    command = [sys.executable, "-m", "hookflow.cli.printer", str(run_dir.path), face]
+    command = [sys.executable, "-P", "-m", "hookflow.cli.printer", str(run_dir.path), face]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # signals are not meant for it
 
 

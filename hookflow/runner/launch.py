@@ -73,17 +73,19 @@ def start(run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts
     """Start the training in a session of its own, so that losing this terminal does it no harm.
 
     That is one process, or an agent that starts `nproc` of them, and starts them again so many times when one fails.
-    `options` are those of `hookflow.runner.process.main`.
+    `options` are those of `hookflow.runner.process.main`. The working directory is not searched for modules (`-P`): a
+    `json.py` that lies there is not taken for the standard library's.
     What it prints goes to the run's `output.log`. A signal that reaches it before it listens waits until it does.
     Raises UserError when the run is already running, or needs objects of a program that has ended.
     """
     if "--resume" in options and (missing := missing_objects(load(short(run_dir.pipeline), recorded=True))):
         raise UserError(missing)
     lock = claim(run_dir)
-    command = [sys.executable, "-m", "hookflow.runner", str(run_dir.path), *options]
+    command = [sys.executable, "-P", "-m", "hookflow.runner"]
     if nproc is not None:
-        several = (f"--nproc={nproc}", f"--max-restarts={max_restarts}")
-        command = [sys.executable, "-m", "hookflow.runner.distributed.agent", str(run_dir.path), *several, *options]
+        command[-1] = "hookflow.runner.distributed.agent"
+        options = (f"--nproc={nproc}", f"--max-restarts={max_restarts}", *options)
+    command += [str(run_dir.path), *options]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which a child process inherits
     try:
         with run_dir.output.open("ab") as output:

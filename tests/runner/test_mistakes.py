@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.events.rundir import all_runs
+from hookflow.events.rundir import RunDir, all_runs
+from hookflow.monitor import follower, plain
+from hookflow.runner import launch
 from tests.conftest import TOY, hookflow, records
 from tests.monitor.test_terminal import Terminal
 
@@ -114,3 +117,22 @@ def test_an_old_mistake_does_not_end_the_dashboard_of_a_new_attempt(mistaken: Pa
         (run,) = all_runs(tmp_path / "runs")
         if run.life() == "alive":
             os.kill(run.describe()["pid"], signal.SIGKILL)
+
+
+def test_a_file_named_like_a_module_of_the_standard_library_is_not_taken_for_it(tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    (tmp_path / "toy.toml").write_text((TOY.parents[1] / "pipelines" / "hello.toml").read_text())
+    command = [sys.executable, "-P", "-m", "hookflow", "run", "toy.toml", "--ui", "plain"]  # as the installed command
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "the wrong json" not in done.stdout + done.stderr
+
+
+def test_a_training_that_dies_before_it_says_who_it_is_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDir.create(tmp_path / "runs", "toy")
+    run.sign(id=run.id)
+    assert run.life() == "unborn"
+    monkeypatch.setattr(launch.sys, "executable", "/bin/false")
+    launch.start(run).wait()
+    assert run.life() == "gone"
+    assert plain.follow(run, io.StringIO()) == follower.LOST

@@ -36,7 +36,7 @@ def launch(nproc: int, *arguments: str) -> dict[int, int]:
         monitor_interval=PERIOD,
     )
     try:
-        elastic_launch(config, sys.executable)("-m", "hookflow.runner", *arguments)
+        elastic_launch(config, sys.executable)("-P", "-m", "hookflow.runner", *arguments)
     except ChildFailedError as error:
         return {rank: failure.exitcode for rank, failure in error.failures.items()}
     return {}
