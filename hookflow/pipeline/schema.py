@@ -433,6 +433,8 @@ class Pipeline(Section):
     """How several processes train together, where several are started."""
     points: dict[str, OwnPoint] = {}
     """Points of the pipeline's own, by name."""
+    writers: dict[FolderName, Component] = {}
+    """Where else what the run logs is written, by name: `[writers.tb]` with `use = "tensorboard"`."""
     hooks: dict[HookName, HookNode] = {}
     """The hooks by name; their order here decides where nothing else does."""
 
