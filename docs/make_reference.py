@@ -31,7 +31,7 @@ from hookflow.hooks.describe import Description, describe
 from hookflow.hooks.registry import BUILT_IN, HOOKS
 from hookflow.pipeline.declared import sentences
 from hookflow.pipeline.refer import refer
-from hookflow.pipeline.registry import COMPONENTS, DATA
+from hookflow.pipeline.registry import COMPONENTS, DATA, WRITERS
 from hookflow.pipeline.schema import Pipeline, Section
 
 FOLDER = Path(__file__).parent
@@ -80,7 +80,7 @@ clip = "my_package.hooks:Clip"
 A pipeline then writes `use = "clip"`, and `hookflow hooks` lists it with the package and its version. A built-in hook
 of the same name takes precedence. A name that two packages offer is ambiguous and is refused.
 
-Models, data and tasks have groups of their own: {", ".join(f"`{registry.group}`" for registry in COMPONENTS)}. There is
+Models, data, tasks and writers have groups of their own: {", ".join(f"`{registry.group}`" for registry in COMPONENTS)}. There is
 none for optimizers, which are named as `"package.module:Name"`.
 """
 
@@ -88,7 +88,7 @@ none for optimizers, which are named as `"package.module:Name"`.
 def reference() -> str:
     """Return the whole page."""
     parts = (
-        INTRODUCTION, FILE, *_tables(), AMOUNTS, _data(), _hooks(), _points(), _slots(), ENTRY_POINTS, _commands(),
+        INTRODUCTION, FILE, *_tables(), AMOUNTS, _data(), _writers(), _hooks(), _points(), _slots(), ENTRY_POINTS, _commands(),
     )  # fmt: skip
     return "\n".join(parts)
 
@@ -168,6 +168,23 @@ def _data() -> str:
         for name, use in DATA.built_in.items()
     )
     return f"### Data by a short name\n{table(('`use`', 'stands for', 'what it is'), rows)}"
+
+
+def _writers() -> str:
+    """Return the chapter on built-in writers."""
+    made = {name: refer(use, Path(), None) for name, use in WRITERS.built_in.items()}
+    rows = (
+        (code(name), " ".join(_doc(kind).partition("\n\n")[0].split()), _given(kind)) for name, kind in made.items()
+    )
+    return f"### Writers by a short name\n{table(('`use`', 'what it writes', 'arguments'), rows)}See [writers](writers.md).\n"
+
+
+def _given(kind: Any) -> str:
+    """Return the arguments that a pipeline gives to a writer, with their defaults."""
+    rows = _rows(arguments(kind), {}, {})
+    return ", ".join(
+        code(f"{name} = {default}") for name, _, default, _ in rows if name not in ("dir", "run_name", "run_id")
+    )
 
 
 def _doc(thing: Any) -> str:
