@@ -33,6 +33,7 @@ from hookflow.pipeline.declared import sentences
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.registry import COMPONENTS, DATA, WRITERS
 from hookflow.pipeline.schema import Pipeline, Section
+from hookflow.runner.build import OFFERED_TO_WRITERS
 
 FOLDER = Path(__file__).parent
 PIECES: dict[str, Callable[[], str]] = {
@@ -80,15 +81,16 @@ clip = "my_package.hooks:Clip"
 A pipeline then writes `use = "clip"`, and `hookflow hooks` lists it with the package and its version. A built-in hook
 of the same name takes precedence. A name that two packages offer is ambiguous and is refused.
 
-Models, data, tasks and writers have groups of their own: {", ".join(f"`{registry.group}`" for registry in COMPONENTS)}. There is
-none for optimizers, which are named as `"package.module:Name"`.
+Models, data, tasks and writers have groups of their own: {", ".join(f"`{registry.group}`" for registry in COMPONENTS)}.
+There is none for optimizers, which are named as `"package.module:Name"`.
 """
 
 
 def reference() -> str:
     """Return the whole page."""
     parts = (
-        INTRODUCTION, FILE, *_tables(), AMOUNTS, _data(), _writers(), _hooks(), _points(), _slots(), ENTRY_POINTS, _commands(),
+        INTRODUCTION, FILE, *_tables(), AMOUNTS, _data(), _writers(), _hooks(), _points(), _slots(), ENTRY_POINTS,
+        _commands(),
     )  # fmt: skip
     return "\n".join(parts)
 
@@ -176,15 +178,14 @@ def _writers() -> str:
     rows = (
         (code(name), " ".join(_doc(kind).partition("\n\n")[0].split()), _given(kind)) for name, kind in made.items()
     )
-    return f"### Writers by a short name\n{table(('`use`', 'what it writes', 'arguments'), rows)}See [writers](writers.md).\n"
+    listed = table(("`use`", "what it writes", "arguments"), rows)
+    return f"### Writers by a short name\n{listed}\nSee [writers](writers.md).\n"
 
 
 def _given(kind: Any) -> str:
-    """Return the arguments that a pipeline gives to a writer, with their defaults."""
-    rows = _rows(arguments(kind), {}, {})
-    return ", ".join(
-        code(f"{name} = {default}") for name, _, default, _ in rows if name not in ("dir", "run_name", "run_id")
-    )
+    """Return the arguments that a pipeline may give to a writer, with their defaults."""
+    rows = (row for row in _rows(arguments(kind), {}, {}) if row[0] not in OFFERED_TO_WRITERS)
+    return ", ".join(f"{code(name)} ({default})" if default.strip("`") else code(name) for name, _, default, _ in rows)
 
 
 def _doc(thing: Any) -> str:
