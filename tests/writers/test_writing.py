@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +11,16 @@ from typing import Any
 
 import pytest
 
+import hookflow
 from hookflow.events.rundir import RunDir
 from hookflow.events.scalars import scalars
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import load
 from hookflow.runner import writer_thread, writing
-from tests.conftest import NewRun, records, wait_for
+from hookflow.runner.launch import prepare
+from tests.conftest import TESTS, TOY, NewRun, records, wait_for
+from tests.distributed.several import carry_out
+from tests.own_writers import Notes
 from tests.processes import Training
 from tests.runner.test_resume import strikes
 
@@ -171,8 +178,6 @@ def test_after_a_kill_no_step_is_written_twice_or_backwards(
 
 
 def test_a_dry_run_writes_nothing(new_run: NewRun, tmp_path: Path) -> None:
-    from hookflow.hooks.compile import compile_pipeline
-    from hookflow.pipeline.load import load
     from hookflow.runner.dry_run import dry_run
 
     run = new_run(own("Notes", tmp_path / "notes"))
@@ -189,3 +194,41 @@ def test_a_run_that_is_stopped_closes_them(new_run: NewRun, tmp_path: Path) -> N
     training.signal(signal.SIGTERM)
     assert training.wait() == 143
     assert kinds(tmp_path / "notes")[-1] == "close"
+
+
+def test_of_two_ranks_the_first_alone_writes(tmp_path: Path) -> None:
+    folder = TESTS / "distributed"
+    writer = own("Notes", tmp_path / "notes").replace("./own_writers.py", "tests.own_writers")
+    loaded = load(folder / "clouds.toml", (writer, 'hooks.logs={use="tests.loggers:Logs"}'))
+    run = RunDir.create(tmp_path, "clouds")
+    prepare(loaded, compile_pipeline(loaded), run, folder)
+    assert carry_out(run, 2) == [0, 0]
+    assert kinds(tmp_path / "notes").count("made") == kinds(tmp_path / "notes").count("close") == 1
+    assert len(list((run.path / "images/val/sample").glob("*.rank1.png"))) == len(records(run, "image")) > 0
+
+
+def test_a_class_or_an_object_from_python(tmp_path: Path) -> None:
+    class Mine(Notes):
+        """A class of the program."""
+
+    for k, use in enumerate((Mine, Mine(str(tmp_path / "object")))):
+        file = tmp_path / ("object" if k else "class")
+        given = {"use": use} if k else {"use": use, "args": {"file": str(file)}}
+        base = {"threads": 1, "max_epochs": 1, "dir": str(tmp_path / "runs")}
+        run = hookflow.train({"extends": str(TOY), "run": base, "writers": {"own": given}})
+        assert run.status == "finished"
+        assert kinds(file)[0] == "made"
+        assert kinds(file)[-1] == "close"
+        assert "scalar" in kinds(file)
+
+
+def test_the_example_of_the_page_works(tmp_path: Path) -> None:
+    page = (TESTS.parent / "docs" / "writers.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", page, re.DOTALL)
+    (table,) = re.findall(r"```toml\n(\[writers\.best\]\n.*?)```", page, re.DOTALL)
+    (tmp_path / "mine.py").write_text(code)
+    file = tmp_path / "mine.toml"
+    file.write_text(f'extends = "{TOY}"\n[run]\nmax_epochs = 1\nthreads = 1\ndir = "{tmp_path / "runs"}"\n{table}')
+    run = hookflow.train(file)
+    best = json.loads((run.dir / "writers/best/best.json").read_text())
+    assert best["best"]["loss"] == min(run.scalars("loss")["value"])
