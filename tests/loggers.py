@@ -11,11 +11,12 @@ class Logs:
     """Logs one of each after every iteration, and then changes what it has logged."""
 
     def after_train_iter(self, run: Any) -> None:
-        image = torch.zeros(3, 4, 5)
+        image = torch.zeros(3, 4, 5, device=run.device)
         image[0] = run.iter / 255
         run.log_image("val/sample", image, f"at {run.iter}")
         image.fill_(1)
-        values = torch.tensor([0.0, 1.0, 1.0, 2.0, float("nan")])
+        values = torch.zeros(5, device=run.device)
+        values[1:3], values[3], values[4] = 1, 2, float("nan")
         run.log_histogram("weights", values, bins=2)
         values.zero_()
         run.log_text("sample", f"iteration {run.iter}")

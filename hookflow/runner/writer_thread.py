@@ -101,20 +101,15 @@ class WriterThread:
         self._thread.join(max(seconds, 0))
         return not self._thread.is_alive()
 
-    def lost(self) -> str:
-        """Return what people should know of what was not written; nothing where all was."""
-        left = self._given - self._done - self._failed - self._dropped
-        parts = {"dropped, as it was too slow": self._dropped, "failed": self._failed, "left at the end": left}
-        told = [f"{count} {what}" for what, count in parts.items() if count]
-        if self._thread.is_alive():
-            told.append("it has not closed")
+    def shortcomings(self) -> str:
+        """Return what people should know in the end; nothing where all was written, and the writer has closed."""
         missing = self._given - self._done
-        return f'the writer "{self.name}" has not written {missing} of {self._given} values: {", ".join(told)}'
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all was written, and the writer has closed."""
-        return self._given == self._done and not self._thread.is_alive()
+        left = missing - self._failed - self._dropped
+        reasons = {"dropped, as it was too slow": self._dropped, "failed": self._failed, "left at the end": left}
+        why = "; ".join(f"{count} {reason}" for reason, count in reasons.items() if count)
+        told = [f"has not written {missing} of {self._given} values ({why})"] if missing else []
+        told += ["has not closed"] if self._thread.is_alive() else []
+        return f'the writer "{self.name}" {" and ".join(told)}' if told else ""
 
     def _work(self) -> None:
         if self._resumed is not None:

@@ -63,8 +63,8 @@ def writing(
         recorder.listener = None
         _finish(threads)
         for thread in threads:
-            if not thread.is_whole:
-                recorder.say(thread.lost(), "warn")
+            if said := thread.shortcomings():
+                recorder.say(said, "warn")
         signals.ignored = before
 
 

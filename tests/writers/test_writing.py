@@ -97,7 +97,7 @@ def test_one_that_does_not_come_back_is_left_behind(
     monkeypatch.setattr(writing, "CLOSING", 0.1)
     run = new_run(own("Sleeps", tmp_path / "notes", seconds=3600), SHORT)
     assert train_here(run) == 0
-    assert warnings(run)[-1].endswith("left at the end, it has not closed")
+    assert warnings(run)[-1].endswith("left at the end) and has not closed")
     assert records(run)[-1]["k"] in ("end", "frame")
 
 
@@ -109,7 +109,7 @@ def test_an_error_is_told_once_and_loses_one_value(new_run: NewRun, train_here: 
     assert 'in write_scalar of the writer "own"' in str(error["traceback"])
     first, last = [text for text in warnings(run) if 'the writer "own"' in text]
     assert first.startswith('the writer "own" has raised in write_scalar: that is lost')
-    assert last == f'the writer "own" has not written 3 of {len(scalars(run))} values: 3 failed'
+    assert last == f'the writer "own" has not written 3 of {len(scalars(run))} values (3 failed)'
 
 
 def test_one_that_always_raises_is_switched_off_and_closed(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
