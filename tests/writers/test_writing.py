@@ -66,6 +66,15 @@ def test_a_writer_is_given_all_that_is_logged_and_closed_once(
     assert warnings(run) == []
 
 
+def test_the_training_thread_never_calls_what_writes(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    watches = f'hooks.watches={{use="./loggers.py:Watches", args={{file="{tmp_path / "called"}"}}}}'
+    assert train_here(new_run(own("Notes", tmp_path / "notes"), LOGS, watches)) == 0
+    called = {"/".join(Path(file).parts[-2:]) for file in (tmp_path / "called").read_text().splitlines()}
+    assert {"runner/run.py", "runner/media.py", "runner/contract.py"} <= called, "what it does call is seen"
+    writes = "tests/own_writers.py", "writers/base.py", "runner/writer_thread.py", "runner/writing.py", "runner/png.py"
+    assert called.isdisjoint(writes)
+
+
 def test_several_write_at_once(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
     other = own("Notes", tmp_path / "two").replace("writers.own", "writers.other")
     assert train_here(new_run(own("Notes", tmp_path / "one"), other, SHORT)) == 0
