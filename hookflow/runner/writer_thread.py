@@ -71,7 +71,7 @@ class WriterThread:
         self._next: dict[Series, int] = {}
         self._given = self._dropped = 0  # counted by who gives
         self._done = self._failed = self._in_a_row = 0  # counted by the thread
-        self._hurried = self._told = False
+        self._hurried = self._told = self._off = False
 
     def start(self, resumed: tuple[int, Steps] | None) -> None:
         """Begin; a resumed run says at which iteration, and what it has logged before."""
@@ -81,6 +81,8 @@ class WriterThread:
     def give(self, call: Call) -> None:
         """Take a call, or drop it where too many wait already."""
         self._given += 1
+        if self._off:
+            return
         if self._queue.qsize() < PLACES:
             self._queue.put(call)
             return
@@ -105,7 +107,8 @@ class WriterThread:
         """Return what people should know in the end; nothing where all was written, and the writer has closed."""
         missing = self._given - self._done
         left = missing - self._failed - self._dropped
-        reasons = {"dropped, as it was too slow": self._dropped, "failed": self._failed, "left at the end": left}
+        rest = "given when it was switched off" if self._off else "left at the end"
+        reasons = {"dropped, as it was too slow": self._dropped, "failed": self._failed, rest: left}
         why = "; ".join(f"{count} {reason}" for reason, count in reasons.items() if count)
         told = [f"has not written {missing} of {self._given} values ({why})"] if missing else []
         told += ["has not closed"] if self._thread.is_alive() else []
@@ -121,9 +124,9 @@ class WriterThread:
             if self._queue.empty():
                 self._try("flush", self._writer.flush)
             if self._in_a_row >= IN_A_ROW:
-                self._recorder.say(
-                    f'the writer "{self.name}" has raised {IN_A_ROW} times in a row: it is switched off', "warn"
-                )
+                self._off = True
+                said = f'the writer "{self.name}" has raised {IN_A_ROW} times in a row: it is switched off'
+                self._recorder.say(said, "warn")
                 break
         self._try("close", self._writer.close)
 
@@ -145,15 +148,16 @@ class WriterThread:
         self._next[call.series] = call.iteration
         if self._try(call.method, getattr(self._writer, call.method), *call.args):
             self._done += 1
+            self._in_a_row = 0
         else:
             self._failed += 1
+            self._in_a_row += 1
 
     def _try(self, what: str, call: Callable[..., Any], *args: Any) -> bool:
         """Make a call of the writer, and return whether it has raised nothing."""
         try:
             call(*args)
         except BaseException as error:  # whatever a writer may raise: it is no reason to end the training
-            self._in_a_row += 1
             if not self._told:
                 self._told = True
                 error.add_note(f'in {what} of the writer "{self.name}"')
@@ -163,5 +167,4 @@ class WriterThread:
                 )
                 self._recorder.say(said, "warn")
             return False
-        self._in_a_row = 0
         return True

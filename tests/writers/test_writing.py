@@ -7,6 +7,7 @@ import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from hookflow.runner import writer_thread, writing
 from hookflow.runner.launch import prepare
 from tests.conftest import TESTS, TOY, NewRun, records, wait_for
 from tests.distributed.several import carry_out
-from tests.own_writers import Notes
+from tests.own_writers import Fails, Notes
 from tests.processes import Training
 from tests.runner.test_resume import strikes
 
@@ -121,11 +122,25 @@ def test_an_error_is_told_once_and_loses_one_value(new_run: NewRun, train_here: 
     assert last == f'the writer "own" has not written 3 of {len(scalars(run))} values (3 failed)'
 
 
+def test_errors_count_in_a_row_however_seldom_something_is_logged(tmp_path: Path) -> None:
+    told: list[str] = []
+    recorder: Any = SimpleNamespace(say=lambda text, level: told.append(text), failure=lambda *error, action: None)
+    writer = Fails(str(tmp_path / "notes"), times=100)
+    thread = writer_thread.WriterThread("own", writer, {"run": {"name": "", "max_epochs": 1}}, tmp_path / "c", recorder)
+    thread.start(None)
+    for k in range(writer_thread.IN_A_ROW):
+        thread.give(writer_thread.Call("write_scalar", ("scalar", "loss"), k, ("loss", 0.0, k, 0, 0.0)))
+        wait_for(lambda k=k: kinds(tmp_path / "notes").count("scalar") == k + 1)  # type: ignore[misc]
+    assert thread.join(60)
+    assert "switched off" in told[-1]
+
+
 def test_one_that_always_raises_is_switched_off_and_closed(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
     run = new_run(own("Fails", tmp_path / "notes", times=10_000))
     assert train_here(run) == 0
     assert kinds(tmp_path / "notes") == ["made", "config", *10 * ["scalar"], "close"]
     assert any("has raised 10 times in a row: it is switched off" in text for text in warnings(run))
+    assert re.search(r"\(10 failed; \d+ given when it was switched off\)$", warnings(run)[-1])
     assert len(records(run, "error")) == 1
 
 
