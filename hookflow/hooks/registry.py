@@ -14,10 +14,13 @@ BUILT_IN: dict[str, str] = {
     "early_stop": "hookflow.hooks.early_stop:EarlyStop",
     "ema": "hookflow.hooks.ema:EMA",
     "grad_clip": "hookflow.hooks.grad_clip:GradClip",
+    "grad_norm": "hookflow.hooks.grad_norm:GradNorm",
     "log": "hookflow.hooks.log:Log",
+    "lr_monitor": "hookflow.hooks.lr_monitor:LRMonitor",
     "lr_schedule": "hookflow.hooks.lr_schedule:LRSchedule",
     "scheduler": "hookflow.hooks.scheduler:Scheduler",
     "throughput": "hookflow.hooks.throughput:Throughput",
+    "time_limit": "hookflow.hooks.time_limit:TimeLimit",
     "whiten": "hookflow.zoo.whiten:Whiten",
 }
 

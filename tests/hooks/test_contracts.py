@@ -40,10 +40,13 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "early_stop": {"monitor": "accuracy", "patience": 3, "min_delta": 0.9},
     "ema": {"decay": 0.9},
     "grad_clip": {"max_norm": 1.0},
+    "grad_norm": {},
     "log": {},
+    "lr_monitor": {"also": ["momentum"]},
     "lr_schedule": {"warmup": 0.1},
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
-    "throughput": {},
+    "throughput": {"window": 2, "tokens_per_sample": 64, "flops_per_sample": 1e9, "peak_flops": 1e12},
+    "time_limit": {"limit": "3h50m"},
 }
 """Arguments with which each built-in hook can be made; `whiten` belongs to one network and is tested with it.
 
@@ -61,6 +64,7 @@ INSTEAD_OF = {"scheduler": "schedule"}
 
 NEED_NOT_SURVIVE = {
     "throughput": {"began", "paused", "samples", "iterations"},  # of the current window, which a resumed run begins
+    "time_limit": {"end"},  # counted anew in each process
 }
 """Attributes of hooks that may be others after a resume, and why."""
 
