@@ -43,6 +43,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "ema": {"decay": 0.9},
     "empty_cache": {},
     "env_info": {},
+    "export": {"formats": ["state_dict"]},
     "grad_clip": {"max_norm": 1.0},
     "grad_norm": {},
     "images": {"output": "image"},
