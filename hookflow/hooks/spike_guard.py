@@ -30,8 +30,8 @@ class SpikeGuard(Hook):
 
     With `rollback` the weights, the buffers and the optimizer's state become those of the last checkpoint that was
     saved or resumed from, of which it keeps a copy in the host's memory; without one yet, only the step is skipped.
-    The data, the schedules, the counters and averages of the weights go on from where they are, so that what made the
-    spike is not seen again.
+    The losses since then are forgotten, too: with the older weights they may be higher again. The data, the schedules,
+    the counters and averages of the weights go on from where they are, so that what made the spike is not seen again.
 
     To know the loss before the step, the training waits for the device in each iteration.
     """
@@ -60,7 +60,7 @@ class SpikeGuard(Hook):
         self.in_a_row = 0
         self.spiked = False
         self.kept: dict[str, Any] = {}
-        """The weights and the state of the optimizers in the last checkpoint."""
+        """The weights and the state of the optimizers in the last checkpoint, and the losses before it."""
 
     def before_train(self, run: Run) -> None:
         if self.rollback and any(map(is_sharded, run.model.parameters())):
@@ -83,12 +83,14 @@ class SpikeGuard(Hook):
     def after_train_iter(self, run: Run) -> None:
         if self.spiked and self.kept:
             put_back(self.kept, parts(run))
+            self.losses = list(self.kept["losses"])
             run.say("the weights and the optimizer are those of the last checkpoint again", "warn")
         self.spiked = False
 
     def before_save_checkpoint(self, run: Run, checkpoint: Mapping[str, Any]) -> None:
         if self.rollback:
-            self.kept = {name: _on_host(checkpoint[name]) for name in parts(run)}
+            own = checkpoint["hooks"].get(self.name, {"losses": []})
+            self.kept = {name: _on_host(checkpoint[name]) for name in parts(run)} | {"losses": own["losses"]}
 
     after_load_checkpoint = before_save_checkpoint
 
