@@ -26,7 +26,7 @@ class SpikeGuard(Hook):
 
     A spike is a loss above the mean of the last `window` losses by more than `sigmas` standard deviations, or one that
     is not finite; the first `window` iterations have none. Losses of spikes are left out of the mean. After `patience`
-    spikes in a row the run stops. Over several ranks the mean of their losses counts.
+    spikes in a row the run stops. Over several ranks the mean over the examples of all counts.
 
     With `rollback` the weights, the buffers and the optimizer's state become those of the last checkpoint that was
     saved or resumed from, of which it keeps a copy in the host's memory; without one yet, only the step is skipped.
@@ -68,7 +68,7 @@ class SpikeGuard(Hook):
             raise UserError(Problem(said, hint='leave rollback out, or use distributed.strategy = "ddp"'))
 
     def after_forward(self, run: Run, outputs: Mapping[str, Any]) -> None:
-        loss = float(run.mean(outputs["loss"].detach()))
+        loss = loss_of_all(run, outputs)
         if not is_spike(loss, self.losses, self.window, self.sigmas):
             self.losses = [*self.losses, loss][-self.window :]
             self.in_a_row = 0
@@ -99,6 +99,18 @@ class SpikeGuard(Hook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.losses, self.in_a_row = state["losses"][-self.window :], state["in_a_row"]
+
+
+def loss_of_all(run: Run, outputs: Mapping[str, Any]) -> float:
+    """Return the mean loss over the examples of all ranks."""
+    loss = outputs["loss"].detach()
+    if run.world > 1:
+        import torch
+
+        share = torch.full_like(loss, run.batch_size or 1, dtype=torch.float64)
+        total, examples = run.sum(torch.stack([loss * share, share]))
+        loss = total / examples
+    return float(loss)
 
 
 def is_spike(loss: float, losses: Sequence[float], window: int, sigmas: float) -> bool:
