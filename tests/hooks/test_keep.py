@@ -77,3 +77,14 @@ class TestExport:
         run_dir = new_run('hooks.export={use="export", args={checkpoint="best-2"}}')
         assert train_here(run_dir) == 0
         assert any('no checkpoint "best-2"' in str(record["text"]) for record in records(run_dir, "message"))
+
+
+def test_checkpoints_begin_with_their_trigger_and_what_was_better_before_is_no_best(
+    new_run: NewRun, train_here: Train
+) -> None:
+    run_dir = new_run('hooks.checkpoint.args={monitor="loss", mode="max", keep=9}', 'hooks.checkpoint.from="2ep"')
+    assert train_here(run_dir) == 0
+    assert sorted(path.name for path in run_dir.checkpoints.glob("it*")) == ["it00000010", "it00000015"]
+    losses = [record["v"]["loss"] for record in records(run_dir, "metrics")]  # type: ignore[index]
+    assert losses[0] > max(losses[1:]), "the first would be the best"
+    assert (run_dir.checkpoints / "best").resolve().name in ("it00000010", "it00000015")
