@@ -25,9 +25,9 @@ class SpikeGuard(Hook):
     """Skips the optimizer step at a loss spike, and with `rollback` puts back the weights of the last checkpoint.
 
     A spike is a loss above the mean of the last `window` losses by more than `sigmas` standard deviations; the first
-    `window` iterations have none. A loss that is not finite is one, too, where `run.on_nan` does not end the run. Losses
-    of spikes are left out of the mean. After `patience` spikes in a row the run stops. Over several ranks the mean over
-    the examples of all counts.
+    `window` iterations have none. A loss that is not finite is one, too, where `run.on_nan` does not end the run. The
+    losses of spikes are left out of the mean. After `patience` spikes in a row the run stops. Over several ranks the
+    mean over the examples of all counts.
 
     With `rollback` the weights, the buffers and the optimizer's state become those of the last checkpoint that was
     saved or resumed from, of which it keeps a copy in the host's memory; without one yet, only the step is skipped.
