@@ -76,7 +76,7 @@ class Export(Hook):
             run.say(f'there is no checkpoint "{self.checkpoint}" to export', "warn")
             return
         weights = read_weights(source, self.weights)
-        folder = Path(self.out_dir) if self.out_dir is not None else run.dir / "export"
+        folder = run.dir / "export" if self.out_dir is None or run.is_temporary else Path(self.out_dir)
         folder.mkdir(parents=True, exist_ok=True)
         for format_ in self.formats:
             write = PLAIN.get(format_) or partial(write_exported, self._network(run), example(run))

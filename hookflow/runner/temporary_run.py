@@ -41,6 +41,7 @@ def in_temporary_run(
             state = RunState()
             store = CheckpointStore(run_dir.checkpoints)
             trainer = Trainer(parts, plan, run_dir, store, recorder, Signals(state), state, Alone())
+            trainer.run.is_temporary = True
             with explain_worker_errors():
                 found = execute(trainer, store)
         except Exception as error:
