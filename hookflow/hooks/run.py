@@ -42,6 +42,8 @@ class Run(Protocol):
     """Every hook by name."""
     dir: Path
     """The run directory."""
+    is_temporary: bool
+    """Whether nothing of the run stays, its directory included: a dry run, or the evaluation of a checkpoint."""
 
     @property
     def iter(self) -> int:

@@ -74,6 +74,7 @@ class Run:
         self.rank = parts.ranks.rank
         self.world = parts.ranks.world
         self.dir = folder
+        self.is_temporary = False
         self._trains = parts.trains
         self._strategy = parts.strategy
         self._state = state

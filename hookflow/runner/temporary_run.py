@@ -42,6 +42,7 @@ def in_temporary_run(
             state = RunState()
             store = CheckpointStore(run_dir.checkpoints)
             trainer = Trainer(parts, plan, run_dir, store, recorder, Signals(state), state, Alone())
+            trainer.run.is_temporary = True
             found = explaining_worker_errors(partial(execute, trainer, store))
         except Exception as error:
             if recorder.reported is not error and not isinstance(error, UserError):

@@ -38,6 +38,7 @@ def test_every_hook_fires_whatever_its_trigger_and_the_rest_is_told_with_the_rea
         'hooks.seldom={use="./watchers.py:slow", points=["after_train_iter"], every="90%", when="loss > 100"}',
         'hooks.late={use="./watchers.py:slow", points=["after_val"], from="2ep"}',
         'hooks.own={use="./watchers.py:slow", points=["after_grow"]}',
+        'hooks.export={use="export", args={out_dir="out"}}',
         'points.after_grow={follows="after_optimizer_step"}',
         'hooks.rescue={use="checkpoint", points=["on_exception"]}',
     )
@@ -50,6 +51,7 @@ def test_every_hook_fires_whatever_its_trigger_and_the_rest_is_told_with_the_rea
         "accuracy at after_test_epoch, ema at after_test",
         "nothing has raised: rescue at on_exception",
     ]
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize("length", [("run.max_iters=100", "run.val_every='50it'"), ("run.accumulate=2",)])
