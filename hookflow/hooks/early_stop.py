@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 class EarlyStop(Hook):
-    """Stops the run when a validation metric has not improved for `patience` validations in a row."""
+    """Stops the run when a validation metric has not improved for `patience` validations in a row.
+
+    Also as soon as the metric is as good as `stopping_threshold`, worse than `divergence_threshold`, or, with
+    `check_finite`, NaN or infinite; without it NaN is no improvement.
+    """
 
     phase = "late"
     reads = ("metrics",)
@@ -32,12 +36,22 @@ class EarlyStop(Hook):
         ] = None,
         patience: Annotated[int, Field(ge=1, description="validations without improvement before the stop")] = 5,
         min_delta: Annotated[float, Field(ge=0, description="the least change that counts as improvement")] = 0.0,
+        stopping_threshold: Annotated[
+            float | None, Field(description="stop at once when the metric is as good as this")
+        ] = None,
+        divergence_threshold: Annotated[
+            float | None, Field(description="stop at once when the metric is worse than this")
+        ] = None,
+        check_finite: Annotated[bool, Field(description="stop at once when the metric is NaN or infinite")] = False,
     ) -> None:
         self.monitor = monitor
         self.modes = {monitor: mode_of(monitor, mode)}
         self.sign = 1 if self.modes[monitor] == "max" else -1
         self.patience = patience
         self.min_delta = min_delta
+        self.stopping_threshold = stopping_threshold
+        self.divergence_threshold = divergence_threshold
+        self.check_finite = check_finite
         self.best: float | None = None
         self.waited = 0
 
@@ -48,14 +62,29 @@ class EarlyStop(Hook):
 
     def after_val(self, run: Run) -> None:
         value = run.metric(self.monitor)
+        if why := self.beyond(value) or self.stalled(value):
+            run.stop(f"{self.monitor} {why}")
+
+    def beyond(self, value: float) -> str:
+        """Return why the run stops at this value, whatever came before it; an empty string if it does not."""
+        good, bad = self.stopping_threshold, self.divergence_threshold
+        if self.check_finite and not math.isfinite(value):
+            return f"is {number(value)}, which is not finite"
+        if good is not None and (value - good) * self.sign >= 0:
+            return f"is {number(value)}, as good as the threshold of {number(good)}"
+        if bad is not None and (value - bad) * self.sign < 0:
+            return f"is {number(value)}, worse than the threshold of {number(bad)}"
+        return ""
+
+    def stalled(self, value: float) -> str:
+        """Take in the value of a validation; return why the run stops, if it has waited for a better one too long."""
         better = math.inf if self.best is None else (value - self.best) * self.sign
         if better > self.min_delta and not math.isnan(value):
             self.best, self.waited = value, 0
-            return
+            return ""
         self.waited += 1
-        if self.waited >= self.patience:
-            best = "NaN" if self.best is None else number(self.best)
-            run.stop(f"{self.monitor} has not improved on {best} for {self.waited} validations")
+        best = "NaN" if self.best is None else number(self.best)
+        return f"has not improved on {best} for {self.waited} validations" if self.waited >= self.patience else ""
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "waited": self.waited}

@@ -7,13 +7,21 @@ from hookflow.pipeline.registry import Registry
 BUILT_IN: dict[str, str] = {
     "accuracy": "hookflow.hooks.accuracy:Accuracy",
     "checkpoint": "hookflow.hooks.checkpoint:Checkpoint",
+    "confusion": "hookflow.hooks.confusion:Confusion",
     "early_stop": "hookflow.hooks.early_stop:EarlyStop",
     "ema": "hookflow.hooks.ema:EMA",
+    "env_info": "hookflow.hooks.env_info:EnvInfo",
     "grad_clip": "hookflow.hooks.grad_clip:GradClip",
+    "grad_norm": "hookflow.hooks.grad_norm:GradNorm",
+    "images": "hookflow.hooks.images:Images",
     "log": "hookflow.hooks.log:Log",
+    "lr_monitor": "hookflow.hooks.lr_monitor:LRMonitor",
     "lr_schedule": "hookflow.hooks.lr_schedule:LRSchedule",
+    "memory": "hookflow.hooks.memory:Memory",
+    "profiler": "hookflow.hooks.profiler:Profiler",
     "scheduler": "hookflow.hooks.scheduler:Scheduler",
     "throughput": "hookflow.hooks.throughput:Throughput",
+    "time_limit": "hookflow.hooks.time_limit:TimeLimit",
     "whiten": "hookflow.zoo.whiten:Whiten",
 }
 

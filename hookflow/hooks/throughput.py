@@ -1,13 +1,14 @@
-"""Throughput: how many training examples a second."""
+"""Throughput: how many training examples and tokens a second, and how much of the hardware's speed that uses."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 
 if TYPE_CHECKING:
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 class Throughput(Hook):
     """Logs `samples_per_s`, of all ranks together, over the iterations since it last did.
 
+    With `tokens_per_sample` also `tokens_per_s`, of all ranks together. With `flops_per_sample` and `peak_flops` also
+    `mfu`, the model FLOPs utilization, from 0 to 1: the operations that the examples need by the model's definition, a
+    second, by those that the devices could do (A. Chowdhery and others, *PaLM*, 2022). The forward and backward pass of
+    a transformer need about 6 operations for each token and parameter.
+
     Validation and checkpoints are left out. Where nobody knows the size of a batch, nothing is logged.
     """
 
@@ -25,11 +31,29 @@ class Throughput(Hook):
     def __init__(
         self,
         window: Annotated[int, Field(ge=1, description="iterations that one figure covers")] = 20,
+        tokens_per_sample: Annotated[int | None, Field(ge=1, description="how many tokens an example has")] = None,
+        flops_per_sample: Annotated[
+            float | None,
+            Field(gt=0, description="floating-point operations of the forward and backward pass of one example"),
+        ] = None,
+        peak_flops: Annotated[
+            float | None,
+            Field(gt=0, description="floating-point operations a second that one device can do in the run's precision"),
+        ] = None,
     ) -> None:
         self.window = window
+        self.tokens_per_sample = tokens_per_sample
+        self.flops_per_sample = flops_per_sample
+        self.peak_flops = peak_flops
         self.began = self.paused = 0.0
         self.samples = self.iterations = 0
         self.known = True
+
+    @classmethod
+    def check_arguments(cls, args: Mapping[str, Any]) -> None:
+        given = [name for name in ("flops_per_sample", "peak_flops") if args.get(name) is not None]
+        if len(given) == 1:
+            raise UserError(Problem(f"{given[0]} is given alone", hint="mfu takes flops_per_sample and peak_flops"))
 
     def before_train(self) -> None:
         self.began, self.samples, self.iterations, self.known = time.perf_counter(), 0, 0, True
@@ -55,5 +79,15 @@ class Throughput(Hook):
             now = time.perf_counter()
             total = run.sum(self.samples / (now - self.began))  # all ranks must call it, whatever each of them knows
             if self.known:
-                run.log("samples_per_s", total)
+                for name, value in self.figures(total, run.world).items():
+                    run.log(name, value)
             self.began, self.samples, self.iterations, self.known = now, 0, 0, True
+
+    def figures(self, samples_per_s: Any, devices: int) -> dict[str, Any]:
+        """Return what is logged when all devices together train on so many examples a second."""
+        found = {"samples_per_s": samples_per_s}
+        if self.tokens_per_sample is not None:
+            found["tokens_per_s"] = samples_per_s * self.tokens_per_sample
+        if self.flops_per_sample is not None and self.peak_flops is not None:
+            found["mfu"] = samples_per_s * self.flops_per_sample / (devices * self.peak_flops)
+        return found

@@ -37,13 +37,21 @@ from tests.runner.same import assert_same_end
 SAMPLES: dict[str, dict[str, Any]] = {
     "accuracy": {},
     "checkpoint": {"monitor": "accuracy", "top": 3, "keep": 9},
+    "confusion": {},
     "early_stop": {"monitor": "accuracy", "patience": 3, "min_delta": 0.9},
     "ema": {"decay": 0.9},
+    "env_info": {},
     "grad_clip": {"max_norm": 1.0},
+    "grad_norm": {},
+    "images": {"output": "image"},
     "log": {},
+    "lr_monitor": {"also": ["momentum"]},
     "lr_schedule": {"warmup": 0.1},
+    "memory": {},
+    "profiler": {"wait": 1, "warmup": 1, "active": 2},
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
-    "throughput": {},
+    "throughput": {"window": 2, "tokens_per_sample": 64, "flops_per_sample": 1e9, "peak_flops": 1e12},
+    "time_limit": {"limit": "3h50m"},
 }
 """Arguments with which each built-in hook can be made; `whiten` belongs to one network and is tested with it.
 
@@ -53,14 +61,19 @@ Of a hook that has a state they are such that the rest of a run depends on it: t
 OTHERS = ("accuracy", "clip", "schedule", "ema", "throughput", "log", "early_stop", "checkpoint")
 """The hooks of the toy pipeline."""
 
-TOUCHES_NOTHING: set[str] = set()
+TOUCHES_NOTHING = {"env_info", "memory", "profiler"}
 """Hooks that neither read nor write any state of the run."""
 
 INSTEAD_OF = {"scheduler": "schedule"}
 """The hook of the toy pipeline whose place another one takes: beside it, it would be a mistake."""
 
+NEEDS = {"images": ['task.use="./own_tasks.py:paints"']}
+"""What a hook needs of the pipeline, as overrides."""
+
 NEED_NOT_SURVIVE = {
     "throughput": {"began", "paused", "samples", "iterations"},  # of the current window, which a resumed run begins
+    "profiler": {"profile"},
+    "time_limit": {"end"},  # counted anew in each process
 }
 """Attributes of hooks that may be others after a resume, and why."""
 
@@ -118,7 +131,8 @@ def alone(new_run: NewRun, train_here: Train) -> Callable[[str], RunDir]:
         off = [f"hooks.{other}.enabled=false" for other in OTHERS if other != "accuracy"]
         saves = f'points=[{{at="after_train_iter", every={SAVED_AT}}}], args={{keep=9}}'
         saved = f'hooks.saved={{use="checkpoint", {saves}}}'
-        run_dir = new_run(*off, saved, f'hooks.sample={{use="{name}", args={inline(SAMPLES[name])}}}')
+        sample = f'hooks.sample={{use="{name}", args={inline(SAMPLES[name])}}}'
+        run_dir = new_run(*off, saved, sample, *NEEDS.get(name, ()))
         assert train_here(run_dir) == 0, records(run_dir, "error")
         assert not records(run_dir, "error")
         return run_dir
@@ -184,6 +198,7 @@ class TestEverySample:
     def test_a_pipeline_with_it_gives_check_strict_nothing_to_warn_of(self, name: str) -> None:
         """Nor is its order beside the usual hooks ambiguous, or a call on the run undeclared."""
         given = [f'hooks.sample={{use="{name}", args={inline(SAMPLES[name])}}}']
+        given += NEEDS.get(name, ())
         given += [f"hooks.{other}.enabled=false" for sample, other in INSTEAD_OF.items() if sample == name]
         used = {hook.use for hook in parse(TOY.read_text(), TOY).pipeline.hooks.values()}
         loaded = parse(TOY.read_text(), TOY, () if name in used else given)

@@ -23,6 +23,7 @@ data.train.use = "cifar10"
 ARGUMENTS = {
     "grad_clip": "args = { max_norm = 1.0 }",
     "scheduler": 'args = { chain = [{ use = "ConstantLR" }] }',
+    "time_limit": 'args = { limit = "3h50m" }',
 }
 
 

@@ -8,7 +8,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import records
 
-MEASURED = {"samples_per_s"}
+MEASURED = {"samples_per_s", "tokens_per_s", "mfu", "memory/rss"}
 """What the clock or the machine has said, and not the training."""
 
 

@@ -1,0 +1,111 @@
+"""Images: some examples of a batch, with what the model makes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from hookflow.errors import Problem, UserError
+from hookflow.hooks.base import Hook, Slots
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hookflow.hooks.run import Run
+
+
+class Images(Hook):
+    """Logs images of the first batch of each validation as one image, `images/val`, with targets and predictions.
+
+    Bound to `after_train_iter` (give it `every`), it logs those of the training batch, `images/train`, without a
+    caption, for which the training would have to wait. Shown are the inputs, the first tensor of the batch that is one
+    of images: (N, channels, height, width) with 1, 3 or 4 channels, or (N, height, width). With `output` that output of
+    the task is shown in their place, e.g. what the model has painted. The caption has the `target` and the greatest of
+    the `logits` of each, where the outputs have them.
+    """
+
+    points = ("after_val_iter",)
+    ranks = "zero"
+    reads: ClassVar[Slots] = ("batch", "outputs")
+
+    def __init__(
+        self,
+        count: Annotated[int, Field(ge=1, description="how many images at most")] = 16,
+        columns: Annotated[int, Field(ge=1, description="images in a row")] = 8,
+        output: Annotated[str | None, Field(description="the output to show; the inputs if left out")] = None,
+        rescale: Annotated[
+            bool, Field(description="let each floating-point image go from black to white; else 0 to 1 is shown")
+        ] = True,
+    ) -> None:
+        self.count = count
+        self.columns = columns
+        self.output = output
+        self.rescale = rescale
+
+    def after_val_iter(self, run: Run, batch: Any, batch_idx: int, outputs: dict[str, Any]) -> None:
+        if batch_idx == 0:
+            run.log_image("images/val", self._grid(batch, outputs), caption(outputs, self.count))
+
+    def after_train_iter(self, run: Run, batch: Any, outputs: dict[str, Any]) -> None:
+        run.log_image("images/train", self._grid(batch, outputs))
+
+    def _grid(self, batch: Any, outputs: Mapping[str, Any]) -> Tensor:
+        if self.output is not None and self.output not in outputs:
+            said = f'there is no output "{self.output}"'
+            raise UserError(Problem(said, hint=f"the task gives {', '.join(outputs)}"))
+        found = first_images(batch if self.output is None else outputs[self.output])
+        if found is None:
+            where = "the batch has" if self.output is None else f'the output "{self.output}" is'
+            said = f"{where} no tensor of images, (N, channels, height, width) or (N, height, width)"
+            raise UserError(Problem(said, hint="output = … names an output of the task that is"))
+        shown = found[: self.count].detach()
+        return grid(rescaled(shown) if self.rescale and shown.is_floating_point() else shown, self.columns)
+
+
+def first_images(batch: Any) -> Tensor | None:
+    """Return the first tensor of a batch that is one of images, as (N, channels, height, width)."""
+    import torch
+
+    if isinstance(batch, torch.Tensor):
+        if batch.ndim == 4 and batch.shape[1] in (1, 3, 4):
+            return batch
+        return batch[:, None] if batch.ndim == 3 else None
+    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    return next((found for part in parts if (found := first_images(part)) is not None), None)
+
+
+def rescaled(images: Tensor) -> Tensor:
+    """Return images (N, channels, height, width) of which each goes from 0 to 1; one of a single value is 0."""
+    low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
+    return (images - low) / (high - low).clamp(min=1e-12)
+
+
+def grid(images: Tensor, columns: int) -> Tensor:
+    """Return images (N, channels, height, width) side by side, in rows of `columns`: (channels, height, width).
+
+    Between them is a line of a pixel, and what the last row lacks is left black.
+    """
+    count, channels, height, width = images.shape
+    columns = min(columns, count)
+    rows = ceil(count / columns)
+    sheet = images.new_zeros(channels, rows * (height + 1) - 1, columns * (width + 1) - 1)
+    for k, image in enumerate(images):
+        top, left = k // columns * (height + 1), k % columns * (width + 1)
+        sheet[:, top : top + height, left : left + width] = image
+    return sheet
+
+
+def caption(outputs: Mapping[str, Any], count: int) -> str:
+    """Return the targets and the predictions of the first examples as a line; empty where there are none.
+
+    Waits for the device.
+    """
+    said = {}
+    if getattr(outputs.get("target"), "ndim", 0) == 1:
+        said["target"] = outputs["target"][:count].tolist()
+    if getattr(outputs.get("logits"), "ndim", 0) == 2:
+        said["predicted"] = outputs["logits"][:count].argmax(dim=1).tolist()
+    return "; ".join(f"{name} {' '.join(map(str, values))}" for name, values in said.items())

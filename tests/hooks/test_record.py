@@ -1,0 +1,286 @@
+"""Hooks that record: what they log is what the quantity is by hand, or by an oracle of the field."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from hookflow.errors import UserError
+from hookflow.hooks import confusion, env_info, images
+from hookflow.hooks.grad_norm import GradNorm
+from hookflow.hooks.lr_monitor import LRMonitor
+from hookflow.hooks.memory import MIB, memory
+from hookflow.hooks.throughput import Throughput
+from tests.conftest import NewRun, records
+
+Train = Callable[..., int]
+
+
+class Recorded(SimpleNamespace):
+    """As much of a run as such hooks look at, which keeps what is logged."""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(rank=0, world=1, iter=0, device=torch.device("cpu"), logged={}, **parts)
+
+    def log(self, name: str, value: Any) -> None:
+        self.logged[name] = float(value)
+
+    def stepped(self, model: str | None = None) -> Any:
+        return self.model if model is None else self.models[model]
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2, bias=False))
+
+
+class TestLRMonitor:
+    def test_logs_the_settings_of_each_group(self) -> None:
+        one, two = net().parameters(), net().parameters()
+        sgd = torch.optim.SGD([{"params": one}, {"params": two, "lr": 0.5, "name": "norms"}], lr=0.1, momentum=0.9)
+        run = Recorded(optimizers={"optimizer": sgd})
+        LRMonitor(["momentum"]).after_train_iter(run)  # type: ignore[arg-type]
+        assert run.logged == {"lr/0": 0.1, "lr/norms": 0.5, "momentum/0": 0.9, "momentum/norms": 0.9}
+
+    def test_several_optimizers_are_told_apart(self) -> None:
+        optimizers = {
+            "generator": torch.optim.Adam(net().parameters(), lr=0.1, betas=(0.5, 0.9)),
+            "critic": torch.optim.SGD(net().parameters(), lr=0.2, weight_decay=0.01),
+        }
+        run = Recorded(optimizers=optimizers)
+        LRMonitor(["momentum", "weight_decay"]).after_train_iter(run)  # type: ignore[arg-type]
+        assert run.logged == {
+            "lr/generator/0": 0.1,
+            "momentum/generator/0": 0.5,
+            "weight_decay/generator/0": 0.0,
+            "lr/critic/0": 0.2,
+            "momentum/critic/0": 0.0,
+            "weight_decay/critic/0": 0.01,
+        }
+
+
+class TestGradNorm:
+    def run(self) -> Recorded:
+        model = net()
+        model(torch.randn(5, 3)).square().sum().backward()
+        return Recorded(model=model, models={"model": model})
+
+    def test_the_norms_are_those_by_hand(self) -> None:
+        run = self.run()
+        GradNorm().before_optimizer_step(run)  # type: ignore[arg-type]
+        by_hand = {
+            name: sum(float((p.grad**2).sum()) for p in module.parameters(recurse=False)) ** 0.5
+            for name, module in run.model.named_modules()
+            if list(module.parameters(recurse=False))
+        }
+        total = float(torch.nn.utils.get_total_norm([p.grad for p in run.model.parameters()]))
+        assert run.logged == pytest.approx({f"grad_norm/{k}": v for k, v in {**by_hand, "total": total}.items()})
+        assert by_hand.keys() == {"0", "2"}
+
+    def test_of_each_parameter(self) -> None:
+        run = self.run()
+        GradNorm("parameter").before_optimizer_step(run)  # type: ignore[arg-type]
+        assert run.logged.keys() == {f"grad_norm/{name}" for name in ("0.weight", "0.bias", "2.weight", "total")}
+        assert run.logged["grad_norm/0.bias"] == pytest.approx(float(run.model[0].bias.grad.norm()))
+
+    def test_what_has_no_gradient_has_no_norm(self) -> None:
+        run = self.run()
+        run.model[0].requires_grad_(False).zero_grad()
+        GradNorm().before_optimizer_step(run)  # type: ignore[arg-type]
+        assert run.logged.keys() == {"grad_norm/2", "grad_norm/total"}
+        run.logged.clear()
+        run.model.zero_grad()
+        GradNorm().before_optimizer_step(run)  # type: ignore[arg-type]
+        assert run.logged == {}
+
+    def test_sparse_gradients_count(self) -> None:
+        model = nn.Embedding(10, 2, sparse=True)
+        model(torch.tensor([1, 1, 3])).sum().backward()
+        run = Recorded(model=model, models={"model": model})
+        GradNorm().before_optimizer_step(run)  # type: ignore[arg-type]
+        assert run.logged["grad_norm/total"] == pytest.approx((2 * 2**2 + 2 * 1) ** 0.5)
+
+
+class TestThroughput:
+    def test_tokens_and_utilization_follow_from_the_examples(self) -> None:
+        hook = Throughput(tokens_per_sample=128, flops_per_sample=6e9, peak_flops=1e12)
+        assert hook.figures(100.0, 2) == {"samples_per_s": 100, "tokens_per_s": 12800, "mfu": pytest.approx(0.3)}
+        assert Throughput().figures(100.0, 2) == {"samples_per_s": 100}
+
+    def test_the_clock_is_that_of_the_window(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        now = [10.0]
+        monkeypatch.setattr("time.perf_counter", lambda: now[0])
+        hook, run = Throughput(2, tokens_per_sample=3), Recorded(batch_size=8, sum=lambda value: value)
+        hook.before_train()
+        for seconds in (1, 3):
+            now[0] += seconds
+            hook.after_train_iter(run)  # type: ignore[arg-type]
+        assert run.logged == {"samples_per_s": 4, "tokens_per_s": 12}
+
+    def test_one_figure_alone_gives_no_utilization(self) -> None:
+        with pytest.raises(UserError, match="flops_per_sample is given alone"):
+            Throughput.check_arguments({"flops_per_sample": 1e9})
+
+
+def test_the_memory_is_that_of_this_process() -> None:
+    before = memory(torch.device("cpu"))
+    assert before.keys() == {"rss"}
+    block = bytearray(64 * MIB)
+    block[::4096] = b"x" * len(block[::4096])  # or the system would not give it any memory yet
+    assert memory(torch.device("cpu"))["rss"] - before["rss"] > 48
+
+
+class TestEnvInfo:
+    def commit(self, folder: Path) -> str:
+        def git(*words: str) -> str:
+            settings = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
+            return subprocess.run(
+                ["git", *settings, *words], cwd=folder, check=True, capture_output=True, text=True
+            ).stdout.strip()
+
+        git("init", "--quiet", "--initial-branch", "trunk")
+        (folder / "net.py").write_text("one")
+        git("add", "net.py")
+        git("commit", "--quiet", "-m", "it")
+        return git("rev-parse", "HEAD")
+
+    def test_the_commit_and_what_differs_from_it(self, tmp_path: Path) -> None:
+        commit = self.commit(tmp_path)
+        assert env_info.git(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": []}
+        (tmp_path / "net.py").write_text("two")
+        (tmp_path / "new.py").write_text("new")
+        assert env_info.git(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": ["net.py", "new.py"]}
+
+    def test_without_a_repository(self, tmp_path: Path) -> None:
+        assert env_info.git(tmp_path) is None
+
+    def test_a_run_keeps_it(
+        self, new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        commit = self.commit(tmp_path)
+        run_dir = new_run("run.max_epochs=1", 'hooks.env={use="env_info"}')
+        monkeypatch.chdir(tmp_path)
+        assert train_here(run_dir) == 0
+        kept = json.loads((run_dir.path / env_info.FILE).read_text())
+        assert kept["git"]["commit"] == commit and kept["packages"]["torch"] and kept["torch"] == torch.__version__
+        (told,) = records(run_dir, "text")
+        assert commit[:12] in str(told["text"]) and torch.__version__ in str(told["text"])
+
+
+class TestProfiler:
+    def test_the_trace_of_the_active_iterations_is_kept_and_told_of(self, new_run: NewRun, train_here: Train) -> None:
+        args = "{wait=2, warmup=1, active=2, repeat=2}"
+        run_dir = new_run(f'hooks.profiler={{use="profiler", args={args}}}')
+        assert train_here(run_dir) == 0
+        traces = sorted((run_dir.path / "profile").iterdir())
+        assert [path.name for path in traces] == ["it00000005.json", "it00000010.json"]
+        for path in traces:
+            events = json.loads(path.read_text())["traceEvents"]
+            assert {event["ph"] for event in events} >= {"X", "M"}, "as Chrome's trace format has them"
+            names = {event["name"] for event in events}
+            assert "aten::linear" in names and len([n for n in names if n.startswith("ProfilerStep#")]) == 2
+        told = {record["it"]: str(record["text"]) for record in records(run_dir, "message") if "trace" in str(record)}
+        assert told.keys() == {5, 10} and "profile/it00000010.json" in told[10]
+
+    def test_a_run_that_ends_or_raises_within_a_trace_keeps_what_there_is(
+        self, new_run: NewRun, train_here: Train
+    ) -> None:
+        raises = 'hooks.raises={use="./watchers.py:Raises", args={at=6}}'
+        run_dir = new_run('hooks.profiler={use="profiler", args={wait=3, warmup=1, active=9}}', raises)
+        assert train_here(run_dir) == 1
+        (path,) = (run_dir.path / "profile").iterdir()
+        assert json.loads(path.read_text())["traceEvents"]
+
+
+class TestConfusion:
+    target = torch.tensor([0, 0, 1, 2, 2, 2, -100])
+    predicted = torch.tensor([0, 1, 1, 2, 0, 2, 1])
+
+    def test_the_counts_are_those_by_hand(self) -> None:
+        assert confusion.counts(self.predicted, self.target, 3).tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 2]]
+
+    def test_counts_of_pixels(self) -> None:
+        counts = confusion.counts(self.predicted.reshape(1, 7, 1), self.target.reshape(1, 7, 1), 3)
+        assert counts.sum() == 6
+
+    def test_the_text_and_the_image(self) -> None:
+        matrix = confusion.counts(self.predicted, self.target, 3)
+        assert confusion.text(matrix.tolist(), ["cat", "dog", "cow"]).splitlines() == [
+            "    cat dog cow",
+            "cat   1   1   0",
+            "dog   0   1   0",
+            "cow   1   0   2",
+        ]
+        image = confusion.image(matrix)
+        assert image.shape == (159, 159) and image[0, 0] == 0.5 and image[-1, 0] == pytest.approx(1 / 3)
+
+    def test_of_many_classes_the_worst_are_told(self) -> None:
+        matrix = torch.eye(100, dtype=torch.int64) * 9
+        matrix[3, 7], matrix[8, 2] = 4, 5
+        assert confusion.text(matrix.tolist(), [f"c{k}" for k in range(100)]).splitlines() == [
+            "     5 × c8 taken for c2",
+            "     4 × c3 taken for c7",
+        ]
+
+    def test_a_run_counts_each_example_of_a_pass_once(self, new_run: NewRun, train_here: Train) -> None:
+        run_dir = new_run("run.max_epochs=2", "run.test=true", 'hooks.confusion={use="confusion"}')
+        assert train_here(run_dir) == 0
+        told = [(record["name"], str(record["text"])) for record in records(run_dir, "text")]
+        assert [name for name, _ in told] == ["confusion/val", "confusion/val", "confusion/test"]
+        for _, text in told:
+            rows = [list(map(int, line.split()[1:])) for line in text.splitlines()[1:]]
+            assert sum(map(sum, rows)) == 16
+        right = sum(row[k] for k, row in enumerate(rows)) / 16
+        test = next(record for record in records(run_dir, "metrics") if record["split"] == "test")
+        assert test["v"]["accuracy"] == right  # type: ignore[index]
+        assert [record["name"] for record in records(run_dir, "image")] == [name for name, _ in told]
+
+    def test_the_names_must_be_as_many_as_the_classes(self, new_run: NewRun, train_here: Train) -> None:
+        run_dir = new_run('hooks.confusion={use="confusion", args={classes=["a", "b"]}}')
+        assert train_here(run_dir) == 2
+        assert "names of 2 classes, and the task's logits have 3" in str(records(run_dir, "end")[-1]["reason"])
+
+
+class TestImages:
+    def test_the_first_tensor_of_images_is_taken(self) -> None:
+        photos, masks, other = torch.rand(5, 3, 4, 6), torch.rand(5, 4, 6), torch.rand(5, 7)
+        assert images.first_images((other, photos, masks)) is photos
+        assert images.first_images({"x": other, "masks": masks}).shape == (5, 1, 4, 6)  # type: ignore[union-attr]
+        assert images.first_images((other, [1, 2])) is None
+
+    def test_a_grid_has_every_image_in_its_place(self) -> None:
+        shown = torch.arange(1.0, 4)[:, None, None, None].expand(3, 1, 2, 2)
+        assert images.grid(shown, 2)[0].tolist() == [
+            [1, 1, 0, 2, 2],
+            [1, 1, 0, 2, 2],
+            [0, 0, 0, 0, 0],
+            [3, 3, 0, 0, 0],
+            [3, 3, 0, 0, 0],
+        ]
+
+    def test_each_image_goes_from_black_to_white(self) -> None:
+        found = images.rescaled(torch.stack([torch.linspace(-3, 5, 12).reshape(3, 2, 2), torch.ones(3, 2, 2)]))
+        assert (found[0].min(), found[0].max(), found[1].max()) == (0, 1, 0)
+
+    def test_a_run_shows_the_first_batch_of_each_validation(self, new_run: NewRun, train_here: Train) -> None:
+        shows = 'hooks.images={use="images", args={output="image", count=4, columns=2}}'
+        run_dir = new_run("run.max_epochs=2", shows, 'task.use="./own_tasks.py:paints"')
+        assert train_here(run_dir) == 0
+        first, second = records(run_dir, "image")
+        assert (first["it"], second["it"], first["name"]) == (5, 10, "images/val")
+        assert (first["width"], first["height"]) == (5, 5)
+        assert str(first["caption"]).startswith("target ") and "; predicted " in str(first["caption"])
+        assert (run_dir.path / str(second["path"])).stat().st_size
+
+    def test_data_without_images_are_the_users_mistake(self, new_run: NewRun, train_here: Train) -> None:
+        run_dir = new_run('hooks.images={use="images"}')
+        assert train_here(run_dir) == 2
+        assert "the batch has no tensor of images" in str(records(run_dir, "end")[-1]["reason"])
