@@ -41,7 +41,7 @@ from hookflow.runner.numerics.device import choose_precision
 
 Made = TypeVar("Made")
 
-OFFERED_TO_DATA = ("seed", "device", "say", "rank", "world")
+OFFERED_TO_DATA = ("seed", "device", "say", "rank", "world", "pipeline_dir")
 """Arguments that a data source is given where it takes them and the file does not give them."""
 
 
@@ -222,7 +222,7 @@ class _Builder:
         self, makes: Mapping[str, Callable[..., Any]], loaders: Mapping[str, LoaderParts], device: torch.device
     ) -> dict[str, Any]:
         ranks = self.ranks
-        given = self.pipeline.run.seed, device, self.say, ranks.rank, ranks.world
+        given = self.pipeline.run.seed, device, self.say, ranks.rank, ranks.world, self.base
         offers = dict(zip(OFFERED_TO_DATA, given, strict=True))
         found = {}
         for split in ("train", "val", "test"):
