@@ -25,7 +25,7 @@ CELL = 8
 class Confusion(Hook):
     """Counts in validation and test how often each class is predicted as each, over all ranks: a text and an image.
 
-    Both are called `confusion/val` or `confusion/test`. A row is a class, a column what it is taken for. In the image
+    Both are called `val/confusion` or `test/confusion`. A row is a class, a column what it is taken for. In the image
     each row is divided by its sum: white is all examples of the class. Needs a task whose outputs hold `logits`
     (N, classes, …) and `target` (N, …), as Classification's do; targets that are no class, such as -100, are left out.
     Counts on the device, so that nothing waits; only the end of the pass reads the counts.
@@ -54,13 +54,13 @@ class Confusion(Hook):
         self.counts = found if self.counts is None else self.counts + found
 
     def after_val_epoch(self, run: Run) -> None:
-        self._show(run, "confusion/val")
+        self._show(run, "val/confusion")
 
     before_test_epoch = before_val_epoch
     after_test_iter = after_val_iter
 
     def after_test_epoch(self, run: Run) -> None:
-        self._show(run, "confusion/test")
+        self._show(run, "test/confusion")
 
     def _show(self, run: Run, name: str) -> None:
         total = run.sum(self.counts)

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class Images(Hook):
-    """Logs images of the first batch of each validation as one image, `images/val`, with targets and predictions.
+    """Logs images of the first batch of each validation as one image, `val/images`, with targets and predictions.
 
-    Bound to `after_train_iter` (give it `every`), it logs those of the training batch, `images/train`, without a
+    Bound to `after_train_iter` (give it `every`), it logs those of the training batch, `train/images`, without a
     caption, for which the training would have to wait. Shown are the inputs, the first tensor of the batch that is one
     of images: (N, channels, height, width) with 1, 3 or 4 channels, or (N, height, width). With `output` that output of
-    the task is shown in their place, e.g. what the model has painted. The caption has the `target` and the greatest of
-    the `logits` of each, where the outputs have them.
+    the task is shown in their place, e.g. what the model has painted, and names the image: `val/painted`. The caption
+    has the `target` and the greatest of the `logits` of each, where the outputs have them.
     """
 
     points = ("after_val_iter",)
@@ -47,10 +47,10 @@ class Images(Hook):
 
     def after_val_iter(self, run: Run, batch: Any, batch_idx: int, outputs: dict[str, Any]) -> None:
         if batch_idx == 0:
-            run.log_image("images/val", self._grid(batch, outputs), caption(outputs, self.count))
+            run.log_image(f"val/{self.output or 'images'}", self._grid(batch, outputs), caption(outputs, self.count))
 
     def after_train_iter(self, run: Run, batch: Any, outputs: dict[str, Any]) -> None:
-        run.log_image("images/train", self._grid(batch, outputs))
+        run.log_image(f"train/{self.output or 'images'}", self._grid(batch, outputs))
 
     def _grid(self, batch: Any, outputs: Mapping[str, Any]) -> Tensor:
         if self.output is not None and self.output not in outputs:

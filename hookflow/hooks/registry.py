@@ -6,10 +6,12 @@ from hookflow.pipeline.registry import Registry
 
 BUILT_IN: dict[str, str] = {
     "accuracy": "hookflow.hooks.accuracy:Accuracy",
+    "activation_stats": "hookflow.hooks.activation_stats:ActivationStats",
     "checkpoint": "hookflow.hooks.checkpoint:Checkpoint",
     "confusion": "hookflow.hooks.confusion:Confusion",
     "early_stop": "hookflow.hooks.early_stop:EarlyStop",
     "ema": "hookflow.hooks.ema:EMA",
+    "empty_cache": "hookflow.hooks.empty_cache:EmptyCache",
     "env_info": "hookflow.hooks.env_info:EnvInfo",
     "grad_clip": "hookflow.hooks.grad_clip:GradClip",
     "grad_norm": "hookflow.hooks.grad_norm:GradNorm",
@@ -18,8 +20,10 @@ BUILT_IN: dict[str, str] = {
     "lr_monitor": "hookflow.hooks.lr_monitor:LRMonitor",
     "lr_schedule": "hookflow.hooks.lr_schedule:LRSchedule",
     "memory": "hookflow.hooks.memory:Memory",
+    "param_stats": "hookflow.hooks.param_stats:ParamStats",
     "profiler": "hookflow.hooks.profiler:Profiler",
     "scheduler": "hookflow.hooks.scheduler:Scheduler",
+    "spike_guard": "hookflow.hooks.spike_guard:SpikeGuard",
     "throughput": "hookflow.hooks.throughput:Throughput",
     "time_limit": "hookflow.hooks.time_limit:TimeLimit",
     "whiten": "hookflow.zoo.whiten:Whiten",

@@ -36,10 +36,12 @@ from tests.runner.same import assert_same_end
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "accuracy": {},
+    "activation_stats": {},
     "checkpoint": {"monitor": "accuracy", "top": 3, "keep": 9},
     "confusion": {},
     "early_stop": {"monitor": "accuracy", "patience": 3, "min_delta": 0.9},
     "ema": {"decay": 0.9},
+    "empty_cache": {},
     "env_info": {},
     "grad_clip": {"max_norm": 1.0},
     "grad_norm": {},
@@ -48,8 +50,10 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "lr_monitor": {"also": ["momentum"]},
     "lr_schedule": {"warmup": 0.1},
     "memory": {},
+    "param_stats": {"stats": ["mean", "max"], "histogram": True},
     "profiler": {"wait": 1, "warmup": 1, "active": 2},
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
+    "spike_guard": {"window": 8, "sigmas": 0.5, "patience": 100, "rollback": True},
     "throughput": {"window": 2, "tokens_per_sample": 64, "flops_per_sample": 1e9, "peak_flops": 1e12},
     "time_limit": {"limit": "3h50m"},
 }
@@ -61,7 +65,7 @@ Of a hook that has a state they are such that the rest of a run depends on it: t
 OTHERS = ("accuracy", "clip", "schedule", "ema", "throughput", "log", "early_stop", "checkpoint")
 """The hooks of the toy pipeline."""
 
-TOUCHES_NOTHING = {"env_info", "memory", "profiler"}
+TOUCHES_NOTHING = {"activation_stats", "empty_cache", "env_info", "memory", "profiler"}
 """Hooks that neither read nor write any state of the run."""
 
 INSTEAD_OF = {"scheduler": "schedule"}
@@ -72,6 +76,7 @@ NEEDS = {"images": ['task.use="./own_tasks.py:paints"']}
 
 NEED_NOT_SURVIVE = {
     "throughput": {"began", "paused", "samples", "iterations"},  # of the current window, which a resumed run begins
+    "activation_stats": {"names"},  # by the ids of modules
     "profiler": {"profile"},
     "time_limit": {"end"},  # counted anew in each process
 }

@@ -8,13 +8,17 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from hookflow.errors import Where
+from hookflow.events.rundir import RunDir
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.early_stop import EarlyStop
+from hookflow.hooks.spike_guard import is_spike
 from hookflow.hooks.time_limit import TimeLimit, seconds
+from hookflow.runner.checkpoint.store import read
 from tests.conftest import NewRun, records
-from tests.runner.same import assert_same_end
+from tests.runner.same import assert_same, assert_same_end, final_state
 
 Train = Callable[..., int]
 
@@ -87,3 +91,49 @@ class TestEarlyStop:
         assert train_here(run_dir) == 0
         end = records(run_dir, "end")[-1]
         assert end["it"] == 5 and "as good as the threshold of 0" in str(end["reason"])
+
+
+class TestSpikeGuard:
+    def test_a_spike_is_so_many_standard_deviations_above_the_mean(self) -> None:
+        losses = [1.0, 3.0] * 5
+        assert not is_spike(7.9, losses, 10, 6)
+        assert is_spike(8.1, losses, 10, 6)
+        assert not is_spike(-100.0, losses, 10, 6), "it may fall as it likes"
+        assert not is_spike(8.1, losses, 11, 6), "there are too few to compare it with"
+        assert is_spike(math.nan, [], 10, 6) and is_spike(math.inf, losses, 10, 6)
+
+    def test_of_even_losses_a_little_more_is_none(self) -> None:
+        assert not is_spike(2.1, [2.0] * 10, 10, 6)
+        assert is_spike(2.2, [2.0] * 10, 10, 6)
+
+    def told(self, run_dir: RunDir, words: str) -> list[object]:
+        return [record["it"] for record in records(run_dir, "message") if words in str(record["text"])]
+
+    def test_the_step_of_a_spike_is_skipped_and_no_other(self, new_run: NewRun, train_here: Train) -> None:
+        task = 'task={use="./own_tasks.py:spikes", args={at=[8]}}'
+        guarded = new_run(task, 'hooks.guard={use="spike_guard", args={window=4}}')
+        by_hand = new_run(task, 'hooks.guard={use="tests.photographs:SkipsOne", args={at=8}}')
+        assert train_here(guarded) == train_here(by_hand) == 0
+        assert_same(final_state(guarded)["model"], final_state(by_hand)["model"])
+        assert self.told(guarded, "the loss has spiked to") == [8]
+
+    def test_a_rollback_puts_the_last_checkpoint_back(self, new_run: NewRun, train_here: Train) -> None:
+        task = 'task={use="./own_tasks.py:spikes", args={at=[12]}}'
+        guard = 'hooks.guard={use="spike_guard", args={window=4, rollback=true}}'
+        run_dir = new_run(task, guard, swap=("max_epochs = 3", "max_iters = 13"))
+        assert train_here(run_dir) == 0
+        assert self.told(run_dir, "those of the last checkpoint again") == [13]
+        before = read(run_dir.checkpoints / "it00000010", torch.device("cpu"))
+        after = final_state(run_dir)
+        assert after["position"]["iter"] == 13  # type: ignore[index]
+        assert_same(after["model"], before["model"])
+        assert_same(after["optimizer"]["state"], before["optimizer"]["state"])  # type: ignore[index]
+        rates = [state["optimizer"]["param_groups"][0]["lr"] for state in (before, after)]  # type: ignore[index]
+        assert rates[0] != rates[1], "the schedule goes on"
+
+    def test_a_spike_that_lasts_stops_the_run(self, new_run: NewRun, train_here: Train) -> None:
+        task = f'task={{use="./own_tasks.py:spikes", args={{at={list(range(6, 15))}}}}}'
+        run_dir = new_run(task, 'hooks.guard={use="spike_guard", args={window=4, patience=3}}')
+        assert train_here(run_dir) == 0
+        end = records(run_dir, "end")[-1]
+        assert (end["it"], end["reason"]) == (9, "the loss has spiked 3 times in a row")

@@ -15,9 +15,11 @@ from torch import nn
 
 from hookflow.errors import UserError
 from hookflow.hooks import confusion, env_info, images
+from hookflow.hooks.activation_stats import ActivationStats
 from hookflow.hooks.grad_norm import GradNorm
 from hookflow.hooks.lr_monitor import LRMonitor
 from hookflow.hooks.memory import MIB, memory
+from hookflow.hooks.param_stats import ParamStats
 from hookflow.hooks.throughput import Throughput
 from tests.conftest import NewRun, records
 
@@ -234,7 +236,7 @@ class TestConfusion:
         run_dir = new_run("run.max_epochs=2", "run.test=true", 'hooks.confusion={use="confusion"}')
         assert train_here(run_dir) == 0
         told = [(record["name"], str(record["text"])) for record in records(run_dir, "text")]
-        assert [name for name, _ in told] == ["confusion/val", "confusion/val", "confusion/test"]
+        assert [name for name, _ in told] == ["val/confusion", "val/confusion", "test/confusion"]
         for _, text in told:
             rows = [list(map(int, line.split()[1:])) for line in text.splitlines()[1:]]
             assert sum(map(sum, rows)) == 16
@@ -275,7 +277,7 @@ class TestImages:
         run_dir = new_run("run.max_epochs=2", shows, 'task.use="./own_tasks.py:paints"')
         assert train_here(run_dir) == 0
         first, second = records(run_dir, "image")
-        assert (first["it"], second["it"], first["name"]) == (5, 10, "images/val")
+        assert (first["it"], second["it"], first["name"]) == (5, 10, "val/image")
         assert (first["width"], first["height"]) == (5, 5)
         assert str(first["caption"]).startswith("target ") and "; predicted " in str(first["caption"])
         assert (run_dir.path / str(second["path"])).stat().st_size
@@ -284,3 +286,52 @@ class TestImages:
         run_dir = new_run('hooks.images={use="images"}')
         assert train_here(run_dir) == 2
         assert "the batch has no tensor of images" in str(records(run_dir, "end")[-1]["reason"])
+
+
+class TestParamStats:
+    def test_the_statistics_are_those_of_numpy(self) -> None:
+        run = Recorded(model=net())
+        ParamStats(["0.*"], ["mean", "std", "norm", "min", "max"]).after_train_iter(run)  # type: ignore[arg-type]
+        expected = {}
+        for name in ("0.weight", "0.bias"):
+            values = run.model.get_parameter(name).detach().double().numpy()
+            by_hand = {"mean": values.mean(), "std": values.std(), "norm": (values**2).sum() ** 0.5}
+            by_hand |= {"min": values.min(), "max": values.max()}
+            expected |= {f"param/{name}/{stat}": value for stat, value in by_hand.items()}
+        assert run.logged == pytest.approx(expected, rel=1e-5)
+
+    def test_a_run_keeps_histograms(self, new_run: NewRun, train_here: Train) -> None:
+        args = '{match=["head.*"], histogram=true}'
+        run_dir = new_run("run.max_epochs=1", f'hooks.stats={{use="param_stats", every=5, args={args}}}')
+        assert train_here(run_dir) == 0
+        found = {str(record["name"]): record for record in records(run_dir, "histogram")}
+        assert found.keys() == {"param/head.weight", "param/head.bias"}
+        assert sum(found["param/head.weight"]["counts"]) == 24  # type: ignore[call-overload]
+
+    def test_a_glob_that_matches_nothing_is_the_users_mistake(self, new_run: NewRun, train_here: Train) -> None:
+        run_dir = new_run('hooks.stats={use="param_stats", args={match=["heat.weight"]}}')
+        assert train_here(run_dir) == 2
+        said = str(records(run_dir, "end")[-1]["reason"])
+        assert 'no parameter of the network matches "heat.weight"' in said and "head.weight" in said
+
+
+class TestActivationStats:
+    def test_the_statistics_are_those_by_hand(self) -> None:
+        model, inputs = net(), torch.randn(6, 3)
+        run, hook = Recorded(model=model), ActivationStats()
+        hook.before_run(run)  # type: ignore[arg-type]
+        hidden = model[1](model[0](inputs))  # type: ignore[index]
+        hook.forward(run, model[1], hidden)  # type: ignore[index, arg-type]
+        by_hand = hidden.detach().double().numpy()
+        expected = {"mean": by_hand.mean(), "std": by_hand.std(), "zeros": (by_hand == 0).mean()}
+        assert run.logged == pytest.approx({f"activation/1/{stat}": value for stat, value in expected.items()})
+        assert 0 < run.logged["activation/1/zeros"] < 1
+
+    def test_a_run_logs_those_of_the_modules_that_are_named(self, new_run: NewRun, train_here: Train) -> None:
+        run_dir = new_run(
+            "run.max_epochs=1", 'hooks.stats={use="activation_stats", modules=["head", "body.?"], every=5}'
+        )
+        assert train_here(run_dir) == 0
+        names = {name for record in records(run_dir, "scalars") for name in record["v"]}  # type: ignore[attr-defined]
+        layers = {name.split("/")[1] for name in names if name.startswith("activation/")}
+        assert layers == {"head", "body.0", "body.1", "body.2", "body.3"}
