@@ -48,7 +48,10 @@ class LRSchedule(Hook):
         warmup: Annotated[
             int | float | str,
             BeforeValidator(_warmup),
-            Field(description='how long the warm-up is: 100, "100it", "2ep", "10%", or a share of the run such as 0.1'),
+            Field(
+                description='how long the warm-up is: 100, "100it", "2ep", "10%", or a share of the run such as 0.1',
+                examples=["5%"],
+            ),
         ] = 0.0,
         start: Annotated[float, Field(ge=0, description="factor of the first iteration of the warm-up")] = 0.0,
         end: Annotated[float, Field(ge=0, description="factor of the end of the run")] = 0.0,

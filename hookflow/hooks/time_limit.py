@@ -47,7 +47,9 @@ class TimeLimit(Hook):
     def __init__(
         self,
         limit: Annotated[
-            str, BeforeValidator(duration), Field(description='how long it may take: "3h50m", "90m", "1d12h", "30s"')
+            str,
+            BeforeValidator(duration),
+            Field(description='how long it may take: "3h50m", "90m", "1d12h", "30s"', examples=["3h50m"]),
         ],
     ) -> None:
         self.limit = limit
