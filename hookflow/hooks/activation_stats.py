@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 class ActivationStats(Hook):
     """Logs the mean, the spread and the share of zeros of what modules of the network return in training.
 
-    They are called `activation/<name>/mean`, `…/std` (of the population) and `…/zeros` (from 0 to 1); the network itself
-    goes by `model`. `modules` says which by globs over their names; all of them if left out. Of several tensors that a
-    module returns it is the first one, and what is no floating-point tensor is left out. A ReLU whose share of zeros is
-    nearly 1 is dead. Computed on the device, on this rank's share of the batch, so that nothing waits; while `every`
-    keeps it idle, it computes nothing.
+    They are called `activation/<name>/mean`, `…/std` (of the population) and `…/zeros` (from 0 to 1); those of the
+    network itself go by `model`. `modules` says which by globs over their names; all of them if left out. Of several
+    tensors that a module returns it is the first one, and what is no floating-point tensor is left out. A ReLU whose
+    share of zeros is nearly 1 is dead. Computed on the device, on this rank's share of the batch, so that nothing
+    waits; while `every` keeps it idle, it computes nothing.
     """
 
     modules = ("*",)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,7 +56,12 @@ def packages() -> dict[str, str]:
     """Return the versions of the installed packages by name."""
     from importlib.metadata import distributions
 
-    found = {each.metadata["Name"]: each.version for each in distributions() if each.metadata["Name"]}
+    found = {}
+    for each in distributions():
+        head = each.read_text("METADATA") or each.read_text("PKG-INFO") or ""  # to parse all of each takes a second
+        name, version = (re.search(rf"^{field}: *(.+)$", head, re.MULTILINE) for field in ("Name", "Version"))
+        if name and version:
+            found[name[1]] = version[1]
     return dict(sorted(found.items(), key=lambda item: item[0].lower()))
 
 

@@ -13,6 +13,7 @@ BUILT_IN: dict[str, str] = {
     "ema": "hookflow.hooks.ema:EMA",
     "empty_cache": "hookflow.hooks.empty_cache:EmptyCache",
     "env_info": "hookflow.hooks.env_info:EnvInfo",
+    "export": "hookflow.hooks.export:Export",
     "grad_clip": "hookflow.hooks.grad_clip:GradClip",
     "grad_norm": "hookflow.hooks.grad_norm:GradNorm",
     "images": "hookflow.hooks.images:Images",

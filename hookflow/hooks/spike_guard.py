@@ -24,14 +24,15 @@ LEAST_SPREAD = 0.01
 class SpikeGuard(Hook):
     """Skips the optimizer step at a loss spike, and with `rollback` puts back the weights of the last checkpoint.
 
-    A spike is a loss above the mean of the last `window` losses by more than `sigmas` standard deviations, or one that
-    is not finite; the first `window` iterations have none. Losses of spikes are left out of the mean. After `patience`
-    spikes in a row the run stops. Over several ranks the mean of their losses counts.
+    A spike is a loss above the mean of the last `window` losses by more than `sigmas` standard deviations; the first
+    `window` iterations have none. A loss that is not finite is one, too, where `run.on_nan` does not end the run. The
+    losses of spikes are left out of the mean. After `patience` spikes in a row the run stops. Over several ranks the
+    mean over the examples of all counts.
 
     With `rollback` the weights, the buffers and the optimizer's state become those of the last checkpoint that was
     saved or resumed from, of which it keeps a copy in the host's memory; without one yet, only the step is skipped.
-    The data, the schedules, the counters and averages of the weights go on from where they are, so that what made the
-    spike is not seen again.
+    The losses since then are forgotten, too: with the older weights they may be higher again. The data, the schedules,
+    the counters and averages of the weights go on from where they are, so that what made the spike is not seen again.
 
     To know the loss before the step, the training waits for the device in each iteration.
     """
@@ -60,7 +61,7 @@ class SpikeGuard(Hook):
         self.in_a_row = 0
         self.spiked = False
         self.kept: dict[str, Any] = {}
-        """The weights and the state of the optimizers in the last checkpoint."""
+        """The weights and the state of the optimizers in the last checkpoint, and the losses before it."""
 
     def before_train(self, run: Run) -> None:
         if self.rollback and any(map(is_sharded, run.model.parameters())):
@@ -68,7 +69,7 @@ class SpikeGuard(Hook):
             raise UserError(Problem(said, hint='leave rollback out, or use distributed.strategy = "ddp"'))
 
     def after_forward(self, run: Run, outputs: Mapping[str, Any]) -> None:
-        loss = float(run.mean(outputs["loss"].detach()))
+        loss = loss_of_all(run, outputs)
         if not is_spike(loss, self.losses, self.window, self.sigmas):
             self.losses = [*self.losses, loss][-self.window :]
             self.in_a_row = 0
@@ -83,12 +84,14 @@ class SpikeGuard(Hook):
     def after_train_iter(self, run: Run) -> None:
         if self.spiked and self.kept:
             put_back(self.kept, parts(run))
+            self.losses = list(self.kept["losses"])
             run.say("the weights and the optimizer are those of the last checkpoint again", "warn")
         self.spiked = False
 
     def before_save_checkpoint(self, run: Run, checkpoint: Mapping[str, Any]) -> None:
         if self.rollback:
-            self.kept = {name: _on_host(checkpoint[name]) for name in parts(run)}
+            own = checkpoint["hooks"].get(self.name, {"losses": []})
+            self.kept = {name: _on_host(checkpoint[name]) for name in parts(run)} | {"losses": own["losses"]}
 
     after_load_checkpoint = before_save_checkpoint
 
@@ -97,6 +100,18 @@ class SpikeGuard(Hook):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.losses, self.in_a_row = state["losses"][-self.window :], state["in_a_row"]
+
+
+def loss_of_all(run: Run, outputs: Mapping[str, Any]) -> float:
+    """Return the mean loss over the examples of all ranks."""
+    loss = outputs["loss"].detach()
+    if run.world > 1:
+        import torch
+
+        share = torch.full_like(loss, run.batch_size or 1, dtype=torch.float64)
+        total, examples = run.sum(torch.stack([loss * share, share]))
+        loss = total / examples
+    return float(loss)
 
 
 def is_spike(loss: float, losses: Sequence[float], window: int, sigmas: float) -> bool:

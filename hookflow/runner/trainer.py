@@ -189,6 +189,7 @@ class Trainer:
             self._ended_by(error)
             raise
         else:
+            self.state.enter("end")  # who calls the network from here on does not wake the hooks inside it
             try:
                 engine.fire("after_run")
             finally:

@@ -75,7 +75,7 @@ def tab(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         ("hookflow graph --hook only", []),
         ("hookflow check other/q.toml --without o", ["only_here"]),
         ("hookflow run other/q.toml --set hooks.", ["hooks.only_here.use="]),
-        ("hookflow hooks grad", ["grad_clip"]),
+        ("hookflow hooks grad", ["grad_clip", "grad_norm"]),
         ("hookflow hooks -p p.toml ear", ["early", "early_stop"]),
         ("hookflow watch 2026", ["20260102-000000-bbbb", "20260101-000000-aaaa"]),
         ("hookflow watch --dir runs ci", ["cifar"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import io
 import json
@@ -9,12 +10,14 @@ import re
 import shutil
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hookflow.cli.check_report import Findings
 from hookflow.cli.pipelines import valid_plan
@@ -43,6 +46,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "ema": {"decay": 0.9},
     "empty_cache": {},
     "env_info": {},
+    "export": {"formats": ["state_dict"]},
     "grad_clip": {"max_norm": 1.0},
     "grad_norm": {},
     "images": {"output": "image"},
@@ -81,6 +85,11 @@ NEED_NOT_SURVIVE = {
     "time_limit": {"end"},  # counted anew in each process
 }
 """Attributes of hooks that may be others after a resume, and why."""
+
+WAITS = {
+    "spike_guard",  # it must know the loss before the step
+}
+"""Hooks that wait for the device within an iteration, and why."""
 
 SAVED_AT = 12
 """Where a run is saved in the test of the state: within the last of its three epochs, after two validations."""
@@ -215,6 +224,31 @@ class TestEverySample:
         torch.save(hook_class(name)(**SAMPLES[name]).state_dict(), file)
         file.seek(0)
         torch.load(file, weights_only=True)
+
+    def test_never_waits_for_the_device_within_an_iteration(
+        self, name: str, alone: Callable[[str], RunDir], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hook, fetched = hook_class(name), []
+
+        class Fetches(TorchDispatchMode):
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                if func is torch.ops.aten._local_scalar_dense.default:  # what item(), float() and bool() call
+                    fetched.append("".join(traceback.format_stack(limit=8)))
+                return func(*args, **(kwargs or {}))
+
+        def watched(method: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(method)
+            def call(*args: Any, **kwargs: Any) -> Any:
+                with Fetches():
+                    return method(*args, **kwargs)
+
+            return call
+
+        for method in methods(hook, POINTS)[0]:
+            if POINTS.in_iteration(method.point):
+                monkeypatch.setattr(hook, method.name, watched(getattr(hook, method.name)))
+        alone(name)
+        assert bool(fetched) == (name in WAITS), fetched[:1]
 
     def test_a_run_that_is_saved_and_resumed_ends_as_if_left_alone(
         self,

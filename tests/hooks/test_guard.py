@@ -128,6 +128,8 @@ class TestSpikeGuard:
         assert after["position"]["iter"] == 13  # type: ignore[index]
         assert_same(after["model"], before["model"])
         assert_same(after["optimizer"]["state"], before["optimizer"]["state"])  # type: ignore[index]
+        losses = [state["hooks"]["guard"]["losses"] for state in (before, after)]  # type: ignore[index]
+        assert losses[0] == losses[1] and len(losses[0]) == 4
         rates = [state["optimizer"]["param_groups"][0]["lr"] for state in (before, after)]  # type: ignore[index]
         assert rates[0] != rates[1], "the schedule goes on"
 

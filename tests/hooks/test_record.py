@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 from collections.abc import Callable
@@ -160,6 +161,10 @@ class TestEnvInfo:
         (tmp_path / "net.py").write_text("two")
         (tmp_path / "new.py").write_text("new")
         assert env_info.git(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": ["net.py", "new.py"]}
+
+    def test_the_packages_are_those_that_are_installed(self) -> None:
+        found = env_info.packages()
+        assert all(found[name] == importlib.metadata.version(name) for name in ("torch", "numpy", "pydantic", "rich"))
 
     def test_without_a_repository(self, tmp_path: Path) -> None:
         assert env_info.git(tmp_path) is None
