@@ -24,13 +24,15 @@ from hooks_page import hooks_page
 from markdown_tables import code, doc, rows_of_fields, sentence, slug, table
 
 from hookflow.cli.app import app
+from hookflow.cli.schema import arguments
 from hookflow.graph import points
 from hookflow.graph.slots import SLOTS
 from hookflow.hooks.registry import HOOKS
 from hookflow.pipeline.declared import sentences
 from hookflow.pipeline.refer import refer
-from hookflow.pipeline.registry import COMPONENTS, DATA
+from hookflow.pipeline.registry import COMPONENTS, DATA, WRITERS
 from hookflow.pipeline.schema import Pipeline, Section
+from hookflow.runner.build import OFFERED_TO_WRITERS
 
 FOLDER = Path(__file__).parent
 PIECES: dict[str, Callable[[], str]] = {
@@ -82,15 +84,16 @@ clip = "my_package.hooks:Clip"
 A pipeline then writes `use = "clip"`, and `hookflow hooks` lists it with the package and its version. A built-in hook
 of the same name takes precedence. A name that two packages offer is ambiguous and is refused.
 
-Models, data and tasks have groups of their own: {", ".join(f"`{registry.group}`" for registry in COMPONENTS)}. There is
-none for optimizers, which are named as `"package.module:Name"`.
+Models, data, tasks and writers have groups of their own: {", ".join(f"`{registry.group}`" for registry in COMPONENTS)}.
+There is none for optimizers, which are named as `"package.module:Name"`.
 """
 
 
 def reference() -> str:
     """Return the whole page."""
     parts = (
-        INTRODUCTION, FILE, *_tables(), AMOUNTS, _data(), HOOKS_ARE, _points(), _slots(), ENTRY_POINTS, _commands(),
+        INTRODUCTION, FILE, *_tables(), AMOUNTS, _data(), _writers(), HOOKS_ARE, _points(), _slots(), ENTRY_POINTS,
+        _commands(),
     )  # fmt: skip
     return "\n".join(parts)
 
@@ -141,6 +144,20 @@ def _data() -> str:
         (code(name), code(use), doc(refer(use, Path(), None)).partition("\n")[0]) for name, use in DATA.built_in.items()
     )
     return f"### Data by a short name\n{table(('`use`', 'stands for', 'what it is'), rows)}"
+
+
+def _writers() -> str:
+    """Return the chapter on built-in writers."""
+    made = {name: refer(use, Path(), None) for name, use in WRITERS.built_in.items()}
+    rows = ((code(name), " ".join(doc(kind).partition("\n\n")[0].split()), _given(kind)) for name, kind in made.items())
+    listed = table(("`use`", "what it writes", "arguments"), rows)
+    return f"### Writers by a short name\n{listed}\nSee [writers](writers.md).\n"
+
+
+def _given(kind: Any) -> str:
+    """Return the arguments that a pipeline may give to a writer, with their defaults."""
+    rows = (row for row in rows_of_fields(arguments(kind), {}, {}) if row[0] not in OFFERED_TO_WRITERS)
+    return ", ".join(f"{code(name)} ({default})" if default.strip("`") else code(name) for name, _, default, _ in rows)
 
 
 def _points() -> str:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
     from hookflow.runner.contract import Task
     from hookflow.runner.data.source import Source
+    from hookflow.writers.base import Writer
 
-__all__ = ["Hook", "Run", "Source", "Task", "UserError", "__version__", "load", "load_run", "runs", "train"]
+__all__ = ["Hook", "Run", "Source", "Task", "UserError", "Writer", "__version__", "load", "load_run", "runs", "train"]
 
 _MODULES = {
     "Hook": "hookflow.hooks.base",
@@ -29,6 +30,7 @@ _MODULES = {
     "Source": "hookflow.runner.data.source",
     "Task": "hookflow.runner.contract",
     "UserError": "hookflow.errors",
+    "Writer": "hookflow.writers.base",
     "load": "hookflow.api.pipeline",
     "load_run": "hookflow.api.recorded",
     "runs": "hookflow.api.recorded",

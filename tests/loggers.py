@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,11 +13,12 @@ class Logs:
     """Logs one of each after every iteration, and then changes what it has logged."""
 
     def after_train_iter(self, run: Any) -> None:
-        image = torch.zeros(3, 4, 5)
+        image = torch.zeros(3, 4, 5, device=run.device)
         image[0] = run.iter / 255
         run.log_image("val/sample", image, f"at {run.iter}")
         image.fill_(1)
-        values = torch.tensor([0.0, 1.0, 1.0, 2.0, float("nan")])
+        values = torch.zeros(5, device=run.device)
+        values[1:3], values[3], values[4] = 1, 2, float("nan")
         run.log_histogram("weights", values, bins=2)
         values.zero_()
         run.log_text("sample", f"iteration {run.iter}")
@@ -48,3 +51,20 @@ class Floods:
     def before_train(self, run: Any) -> None:
         for _ in range(self.count):
             run.log_image("many", torch.zeros(2, 2))
+
+
+class Watches:
+    """Writes down the files whose functions the training thread calls between the first iteration and the last."""
+
+    phase = "first"
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+        self.called: set[str] = set()
+
+    def before_train(self) -> None:
+        sys.setprofile(lambda frame, event, argument: self.called.add(frame.f_code.co_filename))
+
+    def after_train(self) -> None:
+        sys.setprofile(None)
+        self.file.write_text("\n".join(sorted(self.called)))

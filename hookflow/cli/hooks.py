@@ -45,7 +45,7 @@ def hooks(
 
     These are the built-in ones, those that installed packages offer (entry points of the group `hookflow.hooks`), and,
     with `--pipeline`, those that the pipeline uses, and what else the files offer that it takes hooks from. Models,
-    data and tasks that installed packages offer are listed too.
+    data, tasks and writers that installed packages offer are listed too.
 
     Example: `hookflow hooks ema`
     """

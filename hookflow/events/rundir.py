@@ -96,6 +96,11 @@ class RunDir:
         return self.path / "images"
 
     @property
+    def writers(self) -> Path:
+        """A folder for each writer of the pipeline."""
+        return self.path / "writers"
+
+    @property
     def lock(self) -> Path:
         """Locked by whoever carries out the run; see `hookflow.runner.launch.claim`."""
         return self.path / "lock"

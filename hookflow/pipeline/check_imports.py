@@ -18,7 +18,7 @@ from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.objects import is_object, maker_of
 from hookflow.pipeline.parts import named_parts, wrong_parts
 from hookflow.pipeline.refer import FORMS
-from hookflow.pipeline.registry import Registry, registry_of
+from hookflow.pipeline.registry import Registry, missing_extra, registry_of
 from hookflow.pipeline.schema import Component, DataSource, Pipeline
 
 
@@ -51,13 +51,13 @@ def _components(pipeline: Pipeline) -> dict[str, Component]:
             parts[f"data.{split}"] = source
             named = source.loader.named() if source.loader else {}
             parts |= {f"data.{split}.loader.{name}": part for name, part in named.items()}
-    return parts
+    return parts | {f"writers.{name}": writer for name, writer in pipeline.writers.items()}
 
 
 def _missing(use: str, base: Path, where: Where, registry: Registry | None) -> Problem | None:
     if is_object(use):
         return _missing_object(use, where)
-    if registry and (problem := registry.ambiguity(use, where)):
+    if problem := (registry and registry.ambiguity(use, where)) or missing_extra(registry, use, where):
         return problem
     short = registry.short_names(use) if registry else {}
     module, colon, name = short.get(use, use).rpartition(":")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +103,32 @@ DATA = Registry(
         "circle": "hookflow.zoo.circle:Circle",
     },
 )
-COMPONENTS = (MODELS, DATA, TASKS)
+WRITERS = Registry(
+    "writer",
+    "hookflow.writers",
+    {
+        "csv": "hookflow.writers.csv_file:CSVWriter",
+        "mlflow": "hookflow.writers.mlflow:MLflowWriter",
+        "tensorboard": "hookflow.writers.tensorboard:TensorBoardWriter",
+        "wandb": "hookflow.writers.wandb:WandbWriter",
+    },
+)
+COMPONENTS = (MODELS, DATA, TASKS, WRITERS)
+
+EXTRAS = ("mlflow", "tensorboard", "wandb")
+"""The writers that need a package of their own name, which an extra of that name installs."""
 
 
 def registry_of(key: str) -> Registry | None:
     """Return the registry of a component by its key ("model.generator", "data.train"); optimizers have none."""
     part, _, rest = key.partition(".")
-    return None if ".loader" in rest else {"model": MODELS, "data": DATA, "task": TASKS}.get(part)
+    return None if ".loader" in rest else {"model": MODELS, "data": DATA, "task": TASKS, "writers": WRITERS}.get(part)
+
+
+def missing_extra(registry: Registry | None, use: str, where: Where | None) -> Problem | None:
+    """Return the problem that a built-in component needs a package which is not installed; None where it does not."""
+    if registry is not WRITERS or use not in EXTRAS or getattr(find_spec(use), "origin", None):
+        return None
+    return Problem(
+        f'the writer "{use}" needs the package {use}, which is not installed', where, f"pip install 'hookflow[{use}]'"
+    )

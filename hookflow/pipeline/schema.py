@@ -323,6 +323,13 @@ class DistributedSection(Section):
         return units
 
 
+class WriterSection(Component):
+    """A writer: it carries what the run logs to somewhere else."""
+
+    use: str = Field(examples=["tensorboard"])
+    """What makes it: a registered name, "package.module:Name" or "./file.py:Name"."""
+
+
 class BindingSpec(Section):
     """A hook at one point: when it fires there, and who stands before and after it."""
 
@@ -433,6 +440,8 @@ class Pipeline(Section):
     """How several processes train together, where several are started."""
     points: dict[str, OwnPoint] = {}
     """Points of the pipeline's own, by name."""
+    writers: dict[FolderName, WriterSection] = {}
+    """Where else what the run logs is written, by name: `[writers.tb]` with `use = "tensorboard"`."""
     hooks: dict[HookName, HookNode] = {}
     """The hooks by name; their order here decides where nothing else does."""
 

@@ -36,6 +36,7 @@ from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals, Stop
 from hookflow.runner.state import RunState
 from hookflow.runner.trainer import Trainer
+from hookflow.runner.writing import writing
 
 
 def execute(
@@ -74,16 +75,18 @@ def execute(
             if ranks.first:
                 store.rewind(checkpoint)
         parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks, fresh=checkpoint is None)
-        _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
-        trainer = Trainer(parts, plan, run_dir, store, recorder, signals, state, consensus)
-        recorder.flush(frame=False)  # whatever kills this process from here on, the log says that it began
-        built()
-        try:
-            with explain_worker_errors():
-                stop = trainer.train(checkpoint, test=loaded.pipeline.run.test)
-        finally:
-            for source in parts.data.values():
-                close(source)
+        begin = read_manifest(checkpoint)["it"] if checkpoint else 0
+        with writing(parts.writers, run_dir, begin, recorder, signals):
+            _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
+            trainer = Trainer(parts, plan, run_dir, store, recorder, signals, state, consensus)
+            recorder.flush(frame=False)  # whatever kills this process from here on, the log says that it began
+            built()
+            try:
+                with explain_worker_errors():
+                    stop = trainer.train(checkpoint, test=loaded.pipeline.run.test)
+            finally:
+                for source in parts.data.values():
+                    close(source)
     return stop or Stop("every iteration is done", "finished", 0, save=False)
 
 

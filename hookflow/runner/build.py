@@ -23,7 +23,7 @@ from hookflow.hooks.compile import find_hook
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.parts import key_of, named_parts, trained_by, wrong_parts
 from hookflow.pipeline.refer import refer
-from hookflow.pipeline.registry import registry_of
+from hookflow.pipeline.registry import missing_extra, registry_of
 from hookflow.pipeline.schema import Component, RunSection
 from hookflow.runner.checkpoint.weights import load_weights
 from hookflow.runner.contract import FunctionTask, steps_itself, wrong_task
@@ -38,11 +38,15 @@ from hookflow.runner.distributed.strategy import Strategy, choose_strategy
 from hookflow.runner.module_hooks import unmatched
 from hookflow.runner.numerics.compiling import check_compiler
 from hookflow.runner.numerics.device import choose_precision
+from hookflow.writers.base import Writer
 
 Made = TypeVar("Made")
 
 OFFERED_TO_DATA = ("seed", "device", "say", "rank", "world", "pipeline_dir")
 """Arguments that a data source is given where it takes them and the file does not give them."""
+
+OFFERED_TO_WRITERS = ("dir", "run_name", "run_id")
+"""Arguments that a writer is given likewise: a folder of its own, and whose results these are."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Parts:
     task: Any
     data: Mapping[str, Any]
     hooks: Mapping[str, Any]
+    writers: Mapping[str, Callable[[Mapping[str, Any]], Writer]]
+    """What makes each writer, given what may be offered to it; none on any rank but the first."""
     place: Callable[[str], Where]
     """Where a key stands in the pipeline."""
 
@@ -147,6 +153,10 @@ class _Builder:
             model=network,
             task=task,
             hooks={hook.name: self._hook(hook, plan) for hook in plan.hooks},
+            writers={
+                name: partial(self._writer, name, makes[f"writers.{name}"])
+                for name in (self.pipeline.writers if self.ranks.first else ())
+            },
             place=self.places.of,
             data=self._data(makes, loaders, device),  # last: it may take long, and all else can be wrong in no time
         )
@@ -162,6 +172,7 @@ class _Builder:
             **named_parts(pipeline),
             "task": pipeline.task,
             **{f"data.{split}": getattr(pipeline.data, split) for split in self.splits},
+            **{f"writers.{name}": writer for name, writer in pipeline.writers.items()},
         }
         makes: dict[str, Callable[..., Any]] = {}
         problems: list[Problem] = list(wrong_parts(self.loaded))
@@ -169,6 +180,8 @@ class _Builder:
             if part is not None:
                 try:
                     where, registry = self.places.of(f"{key}.use"), registry_of(key)
+                    if missing := missing_extra(registry, part.use, where):
+                        raise UserError(missing)
                     find = registry.find if registry else refer
                     makes[key] = find(part.use, self.base, where)
                 except UserError as error:
@@ -184,6 +197,8 @@ class _Builder:
             return self.places.of(f"{key}.args.{name}" if name else f"{key}.use")
 
         filled: Sequence[str] = OFFERED_TO_DATA if key.startswith("data") else ()
+        if key.startswith("writers"):
+            filled = OFFERED_TO_WRITERS
         if key.startswith("optimizer"):
             filled = ["params"]
         if key == "task" and not isinstance(make, type):
@@ -227,9 +242,8 @@ class _Builder:
         found = {}
         for split in ("train", "val", "test"):
             if make := makes.get(f"data.{split}"):
-                takes = {p.name for p in parameters_of(make)}
-                offered = {name: value for name, value in offers.items() if name in takes}
-                made = self._call(make, offered | getattr(self.pipeline.data, split).args, f"data.{split}")
+                takes = _taken(make, offers)
+                made = self._call(make, takes | getattr(self.pipeline.data, split).args, f"data.{split}")
                 where, layout = self.places.of(f"data.{split}.use"), self.pipeline.run.channels_last
                 found[split] = as_source(
                     made,
@@ -239,7 +253,7 @@ class _Builder:
                     self.say,
                     loaders.get(split),
                     world=ranks.world,
-                    shards_itself=takes.issuperset(("rank", "world")),
+                    shards_itself={"rank", "world"} <= takes.keys(),
                 )
         return limit(found, self.pipeline, self.say)
 
@@ -348,6 +362,12 @@ class _Builder:
         hook.name = planned.name
         return hook
 
+    def _writer(self, name: str, make: Callable[..., Any], offers: Mapping[str, Any]) -> Writer:
+        key, args = f"writers.{name}", self.pipeline.writers[name].args
+        given = as_annotated(make, args)
+        assert isinstance(given, Mapping)
+        return self._checked(key, self._call(make, {**_taken(make, offers), **given}, key), Writer)  # type: ignore[type-abstract]
+
     def _call(self, make: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any], key: str) -> Any:
         """Call `make`; a value that it refuses is the user's mistake, with its place in the pipeline."""
         try:
@@ -356,6 +376,12 @@ class _Builder:
             _, *frames = traceback.extract_tb(error.__traceback__)
             hint = f"raised at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
             raise UserError(Problem(f"{key}: {error}", self.places.of(f"{key}.args"), hint)) from error
+
+
+def _taken(make: Callable[..., Any], offers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the offered arguments that a class or function takes."""
+    takes = {p.name for p in parameters_of(make)}
+    return {name: value for name, value in offers.items() if name in takes}
 
 
 def _bound(function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> Callable[..., Any]:

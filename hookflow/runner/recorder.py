@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -67,6 +67,8 @@ class Recorder:
         """What `failure` has told of that ends the run."""
         self.why = ""
         """What it has said of it."""
+        self.listener: Callable[[Sequence[Record]], None] | None = None
+        """Who is handed the records of each flush, by whoever flushes; it must neither wait nor raise."""
         self.put: Put = self._put
         self._run_dir = run_dir
         self._log = Appender(run_dir.events_of(ranks.rank))
@@ -155,7 +157,10 @@ class Recorder:
             began = time.perf_counter_ns()
             waiting = len(self._scalars) + len(self._queue)
             try:
-                self._log.append([*self._excuse(), *self._news(frame)])
+                news = self._news(frame)
+                if self.listener is not None:
+                    self.listener(news)
+                self._log.append([*self._excuse(), *news])
                 self._lost = 0
             except Exception as error:  # a full disk, a broken device: no reason to end the training, or this thread
                 if not self._lost:

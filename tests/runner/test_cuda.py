@@ -81,7 +81,8 @@ def test_a_steady_iteration_waits_for_nothing(
     new_run: NewRun, train_here: Train, waits: Callable[[], list[str]], data: str, more: tuple[str, ...]
 ) -> None:
     counts = 'hooks.counts={use="./upsets.py:CountsWaits", phase="first"}'
-    run_dir = new_run(CUDA, data, *more, counts, "run.max_epochs=1")
+    logs = 'hooks.logs={use="./loggers.py:Logs"}'
+    run_dir = new_run(CUDA, data, *more, counts, logs, "run.max_epochs=1")
     assert train_here(run_dir) == 0, reason(run_dir)
     assert waits() == []
 

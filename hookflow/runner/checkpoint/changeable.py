@@ -44,6 +44,7 @@ RULES = (
     ),
     Rule(("distributed.**", "data.*.loader.workers"), May.YES, "the machinery"),
     Rule(("run.on_nan", "hooks.*.on_error"), May.YES, "what follows an error"),
+    Rule(("writers.**",), May.YES, "where else the results are written"),
     Rule(("run.dir",), May.YES, "where runs are looked for; this one stays in its directory"),
     Rule(
         ("run.default_hooks", "hooks.*.default", "--shuffle"),

@@ -1,0 +1,91 @@
+"""Writers that the tests put into pipelines as "./own_writers.py:…"."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hookflow.writers.base import Writer
+
+
+class Notes(Writer):
+    """Writes every call down, with the thread that makes it; `forgets` says what `resume_at` answers."""
+
+    def __init__(self, file: str, forgets: bool = False) -> None:
+        self.file = Path(file)
+        self.forgets = forgets
+        self.note("made")
+
+    def note(self, method: str, *args: Any) -> None:
+        with self.file.open("a") as file:
+            file.write(json.dumps([method, threading.current_thread().name, *args], default=str) + "\n")
+
+    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
+        self.note("scalar", name, iteration, value, epoch)
+
+    def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
+        self.note("image", name, iteration, file, caption)
+
+    def write_figure(self, name: str, file: Path, iteration: int, epoch: int, time: float) -> None:
+        self.note("figure", name, iteration, file)
+
+    def write_text(self, name: str, text: str, iteration: int, epoch: int, time: float) -> None:
+        self.note("text", name, iteration, text)
+
+    def write_histogram(
+        self, name: str, edges: Sequence[float], counts: Sequence[int], iteration: int, epoch: int, time: float
+    ) -> None:
+        self.note("histogram", name, iteration, edges, counts)
+
+    def write_config(self, config: Any) -> None:
+        self.note("config", config["run"]["name"], config["run"]["max_epochs"])
+
+    def close(self) -> None:
+        self.note("close")
+
+    def resume_at(self, iteration: int) -> bool:
+        self.note("resume", iteration)
+        return self.forgets
+
+
+class Sleeps(Notes):
+    """Takes its time for each scalar."""
+
+    def __init__(self, file: str, seconds: float) -> None:
+        super().__init__(file)
+        self.seconds = seconds
+
+    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
+        super().write_scalar(name, value, iteration, epoch, time)
+        _sleep(self.seconds)
+
+
+_sleep = time.sleep
+
+
+class Fails(Notes):
+    """Raises at scalars, the first `times` times."""
+
+    def __init__(self, file: str, times: int) -> None:
+        super().__init__(file)
+        self.times = times
+
+    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
+        super().write_scalar(name, value, iteration, epoch, time)
+        self.times -= 1
+        if self.times >= 0:
+            raise ConnectionError("nobody answers")
+
+
+class Lacks(Writer):
+    """Lacks nearly all that a writer must have."""
+
+    def close(self) -> None: ...
+
+
+class NoWriter:
+    """Is none."""

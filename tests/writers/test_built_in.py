@@ -1,0 +1,243 @@
+"""The built-in writers: what they have written is read back, by the tools that it is for."""
+
+from __future__ import annotations
+
+import csv
+import json
+import signal
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+from hookflow.events.scalars import scalars
+from hookflow.pipeline import registry
+from hookflow.pipeline.check_imports import missing_components
+from hookflow.pipeline.load import parse
+from tests.conftest import TESTS, TOY, NewRun
+from tests.processes import Training
+from tests.runner.test_resume import strikes
+
+Train = Callable[..., int]
+LOGS = 'hooks.logs={use="./loggers.py:Logs"}'
+EVERY_3 = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]'
+TWO_EPOCHS = "run.max_epochs=2"
+Row = tuple[int, str, float]
+
+
+def rows_of_csv(run: RunDir) -> list[Row]:
+    with (run.writers / "csv/scalars.csv").open(newline="") as file:
+        return [(int(row["iteration"]), row["name"], float(row["value"])) for row in csv.DictReader(file)]
+
+
+def accumulated(run: RunDir) -> Any:
+    module = "tensorboard.backend.event_processing.event_accumulator"
+    events = pytest.importorskip(module, reason="TensorBoard is not installed: it comes with the extra dev")
+    found = events.EventAccumulator(str(run.writers / "tensorboard"), dict.fromkeys(events.DEFAULT_SIZE_GUIDANCE, 0))
+    return found.Reload()
+
+
+def rows_of_tensorboard(run: RunDir) -> list[Row]:
+    found = accumulated(run)
+    tags = found.Tags()["scalars"]
+    return [(event.step, tag, event.value) for tag in tags for event in found.Scalars(tag)]
+
+
+def run_of_mlflow(run: RunDir) -> tuple[Any, Any]:
+    """Return MLflow's client of the local folder, and its one run there."""
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'hookflow[mlflow]'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+        client = mlflow.MlflowClient(tracking_uri=(run.writers / "mlflow").as_uri())
+        (found,) = client.search_runs([client.get_experiment_by_name("toy").experiment_id])
+    return client, found
+
+
+def rows_of_mlflow(run: RunDir) -> list[Row]:
+    client, found = run_of_mlflow(run)
+    histories = (client.get_metric_history(found.info.run_id, name) for name in found.data.metrics)
+    return [(metric.step, metric.key, metric.value) for history in histories for metric in history]
+
+
+def rows_of_wandb(run: RunDir) -> list[Row]:
+    return [
+        (int(row["iteration"]), name, row[name])
+        for row in history_of_wandb(run)
+        for name in row
+        if isinstance(row[name], float | int) and not name.startswith(("_", "iteration"))
+    ]
+
+
+def history_of_wandb(run: RunDir) -> Iterator[dict[str, Any]]:
+    """Yield the rows that `wandb sync` would upload."""
+    protocol = pytest.importorskip("wandb.proto.wandb_internal_pb2", reason="pip install 'hookflow[wandb]'")
+    for file in sorted((run.writers / "wandb").rglob("*.wandb")):
+        for data in log_records(file.read_bytes()):
+            record = protocol.Record.FromString(data)
+            if record.WhichOneof("record_type") == "history":
+                items = record.history.item
+                yield {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+def log_records(data: bytes) -> Iterator[bytes]:
+    """Yield the records of a log as LevelDB writes it, after a header of seven bytes."""
+    at, block, parts, last = 7, 1 << 15, b"", (1, 4)
+    while at + 7 <= len(data):
+        if block - at % block < 7:
+            at += block - at % block
+            continue
+        _, length, kind = struct.unpack_from("<IHB", data, at)
+        parts += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in last:
+            yield parts
+            parts = b""
+
+
+READERS = {
+    "csv": rows_of_csv,
+    "tensorboard": rows_of_tensorboard,
+    "mlflow": rows_of_mlflow,
+    "wandb": rows_of_wandb,
+}
+
+
+def train(run: RunDir) -> int:
+    """Train in a process of its own: W&B leaves something running in the one that has used it."""
+    return Training(run).wait()
+
+
+def writers(*names: str) -> list[str]:
+    return [f'writers.{name}={{use="{name}"}}' for name in names]
+
+
+def logged(run: RunDir, fp32: bool) -> list[Row]:
+    return sorted((row.iter, row.name, float(np.float32(row.value)) if fp32 else row.value) for row in scalars(run))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_scalar_is_read_back(name: str, new_run: NewRun) -> None:
+    if name != "csv":
+        pytest.importorskip(name, reason=f"pip install 'hookflow[{name}]'")
+    run = new_run(*writers(name), TWO_EPOCHS)
+    assert train(run) == 0
+    assert sorted(READERS[name](run)) == logged(run, fp32=name == "tensorboard")
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_step_is_doubled_after_a_kill(name: str, new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    if name != "csv":
+        pytest.importorskip(name, reason=f"pip install 'hookflow[{name}]'")
+    kills = strikes(tmp_path, signal.SIGKILL, ("after_val", 5), ("after_train_iter", 8))
+    run = new_run(*writers(name), EVERY_3, *kills, TWO_EPOCHS)
+    assert Training(run).wait() == -9
+    assert Training(run, resume=True).wait() == -9
+    assert Training(run, resume=True).wait() == 0
+    written = [(iteration, name) for iteration, name, _ in READERS[name](run)]
+    assert len(written) == len(set(written)), "no step is doubled"
+    for series in {name for _, name in written}:
+        its = [iteration for iteration, name in written if name == series]
+        assert its == sorted(its), series
+    last = {name: iteration for iteration, name in sorted(written)}
+    assert (last["val/accuracy"], last["loss"]) == (10, 10)
+    if name in ("csv", "tensorboard"):
+        stable = [
+            (it, name, value) for it, name, value in logged(run, name == "tensorboard") if name != "samples_per_s"
+        ]
+        assert sorted(row for row in READERS[name](run) if row[1] != "samples_per_s") == stable
+
+
+def test_tensorboard_has_images_texts_histograms_and_the_pipeline(new_run: NewRun, train_here: Train) -> None:
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed: it comes with the extra dev")
+    run = new_run(*writers("tensorboard"), LOGS, "run.max_epochs=1")
+    assert train_here(run) == 0
+    found = accumulated(run)
+    image = found.Images("val/sample")[2]
+    assert (image.step, image.width, image.height) == (3, 5, 4)
+    assert image.encoded_image_string == (run.path / "images/val/sample/it00000003.png").read_bytes()
+    texts = {
+        tag: [event.tensor_proto.string_val[0].decode() for event in found.Tensors(tag)]
+        for tag in found.Tags()["tensors"]
+    }
+    assert texts["sample/text_summary"][0] == "iteration 1"
+    assert 'use = "./toy.py:Net"' in texts["pipeline/text_summary"][0]
+    histogram = found.Histograms("weights")[-1].histogram_value
+    assert (histogram.min, histogram.max, histogram.num) == (0, 2, 4)
+    assert (list(histogram.bucket_limit), list(histogram.bucket)) == ([1, 2], [1, 3])
+
+
+def test_mlflow_has_parameters_and_artifacts(new_run: NewRun) -> None:
+    pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'hookflow[mlflow]'")
+    run = new_run(*writers("mlflow"), LOGS, "run.max_epochs=1")
+    assert train(run) == 0
+    client, found = run_of_mlflow(run)
+    assert found.info.status == "FINISHED"
+    assert (found.info.run_name, found.data.params["optimizer.args.lr"]) == (run.id, "0.1")
+    artifacts = {each.path for each in client.list_artifacts(found.info.run_id, "images/val/sample")}
+    assert len(artifacts) == 5
+
+
+def test_wandb_has_images_and_texts(new_run: NewRun) -> None:
+    pytest.importorskip("wandb", reason="W&B is not installed: pip install 'hookflow[wandb]'")
+    run = new_run(*writers("wandb"), LOGS, "run.max_epochs=1")
+    assert train(run) == 0
+    kinds = {value for row in history_of_wandb(run) for key, value in row.items() if key.endswith("_type")}
+    assert {"image-file", "html-file", "histogram"} <= kinds
+
+
+def test_a_torn_row_of_a_csv_file_is_cut_off(tmp_path: Path) -> None:
+    from hookflow.writers.csv_file import CSVWriter
+
+    first = CSVWriter(tmp_path)
+    for iteration in range(1, 4):
+        first.write_scalar("a,b", 0.1, iteration, 0, 1.0)
+    first.close()
+    whole = (tmp_path / "scalars.csv").read_text()
+    (tmp_path / "scalars.csv").write_text(whole.replace("0.1", "0.123", 3)[:-3])
+    again = CSVWriter(tmp_path)
+    assert again.resume_at(3)
+    again.write_scalar("a,b", 0.5, 4, 0, 1.0)
+    again.close()
+    rows = list(csv.reader((tmp_path / "scalars.csv").read_text().splitlines()))
+    assert [row[0] for row in rows] == ["iteration", "1", "2", "4"]
+    assert rows[1][3:] == ["a,b", "0.123"]
+
+
+def test_a_missing_package_is_told_with_its_place_before_anything_starts(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
+    text = TOY.read_text() + '\n[writers.board]\nuse = "tensorboard"\n'
+    (problem,) = missing_components(parse(text, TOY), TESTS)
+    assert problem.message == 'the writer "tensorboard" needs the package tensorboard, which is not installed'
+    assert problem.where is not None and problem.where.line == len(text.splitlines())
+    assert problem.hint == "pip install 'hookflow[tensorboard]'"
+    run = new_run('writers.board={use="tensorboard"}')
+    assert train_here(run) == 2
+
+
+def test_a_wrong_name_is_told_the_nearest() -> None:
+    loaded = parse(TOY.read_text() + '\n[writers.board]\nuse = "tensorbord"\n', TOY)
+    (problem,) = missing_components(loaded, TESTS)
+    assert problem.hint == 'did you mean "tensorboard"?'
+
+
+def test_an_entry_point_offers_writers(monkeypatch: pytest.MonkeyPatch) -> None:
+    offered = registry.Offered("notes", "tests.own_writers:Notes", "a package 1.0")
+    monkeypatch.setattr(
+        registry, "installed", lambda group: {"notes": (offered,)} if group == "hookflow.writers" else {}
+    )
+    from tests.own_writers import Notes
+
+    assert registry.WRITERS.find("notes", TESTS, None) is Notes
+
+
+@pytest.mark.parametrize("name", ["", "a/b", ".."])
+def test_a_writers_name_is_a_folder(name: str) -> None:
+    with pytest.raises(UserError, match="not a valid folder name"):
+        parse(TOY.read_text() + f'\n[writers."{name}"]\nuse = "csv"\n', TOY)

@@ -1,0 +1,243 @@
+"""Writers of a run: what they are given and by whom, and that nothing a writer does reaches the training."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hookflow
+from hookflow.events.rundir import RunDir
+from hookflow.events.scalars import scalars
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import load
+from hookflow.runner import writer_thread, writing
+from hookflow.runner.launch import prepare
+from tests.conftest import TESTS, TOY, NewRun, records, wait_for
+from tests.distributed.several import carry_out
+from tests.own_writers import Notes
+from tests.processes import Training
+from tests.runner.test_resume import strikes
+
+Train = Callable[..., int]
+LOGS = 'hooks.logs={use="./loggers.py:Logs"}'
+SHORT = "run.max_epochs=1"
+
+
+def own(kind: str, file: Path, **args: Any) -> str:
+    given = "".join(f", {name}={json.dumps(value)}" for name, value in args.items())
+    return f'writers.own={{use="./own_writers.py:{kind}", args={{file="{file}"{given}}}}}'
+
+
+def notes(file: Path) -> list[Any]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def kinds(file: Path) -> list[str]:
+    return [method for method, *_ in notes(file)]
+
+
+def warnings(run: RunDir) -> list[str]:
+    return [str(r["text"]) for r in records(run, "message") if r["level"] == "warn"]
+
+
+def test_a_writer_is_given_all_that_is_logged_and_closed_once(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    run = new_run(own("Notes", tmp_path / "notes"), LOGS)
+    assert train_here(run) == 0
+    made, config, *calls, closed = notes(tmp_path / "notes")
+    assert made == ["made", "MainThread"]
+    assert {thread for _, thread, *_ in (config, *calls, closed)} == {"hookflow-writer-own"}
+    assert config[2:] == ["toy", 3]
+    assert closed[0] == "close"
+    written = [(call[3], call[2], call[4]) for call in calls if call[0] == "scalar"]
+    assert sorted(written) == sorted((row.iter, row.name, row.value) for row in scalars(run))
+    assert {"loss", "val/accuracy"} <= {name for _, name, _ in written}
+    image = next(call for call in calls if call[0] == "image")
+    assert image[2:] == ["val/sample", 1, str(run.path / "images/val/sample/it00000001.png"), "at 1"]
+    assert [call[3] for call in calls if call[0] == "text"] == list(range(1, 16))
+    assert next(call for call in calls if call[0] == "histogram")[4:] == [[0.0, 1.0, 2.0], [1, 3]]
+    assert warnings(run) == []
+
+
+def test_the_training_thread_never_calls_what_writes(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    watches = f'hooks.watches={{use="./loggers.py:Watches", args={{file="{tmp_path / "called"}"}}}}'
+    assert train_here(new_run(own("Notes", tmp_path / "notes"), LOGS, watches)) == 0
+    called = {"/".join(Path(file).parts[-2:]) for file in (tmp_path / "called").read_text().splitlines()}
+    assert {"runner/run.py", "runner/media.py", "runner/contract.py"} <= called, "what it does call is seen"
+    writes = "tests/own_writers.py", "writers/base.py", "runner/writer_thread.py", "runner/writing.py", "runner/png.py"
+    assert called.isdisjoint(writes)
+
+
+def test_several_write_at_once(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    other = own("Notes", tmp_path / "two").replace("writers.own", "writers.other")
+    assert train_here(new_run(own("Notes", tmp_path / "one"), other, SHORT)) == 0
+    assert kinds(tmp_path / "one") == kinds(tmp_path / "two")
+
+
+def test_a_slow_one_loses_values_and_harms_neither_run_nor_end(
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer_thread, "PLACES", 5)
+    monkeypatch.setattr(writing, "GRACE", 0.3)
+    run = new_run(own("Sleeps", tmp_path / "notes", seconds=0.2))
+    assert train_here(run) == 0
+    assert len(scalars(run)) > 20
+    assert records(run, "end")[0]["status"] == "finished"
+    first, last = [text for text in warnings(run) if 'the writer "own"' in text]
+    assert first == 'the writer "own" is slower than the run logs: values are dropped'
+    assert "dropped, as it was too slow" in last
+    assert "left at the end" in last
+    written = kinds(tmp_path / "notes").count("scalar")
+    assert f"has not written {len(scalars(run)) - written} of {len(scalars(run))} values" in last
+    assert kinds(tmp_path / "notes")[-1] == "close", "it is closed all the same"
+
+
+def test_one_that_does_not_come_back_is_left_behind(
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "GRACE", 0.1)
+    monkeypatch.setattr(writing, "CLOSING", 0.1)
+    run = new_run(own("Sleeps", tmp_path / "notes", seconds=3600), SHORT)
+    assert train_here(run) == 0
+    assert warnings(run)[-1].endswith("left at the end) and has not closed")
+    assert records(run)[-1]["k"] in ("end", "frame")
+
+
+def test_an_error_is_told_once_and_loses_one_value(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    run = new_run(own("Fails", tmp_path / "notes", times=3))
+    assert train_here(run) == 0
+    (error,) = records(run, "error")
+    assert (error["type"], error["text"], error["action"]) == ("ConnectionError", "nobody answers", "ignore")
+    assert 'in write_scalar of the writer "own"' in str(error["traceback"])
+    first, last = [text for text in warnings(run) if 'the writer "own"' in text]
+    assert first.startswith('the writer "own" has raised in write_scalar: that is lost')
+    assert last == f'the writer "own" has not written 3 of {len(scalars(run))} values (3 failed)'
+
+
+def test_one_that_always_raises_is_switched_off_and_closed(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    run = new_run(own("Fails", tmp_path / "notes", times=10_000))
+    assert train_here(run) == 0
+    assert kinds(tmp_path / "notes") == ["made", "config", *10 * ["scalar"], "close"]
+    assert any("has raised 10 times in a row: it is switched off" in text for text in warnings(run))
+    assert len(records(run, "error")) == 1
+
+
+@pytest.mark.parametrize("code", [1, 130])
+def test_it_is_closed_however_the_run_ends(code: int, new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    raises = ['hooks.bad={use="./watchers.py:Raises"}']
+    ends = raises if code == 1 else strikes(tmp_path, signal.SIGINT, ("after_train_iter", 3))
+    run = new_run(own("Notes", tmp_path / "notes"), *ends)
+    assert train_here(run) == code
+    assert kinds(tmp_path / "notes").count("close") == 1
+    assert kinds(tmp_path / "notes")[-1] == "close"
+
+
+@pytest.mark.parametrize(
+    ("use", "said"),
+    [
+        ("./own_writers.py:Lacks", "abstract methods"),
+        ("./own_writers.py:NoWriter", "writers.own must be a hookflow.writers.base.Writer, and this makes a NoWriter"),
+        ("tensorbord", 'there is nothing called "tensorbord"'),
+        ("csv", 'writers.own takes no argument "fil"'),
+    ],
+)
+def test_what_is_no_writer_ends_the_run_before_it_trains(
+    use: str, said: str, new_run: NewRun, train_here: Train
+) -> None:
+    args = ', args={fil="x"}' if use == "csv" else ""
+    run = new_run(f'writers.own={{use="{use}"{args}}}')
+    assert train_here(run) == 2
+    reason = str(records(run, "end")[0]["reason"])
+    assert said in reason
+    assert "run" not in {record["k"] for record in records(run)}
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_after_a_kill_no_step_is_written_twice_or_backwards(
+    forgets: bool, new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    every = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]'
+    kills = strikes(tmp_path, signal.SIGKILL, ("after_val", 10), ("after_train_iter", 14))
+    file = tmp_path / "notes"
+    run = new_run(own("Notes", file, forgets=forgets), LOGS, every, *kills)
+    assert Training(run).wait() == -9
+    assert Training(run, resume=True).wait() == -9
+    assert Training(run, resume=True).wait() == 0
+    assert kinds(file).count("config") == 1, "once in the whole run"
+    assert kinds(file).count("close") == 1
+    standing: dict[tuple[str, str], list[int]] = {}
+    for method, _, *args in notes(file):
+        if method == "resume" and forgets:
+            standing = {series: [it for it in its if it <= args[0]] for series, its in standing.items()}
+        elif method in ("scalar", "image", "text", "histogram"):
+            standing.setdefault((method, args[0]), []).append(args[1])
+    for series, its in standing.items():
+        assert its == sorted(set(its)), series
+    assert standing["scalar", "val/accuracy"][-1] == 15
+    if forgets:
+        logged = {(row.name, row.iter) for row in scalars(run)}
+        assert {(name, it) for (kind, name), its in standing.items() if kind == "scalar" for it in its} == logged
+
+
+def test_a_dry_run_writes_nothing(new_run: NewRun, tmp_path: Path) -> None:
+    from hookflow.runner.dry_run import dry_run
+
+    run = new_run(own("Notes", tmp_path / "notes"))
+    loaded = load(run.pipeline, recorded=True)
+    dry_run(loaded, compile_pipeline(loaded, Path(__file__).parents[1]), Path(__file__).parents[1], lambda *text: None)
+    assert not (tmp_path / "notes").exists()
+
+
+def test_a_run_that_is_stopped_closes_them(new_run: NewRun, tmp_path: Path) -> None:
+    slow = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
+    run = new_run(own("Notes", tmp_path / "notes"), slow, "run.max_epochs=50")
+    training = Training(run)
+    wait_for(lambda: training.over or bool(records(run, "scalars")))
+    training.signal(signal.SIGTERM)
+    assert training.wait() == 143
+    assert kinds(tmp_path / "notes")[-1] == "close"
+
+
+def test_of_two_ranks_the_first_alone_writes(tmp_path: Path) -> None:
+    folder = TESTS / "distributed"
+    writer = own("Notes", tmp_path / "notes").replace("./own_writers.py", "tests.own_writers")
+    loaded = load(folder / "clouds.toml", (writer, 'hooks.logs={use="tests.loggers:Logs"}'))
+    run = RunDir.create(tmp_path, "clouds")
+    prepare(loaded, compile_pipeline(loaded), run, folder)
+    assert carry_out(run, 2) == [0, 0]
+    assert kinds(tmp_path / "notes").count("made") == kinds(tmp_path / "notes").count("close") == 1
+    assert len(list((run.path / "images/val/sample").glob("*.rank1.png"))) == len(records(run, "image")) > 0
+
+
+def test_a_class_or_an_object_from_python(tmp_path: Path) -> None:
+    class Mine(Notes):
+        """A class of the program."""
+
+    for k, use in enumerate((Mine, Mine(str(tmp_path / "object")))):
+        file = tmp_path / ("object" if k else "class")
+        given = {"use": use} if k else {"use": use, "args": {"file": str(file)}}
+        base = {"threads": 1, "max_epochs": 1, "dir": str(tmp_path / "runs")}
+        run = hookflow.train({"extends": str(TOY), "run": base, "writers": {"own": given}})
+        assert run.status == "finished"
+        assert kinds(file)[0] == "made"
+        assert kinds(file)[-1] == "close"
+        assert "scalar" in kinds(file)
+
+
+def test_the_example_of_the_page_works(tmp_path: Path) -> None:
+    page = (TESTS.parent / "docs" / "writers.md").read_text("utf-8")
+    (code,) = re.findall(r"```python\n# mine\.py\n(.*?)```", page, re.DOTALL)
+    (table,) = re.findall(r"```toml\n(\[writers\.best\]\n.*?)```", page, re.DOTALL)
+    (tmp_path / "mine.py").write_text(code)
+    file = tmp_path / "mine.toml"
+    file.write_text(f'extends = "{TOY}"\n[run]\nmax_epochs = 1\nthreads = 1\ndir = "{tmp_path / "runs"}"\n{table}')
+    run = hookflow.train(file)
+    best = json.loads((run.dir / "writers/best/best.json").read_text())
+    assert best["best"]["loss"] == min(run.scalars("loss")["value"])
