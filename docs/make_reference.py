@@ -1,6 +1,6 @@
 """Makes the pages, and the tables in pages, that say what the code declares: `make docs-reference`.
 
-`reference.md` is made as a whole. In other pages, what stands between `<!-- generated: NAME -->` and
+`reference.md` and `hooks.md` are made as a whole. In other pages, what stands between `<!-- generated: NAME -->` and
 `<!-- /generated -->` is made from one of the PIECES.
 
 Keys come from the pydantic models of a pipeline file, arguments from the signatures of the built-in hooks, points and
@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
 from pathlib import Path
@@ -20,15 +20,14 @@ from typing import Any, get_args, get_type_hints
 
 import typer
 from declared_tables import TABLES, fields, offered_by_run
-from markdown_tables import code, slug, table, toml, type_words
-from pydantic import BaseModel
+from hooks_page import hooks_page
+from markdown_tables import code, doc, rows_of_fields, sentence, slug, table
 
 from hookflow.cli.app import app
 from hookflow.cli.schema import arguments
 from hookflow.graph import points
 from hookflow.graph.slots import SLOTS
-from hookflow.hooks.describe import Description, describe
-from hookflow.hooks.registry import BUILT_IN, HOOKS
+from hookflow.hooks.registry import HOOKS
 from hookflow.pipeline.declared import sentences
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.registry import COMPONENTS, DATA, WRITERS
@@ -47,9 +46,9 @@ UNITS = {"it": "iterations", "ep": "epochs", "firing": "firings of the point"}
 INTRODUCTION = f"""\
 # Reference
 <!-- Generated: edit the sentence where the thing is declared, then run `{RENEW}`. A test compares. -->
-Every [key of a pipeline file](#the-pipeline-file), every [built-in hook](#hooks), every [point](#points) and every
-[command](#commands). In the terminal: `hookflow points`, `hookflow hooks NAME`, `hookflow COMMAND --help`. For editors:
-`hookflow schema`.
+Every [key of a pipeline file](#the-pipeline-file), every [point](#points) and every [command](#commands); the hooks
+have [a page of their own](hooks.md). In the terminal: `hookflow points`, `hookflow hooks NAME`, `hookflow COMMAND
+--help`. For editors: `hookflow schema`.
 """
 FILE = """\
 ## The pipeline file
@@ -70,6 +69,10 @@ AMOUNTS = """\
 | `"30s"`, `"10m"`, `"2h"` | seconds, minutes, hours |
 | `"10%"` | a share of the whole run |
 """
+HOOKS_ARE = """\
+## Hooks
+Every built-in hook is on [its own page](hooks.md).
+"""
 ENTRY_POINTS = f"""\
 ## Entry points
 An installed package offers hooks by short names through the entry-point group `{HOOKS.group}`:
@@ -89,7 +92,7 @@ There is none for optimizers, which are named as `"package.module:Name"`.
 def reference() -> str:
     """Return the whole page."""
     parts = (
-        INTRODUCTION, FILE, *_tables(), AMOUNTS, _data(), _writers(), _hooks(), _points(), _slots(), ENTRY_POINTS,
+        INTRODUCTION, FILE, *_tables(), AMOUNTS, _data(), _writers(), HOOKS_ARE, _points(), _slots(), ENTRY_POINTS,
         _commands(),
     )  # fmt: skip
     return "\n".join(parts)
@@ -103,7 +106,7 @@ def _tables() -> Iterator[str]:
             labels.append(label)
     anchors = {section.__name__: slug(_heading(labels)) for section, labels in found.items()}
     for section, labels in found.items():
-        rows = ((code(key), *rest) for key, *rest in _rows(section, sentences(section), anchors))
+        rows = ((code(key), *rest) for key, *rest in rows_of_fields(section, sentences(section), anchors))
         keys = table(("key", "type", "default", "meaning"), rows)
         yield f"### {_heading(labels)}\n{inspect.getdoc(section)}\n\n{keys}"
 
@@ -135,39 +138,10 @@ def _sections(annotation: Any, suffix: str = "", listed: bool = False) -> Iterat
         yield from _sections(argument, inner, listed or getattr(annotation, "__origin__", None) is list)
 
 
-def _rows(
-    model: type[BaseModel], sentences: Mapping[str, str], anchors: Mapping[str, str]
-) -> Iterator[tuple[str, str, str, str]]:
-    """Yield key, type, default and sentence of every field of a model, as Markdown."""
-    schema = model.model_json_schema()
-    for name, field in model.model_fields.items():
-        key = field.alias or name
-        declared = schema["properties"][key]
-        default = "required" if field.is_required() else toml(field.get_default(call_default_factory=True))
-        sentence = _sentence(sentences.get(name) or declared.get("description", ""))
-        examples = " or ".join(code(toml(example)) for example in declared.get("examples", ()))
-        words = type_words(declared, anchors, schema.get("$defs", {}))
-        shown = f"**{default}**" if field.is_required() else code(default)
-        yield key, words, shown, f"{sentence} Example: {examples}." if examples else sentence
-
-
-def _sentence(text: str) -> str:
-    text = " ".join(text.split())
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!")) or not text else ".")
-
-
-def _arguments(made: Any) -> str:
-    """Return the arguments of a class or function as a table; nothing when it takes none."""
-    model = arguments(made)
-    rows = [(code(key), *rest) for key, *rest in _rows(model, {}, {})]
-    return "\n" + table(("argument", "type", "default", "meaning"), rows) if rows else ""
-
-
 def _data() -> str:
     """Return the chapter on data sources that have a short name."""
     rows = (
-        (code(name), code(use), _doc(refer(use, Path(), None)).partition("\n")[0])
-        for name, use in DATA.built_in.items()
+        (code(name), code(use), doc(refer(use, Path(), None)).partition("\n")[0]) for name, use in DATA.built_in.items()
     )
     return f"### Data by a short name\n{table(('`use`', 'stands for', 'what it is'), rows)}"
 
@@ -175,65 +149,22 @@ def _data() -> str:
 def _writers() -> str:
     """Return the chapter on built-in writers."""
     made = {name: refer(use, Path(), None) for name, use in WRITERS.built_in.items()}
-    rows = (
-        (code(name), " ".join(_doc(kind).partition("\n\n")[0].split()), _given(kind)) for name, kind in made.items()
-    )
+    rows = ((code(name), " ".join(doc(kind).partition("\n\n")[0].split()), _given(kind)) for name, kind in made.items())
     listed = table(("`use`", "what it writes", "arguments"), rows)
     return f"### Writers by a short name\n{listed}\nSee [writers](writers.md).\n"
 
 
 def _given(kind: Any) -> str:
     """Return the arguments that a pipeline may give to a writer, with their defaults."""
-    rows = (row for row in _rows(arguments(kind), {}, {}) if row[0] not in OFFERED_TO_WRITERS)
+    rows = (row for row in rows_of_fields(arguments(kind), {}, {}) if row[0] not in OFFERED_TO_WRITERS)
     return ", ".join(f"{code(name)} ({default})" if default.strip("`") else code(name) for name, _, default, _ in rows)
-
-
-def _doc(thing: Any) -> str:
-    return inspect.getdoc(thing) or ""
-
-
-def _hooks() -> str:
-    listed = table(
-        ("hook", "what it does"),
-        ((f"[`{name}`](#{slug(name)})", _doc(_hook(name)).partition("\n")[0]) for name in BUILT_IN),
-    )
-    return "\n".join([f"## Hooks\nThe built-in hooks.\n\n{listed}", *map(_one_hook, BUILT_IN)])
-
-
-def _hook(name: str) -> Any:
-    return refer(BUILT_IN[name], Path(), None)
-
-
-def _one_hook(name: str) -> str:
-    hook = _hook(name)
-    told = describe(hook, points.POINTS)
-    rows = (
-        (
-            code(method.name),
-            " ".join(map(code, told.reads.get(method.name, ()))),
-            " ".join(map(code, told.writes.get(method.name, ()))),
-            "yes" if method.name in told.bound else "where `points` says",
-        )
-        for method in told.methods
-    )
-    fires = table(("fires at", "reads", "writes", "by default"), rows)
-    example = f"```toml\n{told.as_toml(name, name)}\n```\n"
-    return f"### `{name}`\n{_doc(hook)}\n\n{_place(told)}{fires}{_arguments(hook)}\n{example}"
-
-
-def _place(told: Description) -> str:
-    """Return how the class places itself among others, where it does."""
-    stated = {"phase": told.phase if told.phase != "normal" else "", "ranks": told.ranks if told.ranks != "all" else ""}
-    stated |= {key: ", ".join(getattr(told, key)) for key in ("after", "before", "requires", "modules")}
-    said = "; ".join(f"{key} {code(value)}" for key, value in stated.items() if value)
-    return f"{said[:1].upper()}{said[1:]}.\n\n" if said else ""
 
 
 def _points() -> str:
     """Return the chapter on points: the loop, which `hookflow.graph.points` draws, and a row for each."""
-    drawn = next(block for block in _doc(points).split("\n\n") if block.startswith("    before_run"))
+    drawn = next(block for block in doc(points).split("\n\n") if block.startswith("    before_run"))
     rows = (
-        (code(p.name), " ".join(map(code, p.offers)), UNITS[p.unit], f"{_sentence(p.about)}{_kind(p.kind)}")
+        (code(p.name), " ".join(map(code, p.offers)), UNITS[p.unit], f"{sentence(p.about)}{_kind(p.kind)}")
         for p in points.POINTS
     )
     pairs = ", ".join(code(f"around_{pair}") for pair in points.POINTS.pairs)
@@ -253,7 +184,7 @@ def _kind(kind: str) -> str:
 
 
 def _slots() -> str:
-    rows = ((code(name), _sentence(about)) for name, about in SLOTS.items())
+    rows = ((code(name), sentence(about)) for name, about in SLOTS.items())
     return (
         "### Slots\nA *slot* is a piece of run state that a hook declares in `reads` or `writes`: at one point its "
         f"writers fire before its readers. A hook may name slots of its own.\n\n{table(('slot', 'what it is'), rows)}"
@@ -314,6 +245,7 @@ def _default(value: Any) -> str:
 def pages() -> Iterator[tuple[Path, str]]:
     """Yield every page that holds something made, with what it should be."""
     yield FOLDER / "reference.md", reference()
+    yield FOLDER / "hooks.md", hooks_page(RENEW)
     for page in sorted(FOLDER.glob("*.md")):
         text = page.read_text("utf-8")
         if GENERATED.search(text):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from typing import Any
 
@@ -83,3 +84,28 @@ def toml(value: Any) -> str:
     if isinstance(value, BaseModel):
         return toml(value.model_dump(exclude_defaults=True)) if value.model_fields_set else ""
     return as_toml(value)
+
+
+def rows_of_fields(
+    model: type[BaseModel], sentences: Mapping[str, str], anchors: Mapping[str, str]
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yield key, type, default and sentence of every field of a model, as Markdown."""
+    schema = model.model_json_schema()
+    for name, field in model.model_fields.items():
+        key = field.alias or name
+        declared = schema["properties"][key]
+        default = "required" if field.is_required() else toml(field.get_default(call_default_factory=True))
+        said = sentence(sentences.get(name) or declared.get("description", ""))
+        examples = " or ".join(code(toml(example)) for example in declared.get("examples", ()))
+        words = type_words(declared, anchors, schema.get("$defs", {}))
+        shown = f"**{default}**" if field.is_required() else code(default)
+        yield key, words, shown, f"{said} Example: {examples}." if examples else said
+
+
+def sentence(text: str) -> str:
+    text = " ".join(text.split())
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!")) or not text else ".")
+
+
+def doc(thing: Any) -> str:
+    return inspect.getdoc(thing) or ""

@@ -23,6 +23,19 @@ class Net(nn.Module):
         return self.head(self.body(inputs))  # type: ignore[no-any-return]
 
 
+class Documented(nn.Module):
+    """A net with the parts that the examples of the documentation name, and ten classes as they have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 8)
+        self.blocks = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU())
+        self.head = nn.Linear(8, 10)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(self.blocks(self.body(inputs)))  # type: ignore[no-any-return]
+
+
 class Points:
     """Points of three clouds. The batches of an epoch depend on nothing but the seed, the epoch and the index.
 

@@ -23,13 +23,17 @@ EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a hook, in words; `default` is None where it must be given, and `example` a value that may be."""
+    """An argument of a hook, in words; `default` is None where it must be given, and `example` a value that may be.
+
+    `shown` says whether the example of the whole hook gives it: it must be given, or its declaration has examples.
+    """
 
     name: str
     kind: str
     about: str
     default: str | None
     example: str
+    shown: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +62,14 @@ class Description:
     faults: tuple[Issue, ...]
 
     def as_toml(self, name: str, use: str) -> str:
-        """Return a table for a pipeline file, with all that must be given."""
+        """Return a table for a pipeline file: with all that must be given, and what has an example."""
         lines = [f"[hooks.{name}]", f"use = {as_toml(use)}"]
         if self.fits:
             lines.append(f"points = [{as_toml(self.fits)}]")
         if self.needs_modules:
             lines.append('modules = ["*"]')
-        needed = [f"{argument.name} = {argument.example}" for argument in self.arguments if argument.default is None]
-        return "\n".join(lines + ([f"args = {{ {', '.join(needed)} }}"] if needed else []))
+        given = [f"{argument.name} = {argument.example}" for argument in self.arguments if argument.shown]
+        return "\n".join(lines + ([f"args = {{ {', '.join(given)} }}"] if given else []))
 
 
 def describe(hook: Callable[..., Any], points: Points) -> Description:
@@ -120,6 +124,7 @@ def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument
             about=str(schema.get("description", "")),
             default=as_toml(parameter.default) if given else None,
             example=as_toml(schema["enum"][0] if "enum" in schema else _example(hook, parameter.name)),
+            shown=not given or bool(schema.get("examples")),
         )
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.pipeline.refer import refer
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +86,8 @@ class Registry:
 
     def find(self, use: str, base: Path, where: Where | None) -> Any:
         """Return what `use` names, as `refer` does. Raises UserError when there is no such thing, or several."""
+        from hookflow.pipeline.refer import refer  # and with it pydantic, which `--help` does without
+
         if problem := self.ambiguity(use, where):
             raise UserError(problem)
         return refer(use, base, where, self.short_names(use))

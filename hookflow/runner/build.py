@@ -42,7 +42,7 @@ from hookflow.writers.base import Writer
 
 Made = TypeVar("Made")
 
-OFFERED_TO_DATA = ("seed", "device", "say", "rank", "world")
+OFFERED_TO_DATA = ("seed", "device", "say", "rank", "world", "pipeline_dir")
 """Arguments that a data source is given where it takes them and the file does not give them."""
 
 OFFERED_TO_WRITERS = ("dir", "run_name", "run_id")
@@ -237,7 +237,7 @@ class _Builder:
         self, makes: Mapping[str, Callable[..., Any]], loaders: Mapping[str, LoaderParts], device: torch.device
     ) -> dict[str, Any]:
         ranks = self.ranks
-        given = self.pipeline.run.seed, device, self.say, ranks.rank, ranks.world
+        given = self.pipeline.run.seed, device, self.say, ranks.rank, ranks.world, self.base
         offers = dict(zip(OFFERED_TO_DATA, given, strict=True))
         found = {}
         for split in ("train", "val", "test"):

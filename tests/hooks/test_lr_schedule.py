@@ -46,3 +46,20 @@ def test_what_is_no_warm_up_is_refused_before_the_run(warmup: float | str) -> No
 def test_a_warm_up_longer_than_the_run_is_refused() -> None:
     with pytest.raises(UserError, match="the warm-up takes 5ep, and the run has only 40 iterations"):
         rates(LRSchedule(warmup="5ep"), 0)
+
+
+def test_an_exponential_way_down_has_the_same_factor_in_equal_times() -> None:
+    assert rates(LRSchedule(shape="exponential", end=0.01), 0, 10, 20, 40) == pytest.approx([1, 0.1**0.5, 0.1, 0.01])
+    with pytest.raises(ValueError, match="never ends at 0"):
+        LRSchedule.check_arguments({"shape": "exponential"})
+
+
+def test_it_sets_the_groups_that_it_names_and_no_others() -> None:
+    named = [{"initial_lr": 1.0, "lr": 1.0, "name": name} for name in ("position", "colour")]
+    groups = [*named, {"initial_lr": 1.0, "lr": 1.0}]
+    run: Any = SimpleNamespace(iter=20, max_iters=40, optimizers={"optimizer": SimpleNamespace(param_groups=groups)})
+    LRSchedule(shape="linear", groups=["colour"]).before_train_iter(run)
+    assert [group["lr"] for group in groups] == [1, 0.5, 1]
+    with pytest.raises(UserError) as caught:
+        LRSchedule(groups=["color"]).before_train_iter(run)
+    assert str(caught.value) == 'no parameter group is called "color"\n    did you mean "colour"?'

@@ -1,0 +1,79 @@
+"""The page of the built-in hooks: what each does, where it fires, what it touches and takes, and how one writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from markdown_tables import code, doc, rows_of_fields, slug, table
+
+from hookflow.cli.schema import arguments
+from hookflow.graph.points import POINTS
+from hookflow.hooks.describe import Description, describe
+from hookflow.hooks.registry import BUILT_IN
+from hookflow.pipeline.default_hooks import DEFAULT_HOOKS
+from hookflow.pipeline.refer import refer
+
+INTRODUCTION = """\
+# Hooks
+<!-- Generated: edit the sentence where the thing is declared, then run `{renew}`. A test compares. -->
+The built-in hooks. Each has a short name, which is what `use` says. `hookflow hooks NAME` tells the same in the
+terminal. A hook fires at each of its points *by default*, or at those that `points` in its table names. It *reads* and
+*writes* [slots](reference.md#slots): at one point, the writers of a slot fire before its readers. The tests check every
+example, and train with it. A hook of your own: [the graph](graph.md). Hooks of installed packages:
+[entry points](reference.md#entry-points).
+"""
+
+
+def hooks_page(renew: str) -> str:
+    """Return the whole page; `renew` is the command that writes it anew."""
+    listed = table(
+        ("hook", "what it does", "points"),
+        ((f"[`{name}`](#{slug(name)})", _first_line(name), _points(name)) for name in BUILT_IN),
+    )
+    page = "\n".join([INTRODUCTION.format(renew=renew), listed, *map(_one_hook, BUILT_IN)])
+    return page.replace("](#amounts)", "](reference.md#amounts)")
+
+
+def _first_line(name: str) -> str:
+    return f"{doc(_hook(name)).partition(chr(10))[0]}{' (default)' * (name in DEFAULT_HOOKS)}"
+
+
+def _points(name: str) -> str:
+    return ", ".join(map(code, describe(_hook(name), POINTS).bound))
+
+
+def _hook(name: str) -> Any:
+    return refer(BUILT_IN[name], Path(), None)
+
+
+def _one_hook(name: str) -> str:
+    hook = _hook(name)
+    told = describe(hook, POINTS)
+    rows = (
+        (
+            code(method.name),
+            " ".join(map(code, told.reads.get(method.name, ()))),
+            " ".join(map(code, told.writes.get(method.name, ()))),
+            "yes" if method.name in told.bound else "where `points` says",
+        )
+        for method in told.methods
+    )
+    fires = table(("fires at", "reads", "writes", "by default"), rows)
+    example = f"```toml\n{told.as_toml(name, name)}\n```\n"
+    return f"## `{name}`\n{doc(hook)}\n\n{_place(told)}{fires}{_arguments(hook)}\n{example}"
+
+
+def _place(told: Description) -> str:
+    """Return how the class places itself among others, where it does."""
+    stated = {"phase": told.phase if told.phase != "normal" else "", "ranks": told.ranks if told.ranks != "all" else ""}
+    stated |= {key: ", ".join(getattr(told, key)) for key in ("after", "before", "requires", "modules")}
+    said = "; ".join(f"{key} {code(value)}" for key, value in stated.items() if value)
+    return f"{said[:1].upper()}{said[1:]}.\n\n" if said else ""
+
+
+def _arguments(made: Any) -> str:
+    """Return the arguments of a class or function as a table; nothing when it takes none."""
+    model = arguments(made)
+    rows = [(code(key), *rest) for key, *rest in rows_of_fields(model, {}, {})]
+    return "\n" + table(("argument", "type", "default", "meaning"), rows) if rows else ""

@@ -1,0 +1,99 @@
+"""One image as data: its pixels, drawn at random for training, all of them in order for validation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from hookflow.errors import Problem, UserError
+from hookflow.events.records import DataInfo
+from hookflow.zoo.landscape import landscape
+
+
+class Picture:
+    """Batches of pixels: places, float32 (batch, 2), and their colours, float32 (batch, 3) from 0 to 1.
+
+    A place is x and y, each from -1 to 1 over the image. `train` draws each batch at random; an epoch is `batches` of
+    them. `val` is the whole image, row by row: what is fitted is what is judged.
+    """
+
+    def __init__(
+        self,
+        *,
+        path: Annotated[str, Field(description="an image file; a landscape made by formula if empty")] = "",
+        side: Annotated[int, Field(ge=8, description="pixels of the longer side; the image is scaled to it")] = 192,
+        split: Annotated[Literal["train", "val"], Field(description="random pixels, or all in order")] = "train",
+        batch_size: Annotated[int, Field(ge=1, description="pixels in a batch")] = 4096,
+        batches: Annotated[int, Field(ge=1, description="batches of an epoch of training")] = 100,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self.image = (read_image(Path(path).expanduser(), side) if path else landscape(side * 2 // 3, side)).to(device)
+        """The whole image, float32 (height, width, 3)."""
+        self.places = places(*self.image.shape[:2]).to(device)
+        """Where its pixels are, row by row, float32 (height × width, 2)."""
+        self._colours = self.image.reshape(-1, 3)
+        self._training, self._seed, self._size = split == "train", seed, batch_size
+        pixels = len(self.places)
+        height, width, _ = self.image.shape
+        self.info = DataInfo(
+            name=Path(path).name or "landscape",
+            examples=batches * batch_size if self._training else pixels,
+            batches=batches if self._training else -(-pixels // batch_size),
+            batch_size=batch_size,
+            synthetic=not path,
+            note=f"{width} × {height} pixels",
+        )
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch."""
+        return self.info["batches"]
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the batches of an epoch (counted from 0), from batch `start` on."""
+        for index in range(start, len(self)):
+            if self._training:
+                generator = torch.Generator().manual_seed((self._seed * 1_000_003 + epoch) * len(self) + index)
+                chosen = torch.randint(len(self.places), (self._size,), generator=generator)
+                chosen = chosen.to(self.places.device)
+                yield self.places[chosen], self._colours[chosen]
+            else:
+                part = slice(index * self._size, (index + 1) * self._size)
+                yield self.places[part], self._colours[part]
+
+
+def places(height: int, width: int) -> Tensor:
+    """Return the x and y of the middle of each pixel, from -1 to 1, row by row: (height × width, 2)."""
+    y, x = ((torch.arange(size) + 0.5) / size * 2 - 1 for size in (height, width))
+    return torch.stack((x.repeat(height), y.repeat_interleave(width)), 1)
+
+
+def read_image(path: Path, side: int) -> Tensor:
+    """Return an image file, float32 (height, width, 3) from 0 to 1, its longer side scaled down to `side` pixels.
+
+    Raises UserError when it cannot be read.
+    """
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        said = f"{path} is read by pillow, which is not installed"
+        raise UserError(Problem(said, hint="pip install 'hookflow[images]'")) from None
+    try:
+        with Image.open(path) as file:
+            pixels = torch.from_numpy(np.array(file.convert("RGB"), np.float32) / 255)
+    except FileNotFoundError:
+        raise UserError(Problem(f"there is no image {path.absolute()}")) from None
+    except (UnidentifiedImageError, OSError) as error:
+        raise UserError(Problem(f"{path} cannot be read as an image: {error}")) from error
+    height, width, _ = pixels.shape
+    scale = min(side / max(height, width), 1)
+    size = max(round(height * scale), 1), max(round(width * scale), 1)
+    whole = functional.interpolate(pixels.permute(2, 0, 1)[None], size, mode="bilinear", antialias=True)
+    return whole[0].permute(1, 2, 0).clamp(0, 1).contiguous()

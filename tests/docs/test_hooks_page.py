@@ -1,0 +1,64 @@
+"""docs/hooks.md: every built-in hook is on it, and every example can be pasted into a pipeline and trains."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+import tomli
+
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.hooks.registry import BUILT_IN
+from hookflow.pipeline.load import parse
+from tests.conftest import TESTS, TOY, NewRun, records
+
+DOCS = TESTS.parent / "docs"
+PAGE = (DOCS / "hooks.md").read_text("utf-8")
+EXAMPLES = {
+    name: text for text, name in re.findall(r"^```toml\n(\[hooks\.(\w+)\]\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+}
+NEED_IMAGES = {"images", "whiten"}
+"""Hooks that these data are nothing for: they train in tests of their own, and are only checked here."""
+
+LONG_ENOUGH = {"lr_finder": "run.max_epochs=21"}
+"""Hooks that one epoch of these data is too short for."""
+
+
+def pipeline_with(name: str) -> str:
+    """Return a pipeline with an example and nothing else but the accuracy, and a net that has what examples name."""
+    head = TOY.read_text().partition("[hooks.")[0].replace("./toy.py:Net", "./toy.py:Documented")
+    accuracy = "" if name == "accuracy" else '[hooks.accuracy]\nuse = "accuracy"\n\n'
+    return f"{head}{accuracy}{EXAMPLES[name]}"
+
+
+def test_every_hook_is_there_once() -> None:
+    assert [*EXAMPLES] == re.findall(r"^## `(\w+)`$", PAGE, re.MULTILINE) == [*BUILT_IN]
+
+
+def test_links_of_the_page_lead_somewhere() -> None:
+    headings = {
+        name: set(re.findall(r"^#+ (.*)$", (DOCS / name).read_text("utf-8"), re.MULTILINE))
+        for name in ("hooks.md", "reference.md")
+    }
+    anchors = {
+        name: {re.sub(r"[^\w-]", "", heading.lower().replace(" ", "-")) for heading in found}
+        for name, found in headings.items()
+    }
+    for page, anchor in re.findall(r"\]\((\w+\.md)?#([\w-]+)\)", PAGE):
+        assert anchor in anchors[page or "hooks.md"]
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_an_example_can_be_pasted(name: str) -> None:
+    tables = tomli.loads(EXAMPLES[name])["hooks"]
+    assert tables[name]["use"] == name
+    plan = compile_pipeline(parse(pipeline_with(name), TOY))
+    assert plan.hook(name).use == name
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN.keys() - NEED_IMAGES))
+def test_an_example_trains(name: str, new_run: NewRun, train_here: Callable[..., int]) -> None:
+    run_dir = new_run(LONG_ENOUGH.get(name, "run.max_epochs=1"), swap=(TOY.read_text(), pipeline_with(name)))
+    assert train_here(run_dir) == 0, records(run_dir, "error")
+    assert not records(run_dir, "error")

@@ -1,0 +1,151 @@
+"""The small GPT: what it sees, how it writes, the windows of its text, and a run that is resumed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import load
+from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.launch import prepare
+from hookflow.zoo.chargpt import CharGPT, write
+from hookflow.zoo.text import Text, decode, encode
+from tests.conftest import records
+from tests.runner.same import assert_same_end
+
+PIPELINE = Path(__file__).parents[2] / "pipelines" / "chargpt.toml"
+SENTENCE = "the quick brown fox jumps over the lazy dog; "
+SMALL = (
+    "run.device=cpu",
+    "run.threads=1",
+    "run.max_iters=24",
+    "run.val_every=8",
+    "model.args={context=16, width=16, layers=1, heads=2}",
+    "data.train.args.batch_size=8",
+    "data.val.args.batch_size=8",
+    "hooks.sample.args={prompt='the ', count=12}",
+    "hooks.throughput.args.window=2",
+)
+
+
+@pytest.fixture
+def model() -> CharGPT:
+    torch.manual_seed(0)
+    return CharGPT(context=8, width=16, layers=2, heads=2)
+
+
+def text(tmp_path: Path, **args: Any) -> Text:
+    (tmp_path / "text.txt").write_text("".join(map(chr, range(32, 127))) * 4)
+    return Text(**{"path": "text.txt", "length": 7, "batch_size": 4, "seed": 0, "pipeline_dir": tmp_path, **args})
+
+
+def test_no_token_sees_those_after_it(model: CharGPT) -> None:
+    tokens = torch.arange(8)[None]
+    other = tokens.clone()
+    other[0, 5:] = 200
+    one, two = model(tokens), model(other)
+    assert one.shape == (1, 8, 256)
+    torch.testing.assert_close(one[:, :5], two[:, :5])
+    assert not torch.allclose(one[:, 5:], two[:, 5:])
+
+
+def test_heads_must_divide_the_width() -> None:
+    with pytest.raises(ValueError, match="the width, 10, is no multiple of the 4 heads"):
+        CharGPT(width=10, heads=4)
+
+
+def test_it_writes_beyond_its_context_and_disturbs_no_other_random_number(model: CharGPT) -> None:
+    with torch.no_grad():
+        before = torch.get_rng_state()
+        written = write(model, encode("ab"), 20, temperature=1.0, context=8, seed=3)
+        assert torch.equal(torch.get_rng_state(), before)
+        assert len(written) == 22
+        assert decode(written).startswith("ab")
+        assert torch.equal(written, write(model, encode("ab"), 20, temperature=1.0, context=8, seed=3))
+        assert not torch.equal(written, write(model, encode("ab"), 20, temperature=1.0, context=8, seed=4))
+
+
+def test_bytes_become_a_text_again_even_those_that_are_none() -> None:
+    assert decode(encode("naïve → ✓")) == "naïve → ✓"
+    assert decode(torch.tensor([72, 105, 255])) == "Hi�"
+
+
+def test_each_epoch_cuts_the_text_anew_and_takes_each_window_once(tmp_path: Path) -> None:
+    train, val = text(tmp_path), text(tmp_path, split="val")
+    whole = "".join(map(chr, range(32, 127))) * 4
+    assert (len(whole), train.info["examples"], val.info["examples"]) == (380, 47, 5)
+    assert not train.info["synthetic"]
+    windows = [decode(row) for batch in train.epoch(3) for row in batch]
+    assert len(windows) == 44  # what does not fill a batch of four is left out
+    assert all(len(window) == 8 and window in whole for window in windows)
+    starts = sorted(whole.find(window) % 7 for window in windows if whole.find(window) == whole.rfind(window))
+    assert len(set(starts)) <= 1
+    assert torch.equal(next(train.epoch(3, 5)), [*text(tmp_path).epoch(3)][5])
+    assert not torch.equal(next(train.epoch(3)), next(train.epoch(4)))
+    assert "".join(decode(row[:7]) for batch in val.epoch(0) for row in batch) == whole[342:377]
+
+
+def test_several_files_are_one_text_and_what_is_missing_is_told(tmp_path: Path) -> None:
+    (tmp_path / "b.md").write_text("b" * 400)
+    (tmp_path / "a.md").write_text("a" * 400)
+    both = text(tmp_path, path="*.md")
+    assert both.info["note"] == "720 bytes of 2 files"
+    with pytest.raises(UserError, match=r"there is no text .*gone.txt"):
+        text(tmp_path, path="gone.txt")
+    with pytest.raises(UserError, match="has 5 windows of 7 bytes for val, and a batch needs 64"):
+        text(tmp_path, split="val", batch_size=64)
+
+
+def new_run(tmp_path: Path, *overrides: str) -> RunDir:
+    loaded = load(PIPELINE, (*SMALL, *overrides))
+    run_dir = RunDir.create(tmp_path, "chargpt")
+    prepare(loaded, compile_pipeline(loaded), run_dir, PIPELINE.parent)
+    return run_dir
+
+
+def test_a_run_learns_writes_counts_tokens_and_is_resumed_to_the_bit(
+    tmp_path: Path, train_here: Callable[..., int]
+) -> None:
+    (tmp_path / "text.txt").write_text(SENTENCE * 50)
+    alone = new_run(tmp_path, f"data.train.args.path={tmp_path / 'text.txt'}", "hooks.checkpoint.args.keep=9")
+    assert train_here(alone) == 0, records(alone, "error")
+    losses = [record["v"]["loss"] for record in records(alone, "metrics")]  # type: ignore[index]
+    assert losses[-1] < losses[0] < 5.6  # from log 256 = 5.55
+    samples = records(alone, "text")
+    assert [record["it"] for record in samples] == [8, 16, 24]
+    assert all(str(record["text"]).startswith("the ") and record["hook"] == "sample" for record in samples)
+    assert any("tokens_per_s" in record["v"] for record in records(alone, "scalars"))  # type: ignore[operator]
+    resumed = RunDir(Path(shutil.copytree(alone.path, tmp_path / "resumed", symlinks=True)))
+    for path in CheckpointStore(resumed.checkpoints).all():
+        if int(path.name[2:10]) > 8:
+            shutil.rmtree(path)
+    assert train_here(resumed, resume=True) == 0, records(resumed, "error")
+    assert any(record["resumed_from"] == "it00000008" for record in records(resumed, "run"))
+    assert_same_end(alone, resumed)
+
+
+def test_the_documentation_is_found_from_wherever_the_command_is_called(
+    tmp_path: Path, train_here: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_dir = new_run(tmp_path, "run.max_iters=2", "run.val_every=2", "run.limit_val=1")
+    assert train_here(run_dir) == 0, records(run_dir, "error")
+    (run,) = records(run_dir, "run")
+    assert run["data"]["train"]["name"] == "../docs/*.md"  # type: ignore[index]
+
+
+@pytest.mark.long
+def test_the_shipped_pipeline_reaches_what_it_says(tmp_path: Path, train_here: Callable[..., int]) -> None:
+    loaded = load(PIPELINE, ("run.device=cpu",))
+    run_dir = RunDir.create(tmp_path, "chargpt")
+    prepare(loaded, compile_pipeline(loaded), run_dir, PIPELINE.parent)
+    assert train_here(run_dir) == 0
+    assert records(run_dir, "metrics")[-1]["v"]["loss"] < 1.7  # type: ignore[index]

@@ -1,0 +1,204 @@
+"""The image of Gaussians: what is drawn, what happens when their number changes, and a resume across that."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import load
+from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.launch import prepare
+from hookflow.zoo.gaussian2d import Gaussians
+from hookflow.zoo.gaussian2d_resize import append_rows, keep_rows
+from hookflow.zoo.picture import Picture, places, read_image
+from tests.conftest import records
+from tests.runner.same import assert_same_end, final_state
+
+PIPELINE = Path(__file__).parents[2] / "pipelines" / "gaussian2d.toml"
+SMALL = (
+    "run.device=cpu",
+    "run.threads=1",
+    "run.max_iters=60",
+    "run.val_every=20",
+    "model.args.count=24",
+    "data.train.args={side=24, batch_size=128, batches=7, path=''}",
+    "hooks.DensifyHook.points=['before_train', {at='after_train_iter', every=10}]",
+    "hooks.DensifyHook.args.count=8",
+    "hooks.PruneHook.args.threshold=0.06",
+    "hooks.CheckPointHook.points=[{at='after_train_iter', every=5}]",
+    "hooks.CheckPointHook.args={keep=99}",
+)
+
+
+@pytest.fixture(scope="module")
+def gaussians() -> Gaussians:
+    torch.manual_seed(0)
+    model = Gaussians(5)
+    for parameter in model.parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape)
+    return model
+
+
+def test_a_colour_is_the_sum_of_what_each_gaussian_has_there(gaussians: Gaussians) -> None:
+    where = torch.tensor([[0.2, -0.7], [0.0, 0.5]])
+    for place, drawn in zip(where, gaussians(where), strict=True):
+        expected = torch.zeros(3)
+        for k in range(5):
+            angle = gaussians.rotation[k, 0]
+            axes = torch.stack((torch.stack((angle.cos(), angle.sin())), torch.stack((-angle.sin(), angle.cos()))))
+            along = axes @ (place - gaussians.position[k]) / gaussians.scaling[k].exp()
+            expected = expected + gaussians.colour[k] * (-0.5 * along.square().sum()).exp()
+        torch.testing.assert_close(drawn, expected)
+
+
+def test_places_are_the_middles_of_pixels_row_by_row() -> None:
+    assert places(1, 2).tolist() == [[-0.5, 0], [0.5, 0]]
+    assert places(2, 1).tolist() == [[0, -0.5], [0, 0.5]]
+
+
+def stepped() -> tuple[Gaussians, torch.optim.Adam]:
+    """Return Gaussians, and an Adam of two groups that has taken a step."""
+    torch.manual_seed(0)
+    model = Gaussians(4)
+    optimizer = torch.optim.Adam([{"params": [model.position]}, {"params": [*model.parameters()][1:], "lr": 0.1}])
+    model(places(3, 3)).sum().backward()
+    optimizer.step()
+    return model, optimizer
+
+
+def test_appended_rows_begin_without_averages_and_the_others_keep_theirs() -> None:
+    model, optimizer = stepped()
+    before = {name: (p.detach().clone(), optimizer.state[p]["exp_avg"].clone()) for name, p in model.named_parameters()}
+    append_rows(model, optimizer, {name: torch.ones(2, *p.shape[1:]) for name, p in model.named_parameters()})
+    assert len(model) == 6
+    assert [p for group in optimizer.param_groups for p in group["params"]] == [*model.parameters()]
+    assert len(optimizer.state) == 4
+    for name, parameter in model.named_parameters():
+        values, average = before[name]
+        assert torch.equal(parameter[:4], values)
+        assert parameter[4:].eq(1).all()
+        assert torch.equal(optimizer.state[parameter]["exp_avg"][:4], average)
+        assert optimizer.state[parameter]["exp_avg"][4:].eq(0).all()
+        assert optimizer.state[parameter]["step"] == 1
+
+
+def test_dropped_rows_are_dropped_of_the_averages_too() -> None:
+    model, optimizer = stepped()
+    before = {
+        name: (p.detach().clone(), optimizer.state[p]["exp_avg_sq"].clone()) for name, p in model.named_parameters()
+    }
+    kept = torch.tensor([True, False, False, True])
+    keep_rows(model, optimizer, kept)
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name][0][kept])
+        assert torch.equal(optimizer.state[parameter]["exp_avg_sq"], before[name][1][kept])
+    model(places(3, 3)).sum().backward()
+    optimizer.step()
+
+
+def test_a_model_takes_the_weights_of_another_number(gaussians: Gaussians) -> None:
+    other = Gaussians(2)
+    known = [*other.parameters()]
+    other.load_state_dict(gaussians.state_dict())
+    assert torch.equal(other(places(4, 4)), gaussians(places(4, 4)))
+    assert all(one is parameter for one, parameter in zip(known, other.parameters(), strict=True))
+
+
+def new_run(folder: Path, *overrides: str) -> RunDir:
+    loaded = load(PIPELINE, (*SMALL, *overrides))
+    run_dir = RunDir.create(folder, "gaussian2d")
+    prepare(loaded, compile_pipeline(loaded), run_dir, folder)
+    return run_dir
+
+
+def test_a_run_resumed_across_changes_of_their_number_ends_like_the_one_left_alone(
+    tmp_path: Path, train_here: Callable[..., int]
+) -> None:
+    alone = new_run(tmp_path)
+    assert train_here(alone) == 0, records(alone, "error")
+    counts = [record["v"]["gaussians"] for record in records(alone, "scalars") if "gaussians" in record["v"]]  # type: ignore[index, operator]
+    assert len(counts) == 6
+    assert any(count != 24 + 8 * k for k, count in enumerate(counts, 1)), "nothing was pruned"
+    for saved in (10, 35):
+        resumed = RunDir(Path(shutil.copytree(alone.path, tmp_path / f"from{saved}", symlinks=True)))
+        for path in CheckpointStore(resumed.checkpoints).all():
+            if int(path.name[2:10]) > saved:
+                shutil.rmtree(path)
+        assert train_here(resumed, resume=True) == 0, records(resumed, "error")
+        assert any(record["resumed_from"] == f"it{saved:08d}" for record in records(resumed, "run"))
+        assert_same_end(alone, resumed)
+    colour = final_state(alone)["model"]["colour"]  # type: ignore[index]
+    assert len(colour) == counts[-1]
+    images = records(alone, "image")
+    assert [(image["name"], image["it"]) for image in images] == [
+        ("target", 0),
+        *(("render", it) for it in (20, 40, 60)),
+    ]
+    assert str(images[-1]["caption"]).startswith(f"{counts[-1]:.0f} Gaussians, PSNR ")
+    assert all((alone.path / str(image["path"])).is_file() for image in images)
+    (run,) = records(alone, "run")
+    assert run["data"]["train"]["synthetic"]  # type: ignore[index]
+
+
+@pytest.mark.long
+def test_the_shipped_pipeline_reaches_what_it_says(tmp_path: Path, train_here: Callable[..., int]) -> None:
+    loaded = load(PIPELINE, ("run.device=cpu",))
+    run_dir = RunDir.create(tmp_path, "gaussian2d")
+    prepare(loaded, compile_pipeline(loaded), run_dir, tmp_path)
+    assert train_here(run_dir) == 0
+    reached = {record["it"]: record["v"]["psnr"] for record in records(run_dir, "metrics")}  # type: ignore[index]
+    assert reached[300] > 30
+    assert reached[1500] > 41
+
+
+def test_an_epoch_is_a_function_of_the_seed_and_can_be_entered_anywhere() -> None:
+    def picture(split: str = "train", seed: int = 0) -> Picture:
+        return Picture(side=24, split=split, batch_size=100, batches=5, seed=seed, device=torch.device("cpu"))  # type: ignore[arg-type]
+
+    train, val = picture(), picture("val")
+    assert train.image.shape == (16, 24, 3)
+    assert (len(train), len(val), val.info["examples"]) == (5, 4, 384)
+    assert torch.equal(next(train.epoch(2, 3))[1], [*picture().epoch(2)][3][1])
+    assert not torch.equal(next(train.epoch(2))[0], next(train.epoch(3))[0])
+    assert not torch.equal(next(train.epoch(2))[0], next(picture(seed=1).epoch(2))[0])
+    colours = torch.cat([colours for _, colours in val.epoch(0)])
+    assert torch.equal(colours.reshape(train.image.shape), train.image)
+
+
+def test_an_image_of_ones_own_is_scaled_down(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGBA", (60, 30), (255, 128, 0, 255)).save(tmp_path / "photo.png")
+    pixels = read_image(tmp_path / "photo.png", 20)
+    assert pixels.shape == (10, 20, 3)
+    torch.testing.assert_close(pixels[5, 5], torch.tensor([1.0, 128 / 255, 0.0]))
+    assert read_image(tmp_path / "photo.png", 900).shape == (30, 60, 3)
+    data = Picture(path=str(tmp_path / "photo.png"), seed=0, device=torch.device("cpu"))
+    assert (data.info["name"], data.info["synthetic"]) == ("photo.png", False)
+    with pytest.raises(UserError, match=r"there is no image .*gone.png"):
+        read_image(tmp_path / "gone.png", 20)
+    (tmp_path / "text.png").write_text("no image")
+    with pytest.raises(UserError, match="cannot be read as an image"):
+        read_image(tmp_path / "text.png", 20)
+
+
+def test_without_pillow_an_image_of_ones_own_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(UserError) as caught:
+        read_image(Path("photo.png"), 20)
+    assert caught.value.problems[0].hint == "pip install 'hookflow[images]'"
+
+
+def test_colours_of_the_landscape_are_in_range_and_many() -> None:
+    image = Picture(seed=0, device=torch.device("cpu")).image
+    assert 0 <= image.min() < 0.1
+    assert 0.9 < image.max() <= 1
+    assert math.prod(image.shape[:2]) > len(image.reshape(-1, 3).unique(dim=0)) > 3000
