@@ -69,6 +69,7 @@ class Run:
         self._recorder = recorder
         self._timeline = timeline
         self._thread = get_ident()
+        self._offers_log = bool(engine.plan.at("on_log"))
         self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
 
     # Where the run is.
@@ -141,6 +142,16 @@ class Run:
         number = scalar(value, f'run.log("{name}", …)')
         self._recorder.scalar(name, number)
         self._scalars.log(name, number)
+        if self._offers_log and get_ident() == self._thread:
+            self._offer_log(name, number)
+
+    def _offer_log(self, name: str, number: float | torch.Tensor) -> None:
+        """Fire `on_log`; for what hooks log there, it is not fired again."""
+        self._offers_log = False
+        try:
+            self._engine.dispatcher.fire_within("on_log", name, number)
+        finally:
+            self._offers_log = True
 
     def say(self, text: str, level: Level = "info") -> None:
         self._recorder.say(text, level, self._speaker())
