@@ -28,10 +28,10 @@ from hookflow.cli.schema import arguments
 from hookflow.graph import points
 from hookflow.graph.slots import SLOTS
 from hookflow.hooks.describe import Description, describe
-from hookflow.hooks.registry import BUILT_IN, GROUP
+from hookflow.hooks.registry import BUILT_IN, HOOKS
 from hookflow.pipeline.declared import sentences
 from hookflow.pipeline.refer import refer
-from hookflow.pipeline.registry import DATA
+from hookflow.pipeline.registry import COMPONENTS, DATA
 from hookflow.pipeline.schema import Pipeline, Section
 
 FOLDER = Path(__file__).parent
@@ -71,15 +71,17 @@ AMOUNTS = """\
 """
 ENTRY_POINTS = f"""\
 ## Entry points
-An installed package offers hooks by short names through the entry-point group `{GROUP}`:
+An installed package offers hooks by short names through the entry-point group `{HOOKS.group}`:
 ```toml
 # pyproject.toml of the package
-[project.entry-points."{GROUP}"]
+[project.entry-points."{HOOKS.group}"]
 clip = "my_package.hooks:Clip"
 ```
 A pipeline then writes `use = "clip"`, and `hookflow hooks` lists it with the package and its version. A built-in hook
-of the same name takes precedence. A name that two packages offer is ambiguous and is refused. There is no other group:
-models, optimizers, data and tasks are named as `"package.module:Name"`.
+of the same name takes precedence. A name that two packages offer is ambiguous and is refused.
+
+Models, data and tasks have groups of their own: {", ".join(f"`{registry.group}`" for registry in COMPONENTS)}. There is
+none for optimizers, which are named as `"package.module:Name"`.
 """
 
 
@@ -161,7 +163,10 @@ def _arguments(made: Any) -> str:
 
 def _data() -> str:
     """Return the chapter on data sources that have a short name."""
-    rows = ((code(name), code(use), _doc(refer(use, Path(), None)).partition("\n")[0]) for name, use in DATA.items())
+    rows = (
+        (code(name), code(use), _doc(refer(use, Path(), None)).partition("\n")[0])
+        for name, use in DATA.built_in.items()
+    )
     return f"### Data by a short name\n{table(('`use`', 'stands for', 'what it is'), rows)}"
 
 

@@ -20,6 +20,7 @@ DERIVED = {
     "Books": "as above",
     "Here": "as above: which hook is being called",
     "Recorder": "what it has to write goes on, whatever the training does",
+    "Media": "as above",
     "Signals": "what has come to this process",
     "CheckpointStore": "what stands on the disk",
     "HostCopy": "memory that is used again",

@@ -64,9 +64,9 @@ def _hooks(ctx: typer.Context) -> Iterator[Offer]:
 
 
 def _short_names() -> Iterator[Offer]:
-    from hookflow.hooks.registry import BUILT_IN, installed
+    from hookflow.hooks.registry import HOOKS
 
-    return ((name, "") for name in {**BUILT_IN, **installed()})
+    return ((name, "") for name in HOOKS.names())
 
 
 def _standard_points() -> Iterator[Offer]:

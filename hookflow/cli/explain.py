@@ -78,12 +78,12 @@ def _argument(key: str, hook: str, name: str, pipeline: str | None) -> Declared:
     from hookflow.graph.points import POINTS
     from hookflow.hooks.compile import find_hook
     from hookflow.hooks.describe import describe
-    from hookflow.hooks.registry import BUILT_IN, installed
+    from hookflow.hooks.registry import HOOKS
     from hookflow.pipeline.keys import Declared
 
     target = open_target(pipeline) if pipeline else None
     uses = {name: node.use for name, node in target.loaded.pipeline.hooks.items()} if target else {}
-    known = {**{name: name for name in (*BUILT_IN, *installed())}, **uses}
+    known = {**{name: name for name in HOOKS.names()}, **uses}
     if hook not in known:
         hint = nearest(hook, known) or "a hook of a pipeline of yours: --pipeline FILE"
         raise UserError(Problem(f'"{hook}" is none of the hooks known here', hint=hint))

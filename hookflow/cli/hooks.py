@@ -15,8 +15,9 @@ import typer
 from hookflow.cli import complete
 from hookflow.cli.options import PipelineOption
 from hookflow.cli.output import echo
-from hookflow.hooks.registry import BUILT_IN, installed, rivals
+from hookflow.hooks.registry import BUILT_IN, HOOKS
 from hookflow.pipeline.default_hooks import DEFAULT_HOOKS
+from hookflow.pipeline.registry import COMPONENTS
 
 if TYPE_CHECKING:
     from hookflow.cli.pipelines import Target
@@ -43,7 +44,8 @@ def hooks(
     """List the hooks that can be used here, or tell all about one.
 
     These are the built-in ones, those that installed packages offer (entry points of the group `hookflow.hooks`), and,
-    with `--pipeline`, those that the pipeline uses, and what else the files offer that it takes hooks from.
+    with `--pipeline`, those that the pipeline uses, and what else the files offer that it takes hooks from. Models,
+    data and tasks that installed packages offer are listed too.
 
     Example: `hookflow hooks ema`
     """
@@ -58,11 +60,15 @@ def hooks(
 
 def _list(target: Target | None, width: int) -> Iterator[str]:
     sections: dict[str, list[Row]] = {"built in": [(name, _built_in(name)) for name in BUILT_IN]}
-    if offers := [offered for several in installed().values() for offered in several]:
+    if offers := HOOKS.offered():
         sections["from installed packages"] = [
-            (offered.name, f"{offered.package}: {_clash(offered.name, offered.use) or _sentence(offered.use)}")
-            for offered in offers
+            (offered.name, f"{offered.package}: {HOOKS.clash(offered) or _sentence(offered.use)}") for offered in offers
         ]
+    for registry in COMPONENTS:
+        if offers := registry.offered():  # these are not imported: most of them would import torch
+            sections[f"{registry.kind}s from installed packages"] = [
+                (offered.name, f"{offered.package}: {registry.clash(offered) or offered.use}") for offered in offers
+            ]
     if target is not None:
         for file, rows in _own(target).items():
             sections[f"in {file}"] = rows
@@ -88,15 +94,6 @@ def _sentence(use: str) -> str:
         return about(find_hook(use, Path(), None))
     except UserError as error:  # one that is broken keeps nobody from the others
         return "; ".join(problem.message for problem in error.problems)
-
-
-def _clash(name: str, use: str) -> str:
-    """Say that a short name means something else, or several things; an empty text when it does not."""
-    if name in BUILT_IN:
-        return f'hidden by the built-in hook of that name; write use = "{use}"'
-    if rivals(name):
-        return f'several packages offer that name; write use = "{use}"'
-    return ""
 
 
 def _own(target: Target) -> dict[str, list[Row]]:

@@ -189,6 +189,73 @@ class Checkpoint(CheckpointFields):
     """Seconds since 1970, UTC: when it was safe."""
 
 
+class ImageFields(TypedDict):
+    it: int
+    """The iteration it was logged at."""
+    ep: int
+    """The epochs done then."""
+    name: str
+    """What it is called."""
+    path: str
+    """The PNG file, relative to the run directory."""
+    width: int
+    """Its width in pixels."""
+    height: int
+    """Its height in pixels."""
+    caption: str
+    """What it shows; may be empty."""
+    figure: bool
+    """Whether it is a figure that was drawn."""
+    hook: str
+    """The name of the hook that logged it, or "task"."""
+
+
+class Image(ImageFields):
+    """An image or a figure that was logged is safe on disk."""
+
+    k: Literal["image"]
+    t: float
+    """Seconds since 1970, UTC: when it was safe."""
+
+
+class TextFields(TypedDict):
+    name: str
+    """What it is called."""
+    text: str
+    """The text, cut to 64 kB."""
+    hook: str
+    """The name of the hook that logged it, or "task"."""
+
+
+class Text(Stamp, TextFields):
+    """A text that was logged."""
+
+    k: Literal["text"]
+
+
+class HistogramFields(TypedDict):
+    it: int
+    """The iteration it was logged at."""
+    ep: int
+    """The epochs done then."""
+    name: str
+    """What it is called."""
+    edges: list[float]
+    """The edges of the bins, one more than there are bins."""
+    counts: list[int]
+    """How many numbers lie in each bin; those on an edge belong to the bin above, at the last edge to that below."""
+    hook: str
+    """The name of the hook that logged it, or "task"."""
+
+
+class Histogram(HistogramFields):
+    """How numbers that were logged are distributed, those that are not finite left out."""
+
+    k: Literal["histogram"]
+    t: float
+    """Seconds since 1970, UTC: when they were counted."""
+
+
 class AcknowledgedFields(TypedDict):
     id: str
     """The `id` of the command."""
@@ -267,10 +334,36 @@ class End(Stamp, EndFields):
     k: Literal["end"]
 
 
-Record = Run | Frame | Scalars | Metrics | Epoch | Checkpoint | Acknowledged | Message | Error | End
+Record = (
+    Run
+    | Frame
+    | Scalars
+    | Metrics
+    | Epoch
+    | Checkpoint
+    | Image
+    | Text
+    | Histogram
+    | Acknowledged
+    | Message
+    | Error
+    | End
+)
 
 KINDS = frozenset(get_args(get_type_hints(kind)["k"])[0] for kind in get_args(Record))
 """The kinds of records that this version knows."""
+
+LATE = ("checkpoint", "image", "histogram")
+"""The kinds that tell of an iteration which may be long past: they are made beside the training."""
+
+TEXT_LIMIT = 64 * 1024
+"""Bytes of a text that are recorded."""
+
+
+def shortened(text: str) -> str:
+    """Return a text cut to TEXT_LIMIT, ending in "…" where it is."""
+    data = text.encode(errors="replace")
+    return text if len(data) <= TEXT_LIMIT else f"{data[: TEXT_LIMIT - 3].decode(errors='ignore')}…"
 
 
 class CommandRecord(TypedDict):
@@ -297,6 +390,12 @@ class Put(Protocol):
     def __call__(self, kind: Literal["epoch"], **fields: Unpack[EpochFields]) -> None: ...
     @overload
     def __call__(self, kind: Literal["checkpoint"], **fields: Unpack[CheckpointFields]) -> None: ...
+    @overload
+    def __call__(self, kind: Literal["image"], **fields: Unpack[ImageFields]) -> None: ...
+    @overload
+    def __call__(self, kind: Literal["text"], **fields: Unpack[TextFields]) -> None: ...
+    @overload
+    def __call__(self, kind: Literal["histogram"], **fields: Unpack[HistogramFields]) -> None: ...
     @overload
     def __call__(self, kind: Literal["ack"], **fields: Unpack[AcknowledgedFields]) -> None: ...
     @overload

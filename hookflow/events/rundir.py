@@ -91,6 +91,11 @@ class RunDir:
         return self.path / "checkpoints"
 
     @property
+    def images(self) -> Path:
+        """What was given to `run.log_image` and `run.log_figure`."""
+        return self.path / "images"
+
+    @property
     def lock(self) -> Path:
         """Locked by whoever carries out the run; see `hookflow.runner.launch.claim`."""
         return self.path / "lock"

@@ -31,9 +31,8 @@ from hookflow.hooks.inspect import (
     wrong_attributes,
 )
 from hookflow.hooks.own_points import own_points
-from hookflow.hooks.registry import rivals, short_names
+from hookflow.hooks.registry import HOOKS
 from hookflow.pipeline.load import Loaded
-from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import BindingSpec, HookNode
 
 
@@ -80,10 +79,7 @@ def _replaced_defaults(declared: Mapping[str, HookNode], base: Path) -> list[str
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
     """Return the class or function that `use` names. Raises UserError when there is none, or it cannot be called."""
-    if several := rivals(use):
-        hint = "write " + " or ".join(f'"{offered.use}" ({offered.package})' for offered in several)
-        raise UserError(Problem(f'"{use}" is ambiguous: {len(several)} hooks of installed packages match', where, hint))
-    found = refer(use, base, where, short_names(use))
+    found = HOOKS.find(use, base, where)
     if not callable(found):
         raise UserError(Problem(f'"{use}" is no class or function, so it cannot be a hook', where))
     return found  # type: ignore[no-any-return]

@@ -94,6 +94,29 @@ class Run(Protocol):
         Hooks at `on_log` are called with it before this returns. Raises TypeError when it is something else.
         """
 
+    def log_image(self, name: str, image: Any, caption: str = "") -> None:
+        """Keep an image in the run directory as PNG, and record it.
+
+        `image` is a tensor, an array or a PIL image: height × width, with 1 (grey), 3 (RGB) or 4 (RGBA) channels first
+        or last; uint8, floating in 0…1 (clipped), or boolean. It is copied, and another thread writes it. What comes
+        faster than that can write is dropped and told. Raises TypeError when it is something else.
+        """
+
+    def log_figure(self, name: str, figure: Any) -> None:
+        """Keep a figure of matplotlib as an image; it is drawn before this returns, and may then be changed or closed.
+
+        Raises TypeError when it is something else.
+        """
+
+    def log_text(self, name: str, text: str) -> None:
+        """Record a text, e.g. a sample of what the model writes; it is cut to 64 kB. Raises TypeError for no string."""
+
+    def log_histogram(self, name: str, values: Any, bins: int = 30) -> None:
+        """Record how numbers (a tensor, an array, a list) are distributed; those that are not finite are left out.
+
+        They are copied, and another thread counts them. Raises TypeError when they are something else.
+        """
+
     def sum(self, value: float | torch.Tensor) -> Any:
         """Return the sum over all ranks of a number or a tensor of any shape; where there is one, `value` itself.
 

@@ -17,7 +17,10 @@ from hookflow.events.log import Tail
 from hookflow.events.records import Frame, Record
 from hookflow.events.rundir import RunDir
 
-SHARED = (b'{"k":"scalars"', b'{"k":"metrics"', b'{"k":"epoch"', b'{"k":"checkpoint"', b'{"k":"ack"')
+SHARED = tuple(
+    b'{"k":"%s"' % kind
+    for kind in (b"scalars", b"metrics", b"epoch", b"checkpoint", b"image", b"text", b"histogram", b"ack")
+)
 """How lines begin that other ranks write too, and that are shown of rank 0 alone."""
 
 RECENT = 1 << 19

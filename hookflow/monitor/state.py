@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from hookflow.events.records import (
     KINDS,
+    LATE,
     Acknowledged,
     Checkpoint,
     CommandRecord,
@@ -176,7 +177,7 @@ class RunState:
         if record.get("k") not in KINDS:
             return
         self.now = max(self.now, record["t"])
-        if "it" in record and record["k"] != "checkpoint":  # that one tells of an iteration that may be long past
+        if "it" in record and record["k"] not in LATE:
             self.it, self.ep = record["it"], record["ep"]
             self.first.it = self.it
         match record["k"]:

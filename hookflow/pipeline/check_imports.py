@@ -7,7 +7,7 @@ module makes up its names as it goes (a star import, a `__getattr__`), it has th
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -18,10 +18,8 @@ from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.objects import is_object, maker_of
 from hookflow.pipeline.parts import named_parts, wrong_parts
 from hookflow.pipeline.refer import FORMS
-from hookflow.pipeline.registry import DATA
+from hookflow.pipeline.registry import Registry, registry_of
 from hookflow.pipeline.schema import Component, DataSource, Pipeline
-
-SOURCES = ("data.train", "data.val", "data.test")
 
 
 def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
@@ -30,7 +28,7 @@ def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
     Also for models and optimizers that do not go together.
     """
     found = (
-        _missing(part.use, base, loaded.places.of(f"{key}.use"), DATA if key in SOURCES else {})
+        _missing(part.use, base, loaded.places.of(f"{key}.use"), registry_of(key))
         for key, part in _components(loaded.pipeline).items()
     )
     return [*(problem for problem in found if problem is not None), *wrong_parts(loaded)]
@@ -56,9 +54,12 @@ def _components(pipeline: Pipeline) -> dict[str, Component]:
     return parts
 
 
-def _missing(use: str, base: Path, where: Where, short: Mapping[str, str]) -> Problem | None:
+def _missing(use: str, base: Path, where: Where, registry: Registry | None) -> Problem | None:
     if is_object(use):
         return _missing_object(use, where)
+    if registry and (problem := registry.ambiguity(use, where)):
+        return problem
+    short = registry.short_names(use) if registry else {}
     module, colon, name = short.get(use, use).rpartition(":")
     if not colon:
         dotted = use.rpartition(".")

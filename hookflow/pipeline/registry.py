@@ -1,9 +1,110 @@
-"""Short names for what is no hook; those of hooks stand in `hookflow.hooks.registry`."""
+"""Short names: those built in, and those that installed packages offer by entry points.
+
+A pipeline may also name any class or function by where it stands. The short names of hooks are in
+`hookflow.hooks.registry`.
+"""
 
 from __future__ import annotations
 
-DATA: dict[str, str] = {
-    "cifar10": "hookflow.zoo.cifar10:cifar10",
-    "circle": "hookflow.zoo.circle:Circle",
-}
-"""Data sources."""
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hookflow.errors import Problem, UserError, Where
+from hookflow.pipeline.refer import refer
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What an installed package offers: its short name, where it stands, and the package with its version."""
+
+    name: str
+    use: str
+    package: str
+
+
+@cache
+def installed(group: str) -> dict[str, tuple[Offered, ...]]:
+    """Return what the installed packages offer in a group of entry points, by name; nothing of it is imported."""
+    from importlib.metadata import entry_points  # slow, and a pipeline of built-in names needs none
+
+    found: dict[str, tuple[Offered, ...]] = {}
+    for point in sorted(entry_points(group=group), key=lambda point: (point.name, point.value)):
+        package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
+        offered = Offered(point.name, point.value, package)
+        found[point.name] = (*found.get(point.name, ()), offered)
+    return found
+
+
+@dataclass(frozen=True)
+class Registry:
+    """The short names of one kind of thing.
+
+    A built-in name takes precedence over one that a package offers. A name that several packages offer means none of
+    them.
+    """
+
+    kind: str
+    """What a message calls one of them: "hook"."""
+    group: str
+    """The group of entry points by which a package offers them: `clip = "my_package.hooks:Clip"`."""
+    built_in: Mapping[str, str] = field(default_factory=dict)
+    """Where each built-in name stands, as "package.module:Name"."""
+
+    def offered(self) -> list[Offered]:
+        """Return all that installed packages offer."""
+        return [one for several in installed(self.group).values() for one in several]
+
+    def names(self) -> list[str]:
+        """Return every short name, the built-in ones first."""
+        return [*{**self.built_in, **installed(self.group)}]
+
+    def short_names(self, use: str) -> Mapping[str, str]:
+        """Return the short names that `use` may be one of, each with the place that it means."""
+        if ":" in use or use in self.built_in:
+            return self.built_in
+        offers = installed(self.group)
+        return {**{name: one[0].use for name, one in offers.items() if len(one) == 1}, **self.built_in}
+
+    def ambiguity(self, use: str, where: Where | None) -> Problem | None:
+        """Return what is wrong with a short name that several packages offer; None for any other."""
+        offers = () if ":" in use or use in self.built_in else installed(self.group).get(use, ())
+        if len(offers) < 2:
+            return None
+        said = f'"{use}" is ambiguous: {len(offers)} {self.kind}s of installed packages match'
+        return Problem(said, where, "write " + " or ".join(f'"{one.use}" ({one.package})' for one in offers))
+
+    def clash(self, offered: Offered) -> str:
+        """Say that an offered name means something else, or several things; an empty string when it does not."""
+        if offered.name in self.built_in:
+            return f'hidden by the built-in {self.kind} of that name; write use = "{offered.use}"'
+        if self.ambiguity(offered.name, None):
+            return f'several packages offer that name; write use = "{offered.use}"'
+        return ""
+
+    def find(self, use: str, base: Path, where: Where | None) -> Any:
+        """Return what `use` names, as `refer` does. Raises UserError when there is no such thing, or several."""
+        if problem := self.ambiguity(use, where):
+            raise UserError(problem)
+        return refer(use, base, where, self.short_names(use))
+
+
+MODELS = Registry("model", "hookflow.models")
+TASKS = Registry("task", "hookflow.tasks")
+DATA = Registry(
+    "data source",
+    "hookflow.data",
+    {
+        "cifar10": "hookflow.zoo.cifar10:cifar10",
+        "circle": "hookflow.zoo.circle:Circle",
+    },
+)
+COMPONENTS = (MODELS, DATA, TASKS)
+
+
+def registry_of(key: str) -> Registry | None:
+    """Return the registry of a component by its key ("model.generator", "data.train"); optimizers have none."""
+    part, _, rest = key.partition(".")
+    return None if ".loader" in rest else {"model": MODELS, "data": DATA, "task": TASKS}.get(part)

@@ -23,7 +23,7 @@ from hookflow.hooks.compile import find_hook
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.parts import key_of, named_parts, trained_by, wrong_parts
 from hookflow.pipeline.refer import refer
-from hookflow.pipeline.registry import DATA
+from hookflow.pipeline.registry import registry_of
 from hookflow.pipeline.schema import Component, RunSection
 from hookflow.runner.checkpoint.weights import load_weights
 from hookflow.runner.contract import FunctionTask, steps_itself, wrong_task
@@ -168,9 +168,9 @@ class _Builder:
         for key, part in parts.items():
             if part is not None:
                 try:
-                    makes[key] = refer(
-                        part.use, self.base, self.places.of(f"{key}.use"), DATA if key.startswith("data") else {}
-                    )
+                    where, registry = self.places.of(f"{key}.use"), registry_of(key)
+                    find = registry.find if registry else refer
+                    makes[key] = find(part.use, self.base, where)
                 except UserError as error:
                     problems += error.problems
                 else:

@@ -165,6 +165,20 @@ def not_a_number(value: Any, called: str) -> TypeError:
     return TypeError(f"{called} needs a number or a tensor of one element, not a {type(value).__name__} {shape}")
 
 
+def numbers(values: Any, called: str) -> Tensor:
+    """Return a copy of a tensor, an array or a list of real numbers; that of a tensor stays on its device.
+
+    Raises TypeError, which says that `called` was given something else.
+    """
+    try:
+        given = values.detach().clone() if isinstance(values, Tensor) else torch.tensor(values)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{called} needs numbers, not a {type(values).__name__} ({values!r:.40})") from None
+    if given.is_complex():
+        raise TypeError(f"{called} needs real numbers, not {given.dtype}")
+    return given
+
+
 def scalar(value: Any, called: str) -> float | Tensor:
     """Return what may be logged: a float, or a copy of a tensor of one element, which stays on its device.
 

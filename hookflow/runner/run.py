@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, nearest
-from hookflow.events.records import HOOKFLOW, Level, Stage
+from hookflow.events.records import HOOKFLOW, Level, Put, Stage, shortened
 from hookflow.hooks.run import Run as Promised
 from hookflow.runner.build import Parts
-from hookflow.runner.contract import Named, scalar
+from hookflow.runner.contract import Named, numbers, scalar
 from hookflow.runner.engine import Engine
+from hookflow.runner.images import copied, drawn
 from hookflow.runner.requests import NOTHING, Requests
 from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import RunState
@@ -26,11 +27,24 @@ from hookflow.runner.update import Update
 class Log(Protocol):
     """Where what hooks and tasks tell goes: the recorder."""
 
+    put: Put
+    """Takes a record."""
+
     def scalar(self, name: str, value: float | torch.Tensor) -> None:
         """Take a number."""
 
     def say(self, text: str, level: Level = "info", source: str = HOOKFLOW) -> None:
         """Take a line for people, and who says it."""
+
+
+class Media(Protocol):
+    """Where the images and histograms go that they log."""
+
+    def image(self, name: str, image: torch.Tensor, caption: str, hook: str, *, figure: bool = False) -> None:
+        """Take an image, height × width × channels, and who logged it."""
+
+    def histogram(self, name: str, values: torch.Tensor, bins: int, hook: str) -> None:
+        """Take numbers to count, and who logged them."""
 
 
 class Run:
@@ -45,6 +59,7 @@ class Run:
         requests: Requests,
         scalars: Scalars,
         recorder: Log,
+        media: Media,
         timeline: Timeline,
         folder: Path,
     ) -> None:
@@ -67,6 +82,7 @@ class Run:
         self._requests = requests
         self._scalars = scalars
         self._recorder = recorder
+        self._media = media
         self._timeline = timeline
         self._thread = get_ident()
         self._offers_log = bool(engine.plan.at("on_log"))
@@ -152,6 +168,22 @@ class Run:
             self._engine.dispatcher.fire_within("on_log", name, number)
         finally:
             self._offers_log = True
+
+    def log_image(self, name: str, image: Any, caption: str = "") -> None:
+        self._media.image(name, copied(image, f'run.log_image("{name}", …)'), caption, self._speaker())
+
+    def log_figure(self, name: str, figure: Any) -> None:
+        self._media.image(name, drawn(figure, f'run.log_figure("{name}", …)'), "", self._speaker(), figure=True)
+
+    def log_text(self, name: str, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f'run.log_text("{name}", …) needs a string, not a {type(text).__name__} ({text!r:.40})')
+        self._recorder.put("text", name=name, text=shortened(text), hook=self._speaker())
+
+    def log_histogram(self, name: str, values: Any, bins: int = 30) -> None:
+        if bins < 1:
+            raise ValueError(f'run.log_histogram("{name}", …) needs at least one bin, not {bins}')
+        self._media.histogram(name, numbers(values, f'run.log_histogram("{name}", …)'), bins, self._speaker())
 
     def say(self, text: str, level: Level = "info") -> None:
         self._recorder.say(text, level, self._speaker())

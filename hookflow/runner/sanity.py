@@ -19,6 +19,7 @@ import torch
 
 from hookflow.errors import Problem, UserError, by_place, nearest
 from hookflow.events.now import NOWHERE
+from hookflow.events.records import Put
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
 from hookflow.runner.build import Parts
@@ -91,7 +92,7 @@ class _Pass:
         sizes = {"val": BatchSizes(self.source, parts.task, "val", say=_never, world=parts.ranks.world, gather=gather)}
         requests = Requests(alone, state, lambda: None, sizes, _never, several=several)
         scalars = Scalars(alone, state, parts.strategy, parts.device, parts.ranks.rank)
-        run = Run(parts, state, engine, update, requests, scalars, self.log, timeline, folder)
+        run = Run(parts, state, engine, update, requests, scalars, self.log, self.log, timeline, folder)
         engine.bind(run)
         self.evaluate = Evaluation(
             state,
@@ -172,11 +173,18 @@ class _Nowhere:
 
     def __init__(self) -> None:
         self.names: set[str] = set()
+        self.put: Put = _never
 
     def scalar(self, name: str, value: Any) -> None:
         self.names.add(name)
 
     def say(self, text: str, level: str = "info", source: str = "") -> None:
+        pass
+
+    def image(self, name: str, image: Any, caption: str, hook: str, *, figure: bool = False) -> None:
+        pass
+
+    def histogram(self, name: str, values: Any, bins: int, hook: str) -> None:
         pass
 
 

@@ -23,6 +23,7 @@ from hookflow.runner.engine import Engine
 from hookflow.runner.evaluation import Evaluation, Split
 from hookflow.runner.iteration import Iteration, choose
 from hookflow.runner.loop import Loop
+from hookflow.runner.media import Media
 from hookflow.runner.module_hooks import attach
 from hookflow.runner.numerics.compiling import Compiled
 from hookflow.runner.numerics.device import in_precision
@@ -88,7 +89,8 @@ class Trainer:
             plan, state, lambda: engine.current, self._sizes, self._recorder.say, several=world > 1
         )
         self._update = update = self._make_update()
-        self.run = Run(parts, state, engine, update, requests, scalars, recorder, timeline, run_dir.path)
+        self._media = media = Media(run_dir.path, state, recorder.put, recorder.say, parts.ranks.rank)
+        self.run = Run(parts, state, engine, update, requests, scalars, recorder, media, timeline, run_dir.path)
         self._snapshot = Snapshot(
             plan=plan,
             ranks=parts.ranks,
@@ -196,6 +198,7 @@ class Trainer:
             self.state.enter("end")
             for handle in handles:
                 handle.remove()
+            self._media.close()
 
     def _ended_by(self, error: BaseException) -> None:
         """Fire what fires when something has raised; after a second signal, nothing is saved any more."""

@@ -14,8 +14,9 @@ from hookflow.errors import UserError
 from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline, find_hook
 from hookflow.hooks.describe import describe
-from hookflow.hooks.registry import BUILT_IN, installed
+from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import parse
+from hookflow.pipeline.registry import installed
 
 MODULE = '''\
 """Hooks of a package."""

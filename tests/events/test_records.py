@@ -59,6 +59,20 @@ def put_one_of_each(recorder: Recorder) -> None:
     put("metrics", split="val", v={"accuracy": 0.5}, seconds=1.0)
     put("epoch", seconds=1.0)
     put("checkpoint", it=2, ep=0, path="checkpoints/it00000002", names=["last"], bytes=1, ms=1.0)
+    put(
+        "image",
+        it=2,
+        ep=0,
+        name="sample",
+        path="images/sample/it00000002.png",
+        width=4,
+        height=3,
+        caption="a cat",
+        figure=False,
+        hook="images",
+    )
+    put("text", name="sample", text="Once", hook="samples")
+    put("histogram", it=2, ep=0, name="weights", edges=[0.0, 0.5, 1.0], counts=[3, 4], hook="stats")
     put("ack", id="0", cmd="pause", asked=0.0, ok=True, note="")
     put("message", level="info", source="hookflow", text="hello")
     recorder.failure(ValueError("no"), hook="bad", point="after_train", action="ignore")
@@ -81,9 +95,9 @@ def test_each_kind_is_written_with_the_keys_of_its_type(written: list[Any]) -> N
         assert next(iter(record)) == "k", "readers pass over whole kinds by how their lines begin"
 
 
-def test_a_checkpoint_is_told_of_at_its_own_iteration(written: list[Any]) -> None:
+def test_what_is_made_beside_the_training_is_told_of_at_its_own_iteration(written: list[Any]) -> None:
     places = {record["k"]: (record["it"], record["ep"]) for record in written}
-    assert places.pop("checkpoint") == (2, 0)
+    assert [places.pop(kind) for kind in records.LATE] == 3 * [(2, 0)]
     assert set(places.values()) == {(3, 1)}
 
 
