@@ -17,6 +17,7 @@ from hookflow.monitor.end_reason import raised_at
 from hookflow.monitor.feed import Live
 from hookflow.monitor.follower import follow_records
 from hookflow.monitor.formatting import clock, many, number, one_line, out_of, span
+from hookflow.monitor.gallery import brief
 from hookflow.monitor.journal import BECAME, Entry
 from hookflow.monitor.monitored import monitored_first
 from hookflow.monitor.output import Output
@@ -172,6 +173,8 @@ class _Printer:
                 return [_line(entry.source, self._at(record), entry.text) for entry in entries if not entry.own]
             case "checkpoint":
                 return [_line("checkpoint", self._at(record), entry.text) for entry in entries]
+            case "image" | "text" | "histogram":
+                return [_line(record["k"], self._at(record), brief(record))]
             case "error":
                 return [_line("error", _raised(record, self._live.state.it)), *self._traceback(record["traceback"])]
             case "end":
