@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from hookflow.events.records import Histogram, Image, Text
 from hookflow.monitor.formatting import many, number
+from hookflow.monitor.output import ESCAPE
 
 Logged = Image | Text | Histogram
 LoggedKind = Literal["image", "text", "histogram"]
@@ -77,7 +78,7 @@ def brief(record: Logged) -> str:
             caption = f"  {record['caption']}" if record["caption"] else ""
             return f'"{record["name"]}" {extent(record)} → {record["path"]}{caption}'
         case "text":
-            words = " ".join(record["text"][:1000].split())
+            words = " ".join(ESCAPE.sub("", record["text"][:1000]).split())
             return f'"{record["name"]}": {words[:60]}{"…" * (len(words) > 60)}'
     edges = record["edges"]
     return f'"{record["name"]}": {extent(record)}, {number(edges[0])} … {number(edges[-1])}'
