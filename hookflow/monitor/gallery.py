@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from hookflow.events.records import Histogram, Image, Text
+from hookflow.excerpt import ESCAPE
 from hookflow.monitor.formatting import many, number
-from hookflow.monitor.output import ESCAPE
 
 Logged = Image | Text | Histogram
 LoggedKind = Literal["image", "text", "histogram"]

@@ -9,12 +9,12 @@ from rich.cells import cell_len, chop_cells
 from textual.strip import Strip
 
 from hookflow.events.records import Histogram, Text
+from hookflow.excerpt import ESCAPE
 from hookflow.monitor.axes import ticks
 from hookflow.monitor.formatting import many
 from hookflow.monitor.gallery import Logged, extent
 from hookflow.monitor.half_blocks import half_blocks
 from hookflow.monitor.journal import GLYPHS
-from hookflow.monitor.output import ESCAPE
 from hookflow.monitor.panels.events import STYLES as MARKED
 from hookflow.monitor.png import Pixels
 from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, clean, fit, highlighted, row, window, wrapped
