@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hookflow.hooks.base import Hook
+from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.means import EpochSums, Window, on_device, over_ranks
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Log(Hook):
 
     phase = "late"
     points = ("after_train_iter",)
-    reads = ("outputs", "lr")
+    reads: ClassVar[Slots] = {"after_train_iter": ("outputs", "lr")}
 
     def __init__(
         self,
