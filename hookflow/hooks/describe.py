@@ -38,8 +38,8 @@ class Description:
     """A hook's class, or a plain function; `faults` is what is wrong with it.
 
     `methods` stand in the order of a run, an `around` as its first half; `bound` names those that fire unless the file
-    says otherwise, `elsewhere` says where the others do. `reads` and `writes` are slots by the method's name. `fits` is a
-    point whose arguments are enough for a function; `needs_modules` says that the file must name modules.
+    says otherwise, `elsewhere` says where the others do. `reads` and `writes` are slots by the method's name. `fits` is
+    a point whose arguments are enough for a function; `needs_modules` says that the file must name modules.
     """
 
     about: str
