@@ -79,7 +79,8 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
     once = sorted((method for method in found if method.half != "exit"), key=lambda method: order[method.point])
     wanted = points_for(hook, {})
     bound = [method for method in once if wanted is None or {method.point, method.name} & set(wanted)]
-    of_arguments = getattr(getattr(hook, "points_for", None), "__func__", None) not in (None, Hook.points_for.__func__)
+    bases = hook.__mro__ if isinstance(hook, type) else ()
+    of_arguments = any("points_for" in vars(base) for base in bases if base is not Hook)
     modules = names_of(hook, "modules") if any(points[m.point].kind == "module" for m in bound) else None
     names = dict.fromkeys([method.name for method in found] or [""])
     reads, wrong_reads = slots(hook, "reads", names)
