@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from hookflow.events.rundir import RunDir
-from tests.conftest import NewRun, records
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from hookflow.runner.launch import prepare
+from tests.conftest import TESTS, NewRun, records
+from tests.distributed.several import carry_out
 from tests.runner.test_calls import counted
 
 Train = Callable[..., int]
+CLOUDS = TESTS / "distributed" / "clouds.toml"
 SHORT = ("run.max_epochs=1", "data.train.args={examples=32}")
 LISTENS = 'hooks.listens={use="tests.runner.test_on_log:Listens"%s}'
 OFTEN = "hooks.log={use='log'}"
@@ -103,12 +109,39 @@ def test_a_stop_asked_for_there_is_granted_after_the_iteration(new_run: NewRun, 
     assert (end["it"], end["status"], end["reason"]) == (3, "finished", "heard enough")
 
 
+class LogsAlone:
+    """Logs on rank 0 what no other rank logs."""
+
+    ranks = "zero"
+
+    def after_train_iter(self, run: Any) -> None:
+        run.log("alone", float(run.iter))
+
+
+class Says:
+    def on_log(self, run: Any, name: str, value: Any) -> None:
+        run.say(f"{name} {float(value)}")
+
+
+def test_a_rank_that_logs_alone_waits_for_no_other(tmp_path: Path) -> None:
+    """A condition there looks at its own numbers: asking the others would hang."""
+    alone = 'hooks.alone={use="tests.runner.test_on_log:LogsAlone"}'
+    says = 'hooks.says={use="tests.runner.test_on_log:Says", when="alone > 4"}'
+    off = [f"hooks.{name}.enabled=false" for name in ("log", "ema", "clip")]
+    loaded = parse(CLOUDS.read_text(), CLOUDS, (alone, says, *off, "run.max_epochs=1"))
+    run_dir = RunDir.create(tmp_path, "clouds")
+    prepare(loaded, compile_pipeline(loaded), run_dir, CLOUDS.parent)
+    assert carry_out(run_dir, 2) == [0, 0]
+    said = [record["text"] for record in records(run_dir, "message") if record["source"] == "says"]
+    assert said == ["alone 5.0", "alone 6.0"]
+
+
 class Logs:
     def after_train_iter(self, run: Any) -> None:
         run.log("one", 1.0)
 
 
-def test_where_nobody_listens_a_logged_number_costs_no_call_more(tmp_path: Any, train_here: Train) -> None:
+def test_where_nobody_listens_a_logged_number_costs_no_call_more(tmp_path: Path, train_here: Train) -> None:
     logs = '[hooks.logs]\nuse = "tests.runner.test_on_log:Logs"\n'
     functions = counted(logs, tmp_path, train_here).iterations[50]
     names = {code.co_qualname for code in functions}
