@@ -55,7 +55,7 @@ def _one_hook(name: str) -> str:
             code(method.name),
             " ".join(map(code, told.reads.get(method.name, ()))),
             " ".join(map(code, told.writes.get(method.name, ()))),
-            "yes" if method.name in told.bound else "where `points` says",
+            "yes" if method.name in told.bound else told.elsewhere,
         )
         for method in told.methods
     )

@@ -13,6 +13,9 @@ SHOWN = 100
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What begins escape sequences, breaks lines, changes the direction of writing, or cannot be encoded."""
 
+ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+"""A sequence that moves a cursor, colours text or names a window."""
+
 _MARKED = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|[+-]?\d[\w.+-]*|[\w-]+')
 """What is marked from a column on: a text in quotes, a number, or a name."""
 

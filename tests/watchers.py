@@ -33,14 +33,15 @@ class Tracer:
 
 
 for _point in POINTS:
-    setattr(Tracer, _point.name, _watch(_point.name))
+    if _point.kind != "log":
+        setattr(Tracer, _point.name, _watch(_point.name))
 
 
 class OwnTracer(Tracer):
-    """Does so at the points that Densifies fires, too."""
+    """Does so at the points that Densifies fires, too, and at each number that is logged."""
 
 
-for _name in ("before_grow", "after_densify", "after_grow"):
+for _name in ("on_log", "before_grow", "after_densify", "after_grow"):
     setattr(OwnTracer, _name, _watch(_name))
 
 

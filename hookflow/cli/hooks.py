@@ -179,7 +179,7 @@ def _methods(told: Description) -> Iterator[str]:
     for method in told.methods:
         called = f"  {method.name}({', '.join(method.takes)})"
         reads, writes = (" ".join(slots.get(method.name, ())) for slots in (told.reads, told.writes))
-        rows.append((called, reads, writes, "" if method.name in told.bound else "where `points` says"))
+        rows.append((called, reads, writes, "" if method.name in told.bound else told.elsewhere))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     shown = [column for column in range(4) if any(row[column] for row in rows[1:])]
     for row in rows:

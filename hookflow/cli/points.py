@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from hookflow.graph.plan import Binding, Plan
     from hookflow.graph.points import Point, Points
 
-MARKS = {"standard": "", "step": " ·", "module": " ○", "own": " +"}
+MARKS = {"standard": "", "step": " ·", "module": " ○", "log": "", "own": " +"}
 """What stands after a point's name for its kind."""
 
 LEGEND = """\

@@ -78,7 +78,11 @@ def run(
     only: Only = None,
     shuffle: Shuffle = None,
     ui: Annotated[
-        UI, typer.Option(help="How to show it; auto: the dashboard on a terminal, else plain lines.")
+        UI,
+        typer.Option(
+            help="How to show it; auto: the dashboard on a terminal, else plain lines. On a terminal, plain has "
+            "progress bars below the lines."
+        ),
     ] = UI.auto,
     test: Annotated[bool, typer.Option("--test", help="Run the test after training.")] = False,
     overfit: Annotated[
@@ -263,11 +267,13 @@ def _echo(run_dir: RunDir, child: subprocess.Popen[bytes], ui: UI, began: float)
     if ui is UI.none:
         return child.wait()
     from hookflow.monitor import jsonl, plain
+    from hookflow.monitor.bars import can_show_bars
 
     try:
         if ui is UI.json:
             return jsonl.follow(run_dir, sys.stdout, child_exit=child.poll)
-        return plain.follow(run_dir, sys.stdout, child_exit=child.poll, interrupts=interrupts)
+        bars = can_show_bars(sys.stdout)
+        return plain.follow(run_dir, sys.stdout, child_exit=child.poll, interrupts=interrupts, bars=bars)
     except BrokenPipeError:  # the reader has gone, as after `| head`; the training continues to its end
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return child.wait()

@@ -62,6 +62,7 @@ class _Page:
             ("metrics", self._metrics()),
             ("hooks", self._hooks()),
             ("checkpoints", self._checkpoints()),
+            ("logged", self._logged()),
         ):
             if len(rows) > 1:
                 yield ""
@@ -146,6 +147,17 @@ class _Page:
             told = ("-", "-") if it is None or ep is None else (f"{it:,}", f"{self.state.epoch_of(it, ep):,}")
             weight = f"unusable: {one['damage']}" if one["damage"] else size(one["bytes"])
             rows.append((Path(one["path"]).name, ",".join(one["names"]) or "-", *told, weight))
+        return rows
+
+    def _logged(self) -> list[tuple[str, ...]]:
+        """Return the images, texts and histograms by name, with the newest of each."""
+        from hookflow.monitor.gallery import extent
+
+        rows: list[tuple[str, ...]] = [("image, text, histogram", "kind", "iteration", "size", "file")]
+        for key in self.state.gallery.keys:
+            newest = self.state.gallery.of(key)[-1].record
+            path = newest["path"] if newest["k"] == "image" else "-"
+            rows.append((newest["name"], newest["k"], f"{newest['it']:,}", extent(newest), path))
         return rows
 
     def _next(self) -> Iterator[tuple[str, str]]:

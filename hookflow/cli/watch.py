@@ -43,9 +43,11 @@ def watch(
         print_summary(found, sys.stdout)
         raise typer.Exit(app.return_code or 0)
     from hookflow.monitor import jsonl, plain
+    from hookflow.monitor.bars import can_show_bars
 
-    follow = jsonl.follow if ui is Face.JSON else plain.follow
-    raise typer.Exit(follow(found, sys.stdout))
+    if ui is Face.JSON:
+        raise typer.Exit(jsonl.follow(found, sys.stdout))
+    raise typer.Exit(plain.follow(found, sys.stdout, bars=can_show_bars(sys.stdout)))
 
 
 def _usual_face() -> Face:

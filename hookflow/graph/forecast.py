@@ -173,6 +173,7 @@ _WHENEVER = {
     "before_save_checkpoint": "before a checkpoint is saved",
     "after_save_checkpoint": "after a checkpoint is saved",
     "on_exception": "when something raises",
+    "on_log": "when a number is logged",
     "before_val_iter": "before a validation batch",
     "after_val_iter": "after a validation batch",
     "before_test_iter": "before a test batch",

@@ -39,6 +39,7 @@ This is the loop that the runner walks; a test holds the two together:
             after_test_epoch
         after_test
         on_exception                              # whatever went wrong
+        on_log                                    # in each call of `run.log`, wherever that is
     after_run                                     # always, after an error too
 
 What the counters say, at every point: `run.iter` is the number of training iterations that are done and `run.epoch`
@@ -50,6 +51,10 @@ A checkpoint is written beside the training. `after_save_checkpoint` says that i
 first safe point (between two iterations, say) after that; at the latest before the next `before_save_checkpoint`, and
 before `after_run`. What it offers is the copy that was written; `run.iter` may have gone on. The second half of
 `around_save_checkpoint` does not wait for that: it runs as soon as the state has been copied.
+
+A number that is given to `run.log` is offered at `on_log` before that call returns, in the training thread, and as it
+is: a tensor may still be computed by the device. `run.iter` is the iteration that it is logged at. What a hook logs at
+`on_log` is recorded and not offered again; what another thread logs is not offered.
 
 Inside the network, on the modules that a binding's `modules` picks (PyTorch's own hooks, with its semantics: what a
 hook returns replaces what it was offered). They fire in the iterations of training alone, not in validation or test,
@@ -68,9 +73,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-Kind = Literal["standard", "step", "module", "own"]
+Kind = Literal["standard", "step", "module", "log", "own"]
 """The points that MMEngine has too (and `after_save_checkpoint` and `on_exception`), those inside one iteration, those
-inside the network, and those that a pipeline declares for itself."""
+inside the network, that of a logged number, and those that a pipeline declares for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,7 @@ STANDARD: tuple[Point, ...] = (
     _point("after_test_epoch", 2, "run metrics", "firing", "the pass is done: hooks put their metrics in"),
     _point("after_test", 1, "run metrics", "firing", "the test is done, the metrics are complete"),
     _point("on_exception", 1, "run exception", "firing", "something raised; the run is about to end"),
+    _point("on_log", 1, "run name value", "firing", "a number is logged", kind="log"),
     _point("after_run", 0, "run", "firing", "the last point of every run, after an error too"),
 )
 """Every point that each run has, in the order of a full one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -44,6 +44,15 @@ class Hook:
     """The names of the metrics that it puts in at `after_val_epoch`; None: it does not say."""
     modes: Mapping[str, Mode] = MappingProxyType({})
     """The metrics that it monitors: the name of each, and whether its "min" or its "max" is the best."""
+
+    watches: Mapping[str, Callable[..., None]] = MappingProxyType({})
+    """By the name of a method: what is called before it at every visit of its point, with the same arguments, whether
+    or not the method is due. A hook sets it that must see each iteration, and speaks of them now and then."""
+
+    @classmethod
+    def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...] | None:
+        """Return where a hook with these arguments, which may be wrong, is bound unless told; `points` by default."""
+        return cls.points
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:

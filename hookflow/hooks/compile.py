@@ -26,6 +26,7 @@ from hookflow.hooks.inspect import (
     names_of,
     object_at,
     places_of,
+    points_for,
     slots,
     wrong_attributes,
 )
@@ -159,16 +160,21 @@ class _Declared:
 
     def _wrong_together(self) -> list[Problem]:
         """Return what a class finds wrong with arguments that are valid one by one."""
-        check, args = getattr(self.hook, "check_arguments", None), self.said.args
+        check = getattr(self.hook, "check_arguments", None)
         if not isinstance(self.hook, type) or check is None:
             return []
         try:
-            check(args if isinstance(args, dict) else dict(zip(first_names(self.hook, len(args)), args, strict=False)))
+            check(self._arguments())
         except UserError as error:
             return [replace(problem, where=problem.where or self._place("args")) for problem in error.problems]
         except ValueError as error:
             return [Problem(f'hook "{self.name}": {error}', self._place("args"))]
         return []
+
+    def _arguments(self) -> Mapping[str, Any]:
+        """Return what the file gives to the constructor of a class, by name."""
+        args = self.said.args
+        return args if isinstance(args, dict) else dict(zip(first_names(self.hook, len(args)), args, strict=False))
 
     def _offered(self) -> set[str]:
         """Return what the points of a plain function offer it, which the file must not give; a class is made before."""
@@ -208,8 +214,8 @@ class _Declared:
 
     def _chosen(self) -> list[Method]:
         """Return the methods of a class that are bound unless the file names points."""
-        anywhere = getattr(self.hook, "points", None) is None
-        return [method for method in self.methods if anywhere or method.name in names_of(self.hook, "points")]
+        points = points_for(self.hook, self._arguments())
+        return [method for method in self.methods if points is None or method.name in points]
 
     def _every(self, point: str) -> int | str | None:
         """Return the hook-wide `every` at a point; a bare number holds at points of batches alone, if there are any."""

@@ -14,7 +14,8 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from hookflow.errors import Problem, UserError
 from hookflow.graph.points import Points
 from hookflow.hooks.arguments import argument_type, parameters_of
-from hookflow.hooks.inspect import Issue, Method, about, methods, names_of, slots, wrong_attributes
+from hookflow.hooks.base import Hook
+from hookflow.hooks.inspect import Issue, Method, about, methods, names_of, points_for, slots, wrong_attributes
 from hookflow.pipeline.type_words import as_toml, type_words
 
 EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
@@ -41,13 +42,14 @@ class Description:
     """A hook's class, or a plain function; `faults` is what is wrong with it.
 
     `methods` stand in the order of a run, an `around` as its first half; `bound` names those that fire unless the file
-    says otherwise. `reads` and `writes` are slots by the method's name. `fits` is a point whose arguments are enough
-    for a function; `needs_modules` says that the file must name modules.
+    says otherwise, `elsewhere` says where the others do. `reads` and `writes` are slots by the method's name. `fits` is
+    a point whose arguments are enough for a function; `needs_modules` says that the file must name modules.
     """
 
     about: str
     methods: tuple[Method, ...]
     bound: tuple[str, ...]
+    elsewhere: str
     reads: Mapping[str, tuple[str, ...]]
     writes: Mapping[str, tuple[str, ...]]
     phase: str
@@ -79,8 +81,10 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
         raise UserError(Problem(said, hint=hint) for said, hint in faults)
     order = {point.name: k for k, point in enumerate(points)}
     once = sorted((method for method in found if method.half != "exit"), key=lambda method: order[method.point])
-    anywhere, wanted = getattr(hook, "points", None) is None, names_of(hook, "points")
-    bound = [method for method in once if anywhere or {method.point, method.name} & set(wanted)]
+    wanted = points_for(hook, {})
+    bound = [method for method in once if wanted is None or {method.point, method.name} & set(wanted)]
+    bases = hook.__mro__ if isinstance(hook, type) else ()
+    of_arguments = any("points_for" in vars(base) for base in bases if base is not Hook)
     modules = names_of(hook, "modules") if any(points[m.point].kind == "module" for m in bound) else None
     names = dict.fromkeys([method.name for method in found] or [""])
     reads, wrong_reads = slots(hook, "reads", names)
@@ -90,6 +94,7 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
         about=about(hook),
         methods=tuple(once),
         bound=tuple(method.name for method in bound),
+        elsewhere="where an argument or `points` says" if of_arguments else "where `points` says",
         reads=reads,
         writes=writes,
         phase=str(getattr(hook, "phase", "normal")),

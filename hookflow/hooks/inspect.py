@@ -105,6 +105,13 @@ def names_of(hook: Callable[..., Any], key: str) -> tuple[str, ...]:
     return tuple(names) if _are_names(names) else ()
 
 
+def points_for(hook: Callable[..., Any], args: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return where a hook with these arguments is bound unless told; None: wherever it has a method."""
+    if isinstance(hook, type) and issubclass(hook, Hook) and _are_names(chosen := hook.points_for(args)):
+        return tuple(chosen or ())
+    return None if getattr(hook, "points", None) is None else names_of(hook, "points")
+
+
 def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue]:
     """Yield what is wrong with what a hook says of its place among others: phase, points and edges."""
     called = getattr(hook, "__name__", type(hook).__name__)

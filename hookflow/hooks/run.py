@@ -93,7 +93,7 @@ class Run(Protocol):
     def log(self, name: str, value: float | torch.Tensor) -> None:
         """Record a number (or a tensor of one element, which stays on the device until somebody else fetches it).
 
-        Raises TypeError when it is something else.
+        Hooks at `on_log` are called with it before this returns. Raises TypeError when it is something else.
         """
 
     def log_image(self, name: str, image: Any, caption: str = "") -> None:

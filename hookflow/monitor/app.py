@@ -22,12 +22,14 @@ from hookflow.events.stop import stop_now
 from hookflow.graph.plan import Plan
 from hookflow.monitor.canvas import Canvas
 from hookflow.monitor.feed import Live, Recording
+from hookflow.monitor.gallery import Shown
 from hookflow.monitor.health import Health, examine, look_inside
 from hookflow.monitor.keys import KEYS, Action, Notice, press
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.machine import Machine, Sensor
 from hookflow.monitor.output import last_lines
 from hookflow.monitor.player import Player
+from hookflow.monitor.png import Pixels, read_image
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import GROUND
@@ -79,6 +81,7 @@ class MonitorApp(App[Outcome]):
         self._life: Life = "unborn"
         self._inside: dict[int, tuple[int, float]] = {}
         self._machine: Machine | None = None
+        self._image: tuple[Shown, Pixels | str] | None = None
         self._canvas = Canvas()
 
     def run(self, *, mouse: bool = False, **options: Any) -> Outcome | None:
@@ -146,7 +149,7 @@ class MonitorApp(App[Outcome]):
         state = self._frozen or self.state
         clock = self._player.moment if self._player else time.time()
         notice, until = self._notice
-        return Scene(
+        scene = Scene(
             state=state,
             plan=self.plan,
             health=self._health(state, clock),
@@ -163,6 +166,17 @@ class MonitorApp(App[Outcome]):
             readonly=self._readonly,
             notice=notice if time.monotonic() < until else "",
         )
+        if self._view.page == "gallery":
+            scene.image = self._look_at(scene.shown)
+        return scene
+
+    def _look_at(self, shown: Shown | None) -> Pixels | str:
+        """Return the logged image that is looked at, or why there is none; it is read once."""
+        if shown is None or shown.record["k"] != "image":
+            return ""
+        if self._image is None or self._image[0] != shown:
+            self._image = (shown, read_image(self._dir.path / shown.record["path"]))
+        return self._image[1]
 
     def _kept(self) -> dict[str, list[str]]:
         """Return the checkpoints on the disk, with their files of weights."""

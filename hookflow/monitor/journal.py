@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-Kind = Literal["info", "warn", "error", "checkpoint", "command", "metrics"]
+Kind = Literal["info", "warn", "error", "checkpoint", "command", "metrics", "image", "text", "histogram"]
 
-GLYPHS: dict[Kind, str] = {"info": "·", "warn": "▲", "error": "✗", "checkpoint": "◆", "command": "◉", "metrics": "◇"}
+GLYPHS: dict[Kind, str] = {
+    "info": "·",
+    "warn": "▲",
+    "error": "✗",
+    "checkpoint": "◆",
+    "command": "◉",
+    "metrics": "◇",
+    "image": "▣",
+    "text": "¶",
+    "histogram": "▟",
+}
 
 BECAME = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}
 """What becomes of an error, in words."""
@@ -20,7 +30,7 @@ class Entry:
     """`number` counts all entries of the run from 0; `detail` is a traceback or whatever needs more than a line.
 
     `own` is what no record of rank 0 says: the monitor found it, or another rank tells it. `it` is the iteration that a
-    record of rank 0 is of.
+    record of rank 0 is of. `shows`: the number of what can be looked at (`Gallery`). `more`: how many came with it.
     """
 
     number: int
@@ -31,6 +41,8 @@ class Entry:
     detail: str = ""
     own: bool = False
     it: int | None = None
+    shows: int | None = None
+    more: int = 0
 
     @property
     def glyph(self) -> str:
@@ -61,11 +73,21 @@ class Journal:
         detail: str = "",
         own: bool = False,
         it: int | None = None,
+        shows: int | None = None,
     ) -> None:
-        self._entries.append(Entry(self._next, t, kind, source, text, detail, own, it))
+        self._entries.append(Entry(self._next, t, kind, source, text, detail, own, it, shows))
         self._next += 1
         self.warnings += kind == "warn"
         self.errors += kind == "error"
+
+    def add_shown(self, t: float, kind: Kind, source: str, text: str, it: int, shows: int) -> None:
+        """Add something to look at. What one hook logs of a kind at one iteration is one entry: there may be many."""
+        last = self._entries[-1] if self._entries else None
+        if last is None or (last.kind, last.source, last.it) != (kind, source, it):
+            self.add(t, kind, source, text, it=it, shows=shows)
+        else:
+            first, more = last.text.removesuffix(f", and {last.more} more"), last.more + 1
+            self._entries[-1] = replace(last, text=f"{first}, and {more} more", more=more)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries)

@@ -69,9 +69,10 @@ KEYS = (
     Key(("comma", "full_stop", "home", "end"), ", .", "to the start, to the end; also home and end", "replay"),
     Key(("less_than_sign", "greater_than_sign"), "< >", "slower, faster", "replay"),
     Key(("e", "E"), "e E", "next and previous warning or error"),
+    Key(("i",), "i", "images, texts and histograms that were logged: ↑ ↓ by name, [ ] by iteration; and back"),
     Key(("o",), "o", "what the training printed, and back"),
     Key(("f",), "f", "show the points where nothing is bound too, and hide them"),
-    Key(("left_square_bracket", "right_square_bracket"), "[ ]", "previous and next metric"),
+    Key(("left_square_bracket", "right_square_bracket"), "[ ]", "previous and next metric, or image"),
     Key(("l",), "l", "logarithmic scale of the charts"),
     Key(("P",), "P", "save an image (SVG) in the run directory"),
     Key(("q", "ctrl+c", "ctrl+q"), "q", "leave; asks whether the training goes on", "live"),
@@ -91,6 +92,15 @@ _SCRUB: dict[str, Action] = {
     "less_than_sign": "slower",
     "greater_than_sign": "faster",
     "space": "play",
+}
+_BY_NAME = {"up": -1, "k": -1, "down": 1, "j": 1}
+_BY_ITERATION = {
+    "left": -1,
+    "right": 1,
+    "home": -(10**6),
+    "end": 10**6,
+    "left_square_bracket": -1,
+    "right_square_bracket": 1,
 }
 _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "home": -(10**6), "end": 10**6}
 
@@ -155,7 +165,9 @@ def _leave(scene: Scene) -> Action:
 def _look(key: str, scene: Scene) -> None:
     """Move about, which changes nothing but the view."""
     view = scene.view
-    if key in _STEPS:
+    if view.page == "gallery" and key in (*_BY_NAME, *_BY_ITERATION):
+        _turn(key, scene)
+    elif key in _STEPS:
         _move(_STEPS[key], scene)
     elif key.isdigit() and int(key) in scene.panels:
         again, hidden = view.focus == int(key), int(key) not in scene.visible
@@ -182,8 +194,9 @@ def _look(key: str, scene: Scene) -> None:
         view.log = not view.log
     elif key == "question_mark":
         view.page, view.scroll = ("main" if view.page == "help" else "help"), 0
-    elif key == "o":
-        view.page, view.scroll = ("main" if view.page == "output" else "output"), 0
+    elif key in ("o", "i"):
+        page: Literal["output", "gallery"] = "output" if key == "o" else "gallery"
+        view.page, view.scroll = ("main" if view.page == page else page), 0
 
 
 def _back(scene: Scene) -> None:
@@ -206,9 +219,33 @@ def _enter(scene: Scene) -> None:
     elif view.focus == 2:
         view.page = "hook"
     elif view.focus == 5:
-        view.page = "event"
+        _open_event(scene)
     else:
         view.zoomed = not view.zoomed
+    view.scroll = 0
+
+
+def _open_event(scene: Scene) -> None:
+    """Open an event's page; of something to look at, the gallery."""
+    view, entry = scene.view, scene.entry
+    shown = scene.state.gallery.find(entry.shows) if entry and entry.shows is not None else None
+    view.page = "event"
+    if shown:
+        view.page, view.logged, view.shown = "gallery", (shown.record["k"], shown.record["name"]), shown.number
+
+
+def _turn(key: str, scene: Scene) -> None:
+    """Go to another name in the gallery, or to another iteration; from the last one on it follows the newest."""
+    view, gallery, at = scene.view, scene.state.gallery, scene.shown
+    if at is None or scene.logged is None:
+        return
+    if key in _BY_NAME:
+        keys = gallery.keys
+        view.logged, view.shown = keys[(keys.index(scene.logged) + _BY_NAME[key]) % len(keys)], None
+    else:
+        held = gallery.of(scene.logged)
+        place = min(max(held.index(at) + _BY_ITERATION[key], 0), len(held) - 1)
+        view.shown = held[place].number if place < len(held) - 1 else None
     view.scroll = 0
 
 

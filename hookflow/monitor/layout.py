@@ -12,6 +12,7 @@ from hookflow.monitor.panels.detail import detail
 from hookflow.monitor.panels.events import events
 from hookflow.monitor.panels.events import lines as event_lines
 from hookflow.monitor.panels.footer import footer
+from hookflow.monitor.panels.gallery import gallery
 from hookflow.monitor.panels.header import progress, title
 from hookflow.monitor.panels.help import help_page
 from hookflow.monitor.panels.hooks import hooks
@@ -53,6 +54,8 @@ def _body(scene: Scene, width: int, height: int) -> list[Strip]:
         return help_page(scene, width, height)
     if view.page == "output":
         return output(scene, width, height)
+    if view.page == "gallery":
+        return gallery(scene, width, height)
     if view.page != "main":
         return detail(scene, width, height)
     if view.zoomed:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
+from hookflow.excerpt import ESCAPE
 from hookflow.monitor.style import clean
 
 CHUNK = 1 << 20
 """Bytes read at a time; also the longest line that is waited for."""
-
-ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-"""A sequence that moves a cursor, colours text or names a window."""
 
 
 def tidy(line: str) -> str:

@@ -9,14 +9,17 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import Self, TextIO
 
 from hookflow.events.records import DataInfo, Error, Record
 from hookflow.events.rundir import RunDir, count_attempts
+from hookflow.graph.plan import Plan
+from hookflow.monitor.bars import Bars
 from hookflow.monitor.end_reason import raised_at
 from hookflow.monitor.feed import Live
 from hookflow.monitor.follower import follow_records
 from hookflow.monitor.formatting import clock, many, number, one_line, out_of, span
+from hookflow.monitor.gallery import brief
 from hookflow.monitor.journal import BECAME, Entry
 from hookflow.monitor.monitored import monitored_first
 from hookflow.monitor.output import Output
@@ -40,17 +43,33 @@ def follow(
     *,
     child_exit: Callable[[], int | None] | None = None,
     interrupts: Callable[[], int] = lambda: 0,
+    bars: bool = False,
 ) -> int:
     """Print the run until it has ended or its process is gone; return the exit code to leave with.
 
-    That is the run's own, or 1 when it went without an end record. `child_exit` returns the exit code of the process
-    that trains once it has ended, when the caller is its parent; `interrupts`, how often Ctrl-C has been pressed, of
-    which that process was told. Of a resumed run only the newest attempt is told.
-    A mistake that ends a run before it has begun is left for the caller to tell.
+    With `bars`, for which `out` must be a terminal, progress bars stand below the lines. The exit code is the run's
+    own, or 1 when it went without an end record. `child_exit` returns the exit code of the process that trains once it
+    has ended, when the caller is its parent; `interrupts`, how often Ctrl-C has been pressed, of which that process was
+    told. Of a resumed run only the newest attempt is told. A mistake that ends a run before it has begun is left for
+    the caller to tell.
     """
     live = Live(run)
+    with Bars(out) if bars else Lines(out) as sheet:
+        code = _follow(run, live, sheet, child_exit, interrupts)
+    if not live.state.stillborn:
+        print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
+    return code
+
+
+def _follow(
+    run: RunDir,
+    live: Live,
+    sheet: Lines | Bars,
+    child_exit: Callable[[], int | None] | None,
+    interrupts: Callable[[], int],
+) -> int:
     attempts = count_attempts(run)
-    printer = _Printer(run, live, out, skip=attempts if attempts > 1 and child_exit is None else 0)
+    printer = _Printer(run, live, sheet, skip=attempts if attempts > 1 and child_exit is None else 0)
     if child_exit is not None and attempts:
         while live.poll():  # what earlier attempts left
             pass
@@ -62,23 +81,43 @@ def follow(
             printer.relay(line)
         printer.warn()
         printer.look(interrupts())
+        sheet.show(live.state, live.plan or NO_PLAN)
 
     code = follow_records(run, live, printer.take, child_exit, relay)
     printer.warn()
     if child_exit is not None and live.state.end is None and (exit_code := child_exit() or 0) < 0:
         printer.killed(signal.Signals(-exit_code))
-    if not live.state.stillborn:
-        print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
     return code
+
+
+class Lines:
+    """Lines below one another, and nothing else."""
+
+    has_bars = False
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def line(self, line: str) -> None:
+        print(line, file=self._out, flush=True)
+
+    def show(self, state: RunState, plan: Plan) -> None:
+        """Show nothing of how far the run is: the lines say it."""
 
 
 class _Printer:
     """Prints a line for each fact; the attempts before the one numbered `skip` are folded in silence."""
 
-    def __init__(self, run: RunDir, live: Live, out: TextIO, skip: int = 0) -> None:
+    def __init__(self, run: RunDir, live: Live, sheet: Lines | Bars, skip: int = 0) -> None:
         self._run = run
         self._live = live
-        self._out = out
+        self._sheet = sheet
         self._skip = skip
         self._attempt = 0
         self._relayed: deque[str] = deque(maxlen=1000)
@@ -130,11 +169,11 @@ class _Printer:
     def relay(self, line: str) -> None:
         """Print a line that the training printed."""
         self._relayed.append(line)
-        print(f"output     | {line}".rstrip(), file=self._out, flush=True)
+        self._sheet.line(f"output     | {line}".rstrip())
 
     def _print(self, *lines: str) -> None:
         for line in lines:
-            print(clean(line), file=self._out, flush=True)
+            self._sheet.line(clean(line))
 
     def _fresh(self) -> list[Entry]:
         """Return the entries of the journal since the last time."""
@@ -164,7 +203,7 @@ class _Printer:
                 self._told = record["t"]
                 return [self._progress()]
             case "frame":
-                if record["t"] - self._told < EVERY or record["stage"] != "train":
+                if self._sheet.has_bars or record["t"] - self._told < EVERY or record["stage"] != "train":
                     return []
                 self._told = record["t"]
                 return [self._progress()]
@@ -172,6 +211,8 @@ class _Printer:
                 return [_line(entry.source, self._at(record), entry.text) for entry in entries if not entry.own]
             case "checkpoint":
                 return [_line("checkpoint", self._at(record), entry.text) for entry in entries]
+            case "image" | "text" | "histogram":
+                return [_line(record["k"], self._at(record), brief(record))]
             case "error":
                 return [_line("error", _raised(record, self._live.state.it)), *self._traceback(record["traceback"])]
             case "end":
@@ -191,7 +232,9 @@ class _Printer:
         facts = [_place(state, state.epoch, state.it)]
         facts += [f"{name} {number(state.scalars[name].last)}" for name in names[:SCALARS]]
         facts += [f"({len(names) - SCALARS} more)"] * (len(names) > SCALARS)
-        if pace.iters_per_s:  # else no iteration has been timed yet: a run may be over in no time
+        if (
+            pace.iters_per_s and not self._sheet.has_bars
+        ):  # else no iteration has been timed yet: a run may be over in no time
             facts.append(f"{pace.iters_per_s:.1f} it/s")
             facts += [f"{many(pace.samples_per_s)} samples/s"] * bool(pace.samples_per_s)  # else nobody knows it
             facts += [f"ETA {span(pace.eta)}"] if pace.eta is not None else []

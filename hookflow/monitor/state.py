@@ -33,6 +33,7 @@ from hookflow.events.records import (
 from hookflow.graph.plan import Plan
 from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.formatting import many, number, one_line, size, span
+from hookflow.monitor.gallery import Gallery, Logged, brief
 from hookflow.monitor.journal import BECAME, Journal, Kind
 from hookflow.monitor.monitored import in_order
 from hookflow.monitor.rank import NO_PLAN, NO_RUN, Rank
@@ -120,6 +121,7 @@ class RunState:
         self.best: dict[str, Best] = {}
         self.checkpoints: list[Saved] = []
         self.requests: dict[str, Request] = {}
+        self.gallery = Gallery()
         self.frames = 0
         self.unreadable = 0  # lines of the logs that were no records
         self.now = 0.0
@@ -202,6 +204,8 @@ class RunState:
                 self._on_ack(record)
             case "message":
                 self._on_message(record)
+            case "image" | "text" | "histogram":
+                self._on_logged(record)
             case "error":
                 self._on_error(record)
             case "end":
@@ -283,6 +287,7 @@ class RunState:
         self.moved = record["t"]
         for series in self.scalars.values():
             series.forget_after(self.it)
+        self.gallery.forget_after(self.it)
         for name, values in self.metrics.items():
             self.metrics[name] = [(it, value) for it, value in values if it <= self.it]
         text = f"{'resumed' if again or record['resumed_from'] else 'started'} on {record['device']}"
@@ -375,6 +380,10 @@ class RunState:
     def _on_message(self, record: Message) -> None:
         self.ranks.say(record)
         self._note(record, record["level"], record["source"], record["text"])
+
+    def _on_logged(self, record: Logged) -> None:
+        shown = self.gallery.add(record)
+        self.journal.add_shown(record["t"], record["k"], record["hook"], brief(record), record["it"], shown.number)
 
     def _on_error(self, record: Error) -> None:
         place = f"{record['point']}, " if record["point"] else ""

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Literal
 
 from hookflow.graph.plan import Binding, Plan
+from hookflow.monitor.gallery import Key, Shown
 from hookflow.monitor.health import Health
 from hookflow.monitor.journal import Entry
 from hookflow.monitor.machine import Machine
 from hookflow.monitor.monitored import lower_is_better
 from hookflow.monitor.pace import Pace, share
+from hookflow.monitor.png import Pixels
 from hookflow.monitor.state import RunState
 
 PANELS = {1: "points", 2: "hooks", 3: "metrics", 4: "system", 5: "events", 6: "ranks"}
@@ -24,11 +26,12 @@ RANKS = 6
 @dataclass(slots=True)
 class View:
     """The choices. `point` empty means the busiest; `event` is an entry's number, None follows the newest;
-    `unbound` lists the points where nothing is bound too."""
+    `unbound` lists the points where nothing is bound too. Of the gallery, `logged` is the name that is looked at (None:
+    the first), `shown` the number of one of it (None: the newest)."""
 
     focus: int = 2
     zoomed: bool = False
-    page: Literal["main", "hook", "event", "help", "output"] = "main"
+    page: Literal["main", "hook", "event", "help", "output", "gallery"] = "main"
     asking: Literal["", "quit", "stop"] = ""
     point: str = ""
     hook: int = 0
@@ -37,6 +40,8 @@ class View:
     metric: int = 0
     log: bool = False
     unbound: bool = False
+    logged: Key | None = None
+    shown: int | None = None
     scroll: int = 0
 
 
@@ -46,7 +51,8 @@ class Scene:
 
     `path`: the run directory, as people read it. `remote`: the run is on another machine. `output`: the last lines that
     the training printed, while they are shown. `kept`: the checkpoints on the disk and their files of weights, while
-    an event is shown. `visible`: the panels that the whole dashboard has room for.
+    an event is shown. `image`: the logged image that is looked at, or why there is none. `visible`: the
+    panels that the whole dashboard has room for.
     """
 
     state: RunState
@@ -60,6 +66,7 @@ class Scene:
     remote: bool = False
     output: Sequence[str] = ()
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    image: Pixels | str = ""
     replay: bool = False
     readonly: bool = False
     notice: str = ""
@@ -127,6 +134,19 @@ class Scene:
         if self.view.event is not None:
             entries = [entry for entry in entries if entry.number >= self.view.event][:1] or entries
         return entries[-1] if entries else None
+
+    @property
+    def logged(self) -> Key | None:
+        """Return the name in the gallery that is looked at."""
+        keys = self.state.gallery.keys
+        return self.view.logged if self.view.logged in keys else next(iter(keys), None)
+
+    @property
+    def shown(self) -> Shown | None:
+        """Return what is looked at in the gallery."""
+        held = self.state.gallery.of(self.logged) if self.logged else []
+        chosen = [shown for shown in held if shown.number == self.view.shown]
+        return next(iter([*chosen, *held[::-1]]), None)
 
 
 def charts(state: RunState) -> list[str]:

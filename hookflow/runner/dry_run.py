@@ -124,6 +124,8 @@ def _why(parts: Parts, plan: Plan, binding: Binding) -> str:
         return "there is no [data.val]"
     if point.kind == "own":
         return "nobody has fired this point in the first iteration"
+    if point.kind == "log":
+        return "nothing has been logged in the first iteration"
     if point.kind == "module":
         return "none of its modules was called in the first iteration"
     return "the first iteration did not come to it"

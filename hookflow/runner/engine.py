@@ -9,9 +9,10 @@ from typing import Any
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.events.now import NOWHERE
 from hookflow.graph.plan import Binding, Plan
+from hookflow.hooks.base import Hook
 from hookflow.runner.arounds import Arounds, whose
 from hookflow.runner.dispatch import Dispatcher, Here, Report
-from hookflow.runner.firing import Call, Due, Firing, Gate, Switch, adapt
+from hookflow.runner.firing import Call, Due, Firing, Gate, Switch, adapt, watched
 from hookflow.runner.generated import can_be_generated, generate
 from hookflow.runner.state import RunState
 from hookflow.runner.timing import Books
@@ -78,8 +79,10 @@ class Engine:
     def _firing(self, binding: Binding, run: object) -> Firing:
         hook = self._hooks[binding.hook]
         method = getattr(hook, binding.method) if binding.method else hook
-        call = self._halved(binding, adapt(method, binding.takes, self.plan.points[binding.point].offers, run))
         gate = self._gates.get(binding.id)
+        if isinstance(hook, Hook) and (watch := hook.watches.get(binding.method)):
+            method, gate = watched(watch, method, gate), None
+        call = self._halved(binding, adapt(method, binding.takes, self.plan.points[binding.point].offers, run))
         if gate is None and self.plan.hook(binding.hook).on_error == "disable":
             gate = Switch()
         due: Due | None = partial(self.arounds.is_open, binding) if binding.half == "exit" else gate

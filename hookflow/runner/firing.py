@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import wraps
 from inspect import signature
 from math import inf
 from operator import itemgetter
@@ -71,6 +72,18 @@ class Firing:
         self._disabled = True
         if self.gate and self.announce is None and self.binding.trigger.when is None:
             self.gate.next = inf
+
+
+def watched(watch: Callable[..., object], method: Callable[..., object], due: Due | None) -> Callable[..., object]:
+    """Return a method as one to call at every visit: that calls `watch`, and then the method if it is due."""
+
+    @wraps(method)
+    def both(*offered: Any, **named: Any) -> None:
+        watch(*offered, **named)
+        if due is None or due():
+            method(*offered, **named)
+
+    return both
 
 
 def by_position(method: Callable[..., object], takes: tuple[str, ...]) -> bool:

@@ -86,6 +86,7 @@ class Run:
         self._media = media
         self._timeline = timeline
         self._thread = get_ident()
+        self._offers_log = bool(engine.plan.at("on_log"))
         self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
 
     # Where the run is.
@@ -158,6 +159,16 @@ class Run:
         number = scalar(value, f'run.log("{name}", …)')
         self._recorder.scalar(name, number)
         self._scalars.log(name, number)
+        if self._offers_log and get_ident() == self._thread:
+            self._offer_log(name, number)
+
+    def _offer_log(self, name: str, number: float | torch.Tensor) -> None:
+        """Fire `on_log`; for what hooks log there, it is not fired again."""
+        self._offers_log = False
+        try:
+            self._engine.dispatcher.fire_within("on_log", name, number)
+        finally:
+            self._offers_log = True
 
     def log_image(self, name: str, image: Any, caption: str = "") -> None:
         self._media.image(name, copied(image, f'run.log_image("{name}", …)'), caption, self._speaker())

@@ -5,7 +5,8 @@ whichever came last counts. Where neither has ever come, it is a metric of the l
 `metrics.NAME` is always.
 
 Where several processes train together, a number is the mean over those ranks that have given it; so a condition holds
-on all of them or on none. For a hook that fires on rank "zero" alone it is that rank's own.
+on all of them or on none. For a hook that fires on rank "zero" alone it is that rank's own, and so it is at `on_log`:
+one rank may log what another does not.
 
 **On CUDA a condition waits.** A number that the device computes has no value until the device has come so far; so a
 binding whose `when` names one makes the training thread wait for it, each time that the binding is otherwise due. An
@@ -62,7 +63,7 @@ class Scalars:
     def condition(self, binding: Binding) -> Callable[[], bool]:
         """Return the question whether the condition of a binding, which has one, holds now."""
         condition = parse_condition(str(binding.trigger.when))
-        over_ranks = self._strategy.several and binding.hook in self._on_all
+        over_ranks = self._strategy.several and binding.hook in self._on_all and binding.point != "on_log"
         named = sorted(name for name in condition.names if name not in FACTS and not name.startswith(METRICS))
 
         def holds() -> bool:

@@ -9,7 +9,16 @@ from hookflow.monitor.journal import Entry
 from hookflow.monitor.style import boxed, fit, highlighted, row, window
 from hookflow.monitor.view import Scene
 
-STYLES = {"info": "dim", "warn": "warn", "error": "error", "checkpoint": "checkpoint", "command": "command"}
+STYLES = {
+    "info": "dim",
+    "warn": "warn",
+    "error": "error",
+    "checkpoint": "checkpoint",
+    "command": "command",
+    "image": "command",
+    "text": "good",
+    "histogram": "checkpoint",
+}
 
 
 def events(scene: Scene, width: int, height: int) -> list[Strip]:

@@ -51,6 +51,9 @@ def _keys(scene: Scene) -> list[tuple[str, str]]:
     """Return keys and words: first those that every screen has room for, of which most act on the run."""
     if scene.view.asking:
         return [("esc", "back")]
+    if scene.view.page == "gallery" and scene.shown:
+        scroll = [("pgup pgdn", "scroll")] if scene.shown.record["k"] == "text" else []
+        return [("esc", "back"), ("↑ ↓", "name"), ("[ ]", "iteration"), *scroll, ("q", "quit")]
     if scene.view.page != "main":
         return [("esc", "back"), ("↑ ↓", "scroll"), ("q", "quit")]
     keys = [("?", "help")]
@@ -59,6 +62,7 @@ def _keys(scene: Scene) -> list[tuple[str, str]]:
         keys += [("space", "play/pause"), ("← →", "step"), ("< >", "speed"), (", .", "start/end")]
     elif not scene.readonly and not scene.health.over:
         keys += [("s", "stop"), ("c", "checkpoint"), ("p", "resume" if scene.state.stage == "paused" else "pause")]
-    keys += [("e", "errors"), ("enter", "open"), (f"1-{scene.panels[-1]}", "panel")]
+    keys += [("e", "errors"), *([("i", "images")] if scene.state.gallery.keys else [])]
+    keys += [("enter", "open"), (f"1-{scene.panels[-1]}", "panel")]
     keys += [] if scene.replay else [("space", "freeze")]
     return [*keys, ("o", "output"), ("z", "zoom"), ("[ ]", "metric"), ("f", "all points"), ("P", "image")]

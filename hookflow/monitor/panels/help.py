@@ -51,6 +51,7 @@ SIGNS = (
     ("● ○ ‖ ◐ ?", "running, starting, paused, stalled (no progress), lost (process gone without an end)"),
     ("✓ ■ ✗", "finished, stopped, failed"),
     ("· ◇ ◆ ◉ ▲ ✗", "events: note, validation, checkpoint, command answered, warning, error"),
+    ("▣ ¶ ▟", "logged to be looked at: image, text, histogram"),
     ("▲ ✗ ⊘", "hooks: a firing took over 3x the p50 within 10 s; has failed; is switched off after an error"),
     ("┌ │ └ ▶", "the hook at ▶ waits for the hooks whose lanes reach it; ├ ┼ join, │ only passes"),
 )

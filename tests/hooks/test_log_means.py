@@ -1,0 +1,141 @@
+"""`log` with `window` and `mean`: held against plain means of the losses that the iterations had."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hookflow.events.log import Tail
+from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Plan
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.hooks.log import Log
+from hookflow.pipeline.load import parse
+from hookflow.runner.launch import prepare
+from tests.conftest import TESTS, NewRun, records
+from tests.distributed.several import carry_out
+from tests.runner.test_on_log import LISTENS, Listens
+
+Train = Callable[..., int]
+KEEPS = 'hooks.keeps={use="tests.hooks.test_log_means:Keeps"}'
+CLOUDS = TESTS / "distributed" / "clouds.toml"
+EPOCHS = "run.max_epochs=3"
+
+
+class Keeps:
+    """Records the loss of each iteration, and how many examples it is a mean over."""
+
+    def after_train_iter(self, run: Any, outputs: Any) -> None:
+        run.say(json.dumps([run.iter, run.epoch, float(outputs["loss"].detach()), run.batch_size]))
+
+
+def log(args: str, more: str = "") -> str:
+    return f"hooks.log={{use='log', args={{{args}}}{more}}}"
+
+
+def kept(run_dir: RunDir, rank: int = 0) -> dict[int, tuple[int, float, int]]:
+    log = Tail(run_dir.events_of(rank)).read_all()
+    told = [json.loads(record["text"]) for record in log if record["k"] == "message" and record["source"] == "keeps"]
+    return {it: (epoch, loss, size) for it, epoch, loss, size in told}
+
+
+def logged(run_dir: RunDir, name: str) -> dict[Any, float]:
+    return {r["it"]: r["v"][name] for r in records(run_dir, "scalars") if name in r["v"]}  # type: ignore[index, operator]
+
+
+def mean(of: list[tuple[int, float, int]]) -> float:
+    return sum(loss * size for _, loss, size in of) / sum(size for *_, size in of)
+
+
+def window(losses: dict[int, tuple[int, float, int]], it: int, length: int) -> float:
+    return mean([losses[k] for k in range(max(it - length, 0) + 1, it + 1)])
+
+
+def test_a_window_is_the_plain_mean_of_the_last_losses_whenever_it_is_logged(
+    new_run: NewRun, train_here: Train
+) -> None:
+    run_dir = new_run(KEEPS, EPOCHS, log("window=5", ", every=3"))
+    assert train_here(run_dir) == 0
+    losses, means = kept(run_dir), logged(run_dir, "loss")
+    assert {size for _, _, size in losses.values()} == {8}
+    assert list(means) == [it for it in losses if it % 3 == 0]
+    for it, found in means.items():
+        last = [losses[k][1] for k in range(max(it - 5, 0) + 1, it + 1)]
+        assert found == pytest.approx(sum(last) / len(last), rel=1e-12)
+
+
+def test_an_epochs_mean_is_logged_at_its_end_beside_the_values(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(KEEPS, EPOCHS, log('mean="epoch"', ", every=1000"), "data.train.args={examples=44}")
+    assert train_here(run_dir) == 0
+    losses, means = kept(run_dir), logged(run_dir, "loss_epoch")
+    per = len(losses) // 3
+    assert list(means) == [per, 2 * per, 3 * per]
+    for epoch, found in enumerate(means.values()):
+        assert found == pytest.approx(mean([one for one in losses.values() if one[0] == epoch]), rel=1e-12)
+    assert not logged(run_dir, "loss")
+
+
+def test_with_accumulation_an_iteration_counts_all_its_batches(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(KEEPS, EPOCHS, "run.accumulate=3", log('window=4, mean="epoch"'))
+    assert train_here(run_dir) == 0
+    losses = kept(run_dir)
+    assert len({size for *_, size in losses.values()}) > 1
+    for it, found in logged(run_dir, "loss").items():
+        assert found == pytest.approx(window(losses, it, 4), rel=1e-12)
+    for epoch, found in enumerate(logged(run_dir, "loss_epoch").values()):
+        assert found == pytest.approx(mean([one for one in losses.values() if one[0] == epoch]), rel=1e-12)
+
+
+@pytest.mark.usefixtures("written_at_once")
+def test_a_resumed_run_logs_the_means_of_one_that_was_never_interrupted(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    means = log('window=6, mean="epoch"')
+    whole = new_run(EPOCHS, means)
+    assert train_here(whole) == 0
+    args = f'{{mark="{tmp_path / "mark"}", point="after_backward", at=7}}'
+    strikes = f'hooks.strikes={{use="./watchers.py:Interrupts", args={args}}}'
+    cut = new_run(EPOCHS, means, strikes)
+    assert train_here(cut) == 143
+    assert train_here(cut, resume=True) == 0
+    assert logged(cut, "loss") == logged(whole, "loss")
+    assert logged(cut, "loss_epoch") == logged(whole, "loss_epoch")
+
+
+def test_it_is_bound_to_the_end_of_an_epoch_only_where_it_logs_there(new_run: NewRun) -> None:
+    def bound(args: str) -> list[str]:
+        plan = Plan.from_json(json.loads(new_run(log(args)).plan.read_text()))
+        return [binding.point for binding in plan.bindings if binding.hook == "log"]
+
+    assert bound("") == bound("window=3") == ["after_train_iter"]
+    assert bound('mean="epoch"') == ["after_train_iter", "after_train_epoch"]
+
+
+def test_ranks_log_the_means_over_all_their_examples(tmp_path: Path) -> None:
+    loaded = parse(CLOUDS.read_text(), CLOUDS, (KEEPS, log('window=3, mean="epoch"'), "hooks.ema.enabled=false"))
+    run_dir = RunDir.create(tmp_path, "clouds")
+    prepare(loaded, compile_pipeline(loaded), run_dir, CLOUDS.parent)
+    assert carry_out(run_dir, 2) == [0, 0]
+    first, second = kept(run_dir), kept(run_dir, rank=1)
+    both = {it: (one[0], mean([one, second[it]]), one[2] + second[it][2]) for it, one in first.items()}
+    assert {one[2] != second[it][2] for it, one in first.items()} == {True, False}
+    for it, found in logged(run_dir, "loss").items():
+        assert found == pytest.approx(window(both, it, 3), rel=1e-9)
+    for epoch, found in enumerate(logged(run_dir, "loss_epoch").values()):
+        assert found == pytest.approx(mean([one for one in both.values() if one[0] == epoch]), rel=1e-9)
+
+
+def test_an_instance_that_makes_no_means_watches_nothing() -> None:
+    assert not Log().watches
+    assert Log(window=3).watches.keys() == Log(mean="epoch").watches.keys() == {"after_train_iter"}
+
+
+def test_a_mean_stays_a_tensor_until_somebody_else_reads_it(new_run: NewRun, train_here: Train) -> None:
+    assert train_here(new_run(LISTENS % "", log('window=3, mean="epoch"'), "run.max_epochs=1")) == 0
+    kinds = {name: type(value) for _, name, value in Listens.heard}
+    assert kinds["loss"] is kinds["loss_epoch"] is torch.Tensor

@@ -1,0 +1,159 @@
+"""Plain mode on a terminal: progress bars below the lines; anywhere else, the lines alone."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+
+from hookflow.events.log import Appender
+from hookflow.events.rundir import RunDir
+from hookflow.monitor import plain
+from hookflow.monitor.bars import Bar, Bars, bars, can_show_bars, drawn
+from hookflow.monitor.view import Scene
+from tests.conftest import hookflow
+from tests.golden_files import check_golden
+from tests.monitor.fake_run import make
+from tests.monitor.test_screens import FRAME, NOTHING
+from tests.monitor.test_terminal import Terminal
+
+At = Callable[..., Scene]
+
+
+def lines(scene: Scene, width: int) -> str:
+    shown = drawn([*bars(scene.state, scene.plan)], width).plain
+    return "\n".join(line.rstrip() for line in shown.splitlines())
+
+
+def stages(scene: At) -> Iterator[tuple[str, Scene]]:
+    """Yield a run in its training, in its validation, paused, and before anything is known of its pace."""
+    yield "train", scene(92)
+    yield "val", scene(100)
+    paused = scene(93)
+    paused.state.apply({**FRAME, "k": "frame", "t": paused.state.now, "it": 300, "ep": 3, "stage": "paused"})  # type: ignore[arg-type]
+    yield "paused", paused
+    yield "begun", scene(1)
+
+
+@pytest.mark.parametrize("width", [120, 80, 60, 30])
+def test_the_bars(scene: At, width: int) -> None:
+    shown = "".join(f"{name}:\n{lines(at, width)}\n" for name, at in stages(scene))
+    check_golden(f"monitor/bars-{width}.txt", shown)
+
+
+def test_nothing_is_drawn_of_a_run_that_has_not_begun(scene: At) -> None:
+    assert lines(scene(0), 80) == ""
+
+
+def test_they_fit_into_every_terminal(scene: At) -> None:
+    for _, at in stages(scene):
+        for width in range(20, 200):
+            assert max(map(cell_len, lines(at, width).splitlines())) < width
+
+
+def test_an_epoch_that_is_over_is_whole_until_the_next_begins(scene: At) -> None:
+    def epoch(it: int, ep: int, stage: str) -> Bar:
+        seen.state.apply({**FRAME, "k": "frame", "t": seen.state.now, "it": it, "ep": ep, "stage": stage})  # type: ignore[arg-type]
+        (bar,) = (bar for bar in bars(seen.state, seen.plan) if bar.name.startswith("epoch"))
+        return bar
+
+    seen = scene(92)
+    assert (epoch(587, 5, "train").done, epoch(588, 6, "val").done, epoch(589, 6, "train").done) == (97, 98, 1)
+
+
+def end(run: RunDir, **fields: Any) -> None:
+    log = Appender(run.events)
+    facts = {"status": "finished", "exit": 0, "reason": "every iteration is done", "seconds": 9.0, **fields}
+    log.append([{"k": "frame", "t": time.time(), "it": 784, "ep": 8, "stage": "train", "bi": 98, "bn": 98, **NOTHING}])  # type: ignore[typeddict-item]
+    log.append([{"k": "end", "t": time.time(), "it": 784, "ep": 8, **facts}])  # type: ignore[typeddict-item]
+    log.close()
+
+
+@pytest.fixture
+def going(tmp_path: Path) -> RunDir:
+    """A run that goes on: this process has signed for it."""
+    run = make(tmp_path / "runs", upto=100, began=time.time())
+    run.sign_process()
+    return run
+
+
+def plain_in_terminal(run: RunDir) -> Terminal:
+    command = (sys.executable, "-m", "hookflow", "watch", str(run.path), "--ui", "plain")
+    return Terminal(*command, CI="", NO_COLOR="", COLORTERM="truecolor")
+
+
+def test_on_a_terminal_lines_scroll_above_bars_which_are_gone_at_the_end(going: RunDir) -> None:
+    terminal = plain_in_terminal(going)
+    terminal.wait_for("epoch 6/8  ━")
+    *_, train, epoch, val = (line for line in terminal.screen.display if line.strip())
+    assert re.match(r"train +━+╌+ +75%  588/784  35.0 it/s  ", train)
+    assert re.match(r"epoch 6/8 +━+ +100% +98/98 ", epoch)
+    assert re.match(r"val +━+╌+ +70% +14/20 ", val)
+    assert terminal.screen.cursor.hidden
+    end(going)
+    assert terminal.finish() == 0
+    shown = "\n".join(terminal.screen.display)
+    assert "end        finished" in shown
+    assert "best accuracy" in shown
+    assert "╌" not in shown
+    assert not terminal.screen.cursor.hidden
+    assert re.search(
+        r"train      epoch 6/8  iter 588/784  loss \S+  lr \S+$", _unwrapped(terminal.output), re.MULTILINE
+    )
+
+
+def _unwrapped(output: bytes) -> str:
+    """Return what was printed without what styles it and moves the cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", output.decode())
+
+
+class Tty(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("environment", "has_bars"), [({}, True), ({"CI": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_bars_are_for_a_terminal_that_can_show_them_and_a_person(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], has_bars: bool
+) -> None:
+    for name, value in {"TERM": "xterm-256color", "CI": "", **environment}.items():
+        monkeypatch.setenv(name, value)
+    assert can_show_bars(Tty()) is has_bars
+    assert not can_show_bars(io.StringIO())
+
+
+@pytest.mark.parametrize("no_colour", ["", "1"])
+def test_without_colour_they_have_none(scene: At, monkeypatch: pytest.MonkeyPatch, no_colour: str) -> None:
+    for name, value in {"TERM": "xterm-256color", "COLORTERM": "truecolor", "NO_COLOR": no_colour}.items():
+        monkeypatch.setenv(name, value)
+    out, seen = Tty(), scene()
+    with Bars(out) as sheet:
+        sheet.line("08:05:42 warn       ema: slow")
+        sheet.show(seen.state, seen.plan)
+    assert "ema: slow" in out.getvalue()
+    assert bool(re.search(r"\x1b\[[0-9;]*38;", out.getvalue())) is not bool(no_colour)
+
+
+def test_in_a_pipe_plain_lines_stay_as_they_are(whole: RunDir) -> None:
+    ran = hookflow("watch", str(whole.path), "--ui", "plain", cwd=whole.path)
+    assert ran.returncode == 0
+    assert "\x1b" not in ran.stdout
+    out = io.StringIO()
+    plain.follow(whole, out)
+    assert ran.stdout.splitlines()[:10] == out.getvalue().splitlines()[:10]
+
+
+def test_ctrl_c_gives_the_cursor_back(going: RunDir) -> None:
+    terminal = plain_in_terminal(going)
+    terminal.wait_for("epoch 6/8  ━")
+    terminal.child.send_signal(signal.SIGINT)
+    terminal.finish()
+    assert not terminal.screen.cursor.hidden

@@ -1,0 +1,254 @@
+"""Images, texts and histograms that a run has logged: read, drawn, found by keys, told in lines."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from textual.pilot import Pilot
+
+from hookflow.events.log import Appender
+from hookflow.events.rundir import RunDir
+from hookflow.monitor import plain
+from hookflow.monitor.app import MonitorApp
+from hookflow.monitor.gallery import KEPT, Gallery, brief
+from hookflow.monitor.half_blocks import half_blocks
+from hookflow.monitor.layout import screen
+from hookflow.monitor.png import Pixels, decode_png, read_image
+from hookflow.monitor.state import RunState
+from hookflow.monitor.view import Scene
+from hookflow.runner.png import encode_png
+from tests.conftest import hookflow
+from tests.golden_files import check_golden
+from tests.monitor.fake_run import make
+from tests.monitor.logged import PIXELS, histogram, image, ring, text, write
+from tests.monitor.test_keys import shown, visit
+from tests.monitor.test_screens import SIZES, drawn
+
+At = Callable[..., Scene]
+SOLID = np.array([17, 21, 26])  # what lies behind everything
+
+
+def noise(height: int, width: int, channels: int) -> NDArray[np.uint8]:
+    random = np.random.default_rng(0)
+    smooth = np.cumsum(random.integers(0, 5, (height, width, channels)), axis=1)
+    return smooth.astype(np.uint8)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 5), (33, 64)])
+def test_what_a_run_writes_is_read_back(size: tuple[int, int]) -> None:
+    grey, colour = noise(*size, 1), noise(*size, 3)
+    assert (decode_png(encode_png(grey)).rgb == np.repeat(grey, 3, axis=2)).all()
+    assert (decode_png(encode_png(colour)).rgb == colour).all()
+    opaque, clear = (np.concatenate([colour, np.full((*size, 1), alpha, np.uint8)], axis=2) for alpha in (255, 0))
+    assert (decode_png(encode_png(opaque)).rgb == colour).all()
+    assert (decode_png(encode_png(clear)).rgb == SOLID).all()
+
+
+def test_what_is_no_image_of_a_run_says_why(tmp_path: Path) -> None:
+    whole = encode_png(ring())
+    path = tmp_path / "image.png"
+    for data, said in (
+        (b"GIF89a", "cannot be shown: it is no PNG file"),
+        (whole[:40], "cannot be shown"),
+        (whole.replace(b"\x08\x02\x00\x00\x00", b"\x08\x02\x00\x00\x01"), "a kind of PNG that no run writes"),
+    ):
+        path.write_bytes(data)
+        assert said in str(read_image(path))
+    assert read_image(tmp_path / "gone.png") == "cannot be read: No such file or directory"
+
+
+def colours(image: Pixels, width: int, height: int) -> list[list[tuple[Any, Any]]]:
+    """Return the upper and the lower colour of each cell of a drawn image."""
+    return [
+        [(style.color.triplet, style.bgcolor.triplet) for text, style, _ in strip for _ in text]  # type: ignore[union-attr]
+        for strip in half_blocks(image, width, height)
+    ]
+
+
+def test_a_small_image_grows_by_a_whole_factor_and_keeps_its_colours() -> None:
+    pixels = np.array([[[255, 0, 0], [0, 255, 0], [0, 0, 255]], [[1, 2, 3], [4, 5, 6], [7, 8, 9]]], np.uint8)
+    cells = colours(Pixels(pixels), 10, 4)
+    assert [len(row) for row in cells] == [9, 9, 9], "three times as large: of 3 × 2 pixels 9 × 6"
+    assert cells[0][0] == ((255, 0, 0), (255, 0, 0))
+    assert cells[1][4] == ((0, 255, 0), (4, 5, 6))
+    assert cells[2][8] == ((7, 8, 9), (7, 8, 9))
+
+
+def test_of_a_large_image_means_are_shown_and_its_proportions_stay() -> None:
+    pixels = np.zeros((200, 400, 3), np.uint8)
+    pixels[:, ::2] = 100
+    cells = colours(Pixels(pixels), 50, 50)
+    assert (len(cells), len(cells[0])) == (13, 50), "25 pixels are 12 cells and a half"
+    assert cells[0][0] == ((50, 50, 50), (50, 50, 50))
+    assert cells[-1][0] == ((50, 50, 50), tuple(SOLID))
+
+
+def gallery(scene: At, page: str) -> Scene:
+    """Return a scene whose gallery shows one of a kind."""
+    seen = scene()
+    for record in (image(200), image(300, caption="a ring"), text(300), histogram(100), histogram(300)):
+        seen.state.apply(record)  # type: ignore[arg-type]
+    seen.view.page, seen.image = "gallery", PIXELS
+    seen.view.logged = next(key for key in seen.state.gallery.keys if key[0] == page)
+    return seen
+
+
+@pytest.mark.parametrize(("kind", "width", "height"), [(k, *s) for k in ("image", "text", "histogram") for s in SIZES])
+def test_the_gallery(scene: At, kind: str, width: int, height: int) -> None:
+    check_golden(f"monitor/gallery-{kind}-{width}x{height}.txt", drawn(gallery(scene, kind), width, height))
+
+
+@pytest.mark.parametrize("kind", ["image", "text", "histogram", ""])
+def test_no_terminal_is_too_small_for_it_and_none_too_large(scene: At, kind: str) -> None:
+    seen = gallery(scene, kind) if kind else scene()
+    seen.view.page = "gallery"
+    for width in (1, 2, 7, 12, 20, 33, 75, 76, 300):
+        for height in (1, 2, 3, 4, 6, 11, 30, 90):
+            drawn(seen, width, height)
+
+
+def test_a_text_that_was_logged_cannot_move_the_cursor(scene: At) -> None:
+    seen = gallery(scene, "text")
+    seen.state.apply(text(301, "\x1b[2J\x1b]0;mine\x07red\r\x9b31m\u202e\x00"))  # type: ignore[arg-type]
+    seen.state.apply(image(302, name="\x1b[2Jevil", caption="a\x1b[2Jb"))  # type: ignore[arg-type]
+    for key in seen.state.gallery.keys:
+        seen.view.logged = key
+        assert all(strip.text.isprintable() for strip in screen(seen, 120, 40))
+    for focus in (5, 2):
+        seen.view.page, seen.view.focus = "main", focus
+        assert all(strip.text.isprintable() for strip in screen(seen, 120, 40))
+
+
+def test_the_newest_of_each_name_are_kept_and_a_resumed_run_forgets_what_it_logs_again() -> None:
+    held = Gallery()
+    for it in range(KEPT + 10):
+        held.add(image(it))  # type: ignore[arg-type]
+    held.add(text(105))  # type: ignore[arg-type]
+    kept = held.of(("image", "rendered/ring"))
+    assert [one.record["it"] for one in kept] == list(range(10, KEPT + 10))
+    assert held.find(0) is None
+    held.forget_after(20)
+    assert [one.record["it"] for one in held.of(("image", "rendered/ring"))] == list(range(10, 21))
+    assert held.keys == [("image", "rendered/ring")]
+
+
+def test_what_a_hook_logs_of_a_kind_at_once_is_one_event() -> None:
+    state = RunState()
+    names = [f"layer{k}.weight" for k in range(20)]
+    for it in (100, 200):
+        for name in names:
+            state.apply(histogram(it, name))  # type: ignore[arg-type]
+        state.apply(image(it))  # type: ignore[arg-type]
+    entries = list(state.journal)
+    assert [(entry.kind, entry.it, entry.more) for entry in entries] == [
+        ("histogram", 100, 19),
+        ("image", 100, 0),
+        ("histogram", 200, 19),
+        ("image", 200, 0),
+    ]
+    assert entries[0].text == '"layer0.weight": 9.6k values, -0.3100 … 0.4200, and 19 more'
+    assert state.it == 0, "they come late: they do not say how far the run is"
+
+
+@pytest.fixture
+def logging(tmp_path: Path) -> RunDir:
+    """A run that goes on and has logged something."""
+    run = make(tmp_path / "runs", upto=100, began=time.time())
+    run.sign_process()
+    log = Appender(run.events)
+    records = [image(100), image(200, caption="later"), text(200), histogram(200)]
+    log.append([{**record, "t": time.time()} for record in records])  # type: ignore[typeddict-item]
+    log.close()
+    for record in records[:2]:
+        write(run.path, record)
+    return run
+
+
+def test_keys_go_through_names_and_iterations_and_back(logging: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        assert " i images" in shown(app).splitlines()[-1]
+        await pilot.press("i")
+        assert "iteration 200   24×16   draw   later" in shown(app)
+        assert "▀▀▀" in shown(app)
+        await pilot.press("left")
+        assert "iteration 100   24×16   draw" in shown(app)
+        await pilot.press("left")
+        assert "[ ] 1 of 2" in shown(app)
+        await pilot.press("right_square_bracket")
+        assert "[ ] 2 of 2" in shown(app)
+        assert app._view.shown is None, "it follows the newest again"
+        await pilot.press("down")
+        assert "It was the best of times" in shown(app)
+        await pilot.press("down")
+        assert "█████" in shown(app)
+        await pilot.press("j")
+        assert "24×16" in shown(app)
+        await pilot.press("i")
+        assert "[2] hooks" in shown(app)
+
+    visit(logging, what)
+
+
+def test_the_event_of_an_image_opens_it(logging: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("5", "home", "pagedown")
+        app._view.event = next(entry.number for entry in app.state.journal if entry.kind == "image")
+        await pilot.press("enter")
+        assert "iteration 100   24×16   draw" in shown(app)
+        await pilot.press("escape")
+        assert "[5] events" in shown(app)
+
+    visit(logging, what)
+
+
+def test_an_image_whose_file_is_gone_says_so(logging: RunDir) -> None:
+    for path in logging.path.glob("images/rendered/ring/*.png"):
+        path.unlink()
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("i")
+        assert "cannot be read: No such file or directory" in shown(app)
+
+    visit(logging, what)
+
+
+def test_a_replay_shows_what_had_been_logged_by_then(logging: RunDir) -> None:
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.press("space", "end", "i")
+        assert "24×16" in shown(app)
+        await pilot.press("home")
+        assert "nothing has been logged to look at" in shown(app)
+
+    visit(logging, what, replay=1.0)
+
+
+def test_a_line_each_where_there_is_no_screen(logging: RunDir) -> None:
+    log = Appender(logging.events)
+    log.append([{"k": "end", "t": time.time(), "it": 200, "ep": 2, "status": "finished", "exit": 0}])  # type: ignore[list-item]
+    log.close()
+    out = io.StringIO()
+    plain.follow(logging, out)
+    lines = [line[9:] for line in out.getvalue().splitlines() if line[9:].startswith(("image", "text", "hist"))]
+    assert lines == [
+        'image      epoch 2/8  iter 100/784  "rendered/ring" 24×16 → images/rendered/ring/it00000100.png',
+        'image      epoch 3/8  iter 200/784  "rendered/ring" 24×16 → images/rendered/ring/it00000200.png  later',
+        'text       epoch 3/8  iter 200/784  "sample": It was the best of times, it was the worst of times. indente…',
+        'histogram  epoch 3/8  iter 200/784  "head.weight": 9.6k values, -0.3100 … 0.4200',
+    ]
+
+
+def test_show_lists_them(logging: RunDir) -> None:
+    page = hookflow("show", str(logging.path), cwd=logging.path).stdout
+    assert "image, text, histogram  kind" in page
+    assert "rendered/ring           image      200" in page
+
+
+def test_a_brief_line_of_a_long_text_is_short() -> None:
+    assert len(brief(text(1, "word " * 10_000))) < 80  # type: ignore[arg-type]

@@ -1,0 +1,152 @@
+"""`on_log`: every number that is logged, offered to hooks in the call that logs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from hookflow.runner.launch import prepare
+from tests.conftest import TESTS, NewRun, records
+from tests.distributed.several import carry_out
+from tests.runner.test_calls import counted
+
+Train = Callable[..., int]
+CLOUDS = TESTS / "distributed" / "clouds.toml"
+SHORT = ("run.max_epochs=1", "data.train.args={examples=32}")
+LISTENS = 'hooks.listens={use="tests.runner.test_on_log:Listens"%s}'
+OFTEN = "hooks.log={use='log'}"
+
+
+class Listens:
+    """Keeps what it is offered, as it is offered, and logs it again under another name."""
+
+    heard: list[tuple[int, str, Any]]
+
+    def before_run(self) -> None:
+        Listens.heard = []
+
+    def on_log(self, run: Any, name: str, value: Any) -> None:
+        Listens.heard.append((run.iter, name, value))
+        run.log(f"again_{name}", value)
+
+
+class Fails:
+    """Cannot bear a loss."""
+
+    def on_log(self, name: str) -> None:
+        if name == "loss":
+            raise RuntimeError("a loss")
+
+
+class Stops:
+    """Has the training stopped from within the logging."""
+
+    writes = ("control",)
+
+    def on_log(self, run: Any, name: str) -> None:
+        if name == "loss" and run.iter == 3:
+            run.stop("heard enough")
+
+
+def logged(run_dir: RunDir) -> dict[tuple[Any, str], Any]:
+    found = {}
+    for record in records(run_dir, "scalars"):
+        found.update({(record["it"], name): value for name, value in record["v"].items()})  # type: ignore[attr-defined]
+    return found
+
+
+def test_every_number_is_offered_with_its_iteration_and_what_is_logged_there_is_not(
+    new_run: NewRun, train_here: Train
+) -> None:
+    run_dir = new_run(LISTENS % "", OFTEN, *SHORT)
+    assert train_here(run_dir) == 0
+    recorded = logged(run_dir)
+    again = {key for key in recorded if key[1].startswith("again_")}
+    heard = {(it, name): float(value) for it, name, value in Listens.heard}
+    assert heard == {key: value for key, value in recorded.items() if key not in again}
+    assert {(it, f"again_{name}") for it, name in heard} == again
+    assert {name for _, name in heard} >= {"loss", "lr", "samples_per_s", "grad_norm"}
+
+
+def test_a_tensor_is_offered_as_it_is_so_that_nobody_waits_for_it(new_run: NewRun, train_here: Train) -> None:
+    assert train_here(new_run(LISTENS % "", OFTEN, *SHORT)) == 0
+    kinds = {name: type(value) for _, name, value in Listens.heard}
+    assert kinds["loss"] is torch.Tensor
+    assert kinds["lr"] is float
+
+
+def test_triggers_hold_and_its_time_is_its_own(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(LISTENS % ", every=3", OFTEN, *SHORT)
+    assert train_here(run_dir) == 0
+    offered = [key for key in logged(run_dir) if not key[1].startswith("again_")]
+    assert len(Listens.heard) == len(offered) // 3
+
+
+@pytest.mark.parametrize(("on_error", "code"), [("raise", 1), ("ignore", 0), ("disable", 0)])
+def test_what_raises_there_is_the_fault_of_who_listens(
+    new_run: NewRun, train_here: Train, on_error: str, code: int
+) -> None:
+    fails = f'hooks.fails={{use="tests.runner.test_on_log:Fails", on_error="{on_error}"}}'
+    run_dir = new_run(fails, OFTEN, *SHORT)
+    assert train_here(run_dir) == code
+    errors = records(run_dir, "error")
+    assert {(error["hook"], error["point"], error["action"]) for error in errors} == {("fails", "on_log", on_error)}
+    losses = [key for key in logged(run_dir) if key[1] == "loss"]
+    assert len(errors) == (len(losses) if on_error == "ignore" else 1)
+
+
+def test_a_stop_asked_for_there_is_granted_after_the_iteration(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run('hooks.stops={use="tests.runner.test_on_log:Stops"}', OFTEN, *SHORT)
+    assert train_here(run_dir) == 0
+    (end,) = records(run_dir, "end")
+    assert (end["it"], end["status"], end["reason"]) == (3, "finished", "heard enough")
+
+
+class LogsAlone:
+    """Logs on rank 0 what no other rank logs."""
+
+    ranks = "zero"
+
+    def after_train_iter(self, run: Any) -> None:
+        run.log("alone", float(run.iter))
+
+
+class Says:
+    def on_log(self, run: Any, name: str, value: Any) -> None:
+        run.say(f"{name} {float(value)}")
+
+
+def test_a_rank_that_logs_alone_waits_for_no_other(tmp_path: Path) -> None:
+    """A condition there looks at its own numbers: asking the others would hang."""
+    alone = 'hooks.alone={use="tests.runner.test_on_log:LogsAlone"}'
+    says = 'hooks.says={use="tests.runner.test_on_log:Says", when="alone > 4"}'
+    off = [f"hooks.{name}.enabled=false" for name in ("log", "ema", "clip")]
+    loaded = parse(CLOUDS.read_text(), CLOUDS, (alone, says, *off, "run.max_epochs=1"))
+    run_dir = RunDir.create(tmp_path, "clouds")
+    prepare(loaded, compile_pipeline(loaded), run_dir, CLOUDS.parent)
+    assert carry_out(run_dir, 2) == [0, 0]
+    said = [record["text"] for record in records(run_dir, "message") if record["source"] == "says"]
+    assert said == ["alone 5.0", "alone 6.0"]
+
+
+class Logs:
+    def after_train_iter(self, run: Any) -> None:
+        run.log("one", 1.0)
+
+
+def test_where_nobody_listens_a_logged_number_costs_no_call_more(tmp_path: Path, train_here: Train) -> None:
+    logs = '[hooks.logs]\nuse = "tests.runner.test_on_log:Logs"\n'
+    functions = counted(logs, tmp_path, train_here).iterations[50]
+    names = {code.co_qualname for code in functions}
+    assert "Run.log" in names
+    assert not names & {"Run._offer_log", "Dispatcher.fire_within", "Dispatcher.fire"}
+    inside = {"Run.log", "scalar", "as_number", "Recorder.scalar", "Recorder._place", "Scalars.log"}
+    bare = {code.co_qualname for code in counted("", tmp_path / "bare", train_here).iterations[50]}
+    assert names - bare <= inside | {"after_train_iter"}
