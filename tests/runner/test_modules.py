@@ -13,7 +13,7 @@ from torch import nn
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
-from hookflow.runner import module_hooks, trainer
+from hookflow.runner.module_hooks import ModuleHooks
 from tests.conftest import NewRun, records
 from tests.toy import Net
 
@@ -92,7 +92,11 @@ def test_what_they_return_replaces_as_in_pytorch(
     ours = new_run(f'hooks.scales={{use="./watchers.py:Scales", {args}, modules=["head"]}}', *ONE_STEP, swap=SWAP)
     assert train_here(ours) == 0
     plain = new_run(*ONE_STEP, swap=SWAP)
-    monkeypatch.setattr(trainer, "attach", lambda model, engine, state, **more: by_hand(model.head, point, state))
+    monkeypatch.setattr(
+        ModuleHooks,
+        "attach",
+        lambda self, compiled: by_hand(self._engine.dispatcher.run.model.head, point, self._state),
+    )
     assert train_here(plain) == 0
     untouched = new_run(*ONE_STEP, swap=SWAP)
     monkeypatch.undo()
@@ -185,13 +189,14 @@ def test_the_network_is_left_without_them(
     new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
+    attach = ModuleHooks.attach
 
-    def attach(model: Any, *more: Any, **compiled: bool) -> list[Any]:
-        handles = module_hooks.attach(model, *more, **compiled)
-        seen.append((model.head, len(handles), len(model.head._forward_hooks)))
-        return handles
+    def looked_at(self: ModuleHooks, compiled: object) -> None:
+        attach(self, None)
+        head = self._engine.dispatcher.run.model.head  # type: ignore[attr-defined]
+        seen.append((head, len(self._registrations), len(head._forward_hooks)))
 
-    monkeypatch.setattr(trainer, "attach", attach)
+    monkeypatch.setattr(ModuleHooks, "attach", looked_at)
     assert train_here(new_run(probes(tmp_path, modules='["head"]'), swap=SWAP)) == 0
     ((head, handles, registered),) = seen
     assert (handles, registered) == (4, 1)
