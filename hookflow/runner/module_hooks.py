@@ -18,6 +18,7 @@ from typing import Any
 from torch import nn
 
 from hookflow.errors import Problem, UserError
+from hookflow.events.records import Stage
 from hookflow.graph.plan import Binding
 from hookflow.runner.contract import Named
 from hookflow.runner.engine import Engine
@@ -64,7 +65,7 @@ class ModuleHooks:
         for point in (point.name for point in self._engine.plan.points if point.kind == "module"):
             stacks: dict[nn.Module, Stack] = {}
             for firing in self._engine.firings(point):
-                idling = Idling(firing, self._state, stays=compiled is not None) if _idles(firing.binding) else None
+                idling = Idling(firing, stays=compiled is not None) if _idles(firing.binding) else None
                 for name, module in self._picked[firing.binding.id].items():
                     stack = stacks.setdefault(module, Stack(module, point))
                     made = Registration(firing, name, module, stack, self._call, hide=compiled is not None)
@@ -85,11 +86,12 @@ class ModuleHooks:
         """Return a function that settles which bindings are due before each step; `step` itself if none ever idles."""
         if not any(_idles(self._engine.plan.bindings[id_]) for id_ in self._picked):
             return step
-        idling = self._idling
+        idling, state = self._idling, self._state
 
         def settle_and_step(run: Any, batch: Any) -> Any:
+            stage, done = state.stage, state.iter
             for each in idling:
-                each.settle()
+                each.settle(stage, done)
             return step(run, batch)
 
         return settle_and_step
@@ -149,23 +151,29 @@ class Idling:
     If it `stays`, it is registered all the same.
     """
 
-    def __init__(self, firing: Firing, state: RunState, *, stays: bool) -> None:
+    def __init__(self, firing: Firing, *, stays: bool) -> None:
         self.registrations: list[Registration] = []
         self.key = f"{firing.binding.hook}@{firing.binding.point}"
         self._gate = firing.gate
         self._stages = firing.binding.stages or ("train",)
-        self._state = state
         self._stays = stays
         self._active = False
         self._asked = -1
         self._answer = False
         firing.due = self._is_active
 
-    def settle(self) -> None:
-        """Register the binding, or take it off, as it is due in the stage that the run is in."""
-        due = self._state.stage in self._stages and self._is_due(self._state.iter)
-        if due == self._active:
-            return
+    def settle(self, stage: Stage, done: int) -> None:
+        """Register the binding, or take it off, as it is due in this stage with so many iterations done."""
+        due = stage in self._stages
+        if due:
+            if done != self._asked:
+                gate = self._gate
+                self._asked, self._answer = done, gate is None or (done >= gate.next and gate())
+            due = self._answer
+        if due != self._active:
+            self._switch(due)
+
+    def _switch(self, due: bool) -> None:
         self._active = due
         for registration in () if self._stays else self.registrations:
             if due:
@@ -179,12 +187,6 @@ class Idling:
 
     def load_state_dict(self, state: Sequence[int]) -> None:
         self._asked, self._answer = state[0], bool(state[1])
-
-    def _is_due(self, done: int) -> bool:
-        if done != self._asked:
-            gate = self._gate
-            self._asked, self._answer = done, gate is None or (done >= gate.next and gate())
-        return self._answer
 
     def _is_active(self) -> bool:
         return self._active

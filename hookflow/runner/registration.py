@@ -30,15 +30,16 @@ class Stack:
     def join(self, registration: Registration) -> None:
         self._members.append(registration)
 
-    def arrange(self) -> None:
-        """Put all that is registered in order."""
+    def arrange(self, new: Registration) -> None:
+        """Put all that is registered in order, now that PyTorch has put a new one last."""
         there = [member for member in self._members if member.handle is not None]
         ahead = [member.id for member in there if member.firing.binding.prepend]
         behind = [member.id for member in there if not member.firing.binding.prepend]
-        others = [id_ for id_ in self._hooks if id_ not in {*ahead, *behind}]
-        own = [k for k, id_ in enumerate(others) if id_ in self._own]
-        first, last = (own[0], own[-1] + 1) if own else (0, 0)
-        for id_ in (*others[:first], *ahead, *others[first:last], *behind, *others[last:]):
+        ids = [id_ for id_ in self._hooks if id_ != new.id]
+        known = [k for k, id_ in enumerate(ids) if id_ in {*self._own, *ahead, *behind}]
+        first, last = (known[0], known[-1] + 1) if known else (0, 0)  # what stands outside has come by hand since
+        own = [id_ for id_ in ids[first:last] if id_ not in {*ahead, *behind}]
+        for id_ in (*ids[:first], *ahead, *own, *behind, *ids[last:]):
             self._hooks.move_to_end(id_)
 
 
@@ -72,7 +73,7 @@ class Registration:
         """Register it, unless it has been removed for good."""
         if self.handle is None and not self.removed:
             self.handle = self._register()
-            self._stack.arrange()
+            self._stack.arrange(self)
 
     def drop(self) -> None:
         """Take it off the module."""
