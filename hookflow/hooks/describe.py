@@ -78,6 +78,7 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
     anywhere, wanted = getattr(hook, "points", None) is None, names_of(hook, "points")
     bound = [method for method in once if anywhere or {method.point, method.name} & set(wanted)]
     modules = names_of(hook, "modules") if any(points[m.point].kind == "module" for m in bound) else None
+    fits = "" if isinstance(hook, type) else fitting_point(hook, points) or ""
     names = dict.fromkeys([method.name for method in found] or [""])
     reads, wrong_reads = slots(hook, "reads", names)
     writes, wrong_writes = slots(hook, "writes", names)
@@ -95,8 +96,8 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
         requires=names_of(hook, "requires"),
         modules=modules or (),
         arguments=tuple(_arguments(hook, offered)),
-        fits="" if isinstance(hook, type) else fitting_point(hook, points) or "",
-        needs_modules=modules == (),
+        fits=fits,
+        needs_modules=modules == () or bool(fits and points[fits].kind == "module"),
         faults=(*faults, *wrong_attributes(hook, points), *wrong_reads, *wrong_writes),
     )
 

@@ -323,6 +323,9 @@ class DistributedSection(Section):
         return units
 
 
+TYPE = "type:"
+"""How an entry of `modules` begins that is a class, and no glob over names."""
+
 ModuleStage = Literal["train", "val", "test"]
 """A stage of the run in which hooks inside the network may fire."""
 

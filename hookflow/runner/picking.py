@@ -17,9 +17,8 @@ from torch import nn
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.plan import Binding, Plan
 from hookflow.pipeline.refer import refer
+from hookflow.pipeline.schema import TYPE
 from hookflow.runner.globs import no_module
-
-TYPE = "type:"
 
 Picked = Mapping[int, Mapping[str, nn.Module]]
 """The modules that each binding inside the network fires at, by their names, by the binding's id."""

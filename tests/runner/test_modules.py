@@ -53,9 +53,17 @@ def test_they_fire_around_the_modules_in_training_alone(new_run: NewRun, train_h
         ('["body.?"]', ["body.0", "body.1", "body.2", "body.3"]),
         ('["head", "*.[02]"]', ["body.0", "body.2", "head"]),
         ('[""]', ["net"]),
+        ('["type:Linear"]', ["body.0", "head"]),
+        ('["type:_BatchNorm", "head"]', ["body.1", "head"]),
+        ('["type:*Norm1d"]', ["body.1"]),
+        ('["type:torch.nn:Linear"]', ["body.0", "head"]),
+        ('["type:torch.nn.modules.batchnorm:_NormBase"]', ["body.1"]),
+        ('["type:./toy.py:Net"]', ["net"]),
     ],
 )
-def test_globs_pick_modules(new_run: NewRun, train_here: Train, tmp_path: Path, globs: str, names: list[str]) -> None:
+def test_globs_and_classes_pick_modules(
+    new_run: NewRun, train_here: Train, tmp_path: Path, globs: str, names: list[str]
+) -> None:
     run_dir = new_run(probes(tmp_path, modules=globs, points='["forward_pre"]'), swap=SWAP)
     assert train_here(run_dir) == 0
     assert [line.split()[2] for line in notes(tmp_path)] == names
@@ -71,6 +79,37 @@ def test_a_glob_that_picks_nothing_is_told_with_its_place(new_run: NewRun, train
         'hook "probe" at forward_pre: no module of the network matches "layer*"\n    there are body, body.0,' in reason
     )
     assert '"bodi*" matches no parameter' in reason, "all that does not fit the model is told at once"
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ("type:Liner", 'no module of the network is a "Liner"\n    did you mean "Linear"?'),
+        (
+            "type:Conv3d",
+            'no module of the network is a "Conv3d"\n    there are Net, Sequential, Linear, BatchNorm1d, GELU',
+        ),
+        ("type:torch.nn:Conv2d", 'no module of the network is a "torch.nn:Conv2d"\n    there are Net, Sequential'),
+        ("type:torch.nn:Linea", '"torch.nn:Linea": there is no "Linea" in torch.nn\n    did you mean "Linear"?'),
+        ("type:torch:relu", '"torch:relu" is not a class'),
+        ("type:./toys.py:Net", 'there is no file "./toys.py"'),
+    ],
+)
+def test_a_class_that_picks_nothing_is_told_with_the_nearest(
+    new_run: NewRun, train_here: Train, tmp_path: Path, entry: str, told: str
+) -> None:
+    run_dir = new_run(probes(tmp_path, modules=f'["head", "{entry}"]'))
+    assert train_here(run_dir) == 2
+    reason = str(records(run_dir, "end")[0]["reason"])
+    assert "--set hooks.probe" in reason
+    assert told in reason
+
+
+def test_one_is_given_the_modules_name(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    notes_name = f'{{use="./module_watchers.py:Notes", args={{file="{tmp_path / "notes"}"}}, modules=["*"]}}'
+    assert train_here(new_run(f"hooks.names={notes_name}", swap=SWAP)) == 0
+    called = [line.split()[1] for line in notes(tmp_path)]
+    assert called == ["body.0", "body.1", "body.2", "body.3", "body", "head", "net"]
 
 
 def test_on_one_module_they_fire_in_the_plans_order(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
