@@ -1,4 +1,4 @@
-"""docs/module-hooks.md: its examples do what it says, and what the same functions do when they are registered by hand."""
+"""docs/module-hooks.md: its examples do what the same functions do when they are registered by hand."""
 
 from __future__ import annotations
 
