@@ -47,8 +47,8 @@ def test_every_hook_fires_whatever_its_trigger_and_the_rest_is_told_with_the_rea
     assert code == 0
     silent = [line.removeprefix("  not fired ").strip() for line in out.splitlines() if ": " in line and " at " in line]
     assert silent == [
-        "run.test is off: inside at forward, ema at before_test, accuracy at before_test_epoch, accuracy at after_test_iter, "
-        "accuracy at after_test_epoch, ema at after_test",
+        "run.test is off: inside at forward, ema at before_test, accuracy at before_test_epoch, "
+        "accuracy at after_test_iter, accuracy at after_test_epoch, ema at after_test",
         "nobody has fired this point in the first iteration: own at after_grow",
         "nothing has raised: rescue at on_exception",
     ]
