@@ -64,6 +64,7 @@ class Parts:
     data: Mapping[str, Any]
     hooks: Mapping[str, Any]
     picked: Picked
+    """What the hooks inside the network fire at."""
     place: Callable[[str], Where]
     """Where a key stands in the pipeline."""
 

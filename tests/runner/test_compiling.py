@@ -113,6 +113,15 @@ def test_a_hook_that_is_removed_from_a_compiled_network_is_called_no_more(
     ]
 
 
+@pytest.mark.usefixtures("quickly")
+def test_a_hook_may_take_itself_off_a_compiled_network(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    once = f'{{use="./module_watchers.py:Once", args={{file="{tmp_path / "notes"}"}}, modules=["type:Linear"], from=2}}'
+    run_dir = new_run(f"hooks.once={once}", COMPILE, "run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    assert (tmp_path / "notes").read_text().splitlines() == ["probe body.0 2 train", "probe head 2 train"]
+    assert len([line for line in messages(run_dir) if "has been removed" in line]) == 1
+
+
 def told(models: dict[str, nn.Module], change: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what is said after a change, by looks at the beginning and at the end of two epochs."""
     said: list[str] = []
