@@ -69,7 +69,7 @@ def test_what_is_gathered_from_the_ranks_lies_in_the_host_s_memory() -> None:
 
     tensor = torch.ones(2).as_subclass(OnGpu)
     hooks = {"own": OrderedDict(held=[tensor], number=1)}
-    own: dict[str, Any] = dict.fromkeys(OWN, {}) | {"random": {"torch": torch.ones(1)}}
+    own: dict[str, Any] = {key: {} for key in OWN} | {"random": {"torch": torch.ones(1)}}
     state = own | {"scalars": {"loss": tensor}, "hooks": hooks}
     found = full_state({**state, "gradients": {"optimizer": [tensor, None]}}, Seen())
     mine = given[1]
