@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hookflow.events.log import Tail
+from hookflow.events.reading import read_record
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
 
@@ -38,15 +39,13 @@ def steps(run_dir: RunDir, iteration: int) -> Steps:
     return Steps(ever, standing)
 
 
-class _NoFrames(Tail[Record]):
-    """Reads an event log, of which frames are most."""
-
-    def parse(self, line: bytes) -> Any:
-        return None if line.startswith(b'{"k":"frame"') else super().parse(line)
+def _but_frames(line: bytes) -> Record | None:
+    """Return what a line of an event log says; frames, which are most of it, are left out."""
+    return None if line.startswith(b'{"k":"frame"') else read_record(line)
 
 
 def _records(run_dir: RunDir) -> Iterator[Record]:
-    log = _NoFrames(run_dir.events)
+    log = Tail[Record](run_dir.events, _but_frames)
     log.grew = True
     while log.grew:
         yield from log.read()

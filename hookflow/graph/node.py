@@ -33,6 +33,9 @@ class Bound:
     modules: tuple[str, ...] = ()
     after: tuple[EdgeSpec, ...] = ()
     before: tuple[EdgeSpec, ...] = ()
+    stages: tuple[str, ...] = ()
+    prepend: bool = False
+    always_call: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,6 +188,9 @@ class PointOrder:
             reads=bound.reads,
             writes=bound.writes,
             modules=bound.modules,
+            stages=bound.stages,
+            prepend=bound.prepend,
+            always_call=bound.always_call,
         )
 
 

@@ -52,7 +52,11 @@ class Binding:
 
     `takes` are the arguments its method names, out of those that the point offers, in the method's order. `phase` is
     the one it fires in: the hook's own, unless an edge has moved it into another. `reads` and `writes` are the slots
-    that its method touches. `modules` are globs over the names of modules, at a module point alone.
+    that its method touches.
+
+    The others are for module points alone. `modules` are globs over the names of modules, or classes; `stages` is where
+    the binding fires, none meaning in training alone; `prepend` puts it before the hooks that the model has registered
+    itself; with `always_call` it fires after an exception, too.
     """
 
     id: int
@@ -66,6 +70,9 @@ class Binding:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    prepend: bool = False
+    always_call: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,8 +57,9 @@ is: a tensor may still be computed by the device. `run.iter` is the iteration th
 `on_log` is recorded and not offered again; what another thread logs is not offered.
 
 Inside the network, on the modules that a binding's `modules` picks (PyTorch's own hooks, with its semantics: what a
-hook returns replaces what it was offered). They fire in the iterations of training alone, not in validation or test,
-which judge the network as it is; a trigger is asked once an iteration, for all of a binding's modules:
+hook returns replaces what it was offered). `input` is another name of `args`, `name` that of the module in the network.
+They fire in the stages that a binding names, in training alone where it names none; a trigger is asked once an
+iteration, for all of a binding's modules:
 
     forward_pre           # may replace the arguments
     forward               # may replace the output
@@ -116,14 +117,16 @@ STANDARD: tuple[Point, ...] = (
     _point("before_train", 1, "run", "firing", "the training loop is about to start"),
     _point("before_train_epoch", 2, "run", "ep", "an epoch is about to start"),
     _point("before_train_iter", 3, "run batch batch_idx", "it", "a batch has been fetched, nothing computed"),
-    _point("forward_pre", 4, "run module args kwargs", "it", "a module is about to compute", kind="module"),
-    _point("forward", 4, "run module args kwargs output", "it", "a module has computed", kind="module"),
+    _point("forward_pre", 4, "run module name args input kwargs", "it", "a module is about to compute", kind="module"),
+    _point("forward", 4, "run module name args input kwargs output", "it", "a module has computed", kind="module"),
     _point("after_forward", 4, "run batch batch_idx outputs", "it", "the outputs and the loss are there", kind="step"),
     _point(
         "before_backward", 4, "run batch batch_idx outputs", "it", "the loss is about to be differentiated", kind="step"
     ),
-    _point("full_backward_pre", 4, "run module grad_output", "it", "gradients reach a module", kind="module"),
-    _point("full_backward", 4, "run module grad_input grad_output", "it", "gradients leave a module", kind="module"),
+    _point("full_backward_pre", 4, "run module name grad_output", "it", "gradients reach a module", "module"),
+    _point(
+        "full_backward", 4, "run module name grad_input grad_output", "it", "gradients leave a module", kind="module"
+    ),
     _point("after_backward", 4, "run batch batch_idx outputs", "it", "the gradients are there", kind="step"),
     _point("before_optimizer_step", 4, "run batch batch_idx outputs", "it", "the gradients are final", kind="step"),
     _point("after_optimizer_step", 4, "run batch batch_idx outputs", "it", "the weights are new", kind="step"),

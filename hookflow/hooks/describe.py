@@ -22,6 +22,10 @@ EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
 """Values for an argument that must be given; the first that is allowed is as good as any."""
 
 
+COMMON = {"name", "input"}
+"""Arguments that functions of all kinds take: one that takes nothing else is hardly a hook."""
+
+
 @dataclass(frozen=True, slots=True)
 class Argument:
     """An argument of a hook, in words; `default` is None where it must be given, and `example` a value that may be.
@@ -86,6 +90,7 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
     bases = hook.__mro__ if isinstance(hook, type) else ()
     of_arguments = any("points_for" in vars(base) for base in bases if base is not Hook)
     modules = names_of(hook, "modules") if any(points[m.point].kind == "module" for m in bound) else None
+    fits = "" if isinstance(hook, type) else fitting_point(hook, points) or ""
     names = dict.fromkeys([method.name for method in found] or [""])
     reads, wrong_reads = slots(hook, "reads", names)
     writes, wrong_writes = slots(hook, "writes", names)
@@ -104,8 +109,8 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
         requires=names_of(hook, "requires"),
         modules=modules or (),
         arguments=tuple(_arguments(hook, offered)),
-        fits="" if isinstance(hook, type) else fitting_point(hook, points) or "",
-        needs_modules=modules == (),
+        fits=fits,
+        needs_modules=modules == () or bool(fits and points[fits].kind == "module"),
         faults=(*faults, *wrong_attributes(hook, points), *wrong_reads, *wrong_writes),
     )
 
@@ -113,6 +118,8 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
 def fitting_point(function: Callable[..., Any], points: Points) -> str | None:
     """Return a point that offers all that a plain function must be given; None when there is none."""
     needed = {p.name for p in _named(function) if p.default is p.empty}
+    if needed and needed <= COMMON:
+        return None
     usual = ("after_train_epoch", "after_train_iter", *(point.name for point in points))
     return next((name for name in usual if needed <= set(points[name].offers)), None)
 

@@ -18,9 +18,9 @@ from rich.text import Text
 
 from hookflow.graph.plan import Plan
 from hookflow.monitor.formatting import number, out_of, span
-from hookflow.monitor.monitored import monitored_first
+from hookflow.monitor.monitored import in_order, monitored_first
 from hookflow.monitor.pace import Pace
-from hookflow.monitor.state import RunState, lower_is_better
+from hookflow.monitor.state import RunState
 from hookflow.monitor.style import clean, fit
 
 LINE = re.compile(r"(?P<clock>\d\d:\d\d:\d\d )?(?P<kind>\S+)")
@@ -103,7 +103,7 @@ def bars(state: RunState, plan: Plan) -> Iterator[Bar]:
         done = per if validates and state.it == state.ep * per else state.it - state.ep * per
         yield Bar(f"epoch {out_of(state.epoch, state.run['max_epochs'])}", min(max(done, 0), per), per)
     if validates:
-        metrics = monitored_first(sorted(state.metrics, key=lower_is_better), plan)
+        metrics = in_order(state.metrics, plan)
         found = [(name, state.metrics[name][-1][1]) for name in metrics if state.metrics[name]]
         yield Bar(state.stage, state.batch, state.batches, numbers=_told(found))
 

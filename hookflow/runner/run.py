@@ -17,6 +17,7 @@ from hookflow.runner.build import Parts
 from hookflow.runner.contract import Named, numbers, scalar
 from hookflow.runner.engine import Engine
 from hookflow.runner.images import copied, drawn
+from hookflow.runner.module_hooks import Handle, ModuleHooks
 from hookflow.runner.requests import NOTHING, Requests
 from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import RunState
@@ -55,6 +56,7 @@ class Run:
         parts: Parts,
         state: RunState,
         engine: Engine,
+        module_hooks: ModuleHooks,
         update: Update,
         requests: Requests,
         scalars: Scalars,
@@ -79,6 +81,7 @@ class Run:
         self._strategy = parts.strategy
         self._state = state
         self._engine = engine
+        self._module_hooks = module_hooks
         self._update = update
         self._requests = requests
         self._scalars = scalars
@@ -130,6 +133,14 @@ class Run:
     @property
     def step_skipped(self) -> bool:
         return self._update.left_out_in(self._state.iter - 1)
+
+    @property
+    def handle(self) -> Handle:
+        return self._module_hooks.handle
+
+    @property
+    def handles(self) -> Mapping[str, Handle]:
+        return self._module_hooks.handles
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

@@ -14,7 +14,7 @@ from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.distributed.consensus import Alone
 from hookflow.runner.distributed.fsdp import units_of, unmatched_units
-from hookflow.runner.distributed.gather import full_state
+from hookflow.runner.distributed.gather import OWN, full_state
 from hookflow.runner.distributed.process_group import backend_of, device_of
 from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.distributed.strategy import choose_strategy
@@ -69,7 +69,7 @@ def test_what_is_gathered_from_the_ranks_lies_in_the_host_s_memory() -> None:
 
     tensor = torch.ones(2).as_subclass(OnGpu)
     hooks = {"own": OrderedDict(held=[tensor], number=1)}
-    own: dict[str, Any] = {"random": {"torch": torch.ones(1)}, "data": {}, "requests": {}, "engine": {}}
+    own: dict[str, Any] = {key: {} for key in OWN} | {"random": {"torch": torch.ones(1)}}
     state = own | {"scalars": {"loss": tensor}, "hooks": hooks}
     found = full_state({**state, "gradients": {"optimizer": [tensor, None]}}, Seen())
     mine = given[1]
