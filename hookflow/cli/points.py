@@ -15,11 +15,22 @@ if TYPE_CHECKING:
     from hookflow.graph.plan import Binding, Plan
     from hookflow.graph.points import Point, Points
 
-MARKS = {"standard": "", "step": " ·", "module": " ○", "own": " +"}
+MARKS = {
+    "standard": "",
+    "step": " ·",
+    "module": " ○",
+    "state": " ○",
+    "parameter": " ◇",
+    "global": " ●",
+    "optimizer": " ●",
+    "comm": " ●",
+    "own": " +",
+}
 """What stands after a point's name for its kind."""
 
 LEGEND = """\
-· a step of one iteration   ○ on modules of the network   + the pipeline's own
+· a step of one iteration   ○ on the modules that `modules` picks   + the pipeline's own
+◇ on the parameters that `parameters` picks   ● on all that PyTorch calls it for
 Every point offers run; what it offers beside that stands in brackets."""
 
 

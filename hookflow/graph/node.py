@@ -31,6 +31,7 @@ class Bound:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
     after: tuple[EdgeSpec, ...] = ()
     before: tuple[EdgeSpec, ...] = ()
 

@@ -52,7 +52,8 @@ class Binding:
 
     `takes` are the arguments its method names, out of those that the point offers, in the method's order. `phase` is
     the one it fires in: the hook's own, unless an edge has moved it into another. `reads` and `writes` are the slots
-    that its method touches. `modules` are globs over the names of modules, at a module point alone.
+    that its method touches. `modules` are globs over the names of modules, `parameters` over those of parameters: at a
+    point that fires on what they match (`Point.picks`), and there alone.
     """
 
     id: int
@@ -66,6 +67,7 @@ class Binding:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

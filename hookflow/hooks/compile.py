@@ -16,6 +16,7 @@ from hookflow.graph.plan import PHASES, RANKS, EdgeKind, Plan, PlannedHook, Rank
 from hookflow.graph.points import Points
 from hookflow.hooks.arguments import first_names, wrong_arguments
 from hookflow.hooks.calls import undeclared_calls
+from hookflow.hooks.comm_rules import wrong_comm_hooks
 from hookflow.hooks.inspect import (
     Issue,
     Method,
@@ -30,6 +31,7 @@ from hookflow.hooks.inspect import (
     wrong_attributes,
 )
 from hookflow.hooks.own_points import own_points
+from hookflow.hooks.parameter_keys import ParameterKeys
 from hookflow.hooks.registry import rivals, short_names
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.refer import refer
@@ -56,6 +58,7 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
             nodes[name] = hook.node()
             problems += hook.problems
             warnings += undeclared_calls(hook.hook, nodes[name])
+    problems += wrong_comm_hooks(nodes)
     try:
         plan = compile_plan(loaded.pipeline.run.name, nodes, disabled, points, shuffle)
     except UserError as error:
@@ -110,11 +113,13 @@ class _Declared:
         self.methods = self._methods()
         self.reads = self._slots("reads")
         self.writes = self._slots("writes")
+        in_class = None if self.hook is _Missing else names_of(self.hook, "parameters")
+        self.parameters = ParameterKeys(name, declaration, in_class, points, self._place)
 
     def node(self) -> Node:
         """Return the node, which is of use for a plan only if there are no problems."""
         bound = self._bindings()
-        self.problems += self._without_effect(bound)
+        self.problems += (*self._without_effect(bound), *self.parameters.wrong(bound))
         if self.hook is not _Missing:
             self._check_arguments(bound)
         hook = PlannedHook(
@@ -206,7 +211,7 @@ class _Declared:
                 said = f'hook "{self.name}": {key} has no effect, since each of its points has its own'
                 hint = f"change that one: hooks.{self.name}.points.0.{key}"
                 yield Problem(said, self._place(key), hint)
-        if self.said.modules and bound and not any(self.points[one.point].kind == "module" for one in bound):
+        if self.said.modules and bound and not any(self.points[one.point].picks == "modules" for one in bound):
             said = f'hook "{self.name}": modules has no effect, since it is at no point of a module'
             yield Problem(said, self._place("modules"), f"it is at {', '.join(dict.fromkeys(b.point for b in bound))}")
 
@@ -287,6 +292,7 @@ class _Declared:
             reads=self.reads.get(method.name, ()),
             writes=self.writes.get(method.name, ()),
             modules=self._modules(method, near, key),
+            parameters=self.parameters.of(method.point, near, key),
             after=self._wishes(near.after if near else [], f"{key}.after", "file"),
             before=self._wishes(near.before if near else [], f"{key}.before", "file"),
         )
@@ -294,7 +300,7 @@ class _Declared:
     def _modules(self, method: Method, near: BindingSpec | None, key: str) -> tuple[str, ...]:
         """Return the globs over modules that a binding at a module point needs, and no other may have."""
         stated: list[str] | None = (near and near.modules) or self.said.modules
-        if self.points[method.point].kind != "module":
+        if self.points[method.point].picks != "modules":
             if near and near.modules:
                 said = f"{method.point} is no point of a module, so it takes no modules"
                 self.problems.append(Problem(said, self._place(f"{key}.modules")))

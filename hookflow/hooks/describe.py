@@ -38,7 +38,7 @@ class Description:
 
     `methods` stand in the order of a run, an `around` as its first half; `bound` names those that fire unless the file
     says otherwise. `reads` and `writes` are slots by the method's name. `fits` is a point whose arguments are enough
-    for a function; `needs_modules` says that the file must name modules.
+    for a function; `needs` are the keys that the file must give, for what it fires on: "modules", "parameters".
     """
 
     about: str
@@ -52,9 +52,10 @@ class Description:
     before: tuple[str, ...]
     requires: tuple[str, ...]
     modules: tuple[str, ...]
+    parameters: tuple[str, ...]
     arguments: tuple[Argument, ...]
     fits: str
-    needs_modules: bool
+    needs: tuple[str, ...]
     faults: tuple[Issue, ...]
 
     def as_toml(self, name: str, use: str) -> str:
@@ -62,8 +63,7 @@ class Description:
         lines = [f"[hooks.{name}]", f"use = {as_toml(use)}"]
         if self.fits:
             lines.append(f"points = [{as_toml(self.fits)}]")
-        if self.needs_modules:
-            lines.append('modules = ["*"]')
+        lines += (f'{key} = ["*"]' for key in self.needs)
         needed = [f"{argument.name} = {argument.example}" for argument in self.arguments if argument.default is None]
         return "\n".join(lines + ([f"args = {{ {', '.join(needed)} }}"] if needed else []))
 
@@ -77,7 +77,7 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
     once = sorted((method for method in found if method.half != "exit"), key=lambda method: order[method.point])
     anywhere, wanted = getattr(hook, "points", None) is None, names_of(hook, "points")
     bound = [method for method in once if anywhere or {method.point, method.name} & set(wanted)]
-    modules = names_of(hook, "modules") if any(points[m.point].kind == "module" for m in bound) else None
+    picks = {key: names_of(hook, key) for key in dict.fromkeys(points[m.point].picks for m in bound) if key}
     names = dict.fromkeys([method.name for method in found] or [""])
     reads, wrong_reads = slots(hook, "reads", names)
     writes, wrong_writes = slots(hook, "writes", names)
@@ -93,10 +93,11 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
         after=names_of(hook, "after"),
         before=names_of(hook, "before"),
         requires=names_of(hook, "requires"),
-        modules=modules or (),
+        modules=picks.get("modules", ()),
+        parameters=picks.get("parameters", ()),
         arguments=tuple(_arguments(hook, offered)),
         fits="" if isinstance(hook, type) else fitting_point(hook, points) or "",
-        needs_modules=modules == (),
+        needs=tuple(key for key, globs in picks.items() if not globs),
         faults=(*faults, *wrong_attributes(hook, points), *wrong_reads, *wrong_writes),
     )
 

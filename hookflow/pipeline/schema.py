@@ -338,6 +338,8 @@ class BindingSpec(Section):
     """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
     modules: list[str] | None = Field(default=None, min_length=1, examples=[["layer*.conv?"]])
     """At module points: globs over the names of the network's modules, e.g. ["layer*.conv?"]."""
+    parameters: list[str] | None = Field(default=None, min_length=1, examples=[["*.weight"]])
+    """At parameter points: globs over the names of the network's parameters, e.g. ["*.weight"]."""
     after: list[str] = Field(default=[], examples=[["ema"]])
     """Hooks that fire earlier at this point; "name?" if it may be missing."""
     before: list[str] = Field(default=[], examples=[["checkpoint?"]])
@@ -406,6 +408,8 @@ class HookNode(Section):
     """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
     modules: list[str] | None = Field(default=None, min_length=1, examples=[["layer*.conv?"]])
     """At module points: globs over the names of the network's modules, e.g. ["layer*.conv?"]."""
+    parameters: list[str] | None = Field(default=None, min_length=1, examples=[["*.weight"]])
+    """At parameter points: globs over the names of the network's parameters, e.g. ["*.weight"]."""
     enabled: bool = True
     """Whether the hook takes part at all."""
     default: bool = False

@@ -38,6 +38,7 @@ from hookflow.runner.distributed.strategy import Strategy, choose_strategy
 from hookflow.runner.module_hooks import unmatched
 from hookflow.runner.numerics.compiling import check_compiler
 from hookflow.runner.numerics.device import choose_precision
+from hookflow.runner.parameter_hooks import wrong_parameters
 
 Made = TypeVar("Made")
 
@@ -269,6 +270,7 @@ class _Builder:
             groups[name], wrong = self._param_groups(name, model)
             problems += wrong
         problems += unmatched(plan, network, self._place_of_glob)
+        problems += wrong_parameters(plan, network, self._place_of_parameter_glob)
         problems += unmatched_units(self.pipeline.distributed, network, self.places.of)
         if problems:
             raise UserError(sorted(problems, key=by_place))
@@ -281,6 +283,15 @@ class _Builder:
             if not isinstance(item, str) and item.at == binding.point and item.modules:
                 return self.places.of(f"{key}.points.{k}.modules.{item.modules.index(glob)}")
         return self.places.of(f"{key}.modules.{declared.modules.index(glob)}" if declared.modules else f"{key}.use")
+
+    def _place_of_parameter_glob(self, binding: Binding, glob: str) -> Where:
+        """Return where a glob over parameters is written: beside its point, for the whole hook, or in its class."""
+        declared, key = self.pipeline.hooks[binding.hook], f"hooks.{binding.hook}"
+        for k, item in enumerate(declared.points or ()):
+            if not isinstance(item, str) and item.at == binding.point and item.parameters:
+                return self.places.of(f"{key}.points.{k}.parameters.{item.parameters.index(glob)}")
+        stated = declared.parameters
+        return self.places.of(f"{key}.parameters.{stated.index(glob)}" if stated else f"{key}.use")
 
     def _task(self, make: Callable[..., Any]) -> Any:
         """Return the task: what a class makes; a plain function is the step itself."""

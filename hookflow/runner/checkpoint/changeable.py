@@ -113,7 +113,7 @@ def _of_hooks(hook: str, text: str) -> Changed:
 def _fires_alike(hook: str, then: Plan, now: Plan) -> bool:
     """Say whether a hook is bound to the same points in both plans, whatever its triggers there."""
     before, after = (
-        {(one.point, one.half, one.method, one.modules) for one in plan.bindings if one.hook == hook}
+        {(one.point, one.half, one.method, one.modules, one.parameters) for one in plan.bindings if one.hook == hook}
         for plan in (then, now)
     )
     return before == after
