@@ -29,8 +29,8 @@ MARKS = {
 """What stands after a point's name for its kind."""
 
 LEGEND = """\
-· a step of one iteration   ○ on the modules that `modules` picks   + the pipeline's own
-◇ on the parameters that `parameters` picks   ● on all that PyTorch calls it for
+· a step of one iteration   + the pipeline's own   PyTorch's hooks:
+○ on what `modules` picks   ◇ on what `parameters` picks   ● on all there is
 Every point offers run; what it offers beside that stands in brackets."""
 
 
@@ -58,9 +58,9 @@ def _lines(points: Points, plan: Plan | None, width: int) -> Iterator[str]:
     labels = {point.name: f"{'  ' * point.depth}{point.name}{MARKS[point.kind]}" for point in points}
     left = max(map(len, labels.values())) + 2
     right = max(width - left, 30)
-    one_line = all(len(f"{point.about}  {_offers(point)}") <= right for point in points)
     for point in points:
-        said = [f"{point.about}  {_offers(point)}"] if one_line else [point.about, _offers(point)]
+        in_one = f"{point.about}  {_offers(point)}"
+        said = [in_one] if len(in_one) <= right else [point.about, _offers(point)]
         lines = [part for text in said for part in textwrap.wrap(text, right)]
         if plan:
             hooks = " → ".join(map(_name, plan.at(point.name)))

@@ -31,9 +31,9 @@ class Bound:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
-    parameters: tuple[str, ...] = ()
     after: tuple[EdgeSpec, ...] = ()
     before: tuple[EdgeSpec, ...] = ()
+    parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
