@@ -11,6 +11,7 @@ from functools import cache
 BUILT_IN: dict[str, str] = {
     "accuracy": "hookflow.hooks.accuracy:Accuracy",
     "checkpoint": "hookflow.hooks.checkpoint:Checkpoint",
+    "comm_hook": "hookflow.hooks.comm_hook:CommHook",
     "early_stop": "hookflow.hooks.early_stop:EarlyStop",
     "ema": "hookflow.hooks.ema:EMA",
     "grad_clip": "hookflow.hooks.grad_clip:GradClip",

@@ -64,7 +64,7 @@ def _checked(firing: Firing) -> Call:
 
     def checked(offered: Sequence[Any]) -> object:
         future = call(offered)
-        if not isinstance(future, torch.futures.Future):
+        if not isinstance(future, torch._C.Future):
             said = f'hook "{hook}" must return a torch.futures.Future of the bucket at {POINT}, not {future!r:.40}'
             raise TypeError(said)
         return future
