@@ -271,6 +271,23 @@ def test_mistakes_before_anything_is_built(override: str, said: str) -> None:
         compile_pipeline(parse(TOY.read_text(), TOY, (override,)))
 
 
+@pytest.mark.parametrize(("on_error", "exit_code", "errors"), [("raise", 1, 1), ("disable", 0, 1), ("ignore", 0, 4)])
+@pytest.mark.parametrize("point", ["parameter_grad", "post_accumulate_grad", "optimizer_step_pre"])
+def test_one_that_raises(
+    new_run: NewRun, train_here: Train, point: str, on_error: str, exit_code: int, errors: int
+) -> None:
+    picks = {} if point.startswith("optimizer") else {"parameters": ["head.*"]}
+    run_dir = new_run(hook("bad", "fails", point, **picks, on_error=on_error), *SHORT, swap=SWAP)
+    assert train_here(run_dir) == exit_code
+    told = [(error["hook"], error["point"], error["action"]) for error in records(run_dir, "error")]
+    per_step = point.startswith("optimizer") and on_error == "ignore"
+    assert told == [("bad", point, on_error)] * (errors // 2 if per_step else errors)
+
+
+def fails() -> None:
+    raise RuntimeError("as told")
+
+
 # In an optimizer's step.
 
 
@@ -349,6 +366,31 @@ def test_they_fire_within_the_points_of_a_step_and_where_those_do_not(new_run: N
     seen = [call if isinstance(call, str) else call[0] for call in calls_of(train_here, run_dir)]
     step = ["pre", "closure", "post"]
     assert seen == ["before_optimizer_step", *step, "after_optimizer_step", *step]
+
+
+class Closes:
+    """Gives LBFGS the closure that it cannot do without."""
+
+    def before_train_iter(self, batch: Any) -> None:
+        self.batch = batch
+
+    def optimizer_step_pre(self, run: Any, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            with torch.enable_grad():
+                loss = nn.functional.cross_entropy(run.model(self.batch[0]), self.batch[1])
+                loss.backward()
+            CALLS.append(float(loss.detach()))
+            return loss
+
+        return (*args, closure), kwargs
+
+
+def test_lbfgs_has_its_closure_from_a_hook(new_run: NewRun, train_here: Train) -> None:
+    optimizer = 'optimizer={use="torch.optim:LBFGS", args={max_iter=4}}'
+    run_dir = new_run(optimizer, hook("closes", "Closes"), *SHORT, "hooks.schedule.enabled=false", swap=SWAP)
+    first, *_, last = calls_of(train_here, run_dir)
+    assert last < first
 
 
 # On every module.
