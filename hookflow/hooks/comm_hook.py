@@ -6,11 +6,11 @@ PowerSGD: T. Vogels and others, *PowerSGD: practical low-rank gradient compressi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from hookflow.hooks.base import Hook
+from hookflow.hooks.base import Hook, Slots
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -24,8 +24,8 @@ class CommHook(Hook):
     begins with it anew.
     """
 
-    reads = ("grads",)
-    writes = ("grads",)
+    reads: ClassVar[Slots] = {"ddp_comm": ("grads",)}
+    writes: ClassVar[Slots] = {"ddp_comm": ("grads",)}
 
     def __init__(
         self,

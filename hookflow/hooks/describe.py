@@ -77,7 +77,9 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
     once = sorted((method for method in found if method.half != "exit"), key=lambda method: order[method.point])
     anywhere, wanted = getattr(hook, "points", None) is None, names_of(hook, "points")
     bound = [method for method in once if anywhere or {method.point, method.name} & set(wanted)]
-    picks = {key: names_of(hook, key) for key in dict.fromkeys(points[m.point].picks for m in bound) if key}
+    fits = "" if isinstance(hook, type) else fitting_point(hook, points) or ""
+    at = [points[name] for name in ([fits] if fits else [method.point for method in bound])]
+    picks = {key: names_of(hook, key) for key in dict.fromkeys(point.picks for point in at) if key}
     names = dict.fromkeys([method.name for method in found] or [""])
     reads, wrong_reads = slots(hook, "reads", names)
     writes, wrong_writes = slots(hook, "writes", names)
@@ -96,7 +98,7 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
         modules=picks.get("modules", ()),
         parameters=picks.get("parameters", ()),
         arguments=tuple(_arguments(hook, offered)),
-        fits="" if isinstance(hook, type) else fitting_point(hook, points) or "",
+        fits=fits,
         needs=tuple(key for key, globs in picks.items() if not globs),
         faults=(*faults, *wrong_attributes(hook, points), *wrong_reads, *wrong_writes),
     )
@@ -105,7 +107,8 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
 def fitting_point(function: Callable[..., Any], points: Points) -> str | None:
     """Return a point that offers all that a plain function must be given; None when there is none."""
     needed = {p.name for p in _named(function) if p.default is p.empty}
-    usual = ("after_train_epoch", "after_train_iter", *(point.name for point in points))
+    seldom_last = sorted(points, key=lambda point: point.kind in ("global", "state"))
+    usual = ("after_train_epoch", "after_train_iter", *(point.name for point in seldom_last))
     return next((name for name in usual if needed <= set(points[name].offers)), None)
 
 
