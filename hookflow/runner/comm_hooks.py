@@ -13,13 +13,12 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.plan import Plan
+from hookflow.hooks.comm_rules import POINT
 from hookflow.runner.distributed.strategy import Strategy
 from hookflow.runner.engine import Engine
 from hookflow.runner.firing import Call, Firing
 from hookflow.runner.module_hooks import once_an_iteration
 from hookflow.runner.state import RunState
-
-POINT = "ddp_comm"
 
 
 def check_comm_hook(plan: Plan, strategy: Strategy, place: Callable[[str], Where]) -> None:

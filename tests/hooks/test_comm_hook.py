@@ -18,6 +18,7 @@ from hookflow.errors import UserError
 from hookflow.hooks.comm_hook import CommHook
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
+from hookflow.runner.dry_run import Silent, dry_run
 from tests.conftest import TOY, NewRun, records
 
 
@@ -104,3 +105,9 @@ def test_a_single_process_has_nothing_for_it_to_do(new_run: NewRun, train_here: 
     said, hint = str(records(run_dir, "end")[0]["reason"]).splitlines()
     assert said.endswith('hook "comm" has nothing to do at ddp_comm: a single process averages no gradients')
     assert hint.strip() == "leave it out: --without comm"
+
+
+def test_a_dry_run_in_one_process_says_why_it_has_not_fired() -> None:
+    loaded = parse(TOY.read_text(), TOY, [COMM % ""])
+    found = dry_run(loaded, compile_pipeline(loaded), TOY.parent, lambda text, level="info": None)
+    assert Silent("comm", "ddp_comm", "a single process averages no gradients") in found.silent
