@@ -16,8 +16,7 @@ from hookflow.graph.plan import Plan
 from hookflow.hooks.comm_rules import POINT
 from hookflow.runner.distributed.strategy import Strategy
 from hookflow.runner.engine import Engine
-from hookflow.runner.firing import Call, Firing
-from hookflow.runner.module_hooks import once_an_iteration
+from hookflow.runner.firing import Call, Firing, once_an_iteration
 from hookflow.runner.state import RunState
 
 

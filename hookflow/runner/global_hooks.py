@@ -14,8 +14,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
 from hookflow.runner.engine import Engine
-from hookflow.runner.firing import Firing
-from hookflow.runner.module_hooks import once_an_iteration
+from hookflow.runner.firing import Firing, once_an_iteration
 from hookflow.runner.numerics.compiling import hidden
 from hookflow.runner.state import RunState
 

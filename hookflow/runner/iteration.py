@@ -20,8 +20,7 @@ from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.strategy import Strategy
 from hookflow.runner.engine import Engine
-from hookflow.runner.firing import Firing
-from hookflow.runner.module_hooks import once_an_iteration
+from hookflow.runner.firing import Firing, once_an_iteration
 from hookflow.runner.offering import Offering
 from hookflow.runner.requests import BEFORE_THE_STEP, SKIPPED, Requests
 from hookflow.runner.scalars import Scalars

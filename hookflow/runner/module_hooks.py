@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from hookflow.errors import Problem, Where
 from hookflow.graph.plan import Binding, Plan
 from hookflow.runner.engine import Engine
-from hookflow.runner.firing import Due, Firing
+from hookflow.runner.firing import Firing, once_an_iteration
 from hookflow.runner.globs import no_module
 from hookflow.runner.numerics.compiling import hidden
 from hookflow.runner.state import RunState
@@ -51,19 +51,6 @@ def attach(model: nn.Module, engine: Engine, state: RunState, *, compiled: bool)
             fire = hidden(fire) if compiled else fire
             handles += [_register(fire, firing, module) for module in picked(firing.binding, model)]
     return handles
-
-
-def once_an_iteration(due: Due, state: RunState) -> Due:
-    """Return `due`, asked once an iteration: what it says holds for all modules of a binding, however often called."""
-    asked, answer = -1, False
-
-    def same() -> bool:
-        nonlocal asked, answer
-        if asked != state.iter:
-            asked, answer = state.iter, due()
-        return answer
-
-    return same
 
 
 def _guarded(firing: Firing, engine: Engine, state: RunState) -> Callable[..., Any]:

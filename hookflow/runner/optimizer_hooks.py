@@ -9,8 +9,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from hookflow.runner.engine import Engine
-from hookflow.runner.firing import Firing
-from hookflow.runner.module_hooks import once_an_iteration
+from hookflow.runner.firing import Firing, once_an_iteration
 from hookflow.runner.state import RunState
 
 

@@ -18,9 +18,8 @@ from hookflow.errors import Problem, Where
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.shards import is_sharded
 from hookflow.runner.engine import Engine
-from hookflow.runner.firing import Firing
+from hookflow.runner.firing import Firing, once_an_iteration
 from hookflow.runner.globs import no_match
-from hookflow.runner.module_hooks import once_an_iteration
 from hookflow.runner.state import RunState
 
 
