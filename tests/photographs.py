@@ -37,6 +37,7 @@ DERIVED = {
     "RunState.batches": "of the current pass",
     "RunState.batch_size": "of the current batch",
     "RunState.validation_due": "used up when the run was resumed",
+    "Stack": "what PyTorch holds follows from the registrations",
     "Requests.offered": "of the current batch",
     "Requests._warned": "each process warns once",
     "Scalars._others": "names for a hint",

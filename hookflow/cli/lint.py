@@ -37,20 +37,25 @@ def _silent(
     """
     data = loaded.pipeline.data
     empty = [b for b in bindings if b.half != "exit" and window_is_empty(b.trigger, plan.points[b.point])]
-    silent = [b for b in bindings if forecasts[b.id].times == 0 and not (data.test and "_test" in b.point)]
-    missing = [split for split in ("val", "test") if any(f"_{split}" in b.point for b in silent)]
+    silent = [b for b in bindings if forecasts[b.id].times == 0 and not (data.test and _needs(b, "test"))]
+    missing = [split for split in ("val", "test") if any(_needs(b, split) for b in silent)]
     absent = " and ".join(f"[data.{split}]" for split in missing if getattr(data, split) is None)
     if len(silent) == len(bindings) and not empty:
         yield f'hook "{name}" never fires', f"there is no {absent}" if absent else _TOO_LATE
         return
     for binding in silent:
-        has_data = not any(f"_{split}" in binding.point and getattr(data, split) is None for split in ("val", "test"))
+        has_data = not any(_needs(binding, split) and getattr(data, split) is None for split in ("val", "test"))
         if str(binding.trigger) and has_data and binding not in empty and binding.half != "exit":
             yield f'hook "{name}" never fires at {binding.point}', f"{binding.trigger}: the run ends before that"
     for binding in empty:
         trigger = binding.trigger
         hint = f"from = {trigger.since} is not below until = {trigger.until}"
         yield f'hook "{name}" never fires at {binding.point}', hint
+
+
+def _needs(binding: Binding, split: str) -> bool:
+    """Say whether a binding fires only where the run evaluates a split."""
+    return f"_{split}" in binding.point or ("train" not in binding.stages and split in binding.stages)
 
 
 _TOO_LATE = "the run ends before its trigger lets it"

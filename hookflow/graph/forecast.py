@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 
 from hookflow.graph.plan import Binding, Plan, Trigger
-from hookflow.graph.points import Kind, Point
+from hookflow.graph.points import POINTS, Kind, Point
 from hookflow.graph.schedule import Bound, Counter, Measure, Schedule, Totals, parsed, window_is_empty
 from hookflow.pipeline.schema import Interval, Pipeline
 
@@ -63,7 +63,9 @@ def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
     """Return a forecast for each binding of the plan, by the binding's id."""
     entered = {(b.hook, b.method): b.trigger for b in plan.bindings if b.half == "enter"}
     return {
-        binding.id: _forecast(
+        binding.id: _evaluated(binding, length)
+        if binding.stages and "train" not in binding.stages
+        else _forecast(
             entered[binding.hook, binding.method] if binding.half == "exit" else binding.trigger,
             plan.points[binding.point],
             # the second half fires where the first one has: the trigger is asked there
@@ -72,6 +74,16 @@ def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
         )
         for binding in plan.bindings
     }
+
+
+def _evaluated(binding: Binding, length: Length) -> Forecast:
+    """Return the forecast of a binding inside the network that fires in no training: at which batches, nobody knows."""
+    stages = {"val": length.validates, "test": length.tests}
+    there = [stage for stage in binding.stages if stages[stage]]
+    if not there or window_is_empty(binding.trigger, POINTS[binding.point]):
+        return Forecast("never", 0, "never")
+    first = " and ".join({"val": "in validation", "test": "in the test"}[stage] for stage in there)
+    return Forecast(first, None, _conditional(f"{first}, at each module", binding.trigger))
 
 
 def _opening(plan: Plan, binding: Binding) -> str:

@@ -34,6 +34,9 @@ class Bound:
     after: tuple[EdgeSpec, ...] = ()
     before: tuple[EdgeSpec, ...] = ()
     parameters: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    prepend: bool = False
+    always_call: bool = False
 
 
 @dataclass(frozen=True, slots=True)

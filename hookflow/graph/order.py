@@ -189,6 +189,9 @@ class PointOrder:
             writes=bound.writes,
             modules=bound.modules,
             parameters=bound.parameters,
+            stages=bound.stages,
+            prepend=bound.prepend,
+            always_call=bound.always_call,
         )
 
 

@@ -52,8 +52,12 @@ class Binding:
 
     `takes` are the arguments its method names, out of those that the point offers, in the method's order. `phase` is
     the one it fires in: the hook's own, unless an edge has moved it into another. `reads` and `writes` are the slots
-    that its method touches. `modules` are globs over the names of modules, `parameters` over those of parameters: at a
-    point that fires on what they match (`Point.picks`), and there alone.
+    that its method touches. `modules` (globs over the names of modules, or classes) and `parameters` (globs over the
+    names of parameters) are what it fires on, at a point that fires on such (`Point.picks`).
+
+    The others are for module points alone. `stages` is where the binding fires, none meaning in training alone;
+    `prepend` puts it before the hooks that the model has registered itself; with `always_call` it fires after an
+    exception, too.
     """
 
     id: int
@@ -68,6 +72,9 @@ class Binding:
     writes: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
     parameters: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    prepend: bool = False
+    always_call: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,9 @@ before `after_run`. What it offers is the copy that was written; `run.iter` may 
 `around_save_checkpoint` does not wait for that: it runs as soon as the state has been copied.
 
 Inside the network, on the modules that a binding's `modules` picks (PyTorch's own hooks, with its semantics: what a
-hook returns replaces what it was offered). They fire in the iterations of training alone, not in validation or test,
-which judge the network as it is; a trigger is asked once an iteration, for all of a binding's modules:
+hook returns replaces what it was offered). `input` is another name of `args`, `name` that of the module in the network.
+They fire in the stages that a binding names, in training alone where it names none; a trigger is asked once an
+iteration, for all of a binding's modules:
 
     forward_pre           # may replace the arguments
     forward               # may replace the output
@@ -174,11 +175,11 @@ STANDARD: tuple[Point, ...] = (
     _point(
         "global_forward_pre", 4, "run name module args input", "it", "any module is about to compute", kind="global"
     ),
-    _point("forward_pre", 4, "run module args kwargs", "it", "a module is about to compute", kind="module"),
+    _point("forward_pre", 4, "run module name args input kwargs", "it", "a module is about to compute", kind="module"),
     _point(
         "global_forward", 4, "run name module args input kwargs output", "it", "any module has computed", kind="global"
     ),
-    _point("forward", 4, "run module args kwargs output", "it", "a module has computed", kind="module"),
+    _point("forward", 4, "run module name args input kwargs output", "it", "a module has computed", kind="module"),
     _point("after_forward", 4, "run batch batch_idx outputs", "it", "the outputs and the loss are there", kind="step"),
     _point(
         "before_backward", 4, "run batch batch_idx outputs", "it", "the loss is about to be differentiated", kind="step"
@@ -186,7 +187,7 @@ STANDARD: tuple[Point, ...] = (
     _point(
         "global_full_backward_pre", 4, "run name module grad_output", "it", "gradients reach any module", kind="global"
     ),
-    _point("full_backward_pre", 4, "run module grad_output", "it", "gradients reach a module", kind="module"),
+    _point("full_backward_pre", 4, "run module name grad_output", "it", "gradients reach a module", "module"),
     _point("parameter_grad", 4, "run name param grad", "it", "a gradient reaches a parameter", kind="parameter"),
     _point("post_accumulate_grad", 4, "run name param", "it", "a gradient is added to a parameter's", kind="parameter"),
     _point(
@@ -197,7 +198,9 @@ STANDARD: tuple[Point, ...] = (
         "gradients leave any module",
         kind="global",
     ),
-    _point("full_backward", 4, "run module grad_input grad_output", "it", "gradients leave a module", kind="module"),
+    _point(
+        "full_backward", 4, "run module name grad_input grad_output", "it", "gradients leave a module", kind="module"
+    ),
     _point("ddp_comm", 4, "run name state process_group bucket", "it", "DDP is to average some gradients", kind="comm"),
     _point("after_backward", 4, "run batch batch_idx outputs", "it", "the gradients are there", kind="step"),
     _point("before_optimizer_step", 4, "run batch batch_idx outputs", "it", "the gradients are final", kind="step"),

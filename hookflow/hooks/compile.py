@@ -30,6 +30,7 @@ from hookflow.hooks.inspect import (
     slots,
     wrong_attributes,
 )
+from hookflow.hooks.module_keys import KEYS, ModuleKeys, with_prepended_first
 from hookflow.hooks.own_points import own_points
 from hookflow.hooks.parameter_keys import ParameterKeys
 from hookflow.hooks.registry import rivals, short_names
@@ -46,6 +47,7 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
     Raises UserError with everything that is wrong with the hooks: names, arguments, points, edges, cycles.
     """
     nodes: dict[str, Node] = {}
+    prepended: dict[str, Mapping[str, Where]] = {}
     points, problems = own_points(loaded)
     warnings: list[Problem] = []
     declared = loaded.pipeline.hooks
@@ -56,11 +58,13 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
         if name not in disabled:
             hook = _Declared(name, declaration, loaded, base, points)
             nodes[name] = hook.node()
+            prepended[name] = hook.inside.prepended
             problems += hook.problems
             warnings += undeclared_calls(hook.hook, nodes[name])
     problems += wrong_comm_hooks(nodes)
     try:
-        plan = compile_plan(loaded.pipeline.run.name, nodes, disabled, points, shuffle)
+        ordered = with_prepended_first(nodes, prepended)
+        plan = compile_plan(loaded.pipeline.run.name, ordered, disabled, points, shuffle)
     except UserError as error:
         problems += error.problems
     if problems:
@@ -115,11 +119,20 @@ class _Declared:
         self.writes = self._slots("writes")
         in_class = None if self.hook is _Missing else names_of(self.hook, "parameters")
         self.parameters = ParameterKeys(name, declaration, in_class, points, self._place)
+        self.inside = ModuleKeys(
+            name,
+            declaration,
+            None if self.hook is _Missing else names_of(self.hook, "modules"),
+            points,
+            self._place,
+            compiles=bool(loaded.pipeline.run.compile),
+        )
 
     def node(self) -> Node:
         """Return the node, which is of use for a plan only if there are no problems."""
         bound = self._bindings()
-        self.problems += (*self._without_effect(bound), *self.parameters.wrong(bound))
+        self.problems += (*self.inside.problems, *self._without_effect(bound), *self.inside.without_effect(bound))
+        self.problems += self.parameters.wrong(bound)
         if self.hook is not _Missing:
             self._check_arguments(bound)
         hook = PlannedHook(
@@ -205,15 +218,13 @@ class _Declared:
     def _without_effect(self, bound: Sequence[Bound]) -> Iterator[Problem]:
         """Yield each key of the whole hook that holds at none of its points."""
         stated = [_spec(item) for item in self.said.points or ()]
-        for field, key in (("every", "every"), ("from_", "from"), ("until", "until"), ("when", "when")):
+        for field in ("every", "from_", "until", "when", *KEYS):
+            key = field.rstrip("_")
             whole = getattr(self.said, field)
             if whole is not None and stated and all(getattr(spec, field) is not None for spec in stated):
                 said = f'hook "{self.name}": {key} has no effect, since each of its points has its own'
                 hint = f"change that one: hooks.{self.name}.points.0.{key}"
                 yield Problem(said, self._place(key), hint)
-        if self.said.modules and bound and not any(self.points[one.point].picks == "modules" for one in bound):
-            said = f'hook "{self.name}": modules has no effect, since it is at no point of a module'
-            yield Problem(said, self._place("modules"), f"it is at {', '.join(dict.fromkeys(b.point for b in bound))}")
 
     def _chosen(self) -> list[Method]:
         """Return the methods of a class that are bound unless the file names points."""
@@ -291,26 +302,11 @@ class _Declared:
             ),
             reads=self.reads.get(method.name, ()),
             writes=self.writes.get(method.name, ()),
-            modules=self._modules(method, near, key),
             parameters=self.parameters.of(method.point, near, key),
+            **self.inside.of(method, near, key),
             after=self._wishes(near.after if near else [], f"{key}.after", "file"),
             before=self._wishes(near.before if near else [], f"{key}.before", "file"),
         )
-
-    def _modules(self, method: Method, near: BindingSpec | None, key: str) -> tuple[str, ...]:
-        """Return the globs over modules that a binding at a module point needs, and no other may have."""
-        stated: list[str] | None = (near and near.modules) or self.said.modules
-        if self.points[method.point].picks != "modules":
-            if near and near.modules:
-                said = f"{method.point} is no point of a module, so it takes no modules"
-                self.problems.append(Problem(said, self._place(f"{key}.modules")))
-            return ()
-        found = tuple(stated or names_of(self.hook, "modules"))
-        if not found and self.hook is not _Missing:
-            said = f'hook "{self.name}" does not say at which modules {method.point} fires'
-            hint = 'name them as a glob: modules = ["layer*.conv?"]; ["*"] is every one'
-            self.problems.append(Problem(said, self._place(key or "use"), hint))
-        return found
 
     def _all_wishes(self, key: str) -> tuple[EdgeSpec, ...]:
         """Return the hook-wide specs: the file's if it states any, or none; else those of the class."""

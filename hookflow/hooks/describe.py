@@ -21,6 +21,10 @@ EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
 """Values for an argument that must be given; the first that is allowed is as good as any."""
 
 
+COMMON = {"name", "input"}
+"""Arguments that functions of all kinds take: one that takes nothing else is hardly a hook."""
+
+
 @dataclass(frozen=True, slots=True)
 class Argument:
     """An argument of a hook, in words; `default` is None where it must be given, and `example` a value that may be."""
@@ -107,6 +111,8 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
 def fitting_point(function: Callable[..., Any], points: Points) -> str | None:
     """Return a point that offers all that a plain function must be given; None when there is none."""
     needed = {p.name for p in _named(function) if p.default is p.empty}
+    if needed and needed <= COMMON:
+        return None
     seldom_last = sorted(points, key=lambda point: point.kind in ("global", "state"))
     usual = ("after_train_epoch", "after_train_iter", *(point.name for point in seldom_last))
     return next((name for name in usual if needed <= set(points[name].offers)), None)

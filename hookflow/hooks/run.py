@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+class Handle(Protocol):
+    """A hook inside the network, as PyTorch has registered it."""
+
+    def remove(self) -> None:
+        """Take the hook off for good: the modules hold it no more, and a resumed run does not register it again."""
+
+
 class Run(Protocol):
     """The run that every point offers."""
 
@@ -77,6 +84,17 @@ class Run(Protocol):
     @property
     def step_skipped(self) -> bool:
         """At `after_train_iter`: whether this iteration has left a step out, as asked or for what was not finite."""
+
+    @property
+    def handle(self) -> Handle:
+        """In a call of a hook inside the network: `run.handle.remove()` takes it off the module that it is called for.
+
+        Raises UserError anywhere else.
+        """
+
+    @property
+    def handles(self) -> Mapping[str, Handle]:
+        """Every hook inside the network by name: `run.handles["probe"].remove()` takes it off all of its modules."""
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

@@ -19,7 +19,7 @@ from hookflow.pipeline.objects import is_object, maker_of
 from hookflow.pipeline.parts import named_parts, wrong_parts
 from hookflow.pipeline.refer import FORMS
 from hookflow.pipeline.registry import DATA
-from hookflow.pipeline.schema import Component, DataSource, Pipeline
+from hookflow.pipeline.schema import TYPE, BindingSpec, Component, DataSource, HookNode, Pipeline
 
 SOURCES = ("data.train", "data.val", "data.test")
 
@@ -27,13 +27,14 @@ SOURCES = ("data.train", "data.val", "data.test")
 def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
     """Return a problem for each model, task, optimizer, data source and part of its loader that is not there.
 
-    Also for models and optimizers that do not go together.
+    So for the classes by which hooks pick modules. Also for models and optimizers that do not go together.
     """
     found = (
         _missing(part.use, base, loaded.places.of(f"{key}.use"), DATA if key in SOURCES else {})
         for key, part in _components(loaded.pipeline).items()
     )
-    return [*(problem for problem in found if problem is not None), *wrong_parts(loaded)]
+    kinds = (_missing(use, base, loaded.places.of(key), {}) for key, use in _module_types(loaded.pipeline))
+    return [*(problem for problem in (*found, *kinds) if problem is not None), *wrong_parts(loaded)]
 
 
 def missing_objects(loaded: Loaded) -> list[Problem]:
@@ -54,6 +55,20 @@ def _components(pipeline: Pipeline) -> dict[str, Component]:
             named = source.loader.named() if source.loader else {}
             parts |= {f"data.{split}.loader.{name}": part for name, part in named.items()}
     return parts
+
+
+def _module_types(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    """Yield the classes that hooks name in `modules`, as "type:./net.py:Block", with the key of each."""
+    for name, hook in pipeline.hooks.items():
+        tables: dict[str, HookNode | BindingSpec] = {f"hooks.{name}": hook}
+        tables |= {
+            f"hooks.{name}.points.{k}": item for k, item in enumerate(hook.points or ()) if not isinstance(item, str)
+        }
+        for key, table in tables.items() if hook.enabled else ():
+            for k, entry in enumerate(table.modules or ()):
+                kind = entry.removeprefix(TYPE)
+                if kind != entry and ":" in kind:
+                    yield f"{key}.modules.{k}", kind
 
 
 def _missing(use: str, base: Path, where: Where, short: Mapping[str, str]) -> Problem | None:

@@ -323,6 +323,13 @@ class DistributedSection(Section):
         return units
 
 
+TYPE = "type:"
+"""How an entry of `modules` begins that is a class, and no glob over names."""
+
+ModuleStage = Literal["train", "val", "test"]
+"""A stage of the run in which hooks inside the network may fire."""
+
+
 class BindingSpec(Section):
     """A hook at one point: when it fires there, and who stands before and after it."""
 
@@ -336,10 +343,18 @@ class BindingSpec(Section):
     """When to cease to fire."""
     when: Condition | None = None
     """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
-    modules: list[str] | None = Field(default=None, min_length=1, examples=[["layer*.conv?"]])
-    """At module points: globs over the names of the network's modules, e.g. ["layer*.conv?"]."""
+    modules: list[str] | None = Field(default=None, min_length=1, examples=[["layer*.conv?", "type:Conv2d"]])
+    """At module points: globs over the names of modules, or classes: "type:Conv2d", "type:./net.py:Block"."""
     parameters: list[str] | None = Field(default=None, min_length=1, examples=[["*.weight"]])
     """At parameter points: globs over the names of the network's parameters, e.g. ["*.weight"]."""
+    stages: list[ModuleStage] | None = Field(default=None, min_length=1, examples=[["train", "val"]])
+    """At module points: in which stages of the run to fire; in "train" alone if left out."""
+    prepend: bool | None = Field(default=None, examples=[True])
+    """At module points: whether to fire before the hooks that the model has registered itself."""
+    with_kwargs: bool | None = Field(default=None, examples=[True])
+    """PyTorch's word for a hook that takes `kwargs`; here it follows from the signature, and may be left out."""
+    always_call: bool | None = Field(default=None, examples=[True])
+    """At `forward`: whether to fire after an exception in the module too, with None as the output."""
     after: list[str] = Field(default=[], examples=[["ema"]])
     """Hooks that fire earlier at this point; "name?" if it may be missing."""
     before: list[str] = Field(default=[], examples=[["checkpoint?"]])
@@ -406,10 +421,18 @@ class HookNode(Section):
     """When to cease to fire."""
     when: Condition | None = None
     """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
-    modules: list[str] | None = Field(default=None, min_length=1, examples=[["layer*.conv?"]])
-    """At module points: globs over the names of the network's modules, e.g. ["layer*.conv?"]."""
+    modules: list[str] | None = Field(default=None, min_length=1, examples=[["layer*.conv?", "type:Conv2d"]])
+    """At module points: globs over the names of modules, or classes: "type:Conv2d", "type:./net.py:Block"."""
     parameters: list[str] | None = Field(default=None, min_length=1, examples=[["*.weight"]])
     """At parameter points: globs over the names of the network's parameters, e.g. ["*.weight"]."""
+    stages: list[ModuleStage] | None = Field(default=None, min_length=1, examples=[["train", "val"]])
+    """At module points: in which stages of the run to fire; in "train" alone if left out."""
+    prepend: bool | None = Field(default=None, examples=[True])
+    """At module points: whether to fire before the hooks that the model has registered itself."""
+    with_kwargs: bool | None = Field(default=None, examples=[True])
+    """PyTorch's word for a hook that takes `kwargs`; here it follows from the signature, and may be left out."""
+    always_call: bool | None = Field(default=None, examples=[True])
+    """At `forward`: whether to fire after an exception in the module too, with None as the output."""
     enabled: bool = True
     """Whether the hook takes part at all."""
     default: bool = False

@@ -35,10 +35,10 @@ from hookflow.runner.distributed.fsdp import unmatched_units
 from hookflow.runner.distributed.process_group import device_of
 from hookflow.runner.distributed.ranks import ALONE, Ranks
 from hookflow.runner.distributed.strategy import Strategy, choose_strategy
-from hookflow.runner.module_hooks import unmatched
 from hookflow.runner.numerics.compiling import check_compiler
 from hookflow.runner.numerics.device import choose_precision
 from hookflow.runner.parameter_hooks import wrong_parameters
+from hookflow.runner.picking import Picked, pick
 
 Made = TypeVar("Made")
 
@@ -64,6 +64,8 @@ class Parts:
     task: Any
     data: Mapping[str, Any]
     hooks: Mapping[str, Any]
+    picked: Picked
+    """What the hooks inside the network fire at."""
     place: Callable[[str], Where]
     """Where a key stands in the pipeline."""
 
@@ -135,7 +137,7 @@ class _Builder:
         strategy.parallelize(
             network, [*models.values()], device, self.places.of
         )  # with FSDP the parameters are others from here on
-        groups = self._fitting(network, trains, plan)
+        groups, picked = self._fitting(network, trains, plan)
         parts = Parts(
             section=section,
             ranks=self.ranks,
@@ -148,6 +150,7 @@ class _Builder:
             model=network,
             task=task,
             hooks={hook.name: self._hook(hook, plan) for hook in plan.hooks},
+            picked=picked,
             place=self.places.of,
             data=self._data(makes, loaders, device),  # last: it may take long, and all else can be wrong in no time
         )
@@ -262,27 +265,31 @@ class _Builder:
 
     def _fitting(
         self, network: nn.Module, trains: Mapping[str, nn.Module], plan: Plan
-    ) -> dict[str, list[dict[str, Any]]]:
-        """Return each optimizer's parameter groups. Raises UserError with every glob that matches nothing."""
+    ) -> tuple[dict[str, list[dict[str, Any]]], Picked]:
+        """Return each optimizer's parameter groups, and the modules that hooks inside the network fire at.
+
+        Raises UserError with everything that matches nothing.
+        """
         groups: dict[str, list[dict[str, Any]]] = {}
         problems: list[Problem] = []
         for name, model in trains.items():
             groups[name], wrong = self._param_groups(name, model)
             problems += wrong
-        problems += unmatched(plan, network, self._place_of_glob)
+        picked, wrong = pick(plan, network, self.base, self._place_of_entry)
+        problems += wrong
         problems += wrong_parameters(plan, network, self._place_of_parameter_glob)
         problems += unmatched_units(self.pipeline.distributed, network, self.places.of)
         if problems:
             raise UserError(sorted(problems, key=by_place))
-        return groups
+        return groups, picked
 
-    def _place_of_glob(self, binding: Binding, glob: str) -> Where:
-        """Return where a glob over modules is written: beside its point, for the whole hook, or in the hook's class."""
+    def _place_of_entry(self, binding: Binding, entry: str) -> Where:
+        """Return where an entry of `modules` is written: beside its point, for the whole hook, or in its class."""
         declared, key = self.pipeline.hooks[binding.hook], f"hooks.{binding.hook}"
         for k, item in enumerate(declared.points or ()):
             if not isinstance(item, str) and item.at == binding.point and item.modules:
-                return self.places.of(f"{key}.points.{k}.modules.{item.modules.index(glob)}")
-        return self.places.of(f"{key}.modules.{declared.modules.index(glob)}" if declared.modules else f"{key}.use")
+                return self.places.of(f"{key}.points.{k}.modules.{item.modules.index(entry)}")
+        return self.places.of(f"{key}.modules.{declared.modules.index(entry)}" if declared.modules else f"{key}.use")
 
     def _place_of_parameter_glob(self, binding: Binding, glob: str) -> Where:
         """Return where a glob over parameters is written: beside its point, for the whole hook, or in its class."""

@@ -116,6 +116,9 @@ def _silent(parts: Parts, plan: Plan, fired: Counter[int], recorded: Sequence[Re
 def _why(parts: Parts, plan: Plan, binding: Binding) -> str:
     point = plan.points[binding.point]
     data: dict[str, Any] = dict(parts.data)
+    evaluates = [stage for stage in binding.stages if stage != "train"] if "train" not in binding.stages else []
+    if evaluates and not any(stage in data for stage in evaluates):
+        return "there is no [data.val]" if "val" in evaluates else "run.test is off"
     if point.name == "on_exception":
         return "nothing has raised"
     if "_test" in point.name:

@@ -21,7 +21,7 @@ def register_hooks(parts: Parts, engine: Engine, state: RunState) -> ExitStack:
             attach_to_parameters(parts.model, engine, state),
             attach_globally(parts.model, engine, state, compiled=bool(parts.section.compile)),
             attach_to_optimizers(parts.optimizers, engine, state),
-            attach_to_states(parts.model, engine, state),
+            attach_to_states(parts.picked, engine, state),
         ):
             for handle in handles:
                 registered.callback(handle.remove)

@@ -146,6 +146,8 @@ class Requests:
                 raise UserError(Problem(f"run.{call} is for hooks: a task need not ask to change its batch"))
         elif here.point not in points:
             raise UserError(Problem(f"run.{call} is not allowed at {here.point}", hint=_where(points)))
+        elif self._points[here.point].kind == "module" and self._state.stage != "train" and call != "stop":
+            raise UserError(Problem(f"run.{call} is not allowed at {here.point} in {self._state.stage}"))
         elif SLOT[call] not in here.writes:
             return _undeclared(call, SLOT[call], here)
         return None

@@ -16,6 +16,7 @@ from hookflow.hooks.run import Run as Promised
 from hookflow.runner.build import Parts
 from hookflow.runner.contract import Named, scalar
 from hookflow.runner.engine import Engine
+from hookflow.runner.module_hooks import Handle, ModuleHooks
 from hookflow.runner.requests import NOTHING, Requests
 from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import RunState
@@ -41,6 +42,7 @@ class Run:
         parts: Parts,
         state: RunState,
         engine: Engine,
+        module_hooks: ModuleHooks,
         update: Update,
         requests: Requests,
         scalars: Scalars,
@@ -63,6 +65,7 @@ class Run:
         self._strategy = parts.strategy
         self._state = state
         self._engine = engine
+        self._module_hooks = module_hooks
         self._update = update
         self._requests = requests
         self._scalars = scalars
@@ -112,6 +115,14 @@ class Run:
     @property
     def step_skipped(self) -> bool:
         return self._update.left_out_in(self._state.iter - 1)
+
+    @property
+    def handle(self) -> Handle:
+        return self._module_hooks.handle
+
+    @property
+    def handles(self) -> Mapping[str, Handle]:
+        return self._module_hooks.handles
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

@@ -28,6 +28,7 @@ from hookflow.runner.dispatch import Here
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.engine import Engine
 from hookflow.runner.evaluation import Evaluation
+from hookflow.runner.module_hooks import ModuleHooks
 from hookflow.runner.numerics.device import in_precision
 from hookflow.runner.requests import Requests
 from hookflow.runner.run import Run
@@ -91,7 +92,18 @@ class _Pass:
         sizes = {"val": BatchSizes(self.source, parts.task, "val", say=_never, world=parts.ranks.world, gather=gather)}
         requests = Requests(alone, state, lambda: None, sizes, _never, several=several)
         scalars = Scalars(alone, state, parts.strategy, parts.device, parts.ranks.rank)
-        run = Run(parts, state, engine, update, requests, scalars, self.log, timeline, folder)
+        run = Run(
+            parts,
+            state,
+            engine,
+            ModuleHooks(engine, {}, state),
+            update,
+            requests,
+            scalars,
+            self.log,
+            timeline,
+            folder,
+        )
         engine.bind(run)
         self.evaluate = Evaluation(
             state,

@@ -14,18 +14,17 @@ from torch.utils.hooks import RemovableHandle
 
 from hookflow.runner.engine import Engine
 from hookflow.runner.firing import Firing
-from hookflow.runner.module_hooks import picked
+from hookflow.runner.picking import Picked
 from hookflow.runner.state import RunState
 
 
-def attach_to_states(model: nn.Module, engine: Engine, state: RunState) -> Iterator[RemovableHandle]:
+def attach_to_states(picked: Picked, engine: Engine, state: RunState) -> Iterator[RemovableHandle]:
     """Register every binding around a module's state with PyTorch, in the plan's order; yield what takes each off."""
-    names = {module: name for name, module in model.named_modules()}
     for point in (point.name for point in engine.plan.points if point.kind == "state"):
         for firing in engine.firings(point):
-            for module in picked(firing.binding, model):
+            for name, module in picked[firing.binding.id].items():
                 register: Callable[..., RemovableHandle] = getattr(module, f"register_{point}_hook")
-                yield register(_named(firing, names[module], engine, state))
+                yield register(_named(firing, name, engine, state))
 
 
 def _named(firing: Firing, name: str, engine: Engine, state: RunState) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from hookflow.runner.engine import Engine
 from hookflow.runner.evaluation import Evaluation, Split
 from hookflow.runner.iteration import Iteration, choose
 from hookflow.runner.loop import Loop
-from hookflow.runner.module_hooks import attach
+from hookflow.runner.module_hooks import ModuleHooks
 from hookflow.runner.numerics.compiling import Compiled
 from hookflow.runner.numerics.device import in_precision
 from hookflow.runner.numerics.losses import Losses, advice
@@ -85,11 +85,12 @@ class Trainer:
             rank=parts.ranks.rank,
             on_request=self._meet if world > 1 else None,
         )
+        self._module_hooks = module_hooks = ModuleHooks(engine, parts.picked, state)
         self._requests = requests = Requests(
             plan, state, lambda: engine.current, self._sizes, self._recorder.say, several=world > 1
         )
         self._update = update = self._make_update()
-        self.run = Run(parts, state, engine, update, requests, scalars, recorder, timeline, run_dir.path)
+        self.run = Run(parts, state, engine, module_hooks, update, requests, scalars, recorder, timeline, run_dir.path)
         self._snapshot = Snapshot(
             plan=plan,
             ranks=parts.ranks,
@@ -101,6 +102,7 @@ class Trainer:
             data=parts.data,
             state=state,
             engine=engine,
+            module_hooks=module_hooks,
             requests=requests,
             update=update,
             scalars=scalars,
@@ -174,10 +176,10 @@ class Trainer:
     def _running(self) -> Iterator[None]:
         """Fire `before_run` and `after_run` around what a run does, and `on_exception` when it raises."""
         parts, engine = self._parts, self._engine
-        handles = attach(parts.model, engine, self.state, compiled=bool(parts.section.compile))
         self._compiled = (
             Compiled(parts.models, parts.section.compile, self._recorder.say) if parts.section.compile else None
         )
+        self._module_hooks.attach(self._compiled)
         for model in parts.models.values():
             if not model.training:
                 model.train()  # a model that comes in evaluation as a whole; what is frozen in it is another matter
@@ -197,8 +199,7 @@ class Trainer:
             registered.close()
             self._checkpoints.abandon()
             self.state.enter("end")
-            for handle in handles:
-                handle.remove()
+            self._module_hooks.detach()
 
     def _ended_by(self, error: BaseException) -> None:
         """Fire what fires when something has raised; after a second signal, nothing is saved any more."""
@@ -263,7 +264,7 @@ class Trainer:
             self.run,
             parts.model,
             parts.task,
-            in_precision(evaluation_of(parts.task), parts.device, parts.precision),
+            self._module_hooks.settled(in_precision(evaluation_of(parts.task), parts.device, parts.precision)),
             parts.data,
             self._sizes,
             self._engine,
@@ -280,7 +281,7 @@ class Trainer:
         iteration = Iteration(
             state=self.state,
             run=self.run,
-            step=in_precision(parts.task.step, parts.device, parts.precision),
+            step=self._module_hooks.settled(in_precision(parts.task.step, parts.device, parts.precision)),
             engine=self._engine,
             requests=self._requests,
             update=self._update,

@@ -40,14 +40,16 @@ def test_every_hook_fires_whatever_its_trigger_and_the_rest_is_told_with_the_rea
         'hooks.own={use="./watchers.py:slow", points=["after_grow"]}',
         'points.after_grow={follows="after_optimizer_step"}',
         'hooks.rescue={use="checkpoint", points=["on_exception"]}',
+        'hooks.inside={use="./watchers.py:slow", points=["forward"], modules=["head"], stages=["test"], every=3}',
+        'hooks.judged={use="./watchers.py:slow", points=["forward"], modules=["head"], stages=["val"], every=3}',
     )
     code, out, _ = dry(*(part for hook in hooks for part in ("--set", hook)), cwd=tmp_path)
     assert code == 0
     silent = [line.removeprefix("  not fired ").strip() for line in out.splitlines() if ": " in line and " at " in line]
     assert silent == [
+        "run.test is off: inside at forward, ema at before_test, accuracy at before_test_epoch, "
+        "accuracy at after_test_iter, accuracy at after_test_epoch, ema at after_test",
         "nobody has fired this point in the first iteration: own at after_grow",
-        "run.test is off: ema at before_test, accuracy at before_test_epoch, accuracy at after_test_iter, "
-        "accuracy at after_test_epoch, ema at after_test",
         "nothing has raised: rescue at on_exception",
     ]
 

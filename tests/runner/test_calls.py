@@ -126,9 +126,9 @@ class Nothing:
     def after_train_iter(self, run: Any, outputs: Any) -> None: ...
 
 
-def counted(hooks: str, tmp_path: Path, train_here: Callable[..., int]) -> Calls:
-    """Train once with the hooks and return the calls of its iterations."""
-    loaded = parse(PIPELINE + hooks, tmp_path / "calls.toml")
+def counted(hooks: str, tmp_path: Path, train_here: Callable[..., int], swap: tuple[str, str] = ("", "")) -> Calls:
+    """Train once with the hooks, and some of the pipeline swapped; return the calls of its iterations."""
+    loaded = parse(PIPELINE.replace(*swap) + hooks, tmp_path / "calls.toml")
     run_dir = RunDir.create(tmp_path / "runs", "calls")
     prepare(loaded, compile_pipeline(loaded), run_dir, tmp_path)
     calls.iterations = []
@@ -150,3 +150,33 @@ def test_ten_hooks_are_called_at_the_cost_of_little_more(tmp_path: Path, train_h
     wanted = f"at most {MORE_WITH_TEN_HOOKS} wanted"
     said = f"{more:.0f} calls an iteration more than the {bare:.0f} without hooks, {wanted}; with them:{ten.table()}"
     assert more <= MORE_WITH_TEN_HOOKS, said
+
+
+IDLE_PROBES = "".join(
+    f'[hooks.probe{k}]\nuse = "tests.runner.test_calls:{use}"\nmodules = ["[1-9]*"]\nevery = 1000\n'
+    for k, use in enumerate(("Probe", "Probe"))
+)
+DEEP = 'use = "torch.nn:Linear"\nargs = { in_features = 4, out_features = 3 }', 'use = "tests.runner.test_calls:deep"'
+MORE_WITH_IDLE_PROBES = 6
+"""One for each binding that idles, and for what asks them."""
+
+
+class Probe:
+    def forward(self, module: Any, input: Any, output: Any) -> None: ...  # noqa: A002
+
+    def full_backward(self, module: Any, grad_input: Any, grad_output: Any) -> None: ...
+
+
+def deep() -> torch.nn.Module:
+    return torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(20)), torch.nn.Linear(4, 3))
+
+
+def test_idle_hooks_inside_the_network_are_not_registered(tmp_path: Path, train_here: Callable[..., int]) -> None:
+    """Whatever the number of modules: an iteration calls no more than it takes to ask each binding if it is due."""
+    bare = counted("", tmp_path, train_here, swap=DEEP).median()
+    idle = counted(IDLE_PROBES, tmp_path, train_here, swap=DEEP)
+    more = idle.median() - bare
+    wanted = f"at most {MORE_WITH_IDLE_PROBES} wanted"
+    assert more <= MORE_WITH_IDLE_PROBES, f"{more:.0f} calls an iteration more, {wanted}; with them:{idle.table()}"
+    due = counted(IDLE_PROBES.replace("1000", "1"), tmp_path, train_here, swap=DEEP).median()
+    assert due > bare + 4 * 20, "what is due is called at each module"

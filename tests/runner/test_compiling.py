@@ -95,6 +95,50 @@ def test_a_module_hook_that_comes_late_is_called_and_told_of_once(new_run: NewRu
     assert "the late hook was called" in messages(run_dir)
 
 
+@pytest.mark.usefixtures("quickly")
+def test_idle_hooks_inside_a_compiled_network_force_no_recompilation(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    graphs = []
+    for every in (1, 2):
+        notes = tmp_path / f"notes{every}"
+        args = f'args={{file="{notes}"}}, modules=["head"], every={every}'
+        torch.compiler.reset()
+        torch._dynamo.utils.counters.clear()
+        run_dir = new_run(f'hooks.probe={{use="./watchers.py:Probes", {args}}}', COMPILE, "run.max_epochs=2")
+        assert train_here(run_dir) == 0
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+        fired = [int(line.split()[2]) for line in notes.read_text().splitlines()]
+        assert fired == [k for k in range(0, 10, every) for _ in range(4)]
+    assert graphs[0] == graphs[1] > 0
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.parametrize("point", ["forward_pre", "forward", "full_backward_pre", "full_backward"])
+def test_a_hook_that_is_removed_from_a_compiled_network_is_called_no_more(
+    new_run: NewRun, train_here: Train, tmp_path: Path, point: str
+) -> None:
+    probe = (
+        f'{{use="./watchers.py:Probes", args={{file="{tmp_path / "notes"}"}}, modules=["head"], points=["{point}"]}}'
+    )
+    removes = 'hooks.removes={use="./module_watchers.py:Removes", args={hook="probe", at=3}}'
+    run_dir = new_run(f"hooks.probe={probe}", removes, COMPILE)
+    assert train_here(run_dir) == 0
+    assert [line.split()[2] for line in (tmp_path / "notes").read_text().splitlines()] == ["0", "1", "2"]
+    assert [line for line in messages(run_dir) if "hook" in line] == [
+        'the hook "probe" has been removed: PyTorch compiles the network anew without it'
+    ]
+
+
+@pytest.mark.usefixtures("quickly")
+def test_a_hook_may_take_itself_off_a_compiled_network(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    once = f'{{use="./module_watchers.py:Once", args={{file="{tmp_path / "notes"}"}}, modules=["type:Linear"], from=2}}'
+    run_dir = new_run(f"hooks.once={once}", COMPILE, "run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    assert (tmp_path / "notes").read_text().splitlines() == ["probe body.0 2 train", "probe head 2 train"]
+    assert len([line for line in messages(run_dir) if "has been removed" in line]) == 1
+
+
 def told(models: dict[str, nn.Module], change: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return what is said after a change, by looks at the beginning and at the end of two epochs."""
     said: list[str] = []

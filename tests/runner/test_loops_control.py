@@ -57,6 +57,18 @@ def test_what_follows_is_golden(
     check_golden(f"trace_{name}.txt", "".join(line for line in lines if " iter=0" not in line))
 
 
+@pytest.mark.parametrize(("stage", "code"), [("train", 0), ("val", 2)])
+def test_inside_the_network_an_epoch_is_ended_in_training_alone(
+    new_run: NewRun, train_here: Train, stage: str, code: int
+) -> None:
+    ends = steers("stop_epoch", "forward").replace(
+        "writes", f'points=["forward"], modules=["head"], stages=["{stage}"], writes'
+    )
+    run_dir = new_run(*SHORT, ends.replace("at=1", "at=1" if stage == "train" else "at=3"))
+    assert train_here(run_dir) == code, reason(run_dir)
+    assert ("run.stop_epoch is not allowed at forward in val" in reason(run_dir)) == (stage == "val")
+
+
 def test_a_skipped_step_leaves_the_weights_alone(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run(
         'hooks.skips={use="./steerers.py:Skips"}', 'hooks.weights={use="./steerers.py:Weights"}', "run.max_epochs=1"

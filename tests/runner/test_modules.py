@@ -13,7 +13,7 @@ from torch import nn
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
-from hookflow.runner import module_hooks, trainer
+from hookflow.runner.module_hooks import ModuleHooks
 from tests.conftest import NewRun, records
 from tests.toy import Net
 
@@ -53,9 +53,17 @@ def test_they_fire_around_the_modules_in_training_alone(new_run: NewRun, train_h
         ('["body.?"]', ["body.0", "body.1", "body.2", "body.3"]),
         ('["head", "*.[02]"]', ["body.0", "body.2", "head"]),
         ('[""]', ["net"]),
+        ('["type:Linear"]', ["body.0", "head"]),
+        ('["type:_BatchNorm", "head"]', ["body.1", "head"]),
+        ('["type:*Norm1d"]', ["body.1"]),
+        ('["type:torch.nn:Linear"]', ["body.0", "head"]),
+        ('["type:torch.nn.modules.batchnorm:_NormBase"]', ["body.1"]),
+        ('["type:./toy.py:Net"]', ["net"]),
     ],
 )
-def test_globs_pick_modules(new_run: NewRun, train_here: Train, tmp_path: Path, globs: str, names: list[str]) -> None:
+def test_globs_and_classes_pick_modules(
+    new_run: NewRun, train_here: Train, tmp_path: Path, globs: str, names: list[str]
+) -> None:
     run_dir = new_run(probes(tmp_path, modules=globs, points='["forward_pre"]'), swap=SWAP)
     assert train_here(run_dir) == 0
     assert [line.split()[2] for line in notes(tmp_path)] == names
@@ -71,6 +79,37 @@ def test_a_glob_that_picks_nothing_is_told_with_its_place(new_run: NewRun, train
         'hook "probe" at forward_pre: no module of the network matches "layer*"\n    there are body, body.0,' in reason
     )
     assert '"bodi*" matches no parameter' in reason, "all that does not fit the model is told at once"
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ("type:Liner", 'no module of the network is a "Liner"\n    did you mean "Linear"?'),
+        (
+            "type:Conv3d",
+            'no module of the network is a "Conv3d"\n    there are Net, Sequential, Linear, BatchNorm1d, GELU',
+        ),
+        ("type:torch.nn:Conv2d", 'no module of the network is a "torch.nn:Conv2d"\n    there are Net, Sequential'),
+        ("type:torch.nn:Linea", '"torch.nn:Linea": there is no "Linea" in torch.nn\n    did you mean "Linear"?'),
+        ("type:torch:relu", '"torch:relu" is not a class'),
+        ("type:./toys.py:Net", 'there is no file "./toys.py"'),
+    ],
+)
+def test_a_class_that_picks_nothing_is_told_with_the_nearest(
+    new_run: NewRun, train_here: Train, tmp_path: Path, entry: str, told: str
+) -> None:
+    run_dir = new_run(probes(tmp_path, modules=f'["head", "{entry}"]'))
+    assert train_here(run_dir) == 2
+    reason = str(records(run_dir, "end")[0]["reason"])
+    assert "--set hooks.probe" in reason
+    assert told in reason
+
+
+def test_one_is_given_the_modules_name(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    notes_name = f'{{use="./module_watchers.py:Notes", args={{file="{tmp_path / "notes"}"}}, modules=["*"]}}'
+    assert train_here(new_run(f"hooks.names={notes_name}", swap=SWAP)) == 0
+    called = [line.split()[1] for line in notes(tmp_path)]
+    assert called == ["body.0", "body.1", "body.2", "body.3", "body", "head", "net"]
 
 
 def test_on_one_module_they_fire_in_the_plans_order(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
@@ -92,7 +131,11 @@ def test_what_they_return_replaces_as_in_pytorch(
     ours = new_run(f'hooks.scales={{use="./watchers.py:Scales", {args}, modules=["head"]}}', *ONE_STEP, swap=SWAP)
     assert train_here(ours) == 0
     plain = new_run(*ONE_STEP, swap=SWAP)
-    monkeypatch.setattr(trainer, "attach", lambda model, engine, state, **more: by_hand(model.head, point, state))
+    monkeypatch.setattr(
+        ModuleHooks,
+        "attach",
+        lambda self, compiled: by_hand(self._engine.dispatcher.run.model.head, point, self._state),
+    )
     assert train_here(plain) == 0
     untouched = new_run(*ONE_STEP, swap=SWAP)
     monkeypatch.undo()
@@ -185,13 +228,14 @@ def test_the_network_is_left_without_them(
     new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
+    attach = ModuleHooks.attach
 
-    def attach(model: Any, *more: Any, **compiled: bool) -> list[Any]:
-        handles = module_hooks.attach(model, *more, **compiled)
-        seen.append((model.head, len(handles), len(model.head._forward_hooks)))
-        return handles
+    def looked_at(self: ModuleHooks, compiled: object) -> None:
+        attach(self, None)
+        head = self._engine.dispatcher.run.model.head  # type: ignore[attr-defined]
+        seen.append((head, len(self._registrations), len(head._forward_hooks)))
 
-    monkeypatch.setattr(trainer, "attach", attach)
+    monkeypatch.setattr(ModuleHooks, "attach", looked_at)
     assert train_here(new_run(probes(tmp_path, modules='["head"]'), swap=SWAP)) == 0
     ((head, handles, registered),) = seen
     assert (handles, registered) == (4, 1)

@@ -32,6 +32,12 @@ TRIGGERS = (
     'hooks.vals={use="./watchers.py:slow", points=["after_val"], every=2}',
 )
 
+INSIDE = (
+    'hooks.probes={use="./watchers.py:Scales", args={by=0.9, points=["forward"]}, modules=["head"], every=2}',
+    'hooks.once={use="./module_watchers.py:halves_once", points=["forward"], modules=["type:Linear"], from=2}',
+    'hooks.halves={use="./module_watchers.py:halves", points=["forward"], modules=["body.0"], stages=["train", "val"]}',
+)
+
 SETUPS: dict[str, tuple[tuple[str, str], list[str]]] = {
     "epochs": (("max_epochs = 3", "max_epochs = 3"), [OFTEN, FAILS, *TRIGGERS]),
     "iterations": (("max_epochs = 3", "max_iters = 15"), [OFTEN, "run.val_every=4", *TRIGGERS]),
@@ -39,6 +45,7 @@ SETUPS: dict[str, tuple[tuple[str, str], list[str]]] = {
     "float16": (("max_epochs = 3", "max_epochs = 3"), [OFTEN, 'run.precision="fp16"']),
     "skipped where not finite": (("max_epochs = 3", "max_epochs = 3"), [OFTEN, 'run.on_nan="skip"']),
     "steps itself": (("max_epochs = 3", "max_epochs = 3"), [OFTEN, SKIPS, *THIRD]),
+    "hooks inside the network": (("max_epochs = 3", "max_epochs = 3"), [OFTEN, "run.val_every=1", *INSIDE]),
     "a frozen module": (
         ("max_epochs = 3", "max_epochs = 3"),
         [OFTEN, 'hooks.freezes={use="./photographs.py:Freezes", args={at=2}}'],

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from hookflow.graph.difference import Difference, difference
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Binding, Plan
 from hookflow.pipeline.schema import Pipeline
 
 
@@ -112,11 +112,12 @@ def _of_hooks(hook: str, text: str) -> Changed:
 
 def _fires_alike(hook: str, then: Plan, now: Plan) -> bool:
     """Say whether a hook is bound to the same points in both plans, whatever its triggers there."""
-    before, after = (
-        {(one.point, one.half, one.method, one.modules, one.parameters) for one in plan.bindings if one.hook == hook}
-        for plan in (then, now)
-    )
+    before, after = ({_where(one) for one in plan.bindings if one.hook == hook} for plan in (then, now))
     return before == after
+
+
+def _where(one: Binding) -> tuple[object, ...]:
+    return one.point, one.half, one.method, one.modules, one.parameters, one.stages, one.prepend, one.always_call
 
 
 def _matches(pattern: str, key: str) -> bool:

@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-VERSION = 6
+VERSION = 7
 """Of the format. It goes up with every change of what a run needs to go on; no other version is read."""
 MANIFEST = "manifest.json"
 TRAINING = "training.pt"

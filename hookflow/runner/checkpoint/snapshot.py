@@ -19,6 +19,7 @@ from hookflow.runner.distributed.gather import local_state
 from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.distributed.sharded import load_model, load_optimizer
 from hookflow.runner.engine import Engine
+from hookflow.runner.module_hooks import ModuleHooks
 from hookflow.runner.numerics.random_state import random_state, set_random_state
 from hookflow.runner.requests import Requests
 from hookflow.runner.scalars import Scalars
@@ -43,6 +44,7 @@ class Snapshot:
     data: Mapping[str, Any]
     state: RunState
     engine: Engine
+    module_hooks: ModuleHooks
     requests: Requests
     update: Update
     scalars: Scalars
@@ -64,6 +66,7 @@ class Snapshot:
             "position": self.state.state_dict() | {"validation_due": validation_due},
             "requests": self.requests.state_dict(),
             "engine": self.engine.state_dict(),
+            "module_hooks": self.module_hooks.state_dict(),
             "scalars": self.scalars.state_dict(),
             "hooks": {name: hook.state_dict() for name, hook in self.hooks.items() if hasattr(hook, "state_dict")},
             "triggers": {self._key(id_): trigger.state_dict() for id_, trigger in self.triggers.items()},
@@ -94,6 +97,8 @@ class Snapshot:
                 trigger.begin_here()
         for hook in self.engine.load_state_dict(state["engine"]):  # after the triggers, which it may switch off
             self.say(f'the hook "{hook}" stays switched off: it raised before this run was resumed', "warn")
+        for hook in self.module_hooks.load_state_dict(state["module_hooks"]):
+            self.say(f'the hook "{hook}" stays removed from modules: so it was before this run was resumed')
         for split, data in self.data.items():
             if split in state["data"] and hasattr(data, "load_state_dict"):
                 data.load_state_dict(state["data"][split])

@@ -13,8 +13,13 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError, Where
 
-HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-"""Where a module keeps its hooks."""
+HOOKS = {
+    "forward_pre": "_forward_pre_hooks",
+    "forward": "_forward_hooks",
+    "full_backward_pre": "_backward_pre_hooks",
+    "full_backward": "_backward_hooks",
+}
+"""Where a module keeps its hooks, by their point."""
 
 WITHOUT = "take run.compile out"
 COMPILERS = {"c": ("C", "CC", ("gcc", "clang")), "c++": ("C++", "CXX", ("g++", "clang++"))}
@@ -44,6 +49,7 @@ class Compiled:
         self._say = say
         self._seen: dict[str, tuple[Any, ...]] = {}
         self._told = False
+        self._told_removed: set[str] = set()
         for model in models.values():
             model.compile(mode=None if mode is True else mode)
         say("the network is compiled: its first iterations take much longer, here and when a batch has another shape")
@@ -63,6 +69,15 @@ class Compiled:
                 "warn",
             )
 
+    def hook_removed(self, hook: str, module: nn.Module) -> None:
+        """Take note that a hook of the pipeline has been removed from a module; say so once for each hook."""
+        for name, other in self._modules():
+            if other is module and name in self._seen:
+                self._seen[name] = _changeable(module)
+        if hook not in self._told_removed:
+            self._told_removed.add(hook)
+            self._say(f'the hook "{hook}" has been removed: PyTorch compiles the network anew without it')
+
     def _modules(self) -> Iterable[tuple[str, nn.Module]]:
         several = len(self._models) > 1
         for name, model in self._models.items():
@@ -72,7 +87,7 @@ class Compiled:
 
 def _changeable(module: nn.Module) -> tuple[Any, ...]:
     """Return what makes PyTorch compile a module anew when it changes."""
-    return (*(tuple(getattr(module, kind)) for kind in HOOKS), module.__dict__.get("forward"))
+    return (*(tuple(getattr(module, kind)) for kind in HOOKS.values()), module.__dict__.get("forward"))
 
 
 def hidden(fire: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,156 @@
+"""The keys of a hook that mean something at module points alone: what a binding is given by them, what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hookflow.errors import Problem, Where
+from hookflow.graph.node import Bound, EdgeSpec, Node
+from hookflow.graph.points import Points
+from hookflow.hooks.inspect import Method
+from hookflow.pipeline.schema import BindingSpec, HookNode
+
+KEYS = ("modules", "stages", "prepend", "with_kwargs", "always_call")
+BACKWARD = ("full_backward_pre", "full_backward")
+
+
+class ModuleKeys:
+    """These keys of one hook's table, and of the points in it; `problems` is what is wrong with them.
+
+    `modules` are those that the hook's class states, None where there is no such class. `place` tells where a key of
+    the table stands. `prepended` are the points where the hook is prepended, with where the file says so.
+    """
+
+    def __init__(
+        self,
+        hook: str,
+        said: HookNode,
+        modules: Sequence[str] | None,
+        points: Points,
+        place: Callable[[str], Where],
+        *,
+        compiles: bool,
+    ) -> None:
+        self.problems: list[Problem] = []
+        self.prepended: dict[str, Where] = {}
+        self._called = f'hook "{hook}"'
+        self._said = said
+        self._modules = modules
+        self._points = points
+        self._place = place
+        self._compiles = compiles
+
+    def of(self, method: Method, near: BindingSpec | None, key: str) -> dict[str, Any]:
+        """Return what a binding has of these; `near` is its entry in the file's `points`, which stands at `key`."""
+        point = method.point
+        if self._points[point].kind != "module":
+            picks = self._points[point].picks == "modules"
+            for name in KEYS[picks:]:
+                if near and getattr(near, name) is not None:
+                    where = "inside the network" if picks else "of a module"
+                    self._wrong(f"{point} is no point {where}, so it takes no {name}", f"{key}.{name}")
+            return {"modules": self._picked(self._stated("modules", near, key)[0], point, key)} if picks else {}
+        found = {name: self._stated(name, near, key) for name in KEYS}
+        self._check_kwargs(method, near, key)
+        stages, at = found["stages"]
+        prepend, prepended_at = found["prepend"]
+        always, always_at = found["always_call"]
+        if near and near.always_call is not None and point != "forward":
+            self._wrong(f"{self._called}: always_call is for forward, not for {point}", f"{key}.always_call")
+        if always and self._compiles and point == "forward":
+            said = f"{self._called}: torch.compile does not honour always_call"
+            self._wrong(said, always_at, "take it out, or take run.compile out")
+        if prepend:
+            self.prepended[point] = self._place(prepended_at)
+        return {
+            "modules": self._picked(found["modules"][0], point, key),
+            "stages": self._stages(point, stages or (), at, near),
+            "prepend": bool(prepend),
+            "always_call": bool(always) and point == "forward",
+        }
+
+    def without_effect(self, bound: Sequence[Bound]) -> Iterator[Problem]:
+        """Yield each of these keys of the whole hook that holds at none of its points."""
+        inside = [one for one in bound if self._points[one.point].kind == "module"]
+        at = ", ".join(dict.fromkeys(one.point for one in bound))
+        for key in KEYS:
+            if not bound or getattr(self._said, key) is None:
+                continue
+            why = ""
+            if key == "modules" and any(self._points[one.point].picks == key for one in bound):
+                continue
+            if not inside:
+                why = "it is at no point of a module"
+            elif key == "always_call" and not any(one.point == "forward" for one in inside):
+                why = "it is not at forward"
+            elif self._said.with_kwargs and key == "with_kwargs" and not any("kwargs" in one.takes for one in inside):
+                why = "it takes kwargs at none of its points"
+            if why:
+                said = f"{self._called}: {key} has no effect, since {why}"
+                yield Problem(said, self._place(key), f"it is at {at}")
+
+    def _stated(self, name: str, near: BindingSpec | None, key: str) -> tuple[Any, str]:
+        """Return a key's value and where it stands: beside the point, or else for the whole hook."""
+        if near is not None and getattr(near, name) is not None:
+            return getattr(near, name), f"{key}.{name}"
+        return getattr(self._said, name), name
+
+    def _picked(self, stated: Sequence[str] | None, point: str, key: str) -> tuple[str, ...]:
+        """Return what picks the modules; a binding at a module point needs something."""
+        found = tuple(stated or self._modules or ())
+        if not found and self._modules is not None:
+            said = f"{self._called} does not say at which modules {point} fires"
+            self._wrong(said, key or "use", 'name them as a glob: modules = ["layer*.conv?"]; ["*"] is every one')
+        return found
+
+    def _stages(self, point: str, stages: Sequence[str], at: str, near: BindingSpec | None) -> tuple[str, ...]:
+        """Return the stages that are stated. In val and test there are no gradients, and nothing goes backward."""
+        if point not in BACKWARD:
+            return tuple(dict.fromkeys(stages))
+        without = [stage for stage in stages if stage != "train"]
+        if without and ((near is not None and near.stages is not None) or "train" not in stages):
+            said = f"{self._called} never fires at {point} in {' and '.join(without)}, where gradients are off"
+            self._wrong(said, at, 'name the points that it has to do with: points = ["forward"]')
+        return ()
+
+    def _check_kwargs(self, method: Method, near: BindingSpec | None, key: str) -> None:
+        takes = "kwargs" in method.takes
+        stated, at = self._stated("with_kwargs", near, key)
+        if self._modules is None or stated is None:
+            return
+        if near is not None and near.with_kwargs and not takes:
+            said = f"{self._called} takes no kwargs at {method.point}, so with_kwargs cannot be true"
+            self._wrong(said, at, "with kwargs PyTorch calls it as hook(module, args, kwargs, …)")
+        if stated is False and takes:
+            said = f"{self._called} takes kwargs at {method.point}, so with_kwargs cannot be false"
+            self._wrong(said, at, "leave the key out: the signature says it")
+
+    def _wrong(self, said: str, key: str, hint: str = "") -> None:
+        self.problems.append(Problem(said, self._place(key), hint))
+
+
+def with_prepended_first(nodes: Mapping[str, Node], prepended: Mapping[str, Mapping[str, Where]]) -> dict[str, Node]:
+    """Return the nodes with an edge from each hook that is prepended at a point to each that is not.
+
+    `prepended` says of each hook at which points it is, and where the file says so: the hooks that the model has
+    registered itself fire between the two.
+    """
+    at: dict[str, list[str]] = {}
+    for name, node in nodes.items():
+        for bound in node.bound:
+            if bound.modules and not bound.prepend:
+                at.setdefault(bound.point, []).append(name)
+
+    def ahead(bound: Bound, where: Where) -> Bound:
+        edges = (EdgeSpec(other, False, "file", where) for other in at.get(bound.point, ()))
+        return replace(bound, before=(*bound.before, *edges))
+
+    return {
+        name: replace(
+            node,
+            bound=tuple(ahead(bound, prepended[name][bound.point]) if bound.prepend else bound for bound in node.bound),
+        )
+        for name, node in nodes.items()
+    }

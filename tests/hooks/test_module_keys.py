@@ -1,0 +1,195 @@
+"""The keys of hooks inside the network: what they come to in the plan, and each mistake in them with its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hookflow.errors import UserError
+from hookflow.graph.forecast import Length, forecast
+from hookflow.graph.plan import Plan
+from hookflow.graph.precedence import precedence
+from hookflow.graph.render.words import marks
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.check_imports import missing_components
+from hookflow.pipeline.load import Loaded, parse
+from tests.conftest import TESTS
+
+HEAD = """\
+run = { name = "keys", max_epochs = 1, default_hooks = false }
+model.use = "torch.nn:Identity"
+optimizer.use = "torch.optim:SGD"
+data.train.use = "cifar10"
+"""
+PROBES = 'use = "./watchers.py:Probes"\nargs.file = "notes"\nmodules = ["*"]\n'
+"""A class with a method for each point inside the network."""
+
+
+def loaded(*tables: str, head: str = HEAD) -> Loaded:
+    """Return a pipeline whose hooks are called a, b, c, …; the first table begins in line 5."""
+    text = "".join(f"[hooks.{name}]\n{table}" for name, table in zip("abc", tables, strict=False))
+    return parse(head + text, TESTS / "keys.toml")
+
+
+def plan(*tables: str, head: str = HEAD) -> Plan:
+    return compile_pipeline(loaded(*tables, head=head))
+
+
+def wrong(*tables: str, head: str = HEAD) -> list[str]:
+    with pytest.raises(UserError) as raised:
+        plan(*tables, head=head)
+    return [f"{p.where and p.where.line}: {p.message} ({p.hint})" for p in raised.value.problems]
+
+
+def one(use: str, *lines: str) -> str:
+    return f'use = "./pytorch_hooks.py:{use}"\n' + "".join(f"{line}\n" for line in lines)
+
+
+MISTAKES: dict[str, tuple[str, list[str]]] = {
+    "stages at no point of a module": (
+        one("step", 'points = ["after_train_iter"]', 'stages = ["val"]'),
+        ['hook "a": stages has no effect, since it is at no point of a module (it is at after_train_iter)'],
+    ),
+    "each of these keys there": (
+        'use = "builtins:print"\npoints = ["after_run"]\nprepend = true\nwith_kwargs = true\nalways_call = true\n',
+        [f'hook "a": {key} has no effect' for key in ("prepend", "with_kwargs", "always_call")],
+    ),
+    "beside such a point": (
+        'use = "builtins:print"\npoints = [{ at = "after_run", prepend = true, stages = ["val"] }]\n',
+        [f"after_run is no point of a module, so it takes no {key}" for key in ("prepend", "stages")],
+    ),
+    "always_call at another point": (
+        one("full_backward", 'points = [{ at = "full_backward", always_call = true }]', 'modules = ["*"]'),
+        ['hook "a": always_call is for forward, not for full_backward'],
+    ),
+    "always_call for the whole hook, at other points": (
+        one("full_backward", 'points = ["full_backward"]', 'modules = ["*"]', "always_call = true"),
+        ['hook "a": always_call has no effect, since it is not at forward'],
+    ),
+    "kwargs that the signature does not have": (
+        one("forward", 'points = [{ at = "forward", with_kwargs = true }]', 'modules = ["*"]'),
+        ['hook "a" takes no kwargs at forward, so with_kwargs cannot be true'],
+    ),
+    "for the whole hook": (
+        one("forward", 'points = ["forward"]', 'modules = ["*"]', "with_kwargs = true"),
+        ['hook "a": with_kwargs has no effect, since it takes kwargs at none of its points'],
+    ),
+    "kwargs that the signature has": (
+        one("forward_kwargs", 'points = ["forward"]', 'modules = ["*"]', "with_kwargs = false"),
+        ['hook "a" takes kwargs at forward, so with_kwargs cannot be false'],
+    ),
+    "gradients where there are none": (
+        PROBES + 'stages = ["val"]\n',
+        [f'hook "a" never fires at {point} in val' for point in ("full_backward", "full_backward_pre")],
+    ),
+    "gradients there beside the point": (
+        one("full_backward", 'points = [{ at = "full_backward", stages = ["train", "test"] }]', 'modules = ["*"]'),
+        ['hook "a" never fires at full_backward in test, where gradients are off'],
+    ),
+    "no effect beside the points' own": (
+        one("forward", 'points = [{ at = "forward", stages = ["val"] }]', 'modules = ["*"]', 'stages = ["train"]'),
+        ['hook "a": stages has no effect, since each of its points has its own'],
+    ),
+    "what the point offers": (
+        one("forward", 'points = ["forward"]', 'modules = ["*"]', "args = { input = 1 }"),
+        ['hook "a": "input" is what the point offers, so it cannot be given here'],
+    ),
+    "a stage that is none": (
+        one("forward", 'points = ["forward"]', 'modules = ["*"]', 'stages = ["valid"]'),
+        ["hooks.a.stages.0"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("table", "said"), MISTAKES.values(), ids=MISTAKES)
+def test_a_mistake_is_told_with_its_line(table: str, said: list[str]) -> None:
+    told = wrong(table)
+    assert len(told) == len(said), told
+    for line, part in zip(told, said, strict=True):
+        assert part in line
+        number = int(line.partition(":")[0])
+        assert 6 <= number <= 5 + table.count("\n"), "the line of the key"
+
+
+def test_torch_compile_does_not_honour_always_call() -> None:
+    table = one("forward", 'points = ["forward"]', 'modules = ["*"]', "always_call = true")
+    (told,) = wrong(table, head=HEAD.replace("max_epochs", "compile = true, max_epochs"))
+    assert told == '9: hook "a": torch.compile does not honour always_call (take it out, or take run.compile out)'
+
+
+@pytest.mark.parametrize("method", ["module, input, output", "self, module, args, kwargs, output", "module, input"])
+def test_methods_have_the_usual_signatures_too(tmp_path: Path, method: str) -> None:
+    point = "forward" if "output" in method else "forward_pre"
+    names = method.removeprefix("self, ")
+    (tmp_path / "own.py").write_text(f"class Own:\n    modules = ('*',)\n    def {point}(self, {names}): ...\n")
+    text = HEAD + '[hooks.a]\nuse = "./own.py:Own"\n'
+    (binding,) = compile_pipeline(parse(text, tmp_path / "keys.toml")).bindings
+    assert binding.takes == tuple(names.split(", "))
+
+
+def test_the_plan_holds_them_and_every_drawing_says_them() -> None:
+    keys = 'modules = ["type:Linear"]', 'stages = ["val", "test"]', "prepend = true", "always_call = true"
+    compiled = plan(one("forward_kwargs", 'points = ["forward"]', "with_kwargs = true", *keys))
+    (binding,) = compiled.bindings
+    assert (binding.stages, binding.prepend, binding.always_call) == (("val", "test"), True, True)
+    assert marks(compiled, binding) == ["on type:Linear", "in val, test", "prepended", "always called"]
+    assert Plan.from_json(compiled.to_json()) == compiled
+
+
+def test_stages_of_a_hook_leave_its_gradients_to_training() -> None:
+    compiled = plan(PROBES + 'stages = ["train", "val"]\n')
+    assert {binding.point: binding.stages for binding in compiled.bindings} == {
+        "forward_pre": ("train", "val"),
+        "forward": ("train", "val"),
+        "full_backward_pre": (),
+        "full_backward": (),
+    }
+
+
+def at_forward(*lines: str) -> str:
+    return one("forward", 'points = ["forward"]', 'modules = ["*"]', *lines)
+
+
+def test_what_is_prepended_comes_first_and_why_says_so() -> None:
+    compiled = plan(at_forward(), at_forward("prepend = true"), at_forward("prepend = true"))
+    assert compiled.order["forward"] == ("b", "c", "a")
+    edges = {(edge.first, edge.then): edge.where.rpartition("/")[2] for edge in compiled.edges}
+    assert edges == {("b", "a"): "keys.toml:13", ("c", "a"): "keys.toml:18"}
+    assert not compiled.warnings
+    (answer,) = precedence(compiled, "b", "a")
+    assert (answer.point, answer.first.hook) == ("forward", "b")
+
+
+def test_an_edge_against_it_is_a_cycle_with_both_lines() -> None:
+    with pytest.raises(UserError, match="ordering cycle") as raised:
+        plan(at_forward('before = ["b"]'), at_forward("prepend = true"))
+    assert "keys.toml:9:11" in str(raised.value)
+    assert "keys.toml:14:1" in str(raised.value)
+
+
+def test_check_looks_for_the_classes_without_importing_them() -> None:
+    found = loaded(
+        'use = "builtins:print"\npoints = ["forward"]\nmodules = ["type:./toy.py:Nett", "type:Linear", "*"]\n',
+        'use = "builtins:print"\npoints = [{ at = "forward", modules = ["type:torch.nnn:Linear"] }]\n',
+    )
+    told = [f"{problem.where}: {problem.message}" for problem in missing_components(found, TESTS)]
+    assert told == [
+        f'{TESTS}/keys.toml:8:12: "./toy.py:Nett": there is no "Nett" in ./toy.py',
+        f'{TESTS}/keys.toml:11:40: there is no module "torch.nnn"',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stages", "length", "first"),
+    [
+        ('["val"]', Length(3, None), "in validation"),
+        ('["val", "test"]', Length(3, None, tests=True), "in validation and in the test"),
+        ('["test"]', Length(3, None), "never"),
+        ('["val", "test"]', Length(3, None, validates=False), "never"),
+        ('["train", "val"]', Length(3, None), "in iteration 1"),
+    ],
+)
+def test_the_forecast_knows_the_stages(stages: str, length: Length, first: str) -> None:
+    compiled = plan(at_forward(f"stages = {stages}"))
+    assert forecast(compiled, length)[0].first == first

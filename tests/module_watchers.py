@@ -1,0 +1,83 @@
+"""Hooks inside the network that the tests put into pipelines: they note what fires, and take themselves off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+
+class Notes:
+    """Notes in a file each call at `forward`: who is called, for which module, after how many iterations, where."""
+
+    def __init__(self, file: str, who: str = "probe") -> None:
+        self.file, self.who = Path(file), who
+
+    def forward(self, run: Any, name: str) -> None:
+        self.note(f"{self.who} {name or 'net'} {run.iter} {run.stage}")
+
+    def note(self, line: str) -> None:
+        with self.file.open("a") as file:
+            file.write(f"{line}\n")
+
+
+class Once(Notes):
+    """Does so once for each module."""
+
+    def forward(self, run: Any, name: str) -> None:
+        super().forward(run, name)
+        run.handle.remove()
+
+
+class NotesModel(Notes):
+    """Notes how many hooks the modules hold when an iteration is done."""
+
+    def after_train_iter(self, run: Any) -> None:
+        held = {name: len(module._forward_hooks) for name, module in run.model.named_modules()}
+        self.note(f"{run.iter}: {' '.join(f'{name}={n}' for name, n in held.items() if n)}".rstrip())
+
+    forward = None  # type: ignore[assignment]
+
+
+class Removes:
+    """Takes a hook off all of its modules once so many iterations are done."""
+
+    def __init__(self, hook: str, at: int) -> None:
+        self.hook, self.at = hook, at
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == self.at:
+            run.handles[self.hook].remove()
+
+
+def by_hand(run: Any) -> None:
+    """Register hooks on the head as a user may: at the end, and prepended."""
+    run.model.head.register_forward_hook(lambda *given: run.say(f"{run.iter} by hand"))
+    run.model.head.register_forward_hook(lambda *given: run.say(f"{run.iter} by hand, prepended"), prepend=True)
+
+
+def first(run: Any) -> None:
+    run.say(f"{run.iter} first")
+
+
+def second(run: Any) -> None:
+    run.say(f"{run.iter} second")
+
+
+def third(run: Any) -> None:
+    run.say(f"{run.iter} third")
+
+
+def elsewhere(run: Any) -> None:
+    """Ask for a handle where there is none."""
+    run.handle.remove()
+
+
+def halves(output: Any) -> Any:
+    """Halve the output once, and take itself off."""
+    return output / 2
+
+
+def halves_once(run: Any, output: Any) -> Any:
+    """Halve the output, and take itself off."""
+    run.handle.remove()
+    return output / 2
