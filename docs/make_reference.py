@@ -164,7 +164,7 @@ def _points() -> str:
     """Return the chapter on points: the loop, which `hookflow.graph.points` draws, and a row for each."""
     drawn = next(block for block in doc(points).split("\n\n") if block.startswith("    before_run"))
     rows = (
-        (code(p.name), " ".join(map(code, p.offers)), UNITS[p.unit], f"{sentence(p.about)}{_kind(p.kind)}")
+        (code(p.name), " ".join(map(code, p.offers)), UNITS[p.unit], f"{sentence(p.about)}{KINDS.get(p.kind, '')}")
         for p in points.POINTS
     )
     pairs = ", ".join(code(f"around_{pair}") for pair in points.POINTS.pairs)
@@ -175,12 +175,19 @@ def _points() -> str:
         f"{table(('point', 'offers', 'unit', 'what has happened'), rows)}\n"
         f"A generator that yields once may be bound around a pair of points: {pairs}. What the counters are at each "
         "point and which calls are allowed there: [loops](loops.md). A pipeline's own points: "
-        "[the graph](graph.md#where-a-hook-fires).\n"
+        "[the graph](graph.md#where-a-hook-fires). The points that PyTorch comes to: "
+        "[PyTorch's hooks](pytorch_hooks.md).\n"
     )
 
 
-def _kind(kind: str) -> str:
-    return " Inside the network, at the modules that `modules` picks." if kind == "module" else ""
+KINDS = {
+    "module": " Inside the network, at the modules that `modules` picks.",
+    "state": " At the modules that `modules` picks, whoever asks.",
+    "parameter": " At the parameters that `parameters` picks.",
+    "global": " Also outside of the network.",
+    "optimizer": " Of each optimizer.",
+    "comm": " One hook at most, which returns a Future.",
+}
 
 
 def _slots() -> str:

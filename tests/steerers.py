@@ -9,6 +9,7 @@ class Steers:
     """Makes one call on the run, at one point and one iteration; `writes` in the file says what it may."""
 
     modules = ("head",)
+    parameters = ("head.weight",)
 
     def __init__(self, call: str, point: str, at: int = 1) -> None:
         self.call, self.point, self.at = call, point, at
@@ -68,7 +69,7 @@ def _steers(point: str) -> Any:
 
 
 def _all_points() -> list[str]:
-    from hookflow.graph.points import POINTS
+    from tests.watchers import POINTS
 
     return [point.name for point in POINTS]
 

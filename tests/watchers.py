@@ -11,8 +11,11 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError
-from hookflow.graph.points import POINTS
+from hookflow.graph import points
 from hookflow.zoo.tasks import Classification
+
+POINTS = [point for point in points.POINTS if point.kind not in ("global", "state", "comm")]
+"""All but those that PyTorch comes to whoever computes, or over several ranks alone: these have tests of their own."""
 
 
 def _watch(point: str) -> Any:
@@ -27,6 +30,7 @@ class Tracer:
     """Writes down every point that fires, with the counters as they stand there."""
 
     modules = ("head",)
+    parameters = ("head.weight",)
 
     def __init__(self, file: str) -> None:
         self.file = Path(file)
@@ -97,6 +101,7 @@ class Interrupts:
     """
 
     modules = ("head",)
+    parameters = ("head.weight",)
 
     def __init__(self, mark: str, point: str, at: int, number: int = 15, times: int = 1) -> None:
         self.mark, self.point, self.at, self.number, self.times = Path(mark), point, at, number, times
@@ -128,6 +133,7 @@ class Fails:
     """Raises at one place: a point, a half of an `around_X`, or a method of its state."""
 
     modules = ("head",)
+    parameters = ("head.weight",)
 
     def __init__(self, place: str, kind: str = "RuntimeError") -> None:
         self.place, self.kind = place, kind
@@ -195,6 +201,7 @@ class Asks:
     """Asks for a checkpoint the first time that a point fires."""
 
     modules = ("head",)
+    parameters = ("head.weight",)
 
     def __init__(self, point: str) -> None:
         self.point, self.asked = point, False

@@ -192,7 +192,7 @@ def _stands(told: Description) -> Iterator[Row]:
         yield "phase", told.phase
     if told.ranks != "all":
         yield "ranks", told.ranks
-    for key in ("after", "before", "requires", "modules"):
+    for key in ("after", "before", "requires", "modules", "parameters"):
         if names := getattr(told, key):
             yield key, ", ".join(names)
 

@@ -15,11 +15,23 @@ if TYPE_CHECKING:
     from hookflow.graph.plan import Binding, Plan
     from hookflow.graph.points import Point, Points
 
-MARKS = {"standard": "", "step": " ·", "module": " ○", "log": "", "own": " +"}
+MARKS = {
+    "standard": "",
+    "step": " ·",
+    "module": " ○",
+    "state": " ○",
+    "parameter": " ◇",
+    "global": " ●",
+    "optimizer": " ●",
+    "comm": " ●",
+    "log": "",
+    "own": " +",
+}
 """What stands after a point's name for its kind."""
 
 LEGEND = """\
-· a step of one iteration   ○ on modules of the network   + the pipeline's own
+· a step of one iteration   + the pipeline's own   PyTorch's hooks:
+○ on what `modules` picks   ◇ on what `parameters` picks   ● on all there is
 Every point offers run; what it offers beside that stands in brackets."""
 
 
@@ -47,9 +59,9 @@ def _lines(points: Points, plan: Plan | None, width: int) -> Iterator[str]:
     labels = {point.name: f"{'  ' * point.depth}{point.name}{MARKS[point.kind]}" for point in points}
     left = max(map(len, labels.values())) + 2
     right = max(width - left, 30)
-    one_line = all(len(f"{point.about}  {_offers(point)}") <= right for point in points)
     for point in points:
-        said = [f"{point.about}  {_offers(point)}"] if one_line else [point.about, _offers(point)]
+        in_one = f"{point.about}  {_offers(point)}"
+        said = [in_one] if len(in_one) <= right else [point.about, _offers(point)]
         lines = [part for text in said for part in textwrap.wrap(text, right)]
         if plan:
             hooks = " → ".join(map(_name, plan.at(point.name)))

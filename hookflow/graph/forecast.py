@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 
 from hookflow.graph.plan import Binding, Plan, Trigger
-from hookflow.graph.points import POINTS, Point
+from hookflow.graph.points import POINTS, Kind, Point
 from hookflow.graph.schedule import Bound, Counter, Measure, Schedule, Totals, parsed, window_is_empty
 from hookflow.pipeline.schema import Interval, Pipeline
 
@@ -190,7 +190,19 @@ _WHENEVER = {
     "after_val_iter": "after a validation batch",
     "before_test_iter": "before a test batch",
     "after_test_iter": "after a test batch",
+    "state_dict_pre": "when a state is asked for",
+    "state_dict_post": "when a state is asked for",
+    "load_state_dict_pre": "when a state is loaded",
+    "load_state_dict_post": "when a state is loaded",
 }
+_AT_EACH: dict[Kind, str] = {
+    "module": "module",
+    "global": "module",
+    "parameter": "parameter",
+    "optimizer": "optimizer",
+    "comm": "bucket",
+}
+"""What a point within an iteration fires at, as often as it comes to it."""
 
 
 def _forecast(trigger: Trigger, point: Point, asked: Point, length: Length) -> Forecast:
@@ -213,8 +225,8 @@ def _forecast(trigger: Trigger, point: Point, asked: Point, length: Length) -> F
     if visits.count is None:
         return Forecast(first, None, _conditional(f"{said} until {trigger.until}" if trigger.until else said, trigger))
     times = _firings(every, visits.counts[every.counter], int(low), int(high)) if every else int(high) - int(low) + 1
-    if point.kind == "module":
-        return Forecast(first, None, _conditional(f"{said}: in {times:,} of them, at each module", trigger))
+    if each := _AT_EACH.get(point.kind):
+        return Forecast(first, None, _conditional(f"{said}: in {times:,} of them, at each {each}", trigger))
     text = _conditional(first if times == 1 else said, trigger, times)
     return Forecast(first, None if trigger.when else times, text)
 

@@ -33,6 +33,7 @@ class Bound:
     modules: tuple[str, ...] = ()
     after: tuple[EdgeSpec, ...] = ()
     before: tuple[EdgeSpec, ...] = ()
+    parameters: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
     prepend: bool = False
     always_call: bool = False

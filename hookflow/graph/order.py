@@ -188,6 +188,7 @@ class PointOrder:
             reads=bound.reads,
             writes=bound.writes,
             modules=bound.modules,
+            parameters=bound.parameters,
             stages=bound.stages,
             prepend=bound.prepend,
             always_call=bound.always_call,

@@ -52,11 +52,12 @@ class Binding:
 
     `takes` are the arguments its method names, out of those that the point offers, in the method's order. `phase` is
     the one it fires in: the hook's own, unless an edge has moved it into another. `reads` and `writes` are the slots
-    that its method touches.
+    that its method touches. `modules` (globs over the names of modules, or classes) and `parameters` (globs over the
+    names of parameters) are what it fires on, at a point that fires on such (`Point.picks`).
 
-    The others are for module points alone. `modules` are globs over the names of modules, or classes; `stages` is where
-    the binding fires, none meaning in training alone; `prepend` puts it before the hooks that the model has registered
-    itself; with `always_call` it fires after an exception, too.
+    The others are for module points alone. `stages` is where the binding fires, none meaning in training alone;
+    `prepend` puts it before the hooks that the model has registered itself; with `always_call` it fires after an
+    exception, too.
     """
 
     id: int
@@ -70,6 +71,7 @@ class Binding:
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
     prepend: bool = False
     always_call: bool = False

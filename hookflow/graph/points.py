@@ -65,6 +65,32 @@ iteration, for all of a binding's modules:
     forward               # may replace the output
     full_backward_pre     # may replace the gradient of the output
     full_backward         # may replace the gradient of the input
+
+The `global_` points are the same at every module that computes in this process, also outside of the network, each just
+before the point of its module.
+
+On the parameters that a binding's `parameters` picks, in each backward pass:
+
+    parameter_grad        # Tensor.register_hook: may replace the gradient
+    post_accumulate_grad  # the gradient has been added to `param.grad`
+
+Where DDP averages gradients over the ranks, for each bucket of them; one hook at most:
+
+    ddp_comm              # returns the Future of what becomes of the bucket
+
+At each call of an optimizer's own `step`, between `before_` and `after_optimizer_step`:
+
+    optimizer_step_pre    # may replace the arguments of the step
+    optimizer_step_post
+
+On the modules that `modules` picks, whoever asks for their state or loads one, at whatever stage of the run:
+
+    state_dict_pre
+    state_dict_post       # may change the state in place
+    load_state_dict_pre   # may change the state in place
+    load_state_dict_post  # may change what is missing or unexpected in place
+
+`docs/pytorch_hooks.md` says how often each of them fires.
 """
 
 from __future__ import annotations
@@ -74,9 +100,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-Kind = Literal["standard", "step", "module", "log", "own"]
+Kind = Literal["standard", "step", "module", "global", "parameter", "optimizer", "comm", "state", "log", "own"]
 """The points that MMEngine has too (and `after_save_checkpoint` and `on_exception`), those inside one iteration, those
-inside the network, that of a logged number, and those that a pipeline declares for itself."""
+that PyTorch itself calls (at modules of the network, at every module, at parameters, in an optimizer's step, in DDP,
+where states are made and loaded), that of a logged number, and those that a pipeline declares for itself."""
+
+PICKS: dict[Kind, Literal["modules", "parameters"]] = {
+    "module": "modules",
+    "state": "modules",
+    "parameter": "parameters",
+}
+"""The key of a binding that says, by globs, what its hook is registered on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +133,17 @@ class Point:
     @property
     def ahead(self) -> bool:
         """Whether what a bare number counts is still to be done there: at a `before_X`, and inside an iteration."""
-        return self.name.startswith("before_") or self.kind in ("step", "module")
+        return self.name.startswith("before_") or (self.unit == "it" and self.kind != "standard")
+
+    @property
+    def nested(self) -> bool:
+        """Whether it fires within something else: PyTorch comes there, or a hook or task that fires it."""
+        return self.kind not in ("standard", "step")
+
+    @property
+    def picks(self) -> Literal["modules", "parameters", ""]:
+        """The key of a binding that says what it is registered on; empty where there is nothing to pick."""
+        return PICKS.get(self.kind, "")
 
     @property
     def of_batches(self) -> bool:
@@ -114,24 +158,82 @@ def _point(name: str, depth: int, offers: str, unit: str, about: str, kind: Kind
 STANDARD: tuple[Point, ...] = (
     _point("before_run", 0, "run", "firing", "the model, the data and the optimizer stand; nothing has run"),
     _point("after_load_checkpoint", 1, "run checkpoint", "firing", "a checkpoint is read, not yet copied in"),
+    _point(
+        "load_state_dict_pre",
+        2,
+        "run name module state_dict prefix local_metadata strict missing_keys unexpected_keys error_msgs",
+        "firing",
+        "a module is about to load its state",
+        kind="state",
+    ),
+    _point(
+        "load_state_dict_post",
+        2,
+        "run name module incompatible_keys",
+        "firing",
+        "a module and those within it have loaded",
+        kind="state",
+    ),
     _point("before_train", 1, "run", "firing", "the training loop is about to start"),
     _point("before_train_epoch", 2, "run", "ep", "an epoch is about to start"),
     _point("before_train_iter", 3, "run batch batch_idx", "it", "a batch has been fetched, nothing computed"),
+    _point(
+        "global_forward_pre", 4, "run name module args input", "it", "any module is about to compute", kind="global"
+    ),
     _point("forward_pre", 4, "run module name args input kwargs", "it", "a module is about to compute", kind="module"),
+    _point(
+        "global_forward", 4, "run name module args input kwargs output", "it", "any module has computed", kind="global"
+    ),
     _point("forward", 4, "run module name args input kwargs output", "it", "a module has computed", kind="module"),
     _point("after_forward", 4, "run batch batch_idx outputs", "it", "the outputs and the loss are there", kind="step"),
     _point(
         "before_backward", 4, "run batch batch_idx outputs", "it", "the loss is about to be differentiated", kind="step"
     ),
+    _point(
+        "global_full_backward_pre", 4, "run name module grad_output", "it", "gradients reach any module", kind="global"
+    ),
     _point("full_backward_pre", 4, "run module name grad_output", "it", "gradients reach a module", "module"),
+    _point("parameter_grad", 4, "run name param grad", "it", "a gradient reaches a parameter", kind="parameter"),
+    _point("post_accumulate_grad", 4, "run name param", "it", "a gradient is added to a parameter's", kind="parameter"),
+    _point(
+        "global_full_backward",
+        4,
+        "run name module grad_input grad_output",
+        "it",
+        "gradients leave any module",
+        kind="global",
+    ),
     _point(
         "full_backward", 4, "run module name grad_input grad_output", "it", "gradients leave a module", kind="module"
     ),
+    _point("ddp_comm", 4, "run name state process_group bucket", "it", "DDP is to average some gradients", kind="comm"),
     _point("after_backward", 4, "run batch batch_idx outputs", "it", "the gradients are there", kind="step"),
     _point("before_optimizer_step", 4, "run batch batch_idx outputs", "it", "the gradients are final", kind="step"),
+    _point(
+        "optimizer_step_pre", 4, "run name optimizer args kwargs", "it", "an optimizer's step begins", kind="optimizer"
+    ),
+    _point(
+        "optimizer_step_post",
+        4,
+        "run name optimizer args kwargs",
+        "it",
+        "an optimizer's step is done",
+        kind="optimizer",
+    ),
     _point("after_optimizer_step", 4, "run batch batch_idx outputs", "it", "the weights are new", kind="step"),
     _point("after_train_iter", 3, "run batch batch_idx outputs", "it", "an iteration is done and counted"),
     _point("after_train_epoch", 2, "run", "ep", "an epoch is done and counted"),
+    _point(
+        "state_dict_pre", 2, "run name module prefix keep_vars", "firing", "a module's state is asked for", kind="state"
+    ),
+    _point(
+        "state_dict_post",
+        2,
+        "run name module state_dict prefix local_metadata",
+        "firing",
+        "a module's state is complete",
+        kind="state",
+    ),
     _point("before_val", 2, "run", "firing", "validation is about to start"),
     _point("before_val_epoch", 3, "run", "firing", "the pass over the validation data is about to start"),
     _point("before_val_iter", 4, "run batch batch_idx", "firing", "a validation batch has been fetched"),

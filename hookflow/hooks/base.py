@@ -25,9 +25,10 @@ class Hook:
     there); `requires` names hooks that must be there; `phase` is a place in the order. `reads` and `writes` are the
     slots of run state that it touches (`hookflow.graph.slots`): at one point, who writes a slot fires before who reads
     it. Give them by method (`{"around_val": ("model",)}`) where the methods differ. `modules` are globs over the names
-    of modules, or classes ("type:Conv2d"): where methods named like a module point (`forward`) are bound. `ranks` says
-    on which of the processes that train together it fires: on "all" of them, or on rank "zero" alone, where it must
-    call nothing that the others would have to take part in (`run.mean`, say).
+    of modules, or classes ("type:Conv2d"): where methods named like a module point (`forward`) are bound; `parameters`
+    are globs over the names of parameters, for `parameter_grad` and `post_accumulate_grad`. `ranks` says on which of
+    the processes that train together it fires: on "all" of them, or on rank "zero" alone, where it must call nothing
+    that the others would have to take part in (`run.mean`, say).
     """
 
     points: ClassVar[tuple[str, ...] | None] = None
@@ -38,6 +39,7 @@ class Hook:
     reads: ClassVar[Slots] = ()
     writes: ClassVar[Slots] = ()
     modules: ClassVar[tuple[str, ...]] = ()
+    parameters: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[Ranks] = "all"
 
     makes_metrics: Collection[str] | None = None

@@ -16,6 +16,7 @@ from hookflow.graph.plan import PHASES, RANKS, EdgeKind, Plan, PlannedHook, Rank
 from hookflow.graph.points import Points
 from hookflow.hooks.arguments import first_names, wrong_arguments
 from hookflow.hooks.calls import undeclared_calls
+from hookflow.hooks.comm_rules import wrong_comm_hooks
 from hookflow.hooks.inspect import (
     Issue,
     Method,
@@ -32,6 +33,7 @@ from hookflow.hooks.inspect import (
 )
 from hookflow.hooks.module_keys import KEYS, ModuleKeys, with_prepended_first
 from hookflow.hooks.own_points import own_points
+from hookflow.hooks.parameter_keys import ParameterKeys
 from hookflow.hooks.registry import HOOKS
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import BindingSpec, HookNode
@@ -59,6 +61,7 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
             prepended[name] = hook.inside.prepended
             problems += hook.problems
             warnings += undeclared_calls(hook.hook, nodes[name])
+    problems += wrong_comm_hooks(nodes)
     try:
         ordered = with_prepended_first(nodes, prepended)
         plan = compile_plan(loaded.pipeline.run.name, ordered, disabled, points, shuffle)
@@ -111,6 +114,8 @@ class _Declared:
         self.methods = self._methods()
         self.reads = self._slots("reads")
         self.writes = self._slots("writes")
+        in_class = None if self.hook is _Missing else names_of(self.hook, "parameters")
+        self.parameters = ParameterKeys(name, declaration, in_class, points, self._place)
         self.inside = ModuleKeys(
             name,
             declaration,
@@ -124,6 +129,7 @@ class _Declared:
         """Return the node, which is of use for a plan only if there are no problems."""
         bound = self._bindings()
         self.problems += (*self.inside.problems, *self._without_effect(bound), *self.inside.without_effect(bound))
+        self.problems += self.parameters.wrong(bound)
         if self.hook is not _Missing:
             self._check_arguments(bound)
         hook = PlannedHook(
@@ -298,6 +304,7 @@ class _Declared:
             ),
             reads=self.reads.get(method.name, ()),
             writes=self.writes.get(method.name, ()),
+            parameters=self.parameters.of(method.point, near, key),
             **self.inside.of(method, near, key),
             after=self._wishes(near.after if near else [], f"{key}.after", "file"),
             before=self._wishes(near.before if near else [], f"{key}.before", "file"),

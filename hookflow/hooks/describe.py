@@ -47,7 +47,8 @@ class Description:
 
     `methods` stand in the order of a run, an `around` as its first half; `bound` names those that fire unless the file
     says otherwise, `elsewhere` says where the others do. `reads` and `writes` are slots by the method's name. `fits` is
-    a point whose arguments are enough for a function; `needs_modules` says that the file must name modules.
+    a point whose arguments are enough for a function; `needs` are the keys that the file must give, for what it fires
+    on: "modules", "parameters".
     """
 
     about: str
@@ -62,9 +63,10 @@ class Description:
     before: tuple[str, ...]
     requires: tuple[str, ...]
     modules: tuple[str, ...]
+    parameters: tuple[str, ...]
     arguments: tuple[Argument, ...]
     fits: str
-    needs_modules: bool
+    needs: tuple[str, ...]
     faults: tuple[Issue, ...]
 
     def as_toml(self, name: str, use: str) -> str:
@@ -72,8 +74,7 @@ class Description:
         lines = [f"[hooks.{name}]", f"use = {as_toml(use)}"]
         if self.fits:
             lines.append(f"points = [{as_toml(self.fits)}]")
-        if self.needs_modules:
-            lines.append('modules = ["*"]')
+        lines += (f'{key} = ["*"]' for key in self.needs)
         given = [f"{argument.name} = {argument.example}" for argument in self.arguments if argument.shown]
         return "\n".join(lines + ([f"args = {{ {', '.join(given)} }}"] if given else []))
 
@@ -89,8 +90,9 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
     bound = [method for method in once if wanted is None or {method.point, method.name} & set(wanted)]
     bases = hook.__mro__ if isinstance(hook, type) else ()
     of_arguments = any("points_for" in vars(base) for base in bases if base is not Hook)
-    modules = names_of(hook, "modules") if any(points[m.point].kind == "module" for m in bound) else None
     fits = "" if isinstance(hook, type) else fitting_point(hook, points) or ""
+    at = [points[name] for name in ([fits] if fits else [method.point for method in bound])]
+    picks = {key: names_of(hook, key) for key in dict.fromkeys(point.picks for point in at) if key}
     names = dict.fromkeys([method.name for method in found] or [""])
     reads, wrong_reads = slots(hook, "reads", names)
     writes, wrong_writes = slots(hook, "writes", names)
@@ -107,10 +109,11 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
         after=names_of(hook, "after"),
         before=names_of(hook, "before"),
         requires=names_of(hook, "requires"),
-        modules=modules or (),
+        modules=picks.get("modules", ()),
+        parameters=picks.get("parameters", ()),
         arguments=tuple(_arguments(hook, offered)),
         fits=fits,
-        needs_modules=modules == () or bool(fits and points[fits].kind == "module"),
+        needs=tuple(key for key, globs in picks.items() if not globs),
         faults=(*faults, *wrong_attributes(hook, points), *wrong_reads, *wrong_writes),
     )
 
@@ -120,7 +123,8 @@ def fitting_point(function: Callable[..., Any], points: Points) -> str | None:
     needed = {p.name for p in _named(function) if p.default is p.empty}
     if needed and needed <= COMMON:
         return None
-    usual = ("after_train_epoch", "after_train_iter", *(point.name for point in points))
+    seldom_last = sorted(points, key=lambda point: point.kind in ("global", "state"))
+    usual = ("after_train_epoch", "after_train_iter", *(point.name for point in seldom_last))
     return next((name for name in usual if needed <= set(points[name].offers)), None)
 
 

@@ -121,8 +121,10 @@ def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue
     ranks = getattr(hook, "ranks", "all")
     if ranks not in RANKS:
         yield f"{called}.ranks must be one of {', '.join(RANKS)}, not {ranks!r}", nearest(str(ranks), RANKS)
-    for kind in ("after", "before", "requires", "points", "modules"):
+    for kind in ("after", "before", "requires", "points", "modules", "parameters"):
         names = stated(hook, kind)
+        if kind == "parameters" and not any(callable(getattr(hook, p.name, None)) for p in points if p.picks == kind):
+            continue  # what a class of the user's calls its own parameters, say
         if kind == "points" and (names is None or not isinstance(hook, type)):
             continue
         if not _are_names(names):

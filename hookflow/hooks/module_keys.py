@@ -46,10 +46,12 @@ class ModuleKeys:
         """Return what a binding has of these; `near` is its entry in the file's `points`, which stands at `key`."""
         point = method.point
         if self._points[point].kind != "module":
-            for name in KEYS:
+            picks = self._points[point].picks == "modules"
+            for name in KEYS[picks:]:
                 if near and getattr(near, name) is not None:
-                    self._wrong(f"{point} is no point of a module, so it takes no {name}", f"{key}.{name}")
-            return {}
+                    where = "inside the network" if picks else "of a module"
+                    self._wrong(f"{point} is no point {where}, so it takes no {name}", f"{key}.{name}")
+            return {"modules": self._picked(self._stated("modules", near, key)[0], point, key)} if picks else {}
         found = {name: self._stated(name, near, key) for name in KEYS}
         self._check_kwargs(method, near, key)
         stages, at = found["stages"]
@@ -77,6 +79,8 @@ class ModuleKeys:
             if not bound or getattr(self._said, key) is None:
                 continue
             why = ""
+            if key == "modules" and any(self._points[one.point].picks == key for one in bound):
+                continue
             if not inside:
                 why = "it is at no point of a module"
             elif key == "always_call" and not any(one.point == "forward" for one in inside):

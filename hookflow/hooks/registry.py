@@ -8,6 +8,7 @@ BUILT_IN: dict[str, str] = {
     "accuracy": "hookflow.hooks.accuracy:Accuracy",
     "activation_stats": "hookflow.hooks.activation_stats:ActivationStats",
     "checkpoint": "hookflow.hooks.checkpoint:Checkpoint",
+    "comm_hook": "hookflow.hooks.comm_hook:CommHook",
     "confusion": "hookflow.hooks.confusion:Confusion",
     "early_stop": "hookflow.hooks.early_stop:EarlyStop",
     "ema": "hookflow.hooks.ema:EMA",

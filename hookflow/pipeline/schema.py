@@ -352,6 +352,8 @@ class BindingSpec(Section):
     """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
     modules: list[str] | None = Field(default=None, min_length=1, examples=[["layer*.conv?", "type:Conv2d"]])
     """At module points: globs over the names of modules, or classes: "type:Conv2d", "type:./net.py:Block"."""
+    parameters: list[str] | None = Field(default=None, min_length=1, examples=[["*.weight"]])
+    """At parameter points: globs over the names of the network's parameters, e.g. ["*.weight"]."""
     stages: list[ModuleStage] | None = Field(default=None, min_length=1, examples=[["train", "val"]])
     """At module points: in which stages of the run to fire; in "train" alone if left out."""
     prepend: bool | None = Field(default=None, examples=[True])
@@ -428,6 +430,8 @@ class HookNode(Section):
     """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
     modules: list[str] | None = Field(default=None, min_length=1, examples=[["layer*.conv?", "type:Conv2d"]])
     """At module points: globs over the names of modules, or classes: "type:Conv2d", "type:./net.py:Block"."""
+    parameters: list[str] | None = Field(default=None, min_length=1, examples=[["*.weight"]])
+    """At parameter points: globs over the names of the network's parameters, e.g. ["*.weight"]."""
     stages: list[ModuleStage] | None = Field(default=None, min_length=1, examples=[["train", "val"]])
     """At module points: in which stages of the run to fire; in "train" alone if left out."""
     prepend: bool | None = Field(default=None, examples=[True])

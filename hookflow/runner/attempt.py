@@ -24,6 +24,7 @@ from hookflow.runner.checkpoint.changeable import May
 from hookflow.runner.checkpoint.changes import changed_hooks, changes_since
 from hookflow.runner.checkpoint.manifest import read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.comm_hooks import check_comm_hook
 from hookflow.runner.data.source import close
 from hookflow.runner.data.worker_errors import explaining_worker_errors
 from hookflow.runner.distributed.consensus import consensus_of
@@ -76,6 +77,7 @@ def execute(
             if ranks.first:
                 store.rewind(checkpoint)
         parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks, fresh=checkpoint is None)
+        check_comm_hook(plan, parts.strategy, parts.place)
         begin = read_manifest(checkpoint)["it"] if checkpoint else 0
         with writing(parts.writers, run_dir, begin, recorder, signals):
             _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)

@@ -37,6 +37,7 @@ from hookflow.runner.distributed.ranks import ALONE, Ranks
 from hookflow.runner.distributed.strategy import Strategy, choose_strategy
 from hookflow.runner.numerics.compiling import check_compiler
 from hookflow.runner.numerics.device import choose_precision
+from hookflow.runner.parameter_hooks import wrong_parameters
 from hookflow.runner.picking import Picked, pick
 from hookflow.writers.base import Writer
 
@@ -290,6 +291,7 @@ class _Builder:
             problems += wrong
         picked, wrong = pick(plan, network, self.base, self._place_of_entry)
         problems += wrong
+        problems += wrong_parameters(plan, network, self._place_of_parameter_glob)
         problems += unmatched_units(self.pipeline.distributed, network, self.places.of)
         if problems:
             raise UserError(sorted(problems, key=by_place))
@@ -302,6 +304,15 @@ class _Builder:
             if not isinstance(item, str) and item.at == binding.point and item.modules:
                 return self.places.of(f"{key}.points.{k}.modules.{item.modules.index(entry)}")
         return self.places.of(f"{key}.modules.{declared.modules.index(entry)}" if declared.modules else f"{key}.use")
+
+    def _place_of_parameter_glob(self, binding: Binding, glob: str) -> Where:
+        """Return where a glob over parameters is written: beside its point, for the whole hook, or in its class."""
+        declared, key = self.pipeline.hooks[binding.hook], f"hooks.{binding.hook}"
+        for k, item in enumerate(declared.points or ()):
+            if not isinstance(item, str) and item.at == binding.point and item.parameters:
+                return self.places.of(f"{key}.points.{k}.parameters.{item.parameters.index(glob)}")
+        stated = declared.parameters
+        return self.places.of(f"{key}.parameters.{stated.index(glob)}" if stated else f"{key}.use")
 
     def _task(self, make: Callable[..., Any]) -> Any:
         """Return the task: what a class makes; a plain function is the step itself."""

@@ -129,6 +129,10 @@ def _why(parts: Parts, plan: Plan, binding: Binding) -> str:
         return "nobody has fired this point in the first iteration"
     if point.kind == "log":
         return "nothing has been logged in the first iteration"
+    if point.kind == "comm":
+        return "a single process averages no gradients"
     if point.kind == "module":
         return "none of its modules was called in the first iteration"
+    if point.kind == "parameter":
+        return "none of its parameters has been given a gradient in the first iteration"
     return "the first iteration did not come to it"

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 from hookflow.graph.plan import Binding
+from hookflow.runner.state import RunState
 
 Call = Callable[[Sequence[Any]], object]
 Due = Callable[[], bool]
@@ -111,3 +112,16 @@ def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[s
             return lambda offered: method(offered[place])
     pick = itemgetter(*places)
     return lambda offered: method(*pick(offered))
+
+
+def once_an_iteration(due: Due, state: RunState) -> Due:
+    """Return `due`, asked once an iteration: what it says holds for all that a binding fires on."""
+    asked, answer = -1, False
+
+    def same() -> bool:
+        nonlocal asked, answer
+        if asked != state.iter:
+            asked, answer = state.iter, due()
+        return answer
+
+    return same

@@ -49,7 +49,7 @@ from hookflow.runner.timing import Books, Rows
 
 def can_be_generated(plan: Plan, point: Point, firings: Sequence[Firing]) -> bool:
     """Say whether these firings of a point are plain enough, in a plan where nothing fires within something else."""
-    nested = any(plan.at(other.name) for other in plan.points if other.kind in ("module", "log", "own"))
+    nested = any(plan.at(other.name) for other in plan.points if other.nested)
     in_iteration = point.unit == "it" and point.kind in ("standard", "step")
     return in_iteration and not nested and all(map(_is_plain, firings))
 

@@ -20,7 +20,7 @@ from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.strategy import Strategy
 from hookflow.runner.engine import Engine
-from hookflow.runner.firing import Due, Firing
+from hookflow.runner.firing import Firing, once_an_iteration
 from hookflow.runner.offering import Offering
 from hookflow.runner.requests import BEFORE_THE_STEP, SKIPPED, Requests
 from hookflow.runner.scalars import Scalars
@@ -188,21 +188,8 @@ class _Batchwise(ABC):
         fired = self.it.engine.firings("before_train_iter")
         writers = tuple(f for f in fired if "batch" in f.binding.writes and f.binding.half == "whole")
         for firing in writers:
-            firing.due = firing.due and _once_an_iteration(firing.due, self.it.state)
+            firing.due = firing.due and once_an_iteration(firing.due, self.it.state)
         return writers
-
-
-def _once_an_iteration(due: Due, state: RunState) -> Due:
-    """Return `due`, asked once an iteration: what it says holds for all batches of it."""
-    asked, answer = -1, False
-
-    def same() -> bool:
-        nonlocal asked, answer
-        if asked != state.iter:
-            asked, answer = state.iter, due()
-        return answer
-
-    return same
 
 
 class Accumulated(_Batchwise):

@@ -46,7 +46,9 @@ class ModuleHooks:
 
     def __init__(self, engine: Engine, picked: Picked, state: RunState) -> None:
         self._engine = engine
-        self._picked = picked
+        points = engine.plan.points
+        inside = [binding.id for binding in engine.plan.bindings if points[binding.point].kind == "module"]
+        self._picked = picked = {id_: picked[id_] for id_ in inside}
         self._state = state
         self._registrations: list[Registration] = []
         self._idling: list[Idling] = []

@@ -31,6 +31,7 @@ from hookflow.runner.numerics.losses import Losses, advice
 from hookflow.runner.numerics.memory import free_memory, is_oom
 from hookflow.runner.numerics.step_guard import StepGuard
 from hookflow.runner.recorder import Recorder
+from hookflow.runner.registered_hooks import register_hooks
 from hookflow.runner.requests import Requests
 from hookflow.runner.run import Run
 from hookflow.runner.safe_point import SafePoint
@@ -186,6 +187,7 @@ class Trainer:
         for model in parts.models.values():
             if not model.training:
                 model.train()  # a model that comes in evaluation as a whole; what is frozen in it is another matter
+        registered = register_hooks(parts, engine, self.state)
         try:
             engine.fire("before_run")
             yield
@@ -199,6 +201,7 @@ class Trainer:
             finally:
                 engine.unwind()
         finally:
+            registered.close()
             self._checkpoints.abandon()
             self.state.enter("end")
             self._module_hooks.detach()

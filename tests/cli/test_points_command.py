@@ -27,7 +27,7 @@ def test_the_list_is_golden_and_fits_a_small_terminal() -> None:
 
 
 def test_every_point_has_a_line_of_its_own_where_there_is_room() -> None:
-    lines = points(columns=140).splitlines()
+    lines = points(columns=180).splitlines()
     for line, point in zip(lines, POINTS, strict=False):
         assert line.split()[0] == point.name
         assert point.about in line

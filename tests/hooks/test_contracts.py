@@ -61,7 +61,8 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "throughput": {"window": 2, "tokens_per_sample": 64, "flops_per_sample": 1e9, "peak_flops": 1e12},
     "time_limit": {"limit": "3h50m"},
 }
-"""Arguments with which each built-in hook can be made; `whiten` belongs to one network and is tested with it.
+"""Arguments with which each built-in hook can be made; `whiten` belongs to one network and is tested with it, and
+`comm_hook` is for several ranks alone (`test_comm_hook.py`).
 
 Of a hook that has a state they are such that the rest of a run depends on it: the contract makes sure of that.
 """
@@ -166,7 +167,7 @@ def rest_of(run_dir: RunDir, folder: Path, train_here: Train) -> RunDir:
 
 
 def test_every_registered_hook_has_a_sample() -> None:
-    assert SAMPLES.keys() == BUILT_IN.keys() - {"whiten"}
+    assert SAMPLES.keys() == BUILT_IN.keys() - {"whiten", "comm_hook"}
 
 
 @pytest.mark.parametrize("name", BUILT_IN)

@@ -22,6 +22,7 @@ data.train.use = "cifar10"
 """
 ARGUMENTS = {
     "grad_clip": "args = { max_norm = 1.0 }",
+    "comm_hook": 'args = { algorithm = "fp16_compress" }',
     "scheduler": 'args = { chain = [{ use = "ConstantLR" }] }',
     "time_limit": 'args = { limit = "3h50m" }',
 }

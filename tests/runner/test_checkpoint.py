@@ -16,12 +16,12 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
-from hookflow.graph.points import POINTS
 from hookflow.runner.checkpoint import store as checkpoint
 from hookflow.runner.checkpoint.manifest import TRAINING, damage
 from hookflow.runner.checkpoint.storable import check_storable
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import NewRun, records
+from tests.watchers import POINTS
 
 Train = Callable[..., int]
 CPU = torch.device("cpu")

@@ -16,7 +16,9 @@ from hookflow.runner.launch import start
 from hookflow.runner.numerics import compiling
 from hookflow.runner.numerics.compiling import Compiled, check_compiler
 from tests.conftest import NewRun, records
+from tests.runner.by_hand import calls_of, hook
 from tests.runner.same import final_state
+from tests.runner.test_global_hooks import names as notes_name
 
 Train = Callable[..., int]
 COMPILE = "run.compile=true"
@@ -67,6 +69,21 @@ def test_hooks_inside_a_compiled_network_fire(new_run: NewRun, train_here: Train
     assert train_here(run_dir) == 0
     each = [f"{what} head {{}} train" for what in ("forward_pre", "forward", "full_backward_pre", "full_backward")]
     assert notes.read_text().splitlines() == [line.format(it) for it in range(5) for line in each]
+
+
+@pytest.mark.usefixtures("quickly")
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing:UserWarning")
+def test_hooks_on_parameters_and_all_modules_fire_in_a_compiled_network(new_run: NewRun, train_here: Train) -> None:
+    """As often as in one that is not compiled, and with the same names."""
+    names = [
+        hook("grads", notes_name, "parameter_grad", parameters=["head.*"]),
+        hook("added", notes_name, "post_accumulate_grad", parameters=["body.0.weight"]),
+        hook("forwards", notes_name, "global_forward"),
+        hook("pres", notes_name, "global_forward_pre", every=2),
+        hook("backwards", notes_name, "global_full_backward"),
+    ]
+    plain, compiled = (new_run(*names, "run.max_epochs=1", *more) for more in ([], [COMPILE]))
+    assert calls_of(train_here, compiled) == calls_of(train_here, plain)
 
 
 @pytest.mark.usefixtures("quickly")

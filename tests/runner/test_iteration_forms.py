@@ -53,7 +53,7 @@ def _gradients(run: Any) -> int:
 
 
 for _point in POINTS:
-    if _point.kind != "module":
+    if not _point.nested:
         setattr(Sees, _point.name, _sees(_point.name))
 
 

@@ -66,7 +66,7 @@ def test_a_step_is_seen_by_the_next_forward_pass(new_gan: NewGan, train_here: Tr
 def test_it_resumes_to_the_bit(new_gan: NewGan, train_here: Train, tmp_path: Path) -> None:
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}]'
     strike = f'hooks.strike={{use="./watchers.py:Interrupts", args={{mark="{tmp_path / "mark"}", '
-    strike += 'point="after_train_iter", at=8, number=9}, modules=["generator.1"]}'
+    strike += 'point="after_train_iter", at=8, number=9}, modules=["generator.1"], parameters=["generator.1.bias"]}'
     alone, killed = new_gan(often), new_gan(often, strike)
     assert train_here(alone) == 0
     assert Training(killed).wait() == -9
@@ -88,7 +88,8 @@ def test_a_loss_reaches_the_parameters_of_its_optimizer_alone(new_gan: NewGan, t
 
 def test_the_trace(new_gan: NewGan, train_here: Train, tmp_path: Path) -> None:
     tracer = f'hooks.tracer={{use="./watchers.py:Tracer", phase="last", args={{file="{tmp_path / "trace"}"}}, '
-    run_dir = new_gan(tracer + 'modules=["generator.1"]}', "data.train.args={examples=16}", "run.max_epochs=1")
+    picked = 'modules=["generator.1"], parameters=["generator.1.bias"]}'
+    run_dir = new_gan(tracer + picked, "data.train.args={examples=16}", "run.max_epochs=1")
     assert train_here(run_dir) == 0
     check_golden("trace_steps_itself.txt", (tmp_path / "trace").read_text())
 

@@ -12,6 +12,7 @@ from hookflow.graph import points
 from hookflow.graph.points import POINTS
 from tests.conftest import NewRun
 from tests.golden_files import FOLDER, check_golden
+from tests.watchers import POINTS as WATCHED
 
 pytestmark = pytest.mark.usefixtures("written_at_once")
 Train = Callable[..., int]
@@ -75,15 +76,15 @@ def trace(name: str) -> list[str]:
 
 def test_every_point_has_been_seen_to_fire() -> None:
     seen = {point for name in ("epochs", "exception", "resumed_epochs", "own") for point in trace(name)}
-    assert seen - {"---"} == {point.name for point in POINTS} | {"before_grow", "after_densify", "after_grow"}
+    assert seen - {"---"} == {point.name for point in WATCHED} | {"before_grow", "after_densify", "after_grow"}
 
 
 def test_they_first_fire_in_the_order_in_which_they_are_listed() -> None:
-    listed = [point.name for point in POINTS if point.name not in ("after_load_checkpoint", "on_exception", "on_log")]
+    listed = [point.name for point in WATCHED if point.name not in ("after_load_checkpoint", "on_exception")]
     assert list(dict.fromkeys(trace("epochs"))) == listed
 
 
 def test_the_drawing_of_the_loop_has_every_point() -> None:
     drawing = str(points.__doc__).partition("This is the loop")[2].partition("What the counters say")[0]
     drawn = re.findall(r"^ +((?:before|after|on)_\w+)", drawing, re.MULTILINE)
-    assert drawn == [point.name for point in POINTS if point.kind != "module"]
+    assert drawn == [point.name for point in POINTS if point.kind in ("standard", "step")]

@@ -108,7 +108,14 @@ def label_width(point: Point) -> float:
 
 def label_note(point: Point) -> str:
     """Return what kind of point it is, if it is not one that every trainer has."""
-    return {"own": "own point", "module": "in the network"}.get(point.kind, "")
+    return {
+        "own": "own point",
+        "module": "in the network",
+        "state": "in the network",
+        "global": "at every module",
+        "parameter": "on parameters",
+        "comm": "in DDP",
+    }.get(point.kind, "")
 
 
 class _Row:

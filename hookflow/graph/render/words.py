@@ -35,16 +35,17 @@ def title_of(plan: Plan, shown: str = "") -> str:
 def marks(plan: Plan, binding: Binding) -> list[str]:
     """Return what is out of the ordinary about a binding.
 
-    That is the half of an `around`, phase, trigger, modules and what is said of them, ranks, and whether its hook is a
-    default one.
+    That is the half of an `around`, phase, trigger, what it fires on and what is said of that, ranks, and whether its
+    hook is a default one.
     """
     verb = {"whole": "", "enter": "enters", "exit": "leaves"}[binding.half]
     around = f"{verb} {binding.method}" if verb else ""
-    modules = f"on {', '.join(binding.modules)}" if binding.modules else ""
+    globs = binding.modules or binding.parameters
+    picked = f"on {', '.join(globs)}" if globs else ""
     ranks = "rank 0 alone" if plan.hook(binding.hook).ranks == "zero" else ""
     default = "default" if plan.hook(binding.hook).default else ""
     stages = f"in {', '.join(binding.stages)}" if binding.stages else ""
-    inside = (modules, stages, "prepended" * binding.prepend, "always called" * binding.always_call)
+    inside = (picked, stages, "prepended" * binding.prepend, "always called" * binding.always_call)
     found = (around, _phase(plan, binding), str(binding.trigger), *inside, ranks, default)
     return [plain(mark) for mark in found if mark]
 

@@ -118,7 +118,7 @@ def _fires_alike(hook: str, then: Plan, now: Plan) -> bool:
 
 
 def _where(one: Binding) -> tuple[object, ...]:
-    return one.point, one.half, one.method, one.modules, one.stages, one.prepend, one.always_call
+    return one.point, one.half, one.method, one.modules, one.parameters, one.stages, one.prepend, one.always_call
 
 
 def _matches(pattern: str, key: str) -> bool:

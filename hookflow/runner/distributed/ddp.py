@@ -27,6 +27,7 @@ class DDP(Parallel):
         super().parallelize(network, models, device, place)
         for model in self._models:
             replicate(model)
+        self.bucketed = self._models
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Return at once: gradients are averaged as they are computed. The first call looks whether they are."""
@@ -49,6 +50,8 @@ class DDPAtStep(Parallel):
 
     It may go backward through any of its models at any time, so no backward pass can say which gradients are due.
     """
+
+    no_buckets = "the task steps its optimizers itself, so that gradients are averaged at the step, and not in buckets"
 
     def require_sync(self, wanted: bool) -> None:
         """Return at once: nothing is averaged in a backward pass."""

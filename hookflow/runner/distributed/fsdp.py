@@ -19,6 +19,8 @@ from hookflow.runner.globs import no_module
 class FSDP(Parallel):
     """Shards each model by torch's `fully_shard`, and with `units` (globs over modules) these one by one."""
 
+    no_buckets = "FSDP shards gradients, and averages none in buckets"
+
     def __init__(self, units: Sequence[str]) -> None:
         super().__init__()
         self._units = units

@@ -21,6 +21,8 @@ class Parallel:
     """
 
     several = True
+    bucketed: Sequence[nn.Module] = ()
+    no_buckets = ""
 
     def __init__(self) -> None:
         self._models: list[nn.Module] = []

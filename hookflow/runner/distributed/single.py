@@ -15,6 +15,8 @@ class Single:
     """The strategy of one process: every call returns at once."""
 
     several = False
+    bucketed: Sequence[nn.Module] = ()
+    no_buckets = "a single process averages no gradients"
 
     def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Place) -> None:
         pass

@@ -23,6 +23,14 @@ class Strategy(Protocol):
     def several(self) -> bool:
         """Whether there are several ranks. With one, every call returns at once."""
 
+    @property
+    def bucketed(self) -> Sequence[nn.Module]:
+        """The models whose gradients are averaged in buckets, as DDP does: a communication hook may do that instead."""
+
+    @property
+    def no_buckets(self) -> str:
+        """Why there are none; empty where there are."""
+
     def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Place) -> None:
         """Let every rank have the weights of rank 0, and each model (a part of the network) what it keeps of them.
 

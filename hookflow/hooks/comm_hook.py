@@ -1,0 +1,77 @@
+"""PyTorch's own DDP communication hooks: gradients go over the network in fewer bytes.
+
+PowerSGD: T. Vogels and others, *PowerSGD: practical low-rank gradient compression for distributed optimization*, 2019.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from hookflow.hooks.base import Hook, Slots
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
+
+class CommHook(Hook):
+    """Averages the gradients of DDP's ranks by one of PyTorch's communication hooks, which send fewer bytes.
+
+    For several ranks with `strategy = "ddp"`; elsewhere it is refused. What PowerSGD has learned of the gradients is
+    not kept: a resumed run averages in full for two iterations (DDP arranges its buckets anew in the first), and then
+    begins with it anew.
+    """
+
+    reads: ClassVar[Slots] = {"ddp_comm": ("grads",)}
+    writes: ClassVar[Slots] = {"ddp_comm": ("grads",)}
+
+    def __init__(
+        self,
+        algorithm: Annotated[
+            Literal["fp16_compress", "bf16_compress", "power_sgd"],
+            Field(description="send gradients in float16, in bfloat16, or as products of two thin matrices"),
+        ],
+        matrix_rank: Annotated[
+            int, Field(ge=1, description="power_sgd: columns of these matrices; more are exacter, and more bytes")
+        ] = 1,
+        start: Annotated[
+            int,
+            Field(ge=2, description="power_sgd: iterations that average in full before it begins"),
+        ] = 1000,
+    ) -> None:
+        self.algorithm = algorithm
+        self.matrix_rank = matrix_rank
+        self.start = start
+        self._before = 0
+        self._power_sgd: Any = None
+
+    @classmethod
+    def check_arguments(cls, args: Mapping[str, Any]) -> None:
+        of_power_sgd = [name for name in ("matrix_rank", "start") if name in args]
+        if of_power_sgd and args.get("algorithm") != "power_sgd":
+            raise ValueError(f'{of_power_sgd[0]} is for algorithm = "power_sgd"')
+
+    def before_train(self, run: Run) -> None:
+        if self._before >= self.start:
+            run.say("PowerSGD begins anew: two iterations average gradients in full", "warn")
+
+    def ddp_comm(self, process_group: Any, bucket: Any) -> Any:
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+        match self.algorithm:
+            case "fp16_compress":
+                return default_hooks.fp16_compress_hook(process_group, bucket)
+            case "bf16_compress":
+                return default_hooks.bf16_compress_hook(process_group, bucket)
+        if self._power_sgd is None:
+            begins = max(self.start - self._before, 2)
+            self._power_sgd = powerSGD_hook.PowerSGDState(process_group, self.matrix_rank, begins)
+        return powerSGD_hook.powerSGD_hook(self._power_sgd, bucket)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"iterations": self._before + (self._power_sgd.iter if self._power_sgd else 0)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._before, self._power_sgd = state["iterations"], None

@@ -1,0 +1,113 @@
+"""The built-in communication hook against PyTorch's own, by DDP of one process; and where there is no DDP."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from hookflow.errors import UserError
+from hookflow.hooks.comm_hook import CommHook
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from hookflow.runner.dry_run import Silent, dry_run
+from tests.conftest import TOY, NewRun, records
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[None]:
+    """Form a group of this process alone."""
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def gradients(state: object, hook: Any, iterations: int = 6) -> list[torch.Tensor]:
+    """Return the gradients of some backward passes, averaged by a communication hook."""
+    torch.manual_seed(7)
+    net = DistributedDataParallel(nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 16)))
+    net.register_comm_hook(state, hook)
+    found = []
+    for _ in range(iterations):
+        net.zero_grad()
+        net(torch.randn(5, 16)).square().sum().backward()
+        found += [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    return found
+
+
+def ours(hook: CommHook) -> Any:
+    return lambda state, bucket: hook.ddp_comm(dist.group.WORLD, bucket)
+
+
+def by_pytorch(algorithm: str) -> tuple[object, Any]:
+    if algorithm == "power_sgd":
+        return powerSGD_hook.PowerSGDState(None, 2, 3), powerSGD_hook.powerSGD_hook
+    # PyTorch would refuse bf16 by its name where there is no NCCL, which gloo does without
+    plain = getattr(default_hooks, f"{algorithm}_hook")
+    return None, lambda state, bucket: plain(state, bucket)
+
+
+@pytest.mark.usefixtures("alone")
+@pytest.mark.parametrize("algorithm", ["fp16_compress", "bf16_compress", "power_sgd"])
+def test_it_does_what_pytorchs_own_does(algorithm: Any) -> None:
+    more = {"matrix_rank": 2, "start": 3} if algorithm == "power_sgd" else {}
+    found = gradients(None, ours(CommHook(algorithm, **more)))
+    expected, exact = gradients(*by_pytorch(algorithm)), gradients(None, default_hooks.allreduce_hook)
+    assert all(map(torch.equal, found, expected))
+    assert not all(map(torch.equal, found, exact)), "it compresses"
+
+
+@pytest.mark.usefixtures("alone")
+def test_power_sgd_begins_when_it_would_have_in_a_run_that_was_not_interrupted() -> None:
+    first, exact = CommHook("power_sgd", start=8), gradients(None, default_hooks.allreduce_hook)
+    assert all(map(torch.equal, gradients(None, ours(first)), exact))
+    assert first.state_dict() == {"iterations": 6}
+    second = CommHook("power_sgd", start=8)
+    second.load_state_dict(first.state_dict())
+    found = gradients(None, ours(second), 4)
+    same = [torch.equal(one, other) for one, other in zip(found, exact, strict=False)]
+    assert all(same[:8]) and not all(same[8:]), "two iterations of four tensors are exact"
+    assert second.state_dict() == {"iterations": 10}
+
+
+COMM = 'hooks.comm={use="comm_hook", args={algorithm="fp16_compress"}%s}'
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ([COMM % ', ranks="zero"'], "where all ranks must do the same, and fires on rank 0 alone"),
+        ([COMM % ', on_error="disable"'], "where the others wait for a rank that goes on after an error"),
+        (
+            [COMM % "", 'hooks.two={use="comm_hook", args={algorithm="bf16_compress"}}'],
+            'hook "two" is at ddp_comm, where "comm" is: PyTorch takes one for a model',
+        ),
+        (['hooks.comm={use="comm_hook", args={algorithm="fp16_compress", start=5}}'], "start is for algorithm"),
+        (['hooks.comm={use="comm_hook", args={algorithm="fp16"}}'], '"algorithm"'),
+    ],
+)
+def test_mistakes(overrides: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=re.escape(said)):
+        compile_pipeline(parse(TOY.read_text(), TOY, overrides))
+
+
+def test_a_single_process_has_nothing_for_it_to_do(new_run: NewRun, train_here: Callable[..., int]) -> None:
+    run_dir = new_run(COMM % "")
+    assert train_here(run_dir) == 2
+    said, hint = str(records(run_dir, "end")[0]["reason"]).splitlines()
+    assert said.endswith('hook "comm" has nothing to do at ddp_comm: a single process averages no gradients')
+    assert hint.strip() == "leave it out: --without comm"
+
+
+def test_a_dry_run_in_one_process_says_why_it_has_not_fired() -> None:
+    loaded = parse(TOY.read_text(), TOY, [COMM % ""])
+    found = dry_run(loaded, compile_pipeline(loaded), TOY.parent, lambda text, level="info": None)
+    assert Silent("comm", "ddp_comm", "a single process averages no gradients") in found.silent
