@@ -17,6 +17,7 @@ BUILT_IN: dict[str, str] = {
     "log": "hookflow.hooks.log:Log",
     "lr_schedule": "hookflow.hooks.lr_schedule:LRSchedule",
     "scheduler": "hookflow.hooks.scheduler:Scheduler",
+    "swa": "hookflow.hooks.swa:SWA",
     "throughput": "hookflow.hooks.throughput:Throughput",
     "whiten": "hookflow.zoo.whiten:Whiten",
 }
