@@ -5,15 +5,21 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from hookflow.cli.check_report import Findings
+from hookflow.cli.pipelines import valid_plan
 from hookflow.errors import Where
+from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
 from hookflow.graph.slots import SLOTS
 from hookflow.hooks.arguments import wrong_arguments
@@ -21,12 +27,17 @@ from hookflow.hooks.base import Hook
 from hookflow.hooks.compile import find_hook
 from hookflow.hooks.inspect import about, methods, slots
 from hookflow.hooks.registry import BUILT_IN
-from tests.conftest import NewRun, records
+from hookflow.pipeline.load import parse
+from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.trainer import Trainer
+from tests.conftest import TOY, NewRun, records
+from tests.photographs import photograph
+from tests.runner.same import assert_same_end
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "accuracy": {},
-    "checkpoint": {"monitor": "accuracy"},
-    "early_stop": {"monitor": "accuracy", "patience": 3},
+    "checkpoint": {"monitor": "accuracy", "top": 3, "keep": 9},
+    "early_stop": {"monitor": "accuracy", "patience": 3, "min_delta": 0.9},
     "ema": {"decay": 0.9},
     "grad_clip": {"max_norm": 1.0},
     "log": {},
@@ -34,9 +45,31 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
     "throughput": {},
 }
-"""Arguments with which each built-in hook can be made; `whiten` belongs to one network and is tested with it."""
+"""Arguments with which each built-in hook can be made; `whiten` belongs to one network and is tested with it.
+
+Of a hook that has a state they are such that the rest of a run depends on it: the contract makes sure of that.
+"""
+
+OTHERS = ("accuracy", "clip", "schedule", "ema", "throughput", "log", "early_stop", "checkpoint")
+"""The hooks of the toy pipeline."""
+
+TOUCHES_NOTHING: set[str] = set()
+"""Hooks that neither read nor write any state of the run."""
+
+INSTEAD_OF = {"scheduler": "schedule"}
+"""The hook of the toy pipeline whose place another one takes: beside it, it would be a mistake."""
+
+NEED_NOT_SURVIVE = {
+    "throughput": {"began", "paused", "samples", "iterations"},  # of the current window, which a resumed run begins
+}
+"""Attributes of hooks that may be others after a resume, and why."""
+
+SAVED_AT = 12
+"""Where a run is saved in the test of the state: within the last of its three epochs, after two validations."""
 
 HERE = Where("test")
+
+Train = Callable[..., int]
 
 
 def inline(value: Any) -> str:
@@ -52,14 +85,68 @@ def hook_class(name: str) -> type[Hook]:
     return found
 
 
+def with_state() -> list[str]:
+    """Return the hooks that say what must survive a resume."""
+    return [name for name in SAMPLES if hook_class(name).state_dict is not Hook.state_dict]
+
+
+@pytest.fixture(autouse=True)
+def trainers(monkeypatch: pytest.MonkeyPatch) -> list[Trainer]:
+    """Keep the trainers of a test, the latest last: they have the hooks that were trained with."""
+    made: list[Trainer] = []
+    make = Trainer.__init__
+
+    def kept(self: Trainer, *args: Any) -> None:
+        made.append(self)
+        make(self, *args)
+
+    monkeypatch.setattr(Trainer, "__init__", kept)
+    return made
+
+
+def attributes(name: str, trainer: Trainer) -> Any:
+    """Return what the hook of a sample holds, but for what need not survive."""
+    hook = trainer.run.hooks["sample"]
+    return photograph({key: value for key, value in vars(hook).items() if key not in NEED_NOT_SURVIVE.get(name, ())})
+
+
+@pytest.fixture
+def alone(new_run: NewRun, train_here: Train) -> Callable[[str], RunDir]:
+    """Train with one hook beside the accuracy, from the beginning to the end; a checkpoint from midway is kept."""
+
+    def train(name: str) -> RunDir:
+        off = [f"hooks.{other}.enabled=false" for other in OTHERS if other != "accuracy"]
+        saves = f'points=[{{at="after_train_iter", every={SAVED_AT}}}], args={{keep=9}}'
+        saved = f'hooks.saved={{use="checkpoint", {saves}}}'
+        run_dir = new_run(*off, saved, f'hooks.sample={{use="{name}", args={inline(SAMPLES[name])}}}')
+        assert train_here(run_dir) == 0, records(run_dir, "error")
+        assert not records(run_dir, "error")
+        return run_dir
+
+    return train
+
+
+def rest_of(run_dir: RunDir, folder: Path, train_here: Train) -> RunDir:
+    """Train a copy of a run to the end, in new objects, from what was saved of it midway."""
+    copy = RunDir(Path(shutil.copytree(run_dir.path, folder, symlinks=True)))
+    for path in CheckpointStore(copy.checkpoints).all():
+        if int(path.name.removeprefix("it")) > SAVED_AT:
+            shutil.rmtree(path)
+    assert train_here(copy, resume=True) == 0, records(copy, "error")
+    assert any(record["resumed_from"] == f"it{SAVED_AT:08d}" for record in records(copy, "run"))
+    return copy
+
+
 def test_every_registered_hook_has_a_sample() -> None:
     assert SAMPLES.keys() == BUILT_IN.keys() - {"whiten"}
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 class TestEveryHook:
-    def test_says_what_it_is_in_one_sentence(self, name: str) -> None:
-        assert about(hook_class(name)).endswith((".", ":", ";")) or "." in (inspect.getdoc(hook_class(name)) or "")
+    def test_says_what_it_does_in_one_sentence_in_one_line(self, name: str) -> None:
+        sentence = about(hook_class(name))
+        assert re.fullmatch(r"[A-Z][a-z]+s [^.]+(\.\w[^.]*)*\.", sentence), f"no sentence of what it does: {sentence!r}"
+        assert sum(about(hook_class(other)) == sentence for other in BUILT_IN) == 1, "another hook says the same"
 
     def test_its_methods_belong_to_points_and_take_what_those_offer(self, name: str) -> None:
         found, problems = methods(hook_class(name), POINTS)
@@ -69,11 +156,15 @@ class TestEveryHook:
 
     def test_declares_its_slots(self, name: str) -> None:
         hook = hook_class(name)
-        names = {method.name for method in methods(hook, POINTS)[0]}
-        touched = [slots(hook, kind, names) for kind in ("reads", "writes")]
-        assert any(by_method for by_method, _ in touched)
-        assert not any(faults for _, faults in touched)
-        assert {slot for by_method, _ in touched for one in by_method.values() for slot in one} <= SLOTS.keys()
+        found = methods(hook, POINTS)[0]
+        reads, writes = (slots(hook, kind, {method.name for method in found}) for kind in ("reads", "writes"))
+        assert not [*reads[1], *writes[1]]
+        declared = {slot for by_method, _ in (reads, writes) for of_one in by_method.values() for slot in of_one}
+        assert declared <= SLOTS.keys()
+        assert bool(declared) == (name not in TOUCHES_NOTHING)
+        for method in found:
+            of_method = {*reads[0].get(method.name, ()), *writes[0].get(method.name, ())}
+            assert SLOTS.keys() & set(method.takes) <= of_method, f"{method.name} is given what it does not declare"
 
     def test_every_argument_has_a_type_and_a_sentence(self, name: str) -> None:
         parameters = list(inspect.signature(hook_class(name)).parameters.values())
@@ -90,21 +181,44 @@ class TestEverySample:
         (problem,) = wrong_arguments(make, {**SAMPLES[name], "no_such": 1}, name, lambda key: HERE)
         assert "no_such" in problem.message
 
-    def test_its_state_survives_a_file_that_executes_no_code(self, name: str) -> None:
-        hook = hook_class(name)(**SAMPLES[name])
-        file = io.BytesIO()
-        torch.save(hook.state_dict(), file)
-        file.seek(0)
-        again = hook_class(name)(**SAMPLES[name])
-        again.load_state_dict(torch.load(file, weights_only=True))
-        assert again.state_dict() == hook.state_dict()
+    def test_a_pipeline_with_it_gives_check_strict_nothing_to_warn_of(self, name: str) -> None:
+        """Nor is its order beside the usual hooks ambiguous, or a call on the run undeclared."""
+        given = [f'hooks.sample={{use="{name}", args={inline(SAMPLES[name])}}}']
+        given += [f"hooks.{other}.enabled=false" for sample, other in INSTEAD_OF.items() if sample == name]
+        used = {hook.use for hook in parse(TOY.read_text(), TOY).pipeline.hooks.values()}
+        loaded = parse(TOY.read_text(), TOY, () if name in used else given)
+        found = Findings.of(loaded, valid_plan(loaded))
+        assert not found.doubtful, "\n".join(found.lines(120))
 
-    def test_a_run_with_it_alone_finishes(self, name: str, new_run: NewRun, train_here) -> None:  # type: ignore[no-untyped-def]
-        others = {"accuracy", "clip", "schedule", "ema", "throughput", "log", "early_stop", "checkpoint"}
-        off = [f"hooks.{other}.enabled=false" for other in others - {"accuracy"}]
-        run_dir = new_run(*off, f'hooks.sample={{use="{name}", args={inline(SAMPLES[name])}}}', "run.max_epochs=2")
-        assert train_here(run_dir) == 0, records(run_dir, "error")
-        assert not [record for record in records(run_dir) if record["k"] == "error"]
+    def test_its_state_holds_nothing_that_would_execute_code(self, name: str) -> None:
+        file = io.BytesIO()
+        torch.save(hook_class(name)(**SAMPLES[name]).state_dict(), file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+
+    def test_a_run_that_is_saved_and_resumed_ends_as_if_left_alone(
+        self,
+        name: str,
+        alone: Callable[[str], RunDir],
+        trainers: list[Trainer],
+        train_here: Train,
+        tmp_path: Path,
+    ) -> None:
+        run_dir = alone(name)
+        assert_same_end(run_dir, rest_of(run_dir, tmp_path / "resumed", train_here))
+        one, other = (attributes(name, trainer) for trainer in trainers)
+        assert one == other
+
+
+@pytest.mark.parametrize("name", with_state())
+def test_a_hook_that_forgets_its_state_would_be_noticed(
+    name: str, alone: Callable[[str], RunDir], train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = alone(name)
+    monkeypatch.setattr(hook_class(name), "load_state_dict", lambda self, state: None)
+    forgetful = rest_of(run_dir, tmp_path / "resumed", train_here)
+    with pytest.raises(AssertionError):
+        assert_same_end(run_dir, forgetful)
 
 
 def test_no_hook_imports_torch_before_it_is_used() -> None:

@@ -8,6 +8,9 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import records
 
+MEASURED = {"samples_per_s"}
+"""What the clock or the machine has said, and not the training."""
+
 
 def final_state(run_dir: RunDir) -> dict[str, object]:
     return read(CheckpointStore(run_dir.checkpoints).names()["last"], torch.device("cpu"))
@@ -21,7 +24,7 @@ def curve(run_dir: RunDir) -> dict[tuple[object, object, str], float]:
         if record["k"] in ("scalars", "metrics")
         for name, value in record["v"].items()  # type: ignore[attr-defined]
     }
-    return {key: value for key, value in logged.items() if key[2] != "samples_per_s"}
+    return {key: value for key, value in logged.items() if key[2] not in MEASURED}
 
 
 def assert_same(one: object, other: object, at: str = "state") -> None:
