@@ -13,6 +13,7 @@ BUILT_IN: dict[str, str] = {
     "checkpoint": "hookflow.hooks.checkpoint:Checkpoint",
     "early_stop": "hookflow.hooks.early_stop:EarlyStop",
     "ema": "hookflow.hooks.ema:EMA",
+    "freeze": "hookflow.hooks.freeze:Freeze",
     "grad_clip": "hookflow.hooks.grad_clip:GradClip",
     "log": "hookflow.hooks.log:Log",
     "lr_schedule": "hookflow.hooks.lr_schedule:LRSchedule",

@@ -59,4 +59,5 @@ class StandIn(SimpleNamespace):
     def sum(self, value: Any) -> Any:
         return value
 
-    mean = sum
+    def mean(self, value: Any) -> Any:
+        return value

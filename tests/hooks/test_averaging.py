@@ -15,7 +15,7 @@ from hookflow.hooks.ema import EMA
 from hookflow.hooks.swa import SWA
 from tests.conftest import NewRun, records
 from tests.hooks.stand_ins import StandIn
-from tests.runner.same import assert_same_end, final_state
+from tests.runner.same import final_state
 from tests.toy import Net
 
 

@@ -39,10 +39,12 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "checkpoint": {"monitor": "accuracy", "top": 3, "keep": 9},
     "early_stop": {"monitor": "accuracy", "patience": 3, "min_delta": 0.9},
     "ema": {"decay": 0.9},
+    "freeze": {"params": ["body.*"], "begin": "1ep", "end": "14it"},
     "grad_clip": {"max_norm": 1.0},
     "log": {},
     "lr_schedule": {"warmup": 0.1},
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
+    "swa": {"begin": "1ep", "every": "2it", "lr": 0.02, "anneal": "3it"},
     "throughput": {},
 }
 """Arguments with which each built-in hook can be made; `whiten` belongs to one network and is tested with it.
