@@ -17,6 +17,7 @@ BUILT_IN: dict[str, str] = {
     "grad_clip": "hookflow.hooks.grad_clip:GradClip",
     "log": "hookflow.hooks.log:Log",
     "lr_schedule": "hookflow.hooks.lr_schedule:LRSchedule",
+    "metrics": "hookflow.hooks.metrics:Metrics",
     "param_schedule": "hookflow.hooks.param_schedule:ParamSchedule",
     "scheduler": "hookflow.hooks.scheduler:Scheduler",
     "swa": "hookflow.hooks.swa:SWA",

@@ -43,6 +43,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "grad_clip": {"max_norm": 1.0},
     "log": {},
     "lr_schedule": {"warmup": 0.1},
+    "metrics": {"metrics": {"f1": {"use": "MulticlassF1Score", "args": {"num_classes": 3}}}},
     "param_schedule": {"momentum": [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]},
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
     "swa": {"begin": "1ep", "every": "2it", "lr": 0.02, "anneal": "3it"},
