@@ -71,10 +71,11 @@ class Average(Hook):
             torch._foreach_lerp_(self.averages, self.weights, weight)
 
     def around_val(self, run: Run) -> Iterator[None]:
+        before = run.metrics
         self._swap(run)
         yield
         self._swap(run)
-        if self.average:
+        if self.average and run.metrics is not before:  # they are the same when a signal has cut the pass short
             self._save_best(run)
 
     def around_test(self, run: Run) -> Iterator[None]:
