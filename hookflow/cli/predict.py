@@ -36,9 +36,10 @@ def predict(
 ) -> None:
     """Predict with a checkpoint, and write a file.
 
-    The file has a row for each example of the split. The task's `predict(run, batch)` says what is
-    predicted; the data need no targets. The pipeline is the one recorded with the run. Its hooks prepare the pass as they do a test: where there is an average of the weights, that is what
-    predicts. Hooks that look at outputs or metrics do not fire. The run itself is left as it is.
+    The file has a row for each example of the split. The task's `predict(run, batch)` says what is predicted; the data
+    need no targets. The pipeline is the one recorded with the run. Its hooks prepare the pass as they do a test: where
+    there is an average of the weights, that is what predicts. Hooks that look at outputs or metrics do not fire. The
+    run itself is left as it is.
 
     Example: `hookflow predict cifar:best --out predictions.jsonl`
     """

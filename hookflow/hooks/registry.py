@@ -10,6 +10,7 @@ from functools import cache
 
 BUILT_IN: dict[str, str] = {
     "accuracy": "hookflow.hooks.accuracy:Accuracy",
+    "activation_checkpoint": "hookflow.hooks.activation_checkpoint:ActivationCheckpoint",
     "checkpoint": "hookflow.hooks.checkpoint:Checkpoint",
     "early_stop": "hookflow.hooks.early_stop:EarlyStop",
     "ema": "hookflow.hooks.ema:EMA",
@@ -19,6 +20,7 @@ BUILT_IN: dict[str, str] = {
     "lr_schedule": "hookflow.hooks.lr_schedule:LRSchedule",
     "metrics": "hookflow.hooks.metrics:Metrics",
     "param_schedule": "hookflow.hooks.param_schedule:ParamSchedule",
+    "precise_bn": "hookflow.hooks.precise_bn:PreciseBN",
     "scheduler": "hookflow.hooks.scheduler:Scheduler",
     "swa": "hookflow.hooks.swa:SWA",
     "throughput": "hookflow.hooks.throughput:Throughput",

@@ -36,6 +36,7 @@ from tests.runner.same import assert_same_end
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "accuracy": {},
+    "activation_checkpoint": {"match": ["body"]},
     "checkpoint": {"monitor": "accuracy", "top": 3, "keep": 9},
     "early_stop": {"monitor": "accuracy", "patience": 3, "min_delta": 0.9},
     "ema": {"decay": 0.9},
@@ -45,6 +46,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "lr_schedule": {"warmup": 0.1},
     "metrics": {"metrics": {"f1": {"use": "MulticlassF1Score", "args": {"num_classes": 3}}}},
     "param_schedule": {"momentum": [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]},
+    "precise_bn": {"batches": 2},
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
     "swa": {"begin": "1ep", "every": "2it", "lr": 0.02, "anneal": "3it"},
     "throughput": {},
