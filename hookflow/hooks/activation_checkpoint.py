@@ -76,6 +76,8 @@ def checkpointed(module: nn.Module) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
             return plain(*args, **kwargs)
+        if torch.compiler.is_compiling():  # what a compiled network computes again, it does not count again
+            return checkpoint(plain, *args, use_reentrant=False, **kwargs)
         return checkpoint(plain, *args, use_reentrant=False, context_fn=partial(_contexts, module), **kwargs)
 
     return forward
