@@ -17,6 +17,7 @@ BUILT_IN: dict[str, str] = {
     "freeze": "hookflow.hooks.freeze:Freeze",
     "grad_clip": "hookflow.hooks.grad_clip:GradClip",
     "log": "hookflow.hooks.log:Log",
+    "lr_finder": "hookflow.hooks.lr_finder:LRFinder",
     "lr_schedule": "hookflow.hooks.lr_schedule:LRSchedule",
     "metrics": "hookflow.hooks.metrics:Metrics",
     "param_schedule": "hookflow.hooks.param_schedule:ParamSchedule",
@@ -24,6 +25,7 @@ BUILT_IN: dict[str, str] = {
     "scheduler": "hookflow.hooks.scheduler:Scheduler",
     "swa": "hookflow.hooks.swa:SWA",
     "throughput": "hookflow.hooks.throughput:Throughput",
+    "tta": "hookflow.hooks.tta:TTA",
     "whiten": "hookflow.zoo.whiten:Whiten",
 }
 

@@ -43,6 +43,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "freeze": {"params": ["body.*"], "begin": "1ep", "end": "14it"},
     "grad_clip": {"max_norm": 1.0},
     "log": {},
+    "lr_finder": {"start": 1e-4, "end": 1.0, "iters": 14},
     "lr_schedule": {"warmup": 0.1},
     "metrics": {"metrics": {"f1": {"use": "MulticlassF1Score", "args": {"num_classes": 3}}}},
     "param_schedule": {"momentum": [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]},
@@ -50,6 +51,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
     "swa": {"begin": "1ep", "every": "2it", "lr": 0.02, "anneal": "3it"},
     "throughput": {},
+    "tta": {"transforms": ["hflip"]},
 }
 """Arguments with which each built-in hook can be made; `whiten` belongs to one network and is tested with it.
 
