@@ -24,6 +24,7 @@ BUILT_IN: dict[str, str] = {
     "precise_bn": "hookflow.hooks.precise_bn:PreciseBN",
     "scheduler": "hookflow.hooks.scheduler:Scheduler",
     "swa": "hookflow.hooks.swa:SWA",
+    "sync_buffers": "hookflow.hooks.sync_buffers:SyncBuffers",
     "throughput": "hookflow.hooks.throughput:Throughput",
     "tta": "hookflow.hooks.tta:TTA",
     "whiten": "hookflow.zoo.whiten:Whiten",

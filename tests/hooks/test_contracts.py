@@ -50,6 +50,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "precise_bn": {"batches": 2},
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
     "swa": {"begin": "1ep", "every": "2it", "lr": 0.02, "anneal": "3it"},
+    "sync_buffers": {},
     "throughput": {},
     "tta": {"transforms": ["hflip"]},
 }
