@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from hookflow.cli.app import app
 from hookflow.errors import UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.param_schedule import ParamSchedule
@@ -21,6 +23,7 @@ def settings(hook: ParamSchedule, optimizer: torch.optim.Optimizer, key: str, it
     """Return a setting of every parameter group in each iteration."""
     run: Any = StandIn(Net(), optimizer, max_iters=iters, iters_per_epoch=10)
     hook.before_run(run)
+    hook.before_train(run)
     found = []
     for run.iter in range(iters):
         hook.before_train_iter(run)
@@ -96,3 +99,5 @@ def test_a_run_ends_with_the_last_value(new_run: NewRun, train_here: Any) -> Non
     state: Any = final_state(run_dir)["optimizer"]
     (group,) = state["param_groups"]
     assert (group["momentum"], group["weight_decay"], group["initial_weight_decay"]) == (0.5, 0.1, 0.01)
+    tested = CliRunner().invoke(app, ["test", str(run_dir.path)], catch_exceptions=False)
+    assert tested.exit_code == 0, "which trains nothing, so that no place is an iteration"
