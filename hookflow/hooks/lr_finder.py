@@ -139,11 +139,12 @@ def swept(start: float, end: float, step: int, steps: int) -> float:
 def steepest(rates: Sequence[float], losses: Sequence[float]) -> float | None:
     """Return the rate at which the loss falls fastest over the logarithm of the rate; None where it never falls.
 
-    Slopes are central differences.
+    Slopes are taken over a tenth of the sweep. Its first tenth, where an average is of few losses, does not count.
     """
+    half = max(1, len(losses) // 20)
     slopes = [
-        ((losses[k + 1] - losses[k - 1]) / math.log(rates[k + 1] / rates[k - 1]), rates[k])
-        for k in range(1, len(losses) - 1)
+        ((losses[k + half] - losses[k - half]) / math.log(rates[k + half] / rates[k - half]), rates[k])
+        for k in range(max(half, len(losses) // 10), len(losses) - half)
     ]
     slope, rate = min((one for one in slopes if math.isfinite(one[0])), default=(0.0, 0.0))
     return rate if slope < 0 else None

@@ -29,6 +29,13 @@ def test_it_suggests_where_the_loss_falls_fastest() -> None:
     assert steepest(rates, [3, 2, 1, math.inf, math.nan, 1, 1, 1]) == pytest.approx(1e-5)
 
 
+def test_the_noise_of_the_first_losses_suggests_nothing() -> None:
+    rates = [swept(1e-6, 1.0, step, 40) for step in range(40)]
+    found = steepest(rates, [9.0, 6.0, 3.0] + [2.5] * 27 + [1.5] * 10)
+    assert found is not None
+    assert rates[27] < found < rates[32]
+
+
 def test_a_sweep_is_logged_and_told_and_leaves_no_trace(new_run: NewRun, train_here: Any) -> None:
     groups = 'optimizer.groups=[{match="head.*", args={lr=0.02}}]'
     run_dir = new_run(FINDER, groups, "hooks.log.points=['after_train_iter']", "hooks.ema.enabled=false")
