@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.amounts import Progress, iterations
-from hookflow.hooks.base import Hook
+from hookflow.hooks.base import Hook, Slots
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,13 +30,10 @@ class Freeze(Hook):
     they are computed, and dropped.
     """
 
+    # It changes no weight and no gradient of others: two of them need no order. To the others it is a reader that
+    # comes early: behind those who write gradients, and before those who look at what is left of them.
     phase = "early"
-    reads = {"after_backward": ("grads",)}  # noqa: RUF012
-    writes = {  # noqa: RUF012
-        "before_train": ("model",),
-        "before_train_iter": ("model",),
-        "after_backward": ("grads",),
-    }
+    reads: ClassVar[Slots] = {"after_backward": ("grads",)}
 
     def __init__(
         self,

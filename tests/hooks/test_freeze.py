@@ -11,6 +11,7 @@ from torch import nn
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
+from hookflow.graph.ambiguity import ambiguities
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.freeze import frozen_norms, matching
 from hookflow.pipeline.load import load
@@ -68,6 +69,17 @@ def test_one_of_two_models_may_be_frozen_as_a_whole(tmp_path: Path, train_here: 
         weights: Any = (one["model_discriminator"], other["model_discriminator"])
         assert [not torch.equal(weights[0][name], weights[1][name]) for name in weights[0]] == [changed] * 4
     assert not torch.equal(fifth["model_generator"]["0.weight"], tenth["model_generator"]["0.weight"])
+
+
+def test_several_unfreeze_a_net_part_by_part(new_run: NewRun, train_here: Any) -> None:
+    norm = 'hooks.norm={use="freeze", args={params=["body.1.*"], end="1ep"}}'
+    run_dir = frozen_run(new_run, 'params=["body.0.*"], end="2ep"', norm)
+    loaded = load(run_dir.pipeline, recorded=True)
+    assert not [each for each in ambiguities(compile_pipeline(loaded, TESTS)) if {"freeze", "norm"} & {each.first.hook}]
+    assert train_here(run_dir) == 0, records(run_dir, "error")
+    for one, other, changed in [(1, 5, []), (5, 10, [2, 3]), (10, 15, [0, 2, 3])]:
+        pairs = zip(body_after(run_dir, one), body_after(run_dir, other), strict=True)
+        assert [k for k, pair in enumerate(pairs) if not torch.equal(*pair) and k in (0, 2, 3)] == changed
 
 
 def test_a_norm_is_frozen_with_all_of_its_parameters() -> None:
