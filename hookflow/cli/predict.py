@@ -12,6 +12,7 @@ from hookflow.cli.evaluate import CheckpointArgument, FormatOption, find_checkpo
 from hookflow.cli.options import Format, Overrides, RunsFolder
 from hookflow.cli.output import echo, echo_json
 from hookflow.errors import Problem, UserError, Where
+from hookflow.hooks.predictions import WRITERS
 
 
 class Split(StrEnum):
@@ -19,9 +20,6 @@ class Split(StrEnum):
 
     val = "val"
     test = "test"
-
-
-ENDINGS = (".npz", ".jsonl", ".pt")
 
 
 def predict(
@@ -43,11 +41,10 @@ def predict(
 
     Example: `hookflow predict cifar:best --out predictions.jsonl`
     """
-    if out.suffix not in ENDINGS:
-        hint = f"it may end in {', '.join(ENDINGS)}"
+    if out.suffix not in WRITERS:
+        hint = f"it may end in {', '.join(WRITERS)}"
         raise UserError(Problem(f'no format of predictions ends in "{out.suffix}"', Where("--out"), hint))
     from hookflow.runner.checkpoint_evaluation import predict_checkpoint
-    from hookflow.runner.predictions import WRITERS
 
     run_dir, path = find_checkpoint(checkpoint, dir)
     with in_process():

@@ -22,6 +22,7 @@ BUILT_IN: dict[str, str] = {
     "metrics": "hookflow.hooks.metrics:Metrics",
     "param_schedule": "hookflow.hooks.param_schedule:ParamSchedule",
     "precise_bn": "hookflow.hooks.precise_bn:PreciseBN",
+    "predict": "hookflow.hooks.predict:Predict",
     "scheduler": "hookflow.hooks.scheduler:Scheduler",
     "swa": "hookflow.hooks.swa:SWA",
     "sync_buffers": "hookflow.hooks.sync_buffers:SyncBuffers",

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from hookflow.events.records import Put
+from hookflow.hooks.predictions import Rows
 from hookflow.runner.contract import as_number, check_outputs, single_numbers
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.engine import Engine
 from hookflow.runner.means import Means
 from hookflow.runner.offering import Offering
-from hookflow.runner.predictions import Rows
 from hookflow.runner.requests import SKIPPED, Requests
 from hookflow.runner.state import RunState
 from hookflow.runner.timing import Timeline

@@ -13,10 +13,9 @@ import torch
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
-from hookflow.cli.predict import ENDINGS
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.runner.predictions import WRITERS, Rows
+from hookflow.hooks.predictions import WRITERS, Rows
 from tests.conftest import NewRun, records
 from tests.runner.same import final_state
 from tests.toy import Net, Points
@@ -52,7 +51,7 @@ def test_the_averaged_weights_predict_every_example_in_order(trained: RunDir, tm
     points = Points(0, torch.device("cpu"), examples=16, split=2)
     inputs = torch.cat([batch for batch, _ in points.epoch(0)])
     logits = expected(trained, inputs)
-    for ending in ENDINGS:
+    for ending in WRITERS:
         told = predicted(trained, tmp_path / "made" / f"rows{ending}")
         assert told["shapes"] == {"logits": [16, 3], "predicted": [16]}
         assert (told["split"], told["it"], told["data"]["examples"]) == ("test", 5, 16)
@@ -90,10 +89,6 @@ def test_what_cannot_be_predicted_is_told(trained: RunDir, options: list[str], s
     with pytest.raises(UserError) as raised:
         CliRunner().invoke(app, ["predict", str(trained.path), *options], catch_exceptions=False)
     assert said in str(raised.value)
-
-
-def test_every_ending_that_is_offered_has_a_writer() -> None:
-    assert tuple(WRITERS) == ENDINGS
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "metrics": {"metrics": {"f1": {"use": "MulticlassF1Score", "args": {"num_classes": 3}}}},
     "param_schedule": {"momentum": [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]},
     "precise_bn": {"batches": 2},
+    "predict": {"outputs": ["logits"]},
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
     "swa": {"begin": "1ep", "every": "2it", "lr": 0.02, "anneal": "3it"},
     "sync_buffers": {},

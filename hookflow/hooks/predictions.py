@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem, UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Rows:
@@ -22,6 +21,8 @@ class Rows:
 
     def add(self, predicted: Any) -> None:
         """Take what the task has predicted of a batch. Raises UserError when these are no rows."""
+        from torch import Tensor
+
         if not isinstance(predicted, Mapping) or not predicted:
             raise _no_rows(f"a {type(predicted).__name__}" if not isinstance(predicted, Mapping) else "nothing")
         for name, rows in predicted.items():
@@ -36,6 +37,8 @@ class Rows:
 
     def all(self) -> dict[str, Tensor]:
         """Return the rows of all batches, by name."""
+        import torch
+
         return {name: torch.cat(batches) for name, batches in self._batches.items()}
 
 
@@ -45,6 +48,8 @@ def _no_rows(found: str) -> UserError:
 
 
 def _npz(path: Path, rows: Mapping[str, Tensor]) -> None:
+    import numpy as np
+
     with path.open("wb") as file:
         np.savez(file, **{name: _plain(tensor).numpy() for name, tensor in rows.items()})  # type: ignore[arg-type]
 
@@ -57,12 +62,20 @@ def _jsonl(path: Path, rows: Mapping[str, Tensor]) -> None:
 
 def _plain(tensor: Tensor) -> Tensor:
     """Return a tensor of a type that NumPy knows."""
+    import torch
+
     return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+
+
+def _pt(path: Path, rows: Mapping[str, Tensor]) -> None:
+    import torch
+
+    torch.save(dict(rows), path)
 
 
 WRITERS: dict[str, Callable[[Path, Mapping[str, Tensor]], None]] = {
     ".npz": _npz,
     ".jsonl": _jsonl,
-    ".pt": lambda path, rows: torch.save(dict(rows), path),
+    ".pt": _pt,
 }
 """What writes a file, by how its name ends."""
