@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -51,17 +51,15 @@ class ParamSchedule(Hook):
         shape: Annotated[Shape, Field(description="the way from one value to the next")] = "cosine",
         optimizer: Annotated[str | None, Field(description="which of several optimizers; all if left out")] = None,
     ) -> None:
+        if momentum is None and weight_decay is None:
+            hint = 'e.g. weight_decay = [[0, 0.04], ["100%", 0.4]]'
+            raise UserError(Problem("neither momentum nor weight_decay is given", hint=hint))
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.shape = shape
         self.optimizer = optimizer
         self.schedules: dict[str, list[tuple[int, float]]] = {}
         """The places in iterations, with their values, by setting."""
-
-    @classmethod
-    def check_arguments(cls, args: Mapping[str, Any]) -> None:
-        if args.get("momentum") is None and args.get("weight_decay") is None:
-            raise ValueError("neither momentum nor weight_decay is given")
 
     def before_run(self, run: Run) -> None:
         for group in self._groups(run):

@@ -41,7 +41,11 @@ class TTA(Hook):
         self,
         transforms: Annotated[
             list[Annotated[str, AfterValidator(_transform)]],
-            Field(min_length=1, description="hflip, vflip, rot90 or shift(N), one after the other"),
+            Field(
+                min_length=1,
+                description="hflip, vflip, rot90 or shift(N), one after the other",
+                examples=[["hflip", "shift(2)"]],
+            ),
         ],
         model: Annotated[str | None, Field(description="which of several models; the one if left out")] = None,
     ) -> None:

@@ -87,9 +87,9 @@ def test_an_optimizer_without_momentum_is_the_users_mistake() -> None:
         settings(ParamSchedule(momentum=[(0, 0.5)]), torch.optim.Adagrad(Net().parameters()), "lr")
 
 
-def test_something_must_be_scheduled(new_run: NewRun) -> None:
+def test_something_must_be_scheduled() -> None:
     with pytest.raises(UserError, match="neither momentum nor weight_decay is given"):
-        new_run('hooks.other={use="param_schedule"}')
+        ParamSchedule()
 
 
 def test_a_run_ends_with_the_last_value(new_run: NewRun, train_here: Any) -> None:
