@@ -116,7 +116,7 @@ def make_optimizer(section: OptimizerSection, model: nn.Module) -> torch.optim.O
     left = {name: p for name, p in model.named_parameters() if p.requires_grad}
     groups: list[dict[str, Any]] = []
     for group in section.groups:
-        taken = [name for name in left if fnmatchcase(name, group.match)]
+        taken = [name for name in left if any(fnmatchcase(name, glob) for glob in group.patterns)]
         groups.append({"params": [left.pop(name) for name in taken], **group.args})
     optimizer = torch.optim.SGD([*groups, {"params": list(left.values())}], **section.args)
     for made in optimizer.param_groups:

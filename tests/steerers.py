@@ -101,3 +101,15 @@ class Weights:
 
     def after_train_iter(self, run: Any) -> None:
         run.say(str(sum(float(p.detach().double().sum()) for p in run.model.parameters())))
+
+
+class Doubles:
+    """Doubles the inputs of every batch."""
+
+    writes = ("batch",)
+
+    def before_train_iter(self, run: Any, batch: Any) -> None:
+        run.replace_batch((2 * batch[0], *batch[1:]))
+
+    before_val_iter = before_train_iter
+    before_test_iter = before_train_iter

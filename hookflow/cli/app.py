@@ -22,6 +22,7 @@ from hookflow.cli.hooks import hooks
 from hookflow.cli.new import new
 from hookflow.cli.output import echo, echo_error, warn
 from hookflow.cli.points import points
+from hookflow.cli.predict import predict
 from hookflow.cli.replay import replay
 from hookflow.cli.run import run
 from hookflow.cli.runs import runs
@@ -44,7 +45,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 COMMANDS = {
-    "Train": (new, run, stop, val, test),
+    "Train": (new, run, stop, val, test, predict),
     "The graph of a pipeline": (check, graph, why, diff),
     "What there is": (explain, points, hooks, schema),
     "Runs": (runs, watch, show, export, replay, checkpoints),

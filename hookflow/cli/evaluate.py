@@ -1,11 +1,11 @@
-"""What `hookflow val` and `hookflow test` share: finding a checkpoint, and printing what was found of it."""
+"""What `hookflow val`, `test` and `predict` share: finding a checkpoint, and printing what was found of it."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,7 +19,7 @@ from hookflow.numbers import number
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
-    from hookflow.runner.checkpoint_evaluation import Evaluated
+    from hookflow.runner.checkpoint_evaluation import Evaluated, Predicted
 
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Text for people, or JSON.")]
@@ -41,9 +41,8 @@ def evaluate(
     from hookflow.runner.checkpoint_evaluation import evaluate_checkpoint
 
     run_dir, checkpoint = find_checkpoint(named, root)
-    # hooks may print, and what we print may be read by a program
-    with exits_after_traceback(), redirect_stdout(sys.stderr):
-        found = evaluate_checkpoint(run_dir, checkpoint, split, overrides, _say)
+    with in_process():
+        found = evaluate_checkpoint(run_dir, checkpoint, split, overrides, warns)
     if shown is Format.json:
         from hookflow.events.rundir import short
 
@@ -52,6 +51,13 @@ def evaluate(
         echo_json({**whole, "data": found.data, "metrics": found.metrics})
     else:
         echo("\n".join(_lines(run_dir, found, split)))
+
+
+@contextmanager
+def in_process() -> Iterator[None]:
+    """Keep what a run in this process prints from what the command prints, and exit as `exits_after_traceback` does."""
+    with exits_after_traceback(), redirect_stdout(sys.stderr):
+        yield
 
 
 def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
@@ -84,18 +90,26 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
         return run_dir, there[name]
     newest, passed_over = store.newest_good()
     for line in passed_over:
-        _say(line, "warn")
+        warns(line, "warn")
     if newest is None:
         raise UserError(Problem(f"the run {run_dir.id} has no checkpoint", Where("CHECKPOINT")))
     return run_dir, newest
 
 
-def _say(text: str, level: str) -> None:
+def warns(text: str, level: str) -> None:
+    """Print a line of the run when it is graver than information."""
     if level != "info":
         warn(text)
 
 
 def _lines(run_dir: RunDir, found: Evaluated, split: str) -> list[str]:
+    width = max(map(len, found.metrics), default=0)
+    metrics = (f"  {name:<{width}}  {number(value)}" for name, value in found.metrics.items())
+    return [*headed(run_dir, found, split), *metrics]
+
+
+def headed(run_dir: RunDir, found: Evaluated | Predicted, split: str) -> list[str]:
+    """Return which checkpoint of which run it was, and on which data."""
     from hookflow.monitor.overview import glance
 
     data = found.data
@@ -103,6 +117,4 @@ def _lines(run_dir: RunDir, found: Evaluated, split: str) -> list[str]:
     synthetic = "SYNTHETIC " * data["synthetic"]
     where = f"{run_dir.path.parent.name} {run_dir.id}, {found.checkpoint.name}"
     head = f"{split} of {where} (iteration {found.it:,}, epoch {epoch:,})"
-    on = f"on {data['examples']:,} examples of {synthetic}{data['name']}"
-    width = max(map(len, found.metrics), default=0)
-    return [head, on, *(f"  {name:<{width}}  {number(value)}" for name, value in found.metrics.items())]
+    return [head, f"on {data['examples']:,} examples of {synthetic}{data['name']}"]

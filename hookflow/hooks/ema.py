@@ -2,104 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.shards import local, shard_like
+from hookflow.hooks.amounts import Progress
+from hookflow.hooks.averaging import Average
+from hookflow.metric_mode import Mode
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 
-class EMA(Hook):
+class EMA(Average):
     """Averages the weights (and floating-point buffers) after each optimizer step; validates and tests the average.
 
-    The average starts as a copy of the weights and, so that it soon forgets them, at step n moves by no less than
-    1 / (n + 1). A checkpoint keeps it as `model_<hook's name>`, a plain state_dict beside the trained weights.
+    The average starts as a copy of the weights when `begin` is reached. Its momentum is annealed so that it soon
+    forgets them: at step n it moves by no less than `gamma` / (`gamma` + n). Before `begin` the weights themselves are
+    validated. A checkpoint keeps the average as `model_<hook's name>`, a plain state_dict beside the trained weights.
 
     Where there are several models it averages all of them, or `model` alone; at each step of an optimizer of theirs.
     """
-
-    reads: ClassVar[Slots] = {
-        **dict.fromkeys(("before_train", "after_optimizer_step", "around_val", "around_test"), ("model",)),
-        "before_save_checkpoint": ("model",),
-        "after_load_checkpoint": ("checkpoint",),
-    }
-    writes: ClassVar[Slots] = {
-        "around_val": ("model",),
-        "around_test": ("model",),
-        "before_save_checkpoint": ("checkpoint",),
-    }
 
     def __init__(
         self,
         decay: Annotated[float, Field(gt=0, lt=1, description="share of the average that a step keeps")] = 0.999,
         every: Annotated[int, Field(ge=1, description="iterations between two updates")] = 1,
         model: Annotated[str | None, Field(description="which of several models; all of them if left out")] = None,
+        begin: Annotated[
+            Progress, Field(description='when the average starts: 0, 1000, "1000it", "5ep" or "10%" of the run')
+        ] = 0,
+        gamma: Annotated[
+            float, Field(ge=0, description="how slowly the momentum reaches 1 - decay, in steps; 0: at once")
+        ] = 1.0,
+        monitor: Annotated[
+            str | None,
+            Field(description="the validation metric by which the average's best checkpoint is saved: best-<name>"),
+        ] = None,
+        mode: Annotated[
+            Mode | None,
+            Field(description="whether more or less of the metric is better; its name says it if left out"),
+        ] = None,
     ) -> None:
+        super().__init__(begin, model, monitor, mode)
         self.decay = decay
         self.every = every
-        self.model = model
-        self.updates = 0
-        self.average: dict[str, Any] = {}
-        self.averages: list[Any] = []
-        self.weights: list[Any] = []
+        self.gamma = gamma
 
     def before_train(self, run: Run) -> None:
-        weights = _floating(self._model(run))
-        if not self.average:
-            self.average = {name: tensor.clone() for name, tensor in weights.items()}
-        self.average = {name: shard_like(tensor, weights[name]) for name, tensor in self.average.items()}
-        self.averages = [local(tensor) for tensor in self.average.values()]
-        self.weights = [local(weights[name]) for name in self.average]
+        super().before_train(run)
+        if not self.average and self.first == 0:
+            self.start(run)
 
     def after_optimizer_step(self, run: Run) -> None:
-        if (run.iter + 1) % self.every or run.stepped(self.model) is None:
-            return
-        import torch
-
-        self.updates += 1
-        weight = max(1 - self.decay, 1 / (self.updates + 1))
-        with torch.no_grad():
-            torch._foreach_lerp_(self.averages, self.weights, weight)
-
-    def around_val(self, run: Run) -> Iterator[None]:
-        self._swap(run)
-        yield
-        self._swap(run)
-
-    around_test = around_val
-
-    def before_save_checkpoint(self, run: Run, checkpoint: dict[str, Any]) -> None:
-        checkpoint[f"model_{self.name}"] = dict(self._model(run).state_dict()) | self.average
-
-    def after_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        saved = checkpoint.get(f"model_{self.name}")
-        if saved:
-            self.average = {name: tensor.clone() for name, tensor in saved.items() if tensor.is_floating_point()}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"updates": self.updates}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.updates = state["updates"]
-
-    def _model(self, run: Run) -> Any:
-        return run.model if self.model is None else run.models[self.model]
-
-    def _swap(self, run: Run) -> None:
-        """Exchange the weights with their average, in place: whoever holds the tensors sees the other ones."""
-        weights = _floating(self._model(run))
-        for name, tensor in self.average.items():
-            weight, average = local(weights[name]), local(tensor)
-            kept = weight.clone()
-            weight.copy_(average)
-            average.copy_(kept)
+        if not self.average:
+            if run.iter + 1 >= self.first:
+                self.start(run)
+        elif (run.iter + 1) % self.every == 0 and run.stepped(self.model) is not None:
+            self.move(annealed(self.updates + 1, self.decay, self.gamma))
 
 
-def _floating(model: Any) -> dict[str, Any]:
-    """Return the floating-point tensors of the model, which share their memory with it."""
-    return {name: tensor for name, tensor in model.state_dict().items() if tensor.is_floating_point()}
+def annealed(step: int, decay: float, gamma: float) -> float:
+    """Return the share of the way to the weights that the average moves at a step, counted from 1."""
+    return max(1 - decay, gamma / (gamma + step))

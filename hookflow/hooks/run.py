@@ -61,6 +61,10 @@ class Run(Protocol):
         """Epochs of training that are done."""
 
     @property
+    def batch_idx(self) -> int:
+        """Batches of the current epoch, or of the current validation or test, that are done; 0 after an epoch."""
+
+    @property
     def max_iters(self) -> int:
         """Training iterations of the whole run."""
 

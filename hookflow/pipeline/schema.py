@@ -192,13 +192,38 @@ class ModelSection(Component):
         return WeightsSection(file=self.weights) if isinstance(self.weights, str) else self.weights
 
 
+def _one_or_list(written: Any) -> str:
+    return "<list>" if isinstance(written, list) else "<name>"
+
+
+Patterns = Annotated[
+    Annotated[str, Tag("<name>")] | Annotated[list[str], Field(min_length=1), Tag("<list>")],
+    Discriminator(_one_or_list),
+]
+"""One glob or several."""
+
+
 class ParamGroup(Section):
     """Some of the parameters, with settings of their own."""
 
-    match: str
-    """A glob over the names of parameters, e.g. "*.bias"; the first group that matches takes the parameter."""
+    match: Patterns = Field(examples=["*.bias", ["type:*Norm*", "*.bias"]])
+    """Globs over the names of parameters, or over the types of modules that hold them; the first group takes them."""
     args: Args = {}
     """Settings of the optimizer that differ for these parameters."""
+    scale: dict[str, float] = Field(default={}, examples=[{"lr": 0.1, "weight_decay": 0.0}])
+    """Factors by which the optimizer's own settings are multiplied for these parameters."""
+
+    @property
+    def patterns(self) -> list[str]:
+        """The globs as a list."""
+        return [self.match] if isinstance(self.match, str) else self.match
+
+    @field_validator("scale")
+    @classmethod
+    def _given_once(cls, scale: dict[str, float], info: ValidationInfo) -> dict[str, float]:
+        for name in scale.keys() & info.data.get("args", {}).keys():
+            raise ValueError(f'"{name}" is given in args, too; keep one of them')
+        return scale
 
 
 class OptimizerSection(Component):

@@ -6,7 +6,6 @@ import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -37,6 +36,7 @@ from hookflow.runner.distributed.ranks import ALONE, Ranks
 from hookflow.runner.distributed.strategy import Strategy, choose_strategy
 from hookflow.runner.numerics.compiling import check_compiler
 from hookflow.runner.numerics.device import choose_precision
+from hookflow.runner.param_groups import param_groups, scale_groups
 from hookflow.runner.parameter_hooks import wrong_parameters
 from hookflow.runner.picking import Picked, pick
 from hookflow.writers.base import Writer
@@ -287,7 +287,9 @@ class _Builder:
         groups: dict[str, list[dict[str, Any]]] = {}
         problems: list[Problem] = []
         for name, model in trains.items():
-            groups[name], wrong = self._param_groups(name, model)
+            groups[name], wrong = param_groups(
+                self.pipeline.optimizers[name].groups, model, self._place_in_groups(name)
+            )
             problems += wrong
         picked, wrong = pick(plan, network, self.base, self._place_of_entry)
         problems += wrong
@@ -345,25 +347,13 @@ class _Builder:
         key = key_of("optimizer", name)
         made = self._call(makes[key], {"params": groups} | self.pipeline.optimizers[name].args, key)
         optimizer = self._checked(key, made, torch.optim.Optimizer)
+        scale_groups(optimizer, self.pipeline.optimizers[name].groups, self._place_in_groups(name))
         for group in optimizer.param_groups:
             group.setdefault("initial_lr", group["lr"])
         return optimizer
 
-    def _param_groups(self, name: str, model: nn.Module) -> tuple[list[dict[str, Any]], list[Problem]]:
-        """Return the file's groups of an optimizer, each with what no earlier one took, and one with all that is left.
-
-        Also what is wrong: groups that are left with nothing.
-        """
-        left = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        found, problems = [], []
-        for k, group in enumerate(self.pipeline.optimizers[name].groups):
-            taken = [name for name in left if fnmatchcase(name, group.match)]
-            if not taken:
-                said = f'"{group.match}" matches no parameter that trains and that no earlier group has taken'
-                there = f"there are {', '.join(list(left)[:8])}{', …' if len(left) > 8 else ''}"
-                problems.append(Problem(said, self.places.of(f"{key_of('optimizer', name)}.groups.{k}.match"), there))
-            found.append({"params": [left.pop(name) for name in taken], **group.args})
-        return [*found, {"params": list(left.values())}] if left else found, problems
+    def _place_in_groups(self, optimizer: str) -> Callable[[str], Where]:
+        return lambda key: self.places.of(f"{key_of('optimizer', optimizer)}.groups.{key}")
 
     def _hook(self, planned: PlannedHook, plan: Plan) -> Any:
         """Make a hook's object; a plain function is called itself, with its args bound."""

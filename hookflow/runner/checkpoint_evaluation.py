@@ -1,11 +1,13 @@
-"""Validating and testing what a checkpoint holds: by the pipeline that was recorded with it, in this process."""
+"""Validating, testing and predicting with a checkpoint: by the pipeline that was recorded with it, in this process."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TypeVar
+
+from torch import Tensor
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.records import DataInfo, Level
@@ -14,10 +16,13 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.build import build
 from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.evaluation import Split
 from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.state import RunState
 from hookflow.runner.temporary_run import in_temporary_run
 from hookflow.runner.trainer import Trainer
+
+Found = TypeVar("Found")
 
 Say = Callable[[str, Level], None]
 """Takes a line for people, and how grave it is: "info", "warn" or "error"."""
@@ -34,14 +39,52 @@ class Evaluated:
     metrics: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """What was predicted, a row for each example by name; else as `Evaluated`."""
+
+    checkpoint: Path
+    it: int
+    ep: int
+    data: DataInfo
+    rows: Mapping[str, Tensor]
+
+
 def evaluate_checkpoint(
-    run_dir: RunDir, checkpoint: Path, split: Literal["val", "test"], overrides: Sequence[str], say: Say
+    run_dir: RunDir, checkpoint: Path, split: Split, overrides: Sequence[str], say: Say
 ) -> Evaluated:
     """Validate or test a checkpoint of the run, by the pipeline that it was saved with, `overrides` laid over it.
 
     The run's directory is only read: what hooks log goes to a folder that is gone afterwards. Whatever raises goes
     through, printed with its traceback where a hook has raised it. Raises UserError when there are no such data.
     """
+    found, state, data = _with_checkpoint(
+        run_dir, checkpoint, split, overrides, say, lambda trainer, path: dict(trainer.evaluate(path, split))
+    )
+    return Evaluated(checkpoint, state.iter, state.epoch, data, found)
+
+
+def predict_checkpoint(
+    run_dir: RunDir, checkpoint: Path, split: Split, overrides: Sequence[str], say: Say
+) -> Predicted:
+    """Let a checkpoint of the run predict a split, which needs no targets; else as `evaluate_checkpoint`.
+
+    Raises UserError when the task says nothing of how to predict.
+    """
+    found, state, data = _with_checkpoint(
+        run_dir, checkpoint, split, overrides, say, lambda trainer, path: trainer.predict(path, split)
+    )
+    return Predicted(checkpoint, state.iter, state.epoch, data, found)
+
+
+def _with_checkpoint(
+    run_dir: RunDir,
+    checkpoint: Path,
+    split: Split,
+    overrides: Sequence[str],
+    say: Say,
+    execute: Callable[[Trainer, Path], Found],
+) -> tuple[Found, RunState, DataInfo]:
     recorded = short(checkpoint.absolute() / run_dir.pipeline.name)
     loaded = load(recorded, overrides, recorded=True)
     if getattr(loaded.pipeline.data, split) is None:
@@ -52,10 +95,10 @@ def evaluate_checkpoint(
     def tell(text: str, level: Level = "info") -> None:
         say(text, level)
 
-    def evaluate(trainer: Trainer, store: CheckpointStore) -> tuple[dict[str, float], RunState]:
-        return dict(trainer.evaluate(checkpoint.absolute(), split)), trainer.state
+    def with_state(trainer: Trainer, store: CheckpointStore) -> tuple[Found, RunState]:
+        return execute(trainer, checkpoint.absolute()), trainer.state
 
     with torch_settings(loaded.pipeline.run, tell):
         parts = build(loaded, plan, base, tell, [split], fresh=False)
-        (metrics, state), _ = in_temporary_run(parts, plan, evaluate, say)
-    return Evaluated(checkpoint, state.iter, state.epoch, parts.data[split].info, metrics)
+        (found, state), _ = in_temporary_run(parts, plan, with_state, say)
+    return found, state, parts.data[split].info

@@ -25,6 +25,9 @@ class Task(Protocol):
     gives the mean over all examples; and whatever else hooks may find of use as `outputs`. A class without `evaluate`
     is evaluated by its `step`, and so is a task that is a plain function.
 
+    A task may have a method `predict(run, batch)` that `hookflow predict` calls in place of `evaluate`, with a batch
+    that may lack targets; it returns a dict of tensors with a row for each example.
+
     A task may have a method `batch_size(batch)` that returns how many examples a batch has; it counts before what the
     source or the tensors of the batch say.
 
@@ -76,6 +79,18 @@ def evaluation_of(task: Any) -> Callable[[Any, Any], Any]:
     return evaluate
 
 
+def prediction_of(task: Any) -> Callable[[Any, Any], Any]:
+    """Return how a task predicts. Raises UserError where it does not say."""
+    predict: Callable[[Any, Any], Any] | None = getattr(task, "predict", None)
+    if predict is None:
+        said = "the task is a function, and defines no predict()"
+        if not isinstance(task, FunctionTask):
+            said = f"the task {type(task).__name__} defines no predict()"
+        hint = "give it a method predict(run, batch) that returns a dict of tensors, with a row for each example"
+        raise UserError(Problem(said, hint=hint))
+    return predict
+
+
 def wrong_task(task: Any, evaluated: bool) -> Issue | None:
     """Return what keeps an object from being a task, and a hint; None when nothing does.
 
@@ -91,7 +106,7 @@ def wrong_task(task: Any, evaluated: bool) -> Issue | None:
                 return f"the task {kind} has a method {name}", near
         if evaluated and steps_itself(task):
             return f"the task {kind} steps its optimizers itself, and defines no evaluate()", EVALUATE
-    for method in ("step", "evaluate"):
+    for method in ("step", "evaluate", "predict"):
         if not _takes_two(getattr(task, method, None)):
             return f"the task's {method} must take the run and the batch: {method}(run, batch)", ""
     return None

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hookflow.events.records import Put
+from hookflow.hooks.predictions import Rows
 from hookflow.runner.contract import as_number, check_outputs, single_numbers
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.distributed.consensus import AnyConsensus
@@ -106,8 +107,19 @@ class Evaluation:
         Those are the examples of all ranks, of which each has its own: they learn the same means, to the bit. Return
         None when a signal has come: the current batch was the last.
         """
+        means = Means(self._sizes[split].exact)
+        for index, batch in self._batches(split):
+            outputs = self._evaluate(self._run, batch)
+            check_outputs(outputs, "evaluate", self._own_steps)
+            means.add(single_numbers(outputs), self._state.batch_size or None)
+            self._engine.fire(f"after_{split}_iter", batch, index, outputs)
+            if self._should_abort(index + 1):
+                return None
+        return means.over_ranks(self._consensus.all_gather_object)
+
+    def _batches(self, split: Split) -> Iterator[tuple[int, Any]]:
+        """Yield the batches of a split as hooks have left them, with their indices, but for those that are skipped."""
         state, sizes = self._state, self._sizes[split]
-        means = Means(sizes.exact)
         state.batches = len(self._data[split])
         for index, given in enumerate(self._data[split].epoch(0)):
             state.batch_idx, state.batch_size = index, sizes.local(index, given) or 0
@@ -115,14 +127,28 @@ class Evaluation:
             batch = self._offered[split](given)
             if batch is SKIPPED:
                 self._engine.leave(entered)
-                continue
-            outputs = self._evaluate(self._run, batch)
-            check_outputs(outputs, "evaluate", self._own_steps)
-            means.add(single_numbers(outputs), state.batch_size or None)
-            self._engine.fire(f"after_{split}_iter", batch, index, outputs)
-            if self._should_abort(index + 1):
-                return None
-        return means.over_ranks(self._consensus.all_gather_object)
+            else:
+                yield index, batch
+
+    @torch.no_grad()
+    def predict(self, split: Split, predict: Callable[[Any, Any], Any]) -> dict[str, torch.Tensor]:
+        """Return what `predict` gives for a split: a row for each example, by name, in the memory of the host.
+
+        There may be no targets, so the points that offer outputs or metrics do not fire. What hooks do before a pass
+        and its batches, they do: an average of the weights is there, a batch is what they make of it.
+        """
+        entered = len(self._engine.arounds)
+        rows = Rows()
+        with self._state.during(split):
+            self._engine.fire(f"before_{split}")
+            with evaluating(self._model):
+                self._engine.fire(f"before_{split}_epoch")
+                inside = len(self._engine.arounds)
+                for _, batch in self._batches(split):
+                    rows.add(predict(self._run, batch))
+                    self._engine.leave(inside)
+            self._engine.leave(entered)
+        return rows.all()
 
 
 @contextmanager

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from torch import Tensor
+
 from hookflow.events.now import share
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, OnError, Plan
@@ -15,7 +17,7 @@ from hookflow.runner.build import Parts
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Snapshot
 from hookflow.runner.checkpoint.store import CheckpointStore, read
-from hookflow.runner.contract import evaluation_of, steps_itself
+from hookflow.runner.contract import evaluation_of, prediction_of, steps_itself
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.dispatch import Here
 from hookflow.runner.distributed.consensus import AnyConsensus
@@ -175,6 +177,16 @@ class Trainer:
             self._load(checkpoint)
             self._evaluate(split)
         return self.state.metrics
+
+    def predict(self, checkpoint: Path, split: Split) -> dict[str, Tensor]:
+        """Return what the task predicts for a split with what a checkpoint holds; else as `evaluate`.
+
+        Raises UserError when the task says nothing of how to predict.
+        """
+        predict = prediction_of(self._parts.task)
+        with self._running():
+            self._load(checkpoint)
+            return self._evaluate.predict(split, in_precision(predict, self._parts.device, self._parts.precision))
 
     @contextmanager
     def _running(self) -> Iterator[None]:

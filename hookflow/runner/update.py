@@ -82,7 +82,9 @@ class Update:
             seed = self.guard.seed(loss, weight)
         elif weight != 1.0:
             loss = loss * weight
-        loss.backward(seed, inputs=None if len(names) == len(self.every) else [*self._parameters(names)])
+        inputs = None if len(names) == len(self.every) else [p for p in self._parameters(names) if p.requires_grad]
+        if inputs != []:  # all of them may be frozen
+            loss.backward(seed, inputs=inputs)
         self._timeline.mark(BACKWARD)
         self._engine.fire("after_backward", *offered)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal, Protocol
 
 from pydantic import Field
@@ -36,11 +36,19 @@ class Classification:
     def evaluate(self, run: HasModel, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
         """Return the same as `step`; the caller has switched the model to evaluation and gradients off."""
         images, target = batch
+        return self._outputs(self._logits(run, images), target)
+
+    def predict(self, run: HasModel, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the `logits` (batch, classes) and the class `predicted` (batch,) of images, or of those of a batch."""
+        logits = self._logits(run, batch if isinstance(batch, Tensor) else batch[0])
+        return {"logits": logits, "predicted": logits.argmax(1)}
+
+    def _logits(self, run: HasModel, images: Tensor) -> Tensor:
         logits: Tensor = run.model(images)
         if self.flip_at_test:
             kept = logits.clone()  # a network compiled to CUDA graphs writes its next output over this one
             logits = (kept + run.model(images.flip(3))) / 2
-        return self._outputs(logits, target)
+        return logits
 
     def _outputs(self, logits: Tensor, target: Tensor) -> dict[str, Tensor]:
         loss = functional.cross_entropy(logits.float(), target, label_smoothing=self.label_smoothing)
@@ -79,6 +87,10 @@ class Regression:
         predicted, target = outputs["predicted"], outputs["target"].float()
         errors = {"mse": functional.mse_loss(predicted, target), "mae": functional.l1_loss(predicted, target)}
         return {**outputs, **errors}
+
+    def predict(self, run: HasModel, batch: Tensor | Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return what is `predicted` (batch, …) of inputs, or of those of a batch."""
+        return {"predicted": run.model(batch if isinstance(batch, Tensor) else batch[0]).float()}
 
     def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
         """Return `rmse`, the root of the mean over all examples, not the mean of each batch's root."""

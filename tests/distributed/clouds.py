@@ -133,3 +133,8 @@ class Pair:
 def uneven(rank: int, world: int) -> list[Any]:
     """Give each rank another number of batches."""
     return [(torch.zeros(2, 4), torch.zeros(2, dtype=torch.int64))] * (world + rank + 1)
+
+
+def statistics(run: Any) -> None:
+    """Say what a norm keeps."""
+    run.say(f"statistics {run.model.body[3].running_mean.tolist()}")

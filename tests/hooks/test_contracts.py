@@ -39,6 +39,7 @@ from tests.runner.same import assert_same_end
 
 SAMPLES: dict[str, dict[str, Any]] = {
     "accuracy": {},
+    "activation_checkpoint": {"match": ["body"]},
     "activation_stats": {},
     "checkpoint": {"monitor": "accuracy", "top": 3, "keep": 9},
     "confusion": {},
@@ -47,19 +48,28 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "empty_cache": {},
     "env_info": {},
     "export": {"formats": ["state_dict"]},
+    "freeze": {"params": ["body.*"], "begin": "1ep", "end": "14it"},
     "grad_clip": {"max_norm": 1.0},
     "grad_norm": {},
     "images": {"output": "image"},
     "log": {},
+    "lr_finder": {"start": 1e-4, "end": 1.0, "iters": 14},
     "lr_monitor": {"also": ["momentum"]},
     "lr_schedule": {"warmup": 0.1},
     "memory": {},
+    "metrics": {"metrics": {"f1": {"use": "MulticlassF1Score", "args": {"num_classes": 3}}}},
+    "param_schedule": {"momentum": [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]},
     "param_stats": {"stats": ["mean", "max"], "histogram": True},
+    "precise_bn": {"batches": 2},
+    "predict": {"outputs": ["logits"]},
     "profiler": {"wait": 1, "warmup": 1, "active": 2},
     "scheduler": {"chain": [{"use": "LinearLR", "length": "10%"}, {"use": "CosineAnnealingLR"}]},
     "spike_guard": {"window": 8, "sigmas": 0.5, "patience": 100, "rollback": True},
+    "swa": {"begin": "1ep", "every": "2it", "lr": 0.02, "anneal": "3it"},
+    "sync_buffers": {},
     "throughput": {"window": 2, "tokens_per_sample": 64, "flops_per_sample": 1e9, "peak_flops": 1e12},
     "time_limit": {"limit": "3h50m"},
+    "tta": {"transforms": ["hflip"]},
 }
 """Arguments with which each built-in hook can be made; `whiten` belongs to one network and is tested with it, and
 `comm_hook` is for several ranks alone (`test_comm_hook.py`).

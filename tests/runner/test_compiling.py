@@ -192,10 +192,24 @@ def test_the_compiler_is_looked_for_before_anything_is_trained(
     assert "run.compile needs a C++ compiler" in str(records(run_dir, "end")[0]["reason"])
 
 
+@pytest.mark.usefixtures("quickly")
+def test_hooks_that_change_how_it_computes_may_be_compiled_too(new_run: NewRun, train_here: Train) -> None:
+    """Statistics estimated anew, weights that do not train for a while."""
+    hooks = (
+        'hooks.precise={use="precise_bn"}',
+        'hooks.frozen={use="freeze", args={params=["body.0.*"], end="1ep"}}',
+    )
+    plain, compiled = new_run("run.max_epochs=2", *hooks), new_run("run.max_epochs=2", COMPILE, *hooks)
+    assert train_here(plain) == train_here(compiled) == 0, records(compiled, "error")
+    for part in ("model", "model_ema"):
+        torch.testing.assert_close(final_state(plain)[part], final_state(compiled)[part])
+
+
 @pytest.mark.long
 def test_it_is_compiled_for_real(new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    still = "run.max_epochs=1", 'model.use="./upsets.py:Still"'
+    again = 'hooks.again={use="activation_checkpoint", args={match=["body"]}}'
+    still = "run.max_epochs=1", 'model.use="./upsets.py:Still"', again
     plain, compiled = new_run(*still), new_run(*still, 'run.compile="default"')
     assert start(plain).wait() == start(compiled).wait() == 0, compiled.output.read_text()
     one, other = (final_state(run_dir)["model"] for run_dir in (plain, compiled))

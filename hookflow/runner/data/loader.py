@@ -34,7 +34,7 @@ class Loader:
     def __init__(self, data: Any, parts: LoaderParts) -> None:
         self._sampler = parts.batch_sampler(data)
         self.batch_size, self.global_batch_size = self._sampler.batch_size, self._sampler.global_batch_size
-        workers = parts.section.workers
+        self.workers = workers = parts.section.workers
         self._parts = parts
         self._augment = Augment(parts)
         self._keys = _Keys(self._sampler)

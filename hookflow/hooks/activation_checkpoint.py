@@ -1,0 +1,107 @@
+"""Activation checkpointing (T. Chen and others, *Training deep nets with sublinear memory cost*, 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from fnmatch import fnmatchcase
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from hookflow.errors import Problem, UserError, nearest
+from hookflow.hooks.base import Hook, Slots
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hookflow.hooks.run import Run
+
+
+class ActivationCheckpoint(Hook):
+    """Keeps none of the activations inside the modules that `match` picks: the backward pass computes them again.
+
+    That takes less memory and more time. Losses, gradients and statistics are the same to the bit: random numbers
+    are drawn again as they were, and batch norms count a batch once. Module hooks inside of such a module fire in both
+    passes. Of modules inside one another, the outermost is enough. By `torch.utils.checkpoint`.
+    """
+
+    writes: ClassVar[Slots] = {"before_run": ("model",), "after_run": ("model",)}
+
+    def __init__(
+        self,
+        match: Annotated[
+            list[str],
+            Field(min_length=1, description="globs over the names of modules", examples=[["blocks.*"]]),
+        ],
+    ) -> None:
+        self.match = match
+        self.wrapped: list[nn.Module] = []
+
+    def before_run(self, run: Run) -> None:
+        self.wrapped = outermost(run.model, self.match)
+        for module in self.wrapped:
+            module.forward = checkpointed(module)
+
+    def after_run(self) -> None:
+        for module in self.wrapped:
+            del module.forward
+        self.wrapped = []
+
+
+def outermost(model: nn.Module, globs: list[str]) -> list[nn.Module]:
+    """Return the modules that globs pick, but for those inside of others. Raises UserError when a glob picks none."""
+    modules = {name: module for name, module in model.named_modules() if name}
+    for glob in globs:
+        if not any(fnmatchcase(name, glob) for name in modules):
+            hint = nearest(glob, modules) or f"there are {', '.join([*modules][:8])}"
+            raise UserError(Problem(f'no module of the network matches "{glob}"', hint=hint))
+    found: dict[str, nn.Module] = {}
+    for name, module in modules.items():  # one that holds others comes before them
+        inside = any(name.startswith(f"{outer}.") for outer in found)
+        if not inside and any(fnmatchcase(name, glob) for glob in globs):
+            found[name] = module
+    return [*found.values()]
+
+
+def checkpointed(module: nn.Module) -> Callable[..., Any]:
+    """Return a module's forward pass such that a backward pass computes it again; a plain one without gradients."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    plain = module.forward
+
+    @wraps(plain)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return plain(*args, **kwargs)
+        if torch.compiler.is_compiling():  # what a compiled network computes again, it does not count again
+            return checkpoint(plain, *args, use_reentrant=False, **kwargs)
+        return checkpoint(plain, *args, use_reentrant=False, context_fn=partial(_contexts, module), **kwargs)
+
+    return forward
+
+
+def _contexts(module: nn.Module) -> tuple[Any, Any]:
+    """Return what a forward pass is computed in, and what it is computed in again."""
+    return nullcontext(), _uncounted(module)
+
+
+@contextmanager
+def _uncounted(module: nn.Module) -> Iterator[None]:
+    """Let norms leave their running statistics as they are; in training mode they do not compute with them."""
+    norms: list[Any] = [inner for inner in module.modules() if inner.training and _counts(inner)]
+    kept = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield  # which is left by an exception as soon as there is enough
+    finally:
+        for norm, (momentum, batches) in zip(norms, kept, strict=True):
+            norm.momentum = momentum
+            norm.num_batches_tracked.copy_(batches)
+
+
+def _counts(module: Any) -> bool:
+    return getattr(module, "track_running_stats", False) and module.num_batches_tracked is not None

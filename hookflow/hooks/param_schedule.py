@@ -1,0 +1,118 @@
+"""Schedules of momentum and weight decay over the run, beside those of the learning rate."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from hookflow.errors import Problem, UserError
+from hookflow.hooks.amounts import Progress, iterations
+from hookflow.hooks.base import Hook
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
+Shape = Literal["linear", "cosine", "constant"]
+
+
+def _not_negative(values: list[tuple[int | str, float]]) -> list[tuple[int | str, float]]:
+    for _, value in values:
+        if value < 0:
+            raise ValueError(f"{value} is below zero")
+    return values
+
+
+Values = Annotated[list[tuple[Progress, float]], Field(min_length=1), AfterValidator(_not_negative)]
+"""What a setting is when so much of the run is done: [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]."""
+
+
+class ParamSchedule(Hook):
+    """Sets momentum and weight decay before every iteration, by values at stated places of the run.
+
+    Between two places a value goes from one to the other by `shape`; before the first place and after the last it
+    stays. Momentum is `betas[0]` of optimizers that have those, as with `torch.optim.lr_scheduler.OneCycleLR`. A
+    parameter group that began with a weight decay of 0 keeps that: those are the biases and the norms. The values
+    depend on nothing but the iteration, so a resumed run needs no state to go on exactly.
+    """
+
+    reads = ("optimizer",)
+    writes = ("optimizer",)
+
+    def __init__(
+        self,
+        momentum: Annotated[
+            Values | None, Field(description='its values: [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]')
+        ] = None,
+        weight_decay: Annotated[Values | None, Field(description='its values: [[0, 0.04], ["100%", 0.4]]')] = None,
+        shape: Annotated[Shape, Field(description="the way from one value to the next")] = "cosine",
+        optimizer: Annotated[str | None, Field(description="which of several optimizers; all if left out")] = None,
+    ) -> None:
+        if momentum is None and weight_decay is None:
+            hint = 'e.g. weight_decay = [[0, 0.04], ["100%", 0.4]]'
+            raise UserError(Problem("neither momentum nor weight_decay is given", hint=hint))
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.shape = shape
+        self.optimizer = optimizer
+        self.schedules: dict[str, list[tuple[int, float]]] = {}
+        """The places in iterations, with their values, by setting."""
+
+    def before_run(self, run: Run) -> None:
+        for group in self._groups(run):
+            if self.momentum is not None and not ("momentum" in group or "betas" in group):
+                raise _has_no("momentum")
+            if self.weight_decay is not None:
+                if "weight_decay" not in group:
+                    raise _has_no("weight decay")
+                group.setdefault("initial_weight_decay", group["weight_decay"])
+
+    def before_train(self, run: Run) -> None:
+        given = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        self.schedules = {name: _places(name, values, run) for name, values in given.items() if values is not None}
+
+    def before_train_iter(self, run: Run) -> None:
+        now = {name: value_at(run.iter, places, self.shape) for name, places in self.schedules.items()}
+        for group in self._groups(run):
+            if "momentum" in now:
+                if "betas" in group:
+                    group["betas"] = (now["momentum"], *group["betas"][1:])
+                else:
+                    group["momentum"] = now["momentum"]
+            if "weight_decay" in now and group["initial_weight_decay"]:
+                group["weight_decay"] = now["weight_decay"]
+
+    def _groups(self, run: Run) -> list[dict[str, Any]]:
+        chosen = run.optimizers.values() if self.optimizer is None else [run.optimizers[self.optimizer]]
+        return [group for optimizer in chosen for group in optimizer.param_groups]
+
+
+def _places(name: str, values: Sequence[tuple[int | str, float]], run: Run) -> list[tuple[int, float]]:
+    """Return the values with their places in iterations. Raises UserError when these do not follow one another."""
+    places = [(iterations(at, run), value) for at, value in values]
+    for (one, _), (other, _), (written, _) in zip(places, places[1:], values[1:], strict=False):
+        if other <= one:
+            said = f"{name}: {written} is iteration {other} of this run, and the value before it stands at {one}"
+            raise UserError(Problem(said, hint="the places follow one another"))
+    return places
+
+
+def _has_no(setting: str) -> UserError:
+    return UserError(Problem(f"there is an optimizer without {setting}", hint="say which one has it: optimizer = …"))
+
+
+def value_at(done: int, places: Sequence[tuple[int, float]], shape: Shape) -> float:
+    """Return the value of the iteration before which `done` are done, by the values at some places, in order."""
+    after = bisect_right(places, done, key=lambda place: place[0])
+    if after == 0:
+        return places[0][1]
+    begin, value = places[after - 1]
+    if after == len(places) or shape == "constant":
+        return value
+    end, target = places[after]
+    way = (done - begin) / (end - begin)
+    share = way if shape == "linear" else (1 - math.cos(math.pi * way)) / 2
+    return value + (target - value) * share

@@ -1,0 +1,81 @@
+"""Predictions: a row for each example, gathered batch by batch, and written to a file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hookflow.errors import Problem, UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Rows:
+    """The rows of a pass over the data."""
+
+    def __init__(self) -> None:
+        self._batches: dict[str, list[Tensor]] = {}
+
+    def add(self, predicted: Any) -> None:
+        """Take what the task has predicted of a batch. Raises UserError when these are no rows."""
+        from torch import Tensor
+
+        if not isinstance(predicted, Mapping) or not predicted:
+            raise _no_rows(f"a {type(predicted).__name__}" if not isinstance(predicted, Mapping) else "nothing")
+        for name, rows in predicted.items():
+            if not isinstance(rows, Tensor) or not rows.ndim:
+                raise _no_rows(f'"{name}", a {type(rows).__name__} without rows')
+        if len({len(rows) for rows in predicted.values()}) > 1:
+            raise _no_rows(" and ".join(f'"{name}" of {len(rows)} rows' for name, rows in predicted.items()))
+        if self._batches and predicted.keys() != self._batches.keys():
+            raise _no_rows(f"{', '.join(predicted)}, and for a batch before {', '.join(self._batches)}")
+        for name, rows in predicted.items():
+            self._batches.setdefault(name, []).append(rows.detach().cpu())
+
+    def all(self) -> dict[str, Tensor]:
+        """Return the rows of all batches, by name."""
+        import torch
+
+        return {name: torch.cat(batches) for name, batches in self._batches.items()}
+
+
+def _no_rows(found: str) -> UserError:
+    said = f"the task's predict has returned {found}"
+    return UserError(Problem(said, hint="return a dict of tensors, each with a row for each example of the batch"))
+
+
+def _npz(path: Path, rows: Mapping[str, Tensor]) -> None:
+    import numpy as np
+
+    with path.open("wb") as file:
+        np.savez(file, **{name: _plain(tensor).numpy() for name, tensor in rows.items()})  # type: ignore[arg-type]
+
+
+def _jsonl(path: Path, rows: Mapping[str, Tensor]) -> None:
+    columns = [_plain(tensor).tolist() for tensor in rows.values()]
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(dict(zip(rows, row, strict=True))) + "\n" for row in zip(*columns, strict=True))
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Return a tensor of a type that NumPy knows."""
+    import torch
+
+    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+
+
+def _pt(path: Path, rows: Mapping[str, Tensor]) -> None:
+    import torch
+
+    torch.save(dict(rows), path)
+
+
+WRITERS: dict[str, Callable[[Path, Mapping[str, Tensor]], None]] = {
+    ".npz": _npz,
+    ".jsonl": _jsonl,
+    ".pt": _pt,
+}
+"""What writes a file, by how its name ends."""

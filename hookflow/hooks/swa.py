@@ -1,0 +1,110 @@
+"""Stochastic weight averaging (P. Izmailov and others, *Averaging weights leads to wider optima*, 2018)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from hookflow.hooks.amounts import Progress, iterations
+from hookflow.hooks.averaging import Average
+from hookflow.hooks.shards import local
+from hookflow.metric_mode import Mode
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
+Anneal = Literal["cosine", "linear"]
+
+
+class SWA(Average):
+    """Keeps the mean of the weights that the run comes by, one of each `every`, from `begin` on, and judges that.
+
+    With `lr`, the learning rates go there from what they are at `begin`, within `anneal`, whatever a schedule before
+    says: weights are sampled at a constant rate. Buffers are those of the last sample, so that the statistics of batch
+    norms are not those of the mean: let `precise_bn` estimate them anew before each validation. A checkpoint keeps
+    the mean as `model_<hook's name>`. As `torch.optim.swa_utils` does it.
+    """
+
+    phase = "late"  # its rates replace those of a schedule
+    reads = {**Average.reads, "before_train_iter": ("optimizer", "lr")}  # type: ignore[dict-item]  # noqa: RUF012
+    writes = {**Average.writes, "before_train_iter": ("lr",)}  # type: ignore[dict-item]  # noqa: RUF012
+
+    def __init__(
+        self,
+        begin: Annotated[
+            Progress, Field(description='when sampling begins: 0, 1000, "1000it", "5ep" or "75%" of the run')
+        ] = "75%",
+        every: Annotated[
+            Progress, Field(description='how often the weights are sampled: 100, "100it", "1ep" or "1%" of the run')
+        ] = "1ep",
+        lr: Annotated[
+            float | None, Field(ge=0, description="the learning rate while sampling; that of the schedule if left out")
+        ] = None,
+        anneal: Annotated[
+            Progress, Field(description="how long the learning rates take to get there: 0 for at once")
+        ] = "5%",
+        shape: Annotated[Anneal, Field(description="the way there")] = "cosine",
+        model: Annotated[str | None, Field(description="which of several models; all of them if left out")] = None,
+        monitor: Annotated[
+            str | None,
+            Field(description="the validation metric by which the mean's best checkpoint is saved: best-<name>"),
+        ] = None,
+        mode: Annotated[
+            Mode | None,
+            Field(description="whether more or less of the metric is better; its name says it if left out"),
+        ] = None,
+    ) -> None:
+        super().__init__(begin, model, monitor, mode)
+        self.every = every
+        self.lr = lr
+        self.anneal = anneal
+        self.shape = shape
+        self.period = self.length = 1
+        self.rates: dict[str, list[float]] = {}
+        """The learning rates at `begin`, by optimizer and parameter group."""
+
+    def before_train(self, run: Run) -> None:
+        super().before_train(run)
+        self.period = max(1, iterations(self.every, run))
+        self.length = iterations(self.anneal, run)
+
+    def before_train_iter(self, run: Run) -> None:
+        if self.lr is None or run.iter < self.first:
+            return
+        groups = {name: optimizer.param_groups for name, optimizer in run.optimizers.items()}
+        self.rates = self.rates or {name: [group["lr"] for group in found] for name, found in groups.items()}
+        for name, found in groups.items():
+            for group, rate in zip(found, self.rates[name], strict=True):
+                group["lr"] = annealed_rate(rate, self.lr, run.iter - self.first, self.length, self.shape)
+
+    def after_optimizer_step(self, run: Run) -> None:
+        done = run.iter + 1
+        if done <= self.first or done % self.period or run.stepped(self.model) is None:
+            return
+        if not self.average:
+            self.start(run)
+            self.updates = 1
+        else:
+            self.move(1 / (self.updates + 1))
+            self._copy_buffers(run)
+
+    def _copy_buffers(self, run: Run) -> None:
+        for name, buffer in self.network(run).named_buffers():
+            if name in self.average:
+                local(self.average[name]).copy_(local(buffer))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "rates": self.rates}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.rates = state["rates"]
+
+
+def annealed_rate(begin: float, end: float, step: int, steps: int, shape: Anneal) -> float:
+    """Return the learning rate after `step` of the `steps` from `begin` to `end`."""
+    way = min(1.0, step / steps) if steps else 1.0
+    share = way if shape == "linear" else (1 - math.cos(math.pi * way)) / 2
+    return end * share + begin * (1 - share)

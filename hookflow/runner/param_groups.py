@@ -1,0 +1,81 @@
+"""Parameter groups: which parameters an optimizer treats differently, by their names or the types of their modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.pipeline.schema import ParamGroup
+
+TYPE = "type:"
+
+Place = Callable[[str], Where]
+"""Where a key of the groups stands, e.g. "0.match"."""
+
+
+def param_groups(
+    groups: list[ParamGroup], model: nn.Module, place: Place
+) -> tuple[list[dict[str, Any]], list[Problem]]:
+    """Return the file's groups of an optimizer, each with what no earlier one took, and one with all that is left.
+
+    Also what is wrong: patterns that are left with nothing.
+    """
+    left = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    found: list[dict[str, Any]] = []
+    problems = []
+    for k, group in enumerate(groups):
+        taken: dict[str, nn.Parameter] = {}
+        for pattern in group.patterns:
+            names = [name for name in picked(pattern, model, left) if name not in taken]
+            if not names:
+                problems.append(_nothing_left(pattern, model, left, place(f"{k}.match")))
+            taken |= {name: left[name] for name in names}
+        left = {name: p for name, p in left.items() if name not in taken}
+        found.append({"params": [*taken.values()], **group.args})
+    return [*found, {"params": [*left.values()]}] if left else found, problems
+
+
+def picked(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[str]:
+    """Yield which of these parameters a pattern picks: by a glob over their names, or all those in modules of a type.
+
+    A type is a glob over the names of classes; a module counts by those that its class is derived from, too.
+    """
+    if not pattern.startswith(TYPE):
+        yield from (name for name in parameters if fnmatchcase(name, pattern))
+        return
+    kind = pattern.removeprefix(TYPE).strip()
+    inside = {
+        id(parameter)
+        for module in model.modules()
+        if any(fnmatchcase(base.__name__, kind) for base in type(module).__mro__)
+        for parameter in module.parameters()
+    }
+    yield from (name for name, parameter in parameters.items() if id(parameter) in inside)
+
+
+def _nothing_left(pattern: str, model: nn.Module, left: Mapping[str, nn.Parameter], where: Where) -> Problem:
+    said = f'"{pattern}" matches no parameter that trains and that no earlier group has taken'
+    if pattern.startswith(TYPE):
+        kinds = {type(module).__name__ for module in model.modules()}
+        near = nearest(pattern.removeprefix(TYPE).strip(), kinds)
+        return Problem(said, where, near or f"there are modules of {', '.join(sorted(kinds))}")
+    return Problem(said, where, f"there are {', '.join([*left][:8])}{', …' if len(left) > 8 else ''}")
+
+
+def scale_groups(optimizer: Optimizer, groups: list[ParamGroup], place: Place) -> None:
+    """Multiply the settings of each group by its factors. Raises UserError where there is no such number."""
+    for k, declared in enumerate(groups):
+        group = optimizer.param_groups[k]
+        for name, factor in declared.scale.items():
+            value = group.get(name)
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                numbers = [key for key, v in group.items() if isinstance(v, int | float) and not isinstance(v, bool)]
+                said = f'{type(optimizer).__name__} has no number "{name}" to scale'
+                hint = nearest(name, numbers) or f"there are {', '.join(numbers)}"
+                raise UserError(Problem(said, place(f"{k}.scale.{name}"), hint))
+            group[name] = value * factor

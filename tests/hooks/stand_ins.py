@@ -1,0 +1,63 @@
+"""A run made of nothing but what a hook asks for, to test one by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class StandIn(SimpleNamespace):
+    """A run of one process; `logged` and `told` are what hooks have said, `saved` the checkpoints asked for."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **other: Any) -> None:
+        self.logged: dict[str, list[float]] = {}
+        self.told: list[str] = []
+        self.saved: list[str] = []
+        self.stopped: list[str] = []
+        self.metrics: Mapping[str, float] = {}
+        super().__init__(
+            **{
+                "model": model,
+                "models": {"model": model},
+                "optimizers": {} if optimizer is None else {"optimizer": optimizer},
+                "device": torch.device("cpu"),
+                "iter": 0,
+                "epoch": 0,
+                "max_iters": 20,
+                "iters_per_epoch": 5,
+                "world": 1,
+                "rank": 0,
+                "data": {},
+                **other,
+            }
+        )
+        for group in optimizer.param_groups if optimizer is not None else ():
+            group.setdefault("initial_lr", group["lr"])
+
+    def stepped(self, model: str | None = None) -> nn.Module:
+        return self.models[model or "model"]  # type: ignore[no-any-return]
+
+    def metric(self, name: str) -> float:
+        return self.metrics[name]
+
+    def log(self, name: str, value: Any) -> None:
+        self.logged.setdefault(name, []).append(float(value))
+
+    def say(self, text: str, level: str = "info") -> None:
+        self.told.append(text)
+
+    def save_checkpoint(self, *names: str, **_: Any) -> None:
+        self.saved += names
+
+    def stop(self, reason: str) -> None:
+        self.stopped.append(reason)
+
+    def sum(self, value: Any) -> Any:
+        return value
+
+    def mean(self, value: Any) -> Any:
+        return value

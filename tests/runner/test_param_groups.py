@@ -1,0 +1,83 @@
+"""Parameter groups: by name, by the type of module, with settings given or scaled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from hookflow.errors import UserError, Where
+from hookflow.pipeline.schema import ParamGroup
+from hookflow.runner.param_groups import param_groups, scale_groups
+from tests.conftest import NewRun, records
+from tests.runner.same import final_state
+from tests.toy import Net
+
+
+def names_of(*groups: dict[str, Any]) -> list[list[str]]:
+    """Return the names of the parameters in each group of the toy net, and of those that are left."""
+    net = Net()
+    called = {id(p): name for name, p in net.named_parameters()}
+    found, problems = param_groups([ParamGroup(**group) for group in groups], net, Where)
+    assert not problems, problems
+    return [[called[id(p)] for p in group["params"]] for group in found]
+
+
+@pytest.mark.parametrize("match", ["type:BatchNorm1d", "type:_NormBase", "type:*Norm*", ["*.1.weight", "body.1.*"]])
+def test_parameters_are_picked_by_the_type_of_their_module(match: Any) -> None:
+    norm, others = names_of({"match": match})
+    assert norm == ["body.1.weight", "body.1.bias"]
+    assert others == ["body.0.weight", "body.0.bias", "head.weight", "head.bias"]
+
+
+def test_a_type_picks_all_that_is_inside_of_its_modules() -> None:
+    body, biases, rest = names_of({"match": "type:Sequential"}, {"match": "*.bias"})
+    assert body == ["body.0.weight", "body.0.bias", "body.1.weight", "body.1.bias"]
+    assert (biases, rest) == (["head.bias"], ["head.weight"])
+
+
+def test_several_globs_are_one_group() -> None:
+    plain, decayed = names_of({"match": ["type:*Norm*", "*.bias"], "scale": {"weight_decay": 0}})
+    assert plain == ["body.1.weight", "body.1.bias", "body.0.bias", "head.bias"]
+    assert decayed == ["body.0.weight", "head.weight"]
+
+
+def test_a_type_that_nothing_is_of_is_told_with_the_nearest() -> None:
+    _, (problem,) = param_groups([ParamGroup(match="type:BatchNorm2d")], Net(), Where)
+    assert "matches no parameter that trains" in problem.message
+    assert problem.where == Where("0.match")
+    assert "BatchNorm1d" in problem.hint
+
+
+def test_settings_are_scaled_before_a_schedule_sees_them(new_run: NewRun, train_here: Any) -> None:
+    groups = 'optimizer.groups=[{match=["type:*Norm*", "*.bias"], scale={lr=0.1, momentum=0.5}}]'
+    run_dir = new_run(groups, "run.max_epochs=1")
+    assert train_here(run_dir) == 0, records(run_dir, "error")
+    state: Any = final_state(run_dir)["optimizer"]
+    (first, last), begins = state["param_groups"], 0.1
+    assert (first["initial_lr"], first["momentum"]) == (begins * 0.1, 0.45)
+    assert (last["initial_lr"], last["momentum"]) == (begins, 0.9)
+    assert first["lr"] == pytest.approx(last["lr"] * 0.1)
+
+
+def test_a_group_has_the_optimizers_own_setting_times_the_factor() -> None:
+    groups = [ParamGroup(match="*.bias", scale={"lr": 0.1, "weight_decay": 0.0})]
+    net = Net()
+    optimizer = torch.optim.AdamW(param_groups(groups, net, Where)[0], lr=0.5, weight_decay=0.2)
+    scale_groups(optimizer, groups, Where)
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(0.05, 0.0), (0.5, 0.2)]
+
+
+def test_what_is_no_number_of_the_optimizer_cannot_be_scaled() -> None:
+    groups = [ParamGroup(match="*.bias", scale={"momentun": 0.1})]
+    optimizer = torch.optim.SGD(param_groups(groups, Net(), Where)[0], lr=0.5)
+    with pytest.raises(UserError, match='SGD has no number "momentun" to scale') as raised:
+        scale_groups(optimizer, groups, Where)
+    assert raised.value.problems[0].where == Where("0.scale.momentun")
+    assert 'did you mean "momentum"?' in raised.value.problems[0].hint
+
+
+def test_a_setting_is_given_or_scaled(new_run: NewRun) -> None:
+    with pytest.raises(UserError, match='"lr" is given in args, too'):
+        new_run('optimizer.groups=[{match="*.bias", args={lr=1}, scale={lr=2}}]')
