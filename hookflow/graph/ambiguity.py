@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hookflow.graph.closure import closure
-from hookflow.graph.links import stated
+from hookflow.graph.links import Decided
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.slots import commutes
@@ -38,48 +37,52 @@ def ambiguities(plan: Plan) -> Iterator[Ambiguity]:
                 yield Ambiguity(point, first, then, _slots(plan.points[point], first, then))
 
 
-def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
-    """Yield the pairs of one point that clash over a slot, with no way of edges and no phase between them.
+def ways_to_state(first: str, then: str) -> tuple[str, str, str]:
+    """Return how a file says in which order two hooks must fire, either way, or that it does not matter.
 
-    Sets of rows are whole numbers, a bit a row, as in `hookflow.graph.closure`.
+    Which is right nobody but its author knows: that `first` fires first today may be the mistake.
+    """
+    return (
+        f'{first} first, as now: after = ["{first}"] in [hooks.{then}]',
+        f'{then} first: after = ["{then}"] in [hooks.{first}]',
+        f'either: ambiguous_with = ["{first}"] in [hooks.{then}]',
+    )
+
+
+def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
+    """Yield the pairs of one point that clash over a slot, and that another order of the file may turn.
+
+    How two arounds are left follows from how they are entered, so that is asked where they are entered. Sets of rows
+    are whole numbers, a bit a row, as in `hookflow.graph.closure`.
     """
     bound = plan.at(point)
     readers: dict[str, int] = {}
     writers: dict[str, int] = {}
-    alike: dict[tuple[str, bool], int] = {}
+    alike: dict[str, int] = {}
+    exits = 0
     for row, binding in enumerate(bound):
         for slots, users in ((binding.reads, readers), (binding.writes, writers)):
             for slot in slots:
                 users[slot] = users.get(slot, 0) | 1 << row
-        alike[_place(binding)] = alike.get(_place(binding), 0) | 1 << row
+        alike[binding.phase] = alike.get(binding.phase, 0) | 1 << row
+        exits |= (binding.half == "exit") << row
     if not writers:
         return
-    ancestors = _ancestors(plan, point)
+    decided = Decided(plan, point)
     for row, then in enumerate(bound):
         clash = 0
         for slot in then.reads:
             clash |= writers.get(slot, 0)
         for slot in then.writes:
             clash |= readers.get(slot, 0) | (0 if commutes(slot, plan.points[point]) else writers[slot])
-        above = clash & (1 << row) - 1 & alike[_place(then)] & ~ancestors[row]
+        above = clash & (1 << row) - 1 & alike[then.phase] & ~decided.ancestors[row]
+        above &= ~exits if then.half == "exit" else -1
         while above:
             lowest = above & -above
             above ^= lowest
-            yield bound[lowest.bit_length() - 1], then
-
-
-def _place(binding: Binding) -> tuple[str, bool]:
-    """Return what must be the same for the file's order to decide; see `hookflow.graph.links.unstated`."""
-    return binding.phase, binding.half == "exit"
-
-
-def _ancestors(plan: Plan, point: str) -> list[int]:
-    """Return, for each row of a point, the rows that edges put before it."""
-    row_of = {binding.id: row for row, binding in enumerate(plan.at(point))}
-    before: list[list[int]] = [[] for _ in row_of]
-    for link in stated(plan, point):
-        before[row_of[link.then.id]].append(row_of[link.first.id])
-    return closure(before, range(len(before)))
+            first = lowest.bit_length() - 1
+            if not decided.by_nesting(first, row):
+                yield bound[first], then
 
 
 def _slots(point: Point, first: Binding, then: Binding) -> tuple[str, ...]:
