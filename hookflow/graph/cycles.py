@@ -59,20 +59,16 @@ def _problem(same: list[Cycle]) -> Problem:
     steps = [
         f"{step.first} before {step.then}{f' at {step.point}' if mixed else ''}: {step.place}" for step in cycle.steps
     ]
-    hints = [*steps, *_nested(mixed), *_narrowing(cycle), *_overriding(cycle.steps)]
+    hints = [*steps, *(_nested(cycle) if mixed else []), *_overriding(cycle.steps)]
     return Problem(f"ordering cycle: {' → '.join(names)} {at}", cycle.steps[0].place, "\n    ".join(hints))
 
 
-def _nested(mixed: bool) -> list[str]:
-    return ["what is entered first is left last"] if mixed else []
-
-
-def _narrowing(cycle: Cycle) -> list[str]:
-    """Say how an edge is stated for one method, where a hook stands on the cycle in two ways."""
-    stands = {name for step in cycle.steps for name in (step.first, step.then)}
-    if any(name.endswith(")") and name.rpartition(" (")[0] in stands for name in stands):
-        return [f'an edge may be that of one method alone: points = [{{ at = "{cycle.point}", after = ["…"] }}, …]']
-    return []
+def _nested(cycle: Cycle) -> list[str]:
+    """Say what closes a cycle of edges at two points, and how an edge is stated for one of a hook's methods alone."""
+    return [
+        "what is entered first is left last",
+        f'an edge may be that of one method alone: points = [{{ at = "{cycle.point}", after = ["…"] }}, …]',
+    ]
 
 
 def _overriding(steps: Iterable[Step]) -> list[str]:

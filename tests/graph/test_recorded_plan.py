@@ -36,5 +36,5 @@ def test_its_edges_lead_from_where_the_first_hook_stands_last() -> None:
         ("s", "whole", "r"),
     ]
     assert [answer.reason for answer in precedence(read, "a", "r")] == ["phase", "edge"]
-    assert as_text(read).count("after a (p.toml:1)") == 1
+    assert as_text(read).count("after a, s (p.toml:1)") == 1
     assert len(read.given_way) == 1
