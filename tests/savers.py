@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -42,7 +43,7 @@ class Told:
     """Writes down what fires around a save, in the order in which it does."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self.path = Path(path)
 
     def around_save_checkpoint(self) -> Iterator[None]:
         self.write("around enters")
@@ -59,5 +60,5 @@ class Told:
         self.write("saved")
 
     def write(self, line: str) -> None:
-        with open(self.path, "a") as file:
+        with self.path.open("a") as file:
             file.write(f"{getattr(self, 'name', '')} {line}\n")

@@ -21,13 +21,15 @@ def moved(
     """Return the phase of each row; `before` are the rows that edges put before it, `order` is a topological one.
 
     At the second point of an around the graph runs backwards, and so do the phases of the rows that stand there alone:
-    early is late. Which of two moves must not hang on that, so these rows are settled first.
+    early is late. Which of two moves must not hang on that, so these rows are settled among themselves first.
     """
     found = list(phases)
+    wanted = [NORMAL] * len(found)  # the earliest phase of those that each row must stand before, at the second point
     for row in order if backwards else ():
+        wanted[row] = max([wanted[row], *(wanted[first] for first in before[row])])
         if row in backwards:
-            above = [found[first] for first in before[row] if first in backwards]
-            found[row] = max([found[row], *(phase for phase in above if phase > NORMAL)])
+            found[row] = max(found[row], wanted[row]) if wanted[row] > NORMAL else found[row]
+            wanted[row] = max(wanted[row], found[row])
     for row in reversed(order):
         for first in before[row] if found[row] < NORMAL else ():
             found[first] = min(found[first], found[row])
