@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -20,12 +21,13 @@ from hookflow.graph.slots import commutes
 from tests.graph.oracle import CLOSING, OPENING, Described, Oracle, Pair, Place
 from tests.hook_nodes import AROUND, Half, node, plan
 
-METHODS = (OPENING, CLOSING, "around_val")
+METHODS = (OPENING, CLOSING, "around_val", "around_val")
 SLOTS = ("model", "metrics", "control")
 
 
 def drawn(lots: random.Random, most: int) -> list[Described]:
-    """Return some hooks around a validation; of few edges, so that most can be ordered."""
+    """Return some hooks around a validation: now with many edges, slots and phases, now with few."""
+    edges, slots, normal = lots.choice((0.05, 0.1, 0.2)), lots.choice((0.1, 0.3, 0.5)), lots.choice((0.4, 0.8, 1))
     names = "abcdefgh"[: lots.randint(2, most)]
     hidden = lots.sample(names, len(names))  # edges mostly follow a hidden order; some run against it
 
@@ -34,16 +36,16 @@ def drawn(lots: random.Random, most: int) -> list[Described]:
         for other in names:
             if other != name and lots.random() < share:
                 upwards = (hidden.index(other) < hidden.index(name)) != (lots.random() < 0.1)
-                (after if upwards == (lots.random() < 0.95) else before).append(other)
+                (after if upwards else before).append(other)
         return tuple(after), tuple(before)
 
     hooks = []
     for name in names:
-        methods = tuple(lots.sample(METHODS, lots.choice((1, 1, 2, 3))))
-        after, before = others(name, 0.2)
-        near = {method: others(name, 0.15) for method in methods if lots.random() < 0.3}
-        reads, writes = (tuple(slot for slot in SLOTS if lots.random() < 0.2) for _ in range(2))
-        phase = lots.choice((*PHASES, "normal", "normal", "normal"))
+        methods = tuple(dict.fromkeys(lots.sample(METHODS, lots.choice((1, 1, 2, 4)))))
+        after, before = others(name, edges)
+        near = {method: others(name, edges) for method in methods if lots.random() < 0.3}
+        reads, writes = (tuple(slot for slot in SLOTS if lots.random() < slots) for _ in range(2))
+        phase = "normal" if lots.random() < normal else lots.choice(PHASES)
         hooks.append(Described(name, methods, phase, after, before, near, reads, writes))
     return hooks
 
@@ -108,9 +110,10 @@ def check_plan(hooks: list[Described]) -> Plan | None:
 
 
 def turned(hooks: list[Described]) -> dict[frozenset[Place], bool]:
-    """Return of each two places of a point whether some order of the tables turns them."""
+    """Return of each two places of a point whether some order of the tables, and of each one's points, turns them."""
     seen: dict[frozenset[Place], set[Pair]] = {}
-    for listed in permutations(hooks):
+    other = [replace(hook, methods=hook.methods[::-1]) for hook in hooks]
+    for listed in (*permutations(hooks), *permutations(other)):
         found = compiled(list(listed))
         for point in (OPENING, CLOSING):
             bound = [place(binding) for binding in found.at(point)]
