@@ -98,7 +98,7 @@ def _told(plan: Plan, answer: Answer) -> Iterator[str]:
     if answer.reason == "file":
         if plan.shuffle is None:
             yield from _table([(name, plan.hook(name).where) for name in (first.hook, then.hook)])
-        yield from _advice(first, then)
+        yield from _advice(plan, first, then)
     yield from (line for binding in (first, then) for line in _moved(plan, binding))
     dropped = {given.edge for given in plan.given_way}
     circular = [given for given in answer.overruled if dropped.issuperset(given.against)]
@@ -136,13 +136,11 @@ def _source(edge: Edge) -> str:
             return edge.where
 
 
-def _advice(first: Binding, then: Binding) -> Iterator[str]:
-    from hookflow.graph.ambiguity import ways_to_state
+def _advice(plan: Plan, first: Binding, then: Binding) -> Iterator[str]:
+    from hookflow.graph.ambiguity import clash, ways_to_state
 
-    written = {*first.writes, *then.writes}
-    both = written & {*first.reads, *first.writes} & {*then.reads, *then.writes}
-    if both:
-        yield f"  both touch {' and '.join(sorted(both))}, so it may matter; to state which is right:"
+    if both := clash(plan.points[first.point], first, then):
+        yield f"  both touch {' and '.join(both)}, so it may matter; to state which is right:"
         yield from (f"    {way}" for way in ways_to_state(first.hook, then.hook))
 
 

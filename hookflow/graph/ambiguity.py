@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from hookflow.graph.keyed import Parts, widest
 from hookflow.graph.links import Decided
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
@@ -34,7 +35,7 @@ def ambiguities(plan: Plan) -> Iterator[Ambiguity]:
     for point in dict.fromkeys(binding.point for binding in plan.bindings):
         for first, then in _clashing(plan, point):
             if first.hook != then.hook and frozenset((first.hook, then.hook)) not in allowed:
-                yield Ambiguity(point, first, then, _slots(plan.points[point], first, then))
+                yield Ambiguity(point, first, then, clash(plan.points[point], first, then))
 
 
 def ways_to_state(first: str, then: str) -> tuple[str, str, str]:
@@ -56,13 +57,14 @@ def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
     are whole numbers, a bit a row, as in `hookflow.graph.closure`.
     """
     bound = plan.at(point)
+    parts = Parts(slot for binding in bound for slot in (*binding.reads, *binding.writes))
     readers: dict[str, int] = {}
     writers: dict[str, int] = {}
     alike: dict[str, int] = {}
     exits = 0
     for row, binding in enumerate(bound):
         for slots, users in ((binding.reads, readers), (binding.writes, writers)):
-            for slot in slots:
+            for slot in parts.of(slots):
                 users[slot] = users.get(slot, 0) | 1 << row
         alike[binding.phase] = alike.get(binding.phase, 0) | 1 << row
         exits |= (binding.half == "exit") << row
@@ -70,12 +72,12 @@ def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
         return
     decided = Decided(plan, point)
     for row, then in enumerate(bound):
-        clash = 0
-        for slot in then.reads:
-            clash |= writers.get(slot, 0)
-        for slot in then.writes:
-            clash |= readers.get(slot, 0) | (0 if commutes(slot, plan.points[point]) else writers[slot])
-        above = clash & (1 << row) - 1 & alike[then.phase] & ~decided.ancestors[row]
+        touching = 0
+        for slot in parts.of(then.reads):
+            touching |= writers.get(slot, 0)
+        for slot in parts.of(then.writes):
+            touching |= readers.get(slot, 0) | (0 if commutes(slot, plan.points[point]) else writers[slot])
+        above = touching & (1 << row) - 1 & alike[then.phase] & ~decided.ancestors[row]
         above &= ~exits if then.half == "exit" else -1
         while above:
             lowest = above & -above
@@ -85,8 +87,9 @@ def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
                 yield bound[first], then
 
 
-def _slots(point: Point, first: Binding, then: Binding) -> tuple[str, ...]:
+def clash(point: Point, first: Binding, then: Binding) -> tuple[str, ...]:
     """Return the slots that one of them writes and the other one reads, or both write."""
-    read = {*first.writes} & {*then.reads} | {*then.writes} & {*first.reads}
-    written = {slot for slot in {*first.writes} & {*then.writes} if not commutes(slot, point)}
-    return tuple(sorted(read | written))
+    parts = Parts((*first.reads, *first.writes, *then.reads, *then.writes))
+    writes, also_writes = parts.of(first.writes), parts.of(then.writes)
+    read = writes & parts.of(then.reads) | also_writes & parts.of(first.reads)
+    return widest(read | {slot for slot in writes & also_writes if not commutes(slot, point)})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import product
 
+from hookflow.graph.keyed import Parts, widest
 from hookflow.graph.node import Bound
 from hookflow.graph.sort import Rows
 
@@ -16,15 +17,16 @@ def flows(bound: Iterable[tuple[int, Bound]]) -> Iterator[tuple[int, int, tuple[
     last.
     """
     rows = list(bound)
-    readers = _users((row, one.reads) for row, one in rows)
-    writers = _users((row, one.writes) for row, one in rows)
+    parts = Parts(slot for _, one in rows for slot in (*one.reads, *one.writes))
+    readers = _users((row, parts.of(one.reads)) for row, one in rows)
+    writers = _users((row, parts.of(one.writes)) for row, one in rows)
     found: dict[Rows, list[str]] = {}
     for slot in sorted(writers.keys() & readers.keys()):
         both = writers[slot] & readers[slot]
         for pair in (*product(writers[slot] - both, readers[slot]), *product(both, readers[slot] - both)):
             found.setdefault(pair, []).append(slot)
     for first, then in sorted(found):
-        yield first, then, tuple(found[first, then])
+        yield first, then, widest(found[first, then])
 
 
 def _users(touched: Iterable[tuple[int, Iterable[str]]]) -> dict[str, set[int]]:

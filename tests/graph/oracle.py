@@ -92,9 +92,8 @@ class Oracle:
             for first in self.places
             for then in self.places
             if first[1] == then[1] and first[0] != then[0] and not both_exits((first, then))
-            for slot in self.by_name[first[0]].writes
-            if slot in self.by_name[then[0]].reads
-            if not (slot in self.by_name[first[0]].reads and slot in self.by_name[then[0]].writes)
+            for slot in common(self.by_name[first[0]].writes, self.by_name[then[0]].reads)
+            if not (within(slot, self.by_name[first[0]].reads) and within(slot, self.by_name[then[0]].writes))
         }
 
     def _phases(self) -> dict[Place, int]:
@@ -158,6 +157,17 @@ class Oracle:
             fired.append(min(free, key=lambda p: (self.phases[p], p[2] == "exit", self.places.index(p))))
             rest.remove(fired[-1])
         return fired
+
+
+def within(slot: str, slots: Iterable[str]) -> bool:
+    """Say whether a slot is one of the others, or a part of one."""
+    return any(slot == other or slot.startswith(f"{other}.") for other in slots)
+
+
+def common(ones: Iterable[str], others: Iterable[str]) -> set[str]:
+    """Return what both touch: of a slot and a part of it, the part."""
+    ones, others = set(ones), set(others)
+    return {slot for slot in ones | others if within(slot, ones) and within(slot, others)}
 
 
 def early(phase: int) -> int:

@@ -23,6 +23,13 @@ def test_two_writers_of_a_slot_are_ambiguous_and_two_readers_are_not() -> None:
     assert pairs(plan(node("a", reads=["model"]), node("b", reads=["model"]))) == []
 
 
+def test_two_writers_of_parts_of_a_slot_are_ambiguous_with_one_of_the_whole_alone() -> None:
+    compiled = plan(
+        node("a", writes=["model.a"]), node("b", writes=["model.b"]), node("whole", writes=["model"]), node("x")
+    )
+    assert pairs(compiled) == [("a", "whole", ("model.a",)), ("b", "whole", ("model.b",))]
+
+
 def test_two_that_read_and_write_a_slot_are_ambiguous() -> None:
     both = {"reads": ["grads"], "writes": ["grads"]}
     assert pairs(plan(node("a", **both), node("b", **both))) == [("a", "b", ("grads",))]
