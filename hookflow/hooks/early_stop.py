@@ -20,7 +20,7 @@ class EarlyStop(Hook):
     """Stops the run when a validation metric has not improved for `patience` validations in a row."""
 
     phase = "late"
-    reads = ("metrics",)
+    reads = ("metrics.{monitor}",)
     writes = ("control",)
 
     def __init__(

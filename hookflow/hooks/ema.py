@@ -24,14 +24,14 @@ class EMA(Hook):
     """
 
     reads: ClassVar[Slots] = {
-        **dict.fromkeys(("before_train", "after_optimizer_step", "around_val", "around_test"), ("model",)),
-        "before_save_checkpoint": ("model",),
-        "after_load_checkpoint": ("checkpoint",),
+        **dict.fromkeys(("before_train", "after_optimizer_step", "around_val", "around_test"), ("model.{model}",)),
+        "before_save_checkpoint": ("model.{model}",),
+        "after_load_checkpoint": ("checkpoint.model_{name}",),
     }
     writes: ClassVar[Slots] = {
-        "around_val": ("model",),
-        "around_test": ("model",),
-        "before_save_checkpoint": ("checkpoint",),
+        "around_val": ("model.{model}",),
+        "around_test": ("model.{model}",),
+        "before_save_checkpoint": ("checkpoint.model_{name}",),
     }
 
     def __init__(

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from hookflow.errors import Where
+from hookflow.graph.keyed import root
 from hookflow.graph.points import POINTS
 from hookflow.graph.slots import SLOTS
 from hookflow.hooks.arguments import wrong_arguments
@@ -21,6 +22,7 @@ from hookflow.hooks.base import Hook
 from hookflow.hooks.compile import find_hook
 from hookflow.hooks.inspect import about, methods, slots
 from hookflow.hooks.registry import BUILT_IN
+from hookflow.hooks.slot_keys import filled
 from tests.conftest import NewRun, records
 
 SAMPLES: dict[str, dict[str, Any]] = {
@@ -73,7 +75,9 @@ class TestEveryHook:
         touched = [slots(hook, kind, names) for kind in ("reads", "writes")]
         assert any(by_method for by_method, _ in touched)
         assert not any(faults for _, faults in touched)
-        assert {slot for by_method, _ in touched for one in by_method.values() for slot in one} <= SLOTS.keys()
+        assert {root(slot) for by_method, _ in touched for one in by_method.values() for slot in one} <= SLOTS.keys()
+        for by_method, _ in touched:
+            assert not [filled(one, hook, name, {})[1] for one in by_method.values() if filled(one, hook, name, {})[1]]
 
     def test_every_argument_has_a_type_and_a_sentence(self, name: str) -> None:
         parameters = list(inspect.signature(hook_class(name)).parameters.values())
