@@ -155,7 +155,7 @@ def test_many_points_say_how_many_are_not_shown(scene: At) -> None:
     shown.view.unbound = True
     shown.view.point = "before_run"
     text = drawn(shown, 80, 24)
-    assert "↓ 23 more" in text
+    assert "↓ 24 more" in text
     assert "after_load_checkpoint" in text
 
 
