@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hookflow.errors import Where
-from hookflow.graph.node import Bound, Node, Wish
+from hookflow.graph.node import Bound, EdgeSpec, Node
 from hookflow.graph.plan import PHASES, PlannedHook, Trigger
 from hookflow.graph.points import POINTS
 
@@ -80,7 +80,7 @@ def declared(shape: str, size: int) -> Iterator[Node]:
         slots = ((), ()) if shape == "one point" else ((f"s{lots.randrange(size)}",), (f"s{lots.randrange(size)}",))
         bound = tuple(Bound(point, point, "whole", (), Trigger(), *slots) for point in here)
         after = sorted(lots.sample(range(k), min(k, EDGES)))
-        wishes = tuple(Wish(f"h{other}", False, "file", Where("scale.toml", k + 1)) for other in after)
+        wishes = tuple(EdgeSpec(f"h{other}", False, "file", Where("scale.toml", k + 1)) for other in after)
         hook = PlannedHook(f"h{k}", "builtins:print", {}, lots.choice(PHASES), "", f"scale.toml:{k + 1}", "raise")
         yield Node(hook, Where("scale.toml", k + 1), bound, wishes)
 

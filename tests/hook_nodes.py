@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from hypothesis import strategies as st
 
@@ -33,11 +34,21 @@ def node(
     writes: Iterable[str] = (),
     ambiguous_with: Iterable[str] = (),
     kind: EdgeKind = "file",
+    near: Mapping[str, tuple[Iterable[str], Iterable[str]]] = MappingProxyType({}),
 ) -> Node:
-    """Return a hook that stands at `points` and touches the same slots at each; its edges are of one kind."""
+    """Return a hook that stands at `points` and touches the same slots at each; its edges are of one kind.
+
+    `near` are the edges of single methods: for each the hooks that it stands after, and those that it stands before.
+    """
     hook = PlannedHook(name, name, {}, phase, "", "p.toml:1", "raise", tuple(ambiguous_with))
     slots = tuple(reads), tuple(writes)
-    bound = tuple(Bound(point, point, half, (), Trigger(), *slots) for point, half in points)
+
+    def bind(point: str, half: Half) -> Bound:
+        method = point if half == "whole" else f"around_{point.partition('_')[2]}"
+        after, before = (tuple(wish(other, 2) for other in names) for names in near.get(method, ((), ())))
+        return Bound(point, method, half, (), Trigger(), *slots, after=after, before=before)
+
+    bound = tuple(bind(point, half) for point, half in points)
     specs = [tuple(wish(other, kind=kind) for other in names) for names in (after, before, requires, ambiguous_with)]
     return Node(hook, Where("p.toml", 1), bound, *specs)
 

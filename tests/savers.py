@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -36,3 +37,28 @@ class Keeps:
             for name, tensor in torch.load(path / "model.pt", weights_only=True).items()
         ]
         run.say("all are as they were written" if all(same) and len(self.kept) > 2 else "some have changed")
+
+
+class Told:
+    """Writes down what fires around a save, in the order in which it does."""
+
+    def __init__(self, path: str) -> None:
+        self.path = Path(path)
+
+    def around_save_checkpoint(self) -> Iterator[None]:
+        self.write("around enters")
+        yield
+        self.write("around leaves")
+
+    def before_save_checkpoint(self) -> None:
+        self.write("before")
+
+    def after_copy_checkpoint(self) -> None:
+        self.write("copied")
+
+    def after_save_checkpoint(self) -> None:
+        self.write("saved")
+
+    def write(self, line: str) -> None:
+        with self.path.open("a") as file:
+            file.write(f"{getattr(self, 'name', '')} {line}\n")

@@ -16,10 +16,10 @@ import tomli
 from hookflow.cli.lint import lint
 from hookflow.errors import Problem
 from hookflow.events.rundir import RunDir
-from hookflow.graph.ambiguity import Ambiguity, ambiguities
+from hookflow.graph.ambiguity import Ambiguity, ambiguities, ways_to_state
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.links import Reason, bound_points, neighbours
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import GivenWay, Plan
 from hookflow.pipeline.load import Loaded, dump
 from hookflow.pipeline.schema import Component, Pipeline
 
@@ -144,12 +144,14 @@ class Findings:
     def _ambiguity(self, one: Ambiguity) -> dict[str, Any]:
         first, then = one.first.hook, one.then.hook
         said = f'at {one.point}, "{first}" and "{then}" touch {" and ".join(one.slots)}, and no edge orders them'
-        hint = f'state it: after = ["{first}"] in [hooks.{then}], or that it does not matter: ambiguous_with'
+        hint = f"state which is right. {'; '.join(ways_to_state(first, then))}"
         problem = Problem(said, self.loaded.places.of(f"hooks.{then}"), hint)
         return {"point": one.point, "first": first, "then": then, "slots": one.slots, **problem.to_json()}
 
     def _details(self) -> Iterator[tuple[str, str]]:
         yield from _some("ambiguous", _folded(self.ambiguous), more=len(self.ambiguous) == COUNTED)
+        if self.ambiguous:
+            yield "", "(state which fires first, by after or before; or that either may, by ambiguous_with)"
         yield from _some("gave way", _gave_way(self.plan))
         firings = self._firings()
         yield from _some("fires", firings)
@@ -226,12 +228,22 @@ def _gave_way(plan: Plan) -> list[str]:
         if dropped.issuperset(way):
             k = min(range(len(way) + 1), key=lambda k: (edge, *way)[k].first)
             circle = ((edge, *way) * 2)[k : k + len(way) + 1]
-            flows = ", ".join(f"{one.first} → {one.then} ({', '.join(one.slots)})" for one in circle)
+            flows = ", ".join(
+                f"{one.first} → {one.then} ({', '.join(one.slots)})" + f" at {one.point}" * (one.point != edge.point)
+                for one in circle
+            )
             told.append(f"{flows}: a circle of flows, so none of them counts; at {edge.point}")
         else:
-            stronger = " → ".join([*(step.first for step in way), edge.first])
-            told.append(f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {stronger}; at {edge.point}")
+            told.append(f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {_way(given)}; at {edge.point}")
     return list(dict.fromkeys(told))
+
+
+def _way(given: GivenWay) -> str:
+    """Return what is stronger: the hooks on the way, or edges of two points, which make no one way."""
+    edge, way = given.edge, given.against
+    if all(step.point == edge.point for step in way):
+        return " → ".join([*(step.first for step in way), edge.first])
+    return " and ".join(f"{step.first} → {step.then} at {step.point}" for step in way)
 
 
 def _some(name: str, entries: Iterable[str], more: bool = False) -> Iterator[tuple[str, str]]:

@@ -175,7 +175,9 @@ def _follows_length(found: Difference, plan: Plan) -> Iterator[str]:
     """Yield a line on what changes with the length of the run, where that is another."""
     if not any(change.key in ("run.max_epochs", "run.max_iters") for change in found.keys):
         return
-    hooks = {one.hook for one in plan.bindings if "lr" in one.writes or "%" in str(one.trigger)}
+    from hookflow.graph.keyed import root
+
+    hooks = {one.hook for one in plan.bindings if "lr" in map(root, one.writes) or "%" in str(one.trigger)}
     if hooks:
         yield "\nthe length"
         yield f"  what is a share of the whole run changes with it, as schedules do: {', '.join(sorted(hooks))}"

@@ -63,24 +63,30 @@ def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> 
     ]
     if point is not None and point not in target.plan.points:
         problems.append(no_point(target.plan.points, point))
-    if hooks[0] == hooks[1]:
-        problems.append(Problem("a hook fires neither before nor after itself", hint="name two hooks"))
+    if hooks[0] == hooks[1] and not _stands_twice(target.plan, hooks[0]):
+        said = f"a hook fires neither before nor after itself, and {hooks[0]} has no two methods at one point"
+        problems.append(Problem(said, hint="name two hooks"))
     if problems:
         raise UserError(problems)
+
+
+def _stands_twice(plan: Plan, hook: str) -> bool:
+    points = [binding.point for binding in plan.bindings if binding.hook == hook]
+    return len(set(points)) < len(points)
 
 
 def _folded(plan: Plan, a: str, answers: Sequence[Answer]) -> Iterator[str]:
     """Yield the answers, those that differ in nothing but the point as one."""
     points: dict[tuple[str, ...], list[str]] = {}
     for answer in answers:
-        points.setdefault((_order(answer, a), *_told(plan, answer)), []).append(answer.point)
+        points.setdefault((_order(plan, answer, a), *_told(plan, answer)), []).append(answer.point)
     for (order, *rest), at in points.items():
         yield "\n".join([textwrap.fill(f"at {', '.join(at)}: {order}", 80, subsequent_indent="   "), *rest])
 
 
-def _order(answer: Answer, a: str) -> str:
+def _order(plan: Plan, answer: Answer, a: str) -> str:
     """Return which of the two is the first, as seen from hook `a`."""
-    first, then = _name(answer.first), _name(answer.then)
+    first, then = _name(plan, answer.first), _name(plan, answer.then)
     return f"{first} fires before {then}" if answer.first.hook == a else f"{then} fires after {first}"
 
 
@@ -92,7 +98,7 @@ def _told(plan: Plan, answer: Answer) -> Iterator[str]:
     if answer.reason == "file":
         if plan.shuffle is None:
             yield from _table([(name, plan.hook(name).where) for name in (first.hook, then.hook)])
-        yield from _advice(first, then)
+        yield from _advice(plan, first, then)
     yield from (line for binding in (first, then) for line in _moved(plan, binding))
     dropped = {given.edge for given in plan.given_way}
     circular = [given for given in answer.overruled if dropped.issuperset(given.against)]
@@ -113,7 +119,9 @@ def _reason(plan: Plan, answer: Answer) -> str:
         return f"nothing says so but {'the file' if plan.shuffle is None else f'the shuffle with seed {plan.shuffle}'}"
     if first.phase != then.phase:
         return f"no edge says so, but the phases do: {first.hook} is {first.phase}, {then.hook} is {then.phase}"
-    return f"no edge says so, but {then.method} is left after whatever else is {then.phase}"
+    if then.half == "exit":
+        return f"no edge says so, but {then.method} is left after whatever else is {then.phase}"
+    return f"no edge says so, but {then.hook} must wait for a second half, and those come after the plain methods"
 
 
 def _source(edge: Edge) -> str:
@@ -122,17 +130,18 @@ def _source(edge: Edge) -> str:
         case "flow":
             return f"{' and '.join(edge.slots)}: {edge.first} writes, {edge.then} reads"
         case "pair":
-            return f"{edge.where}, and what is entered first is left last"
+            alone = " (nothing but the order of the tables says so)" if edge.loose else ""
+            return f"{edge.where}{alone}, and what is entered first is left last"
         case _:
             return edge.where
 
 
-def _advice(first: Binding, then: Binding) -> Iterator[str]:
-    written = {*first.writes, *then.writes}
-    both = written & {*first.reads, *first.writes} & {*then.reads, *then.writes}
-    if both:
-        slots = " and ".join(sorted(both))
-        yield f'  both touch {slots}, so it may matter; to state it: after = ["{first.hook}"] in [hooks.{then.hook}]'
+def _advice(plan: Plan, first: Binding, then: Binding) -> Iterator[str]:
+    from hookflow.graph.ambiguity import clash, ways_to_state
+
+    if both := clash(plan.points[first.point], first, then):
+        yield f"  both touch {' and '.join(both)}, so it may matter; to state which is right:"
+        yield from (f"    {way}" for way in ways_to_state(first.hook, then.hook))
 
 
 def _moved(plan: Plan, binding: Binding) -> Iterator[str]:
@@ -146,7 +155,8 @@ def _overruled(given: GivenWay) -> Iterator[str]:
     edge = given.edge
     slots = " and ".join(edge.slots)
     yield f"  {edge.first} writes {slots}, which {edge.then} reads; that would turn the order, but gives way to"
-    yield from _table([(f"{edge.first} → {edge.then}", _source(edge)) for edge in given.against])
+    steps = [(step, f"at {step.point}, " * (step.point != edge.point)) for step in given.against]
+    yield from _table([(f"{step.first} → {step.then}", f"{at}{_source(step)}") for step, at in steps])
 
 
 def _never(plan: Plan, a: str, b: str, point: str | None) -> Iterator[str]:
@@ -157,9 +167,11 @@ def _never(plan: Plan, a: str, b: str, point: str | None) -> Iterator[str]:
         yield textwrap.fill(f"{name} fires at {at}", 78, initial_indent="    ", subsequent_indent="        ")
 
 
-def _name(binding: Binding) -> str:
-    """Return the hook, and which half of an `around` it is."""
-    halves = {"whole": "", "enter": f" (entering {binding.method})", "exit": f" (leaving {binding.method})"}
+def _name(plan: Plan, binding: Binding) -> str:
+    """Return the hook, and which half of an `around` it is; or which method, if it has several at this point."""
+    twice = [other.hook for other in plan.at(binding.point)].count(binding.hook) > 1
+    whole = f" ({binding.method})" if twice and binding.method else ""
+    halves = {"whole": whole, "enter": f" (entering {binding.method})", "exit": f" (leaving {binding.method})"}
     return f"{binding.hook}{halves[binding.half]}"
 
 

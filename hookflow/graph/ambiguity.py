@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hookflow.graph.closure import closure
-from hookflow.graph.links import stated
+from hookflow.graph.keyed import Parts, widest
+from hookflow.graph.links import Decided
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.slots import commutes
@@ -35,55 +35,61 @@ def ambiguities(plan: Plan) -> Iterator[Ambiguity]:
     for point in dict.fromkeys(binding.point for binding in plan.bindings):
         for first, then in _clashing(plan, point):
             if first.hook != then.hook and frozenset((first.hook, then.hook)) not in allowed:
-                yield Ambiguity(point, first, then, _slots(plan.points[point], first, then))
+                yield Ambiguity(point, first, then, clash(plan.points[point], first, then))
+
+
+def ways_to_state(first: str, then: str) -> tuple[str, str, str]:
+    """Return how a file says in which order two hooks must fire, either way, or that it does not matter.
+
+    Which is right nobody but its author knows: that `first` fires first today may be the mistake.
+    """
+    return (
+        f'{first} first, as now: after = ["{first}"] in [hooks.{then}]',
+        f'{then} first: after = ["{then}"] in [hooks.{first}]',
+        f'either: ambiguous_with = ["{first}"] in [hooks.{then}]',
+    )
 
 
 def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
-    """Yield the pairs of one point that clash over a slot, with no way of edges and no phase between them.
+    """Yield the pairs of one point that clash over a slot, and that another order of the file may turn.
 
-    Sets of rows are whole numbers, a bit a row, as in `hookflow.graph.closure`.
+    How two arounds are left follows from how they are entered, so that is asked where they are entered. Sets of rows
+    are whole numbers, a bit a row, as in `hookflow.graph.closure`.
     """
     bound = plan.at(point)
+    parts = Parts(slot for binding in bound for slot in (*binding.reads, *binding.writes))
     readers: dict[str, int] = {}
     writers: dict[str, int] = {}
-    alike: dict[tuple[str, bool], int] = {}
+    alike: dict[str, int] = {}
+    exits = 0
     for row, binding in enumerate(bound):
         for slots, users in ((binding.reads, readers), (binding.writes, writers)):
-            for slot in slots:
+            for slot in parts.of(slots):
                 users[slot] = users.get(slot, 0) | 1 << row
-        alike[_place(binding)] = alike.get(_place(binding), 0) | 1 << row
+        alike[binding.phase] = alike.get(binding.phase, 0) | 1 << row
+        exits |= (binding.half == "exit") << row
     if not writers:
         return
-    ancestors = _ancestors(plan, point)
+    decided = Decided(plan, point)
     for row, then in enumerate(bound):
-        clash = 0
-        for slot in then.reads:
-            clash |= writers.get(slot, 0)
-        for slot in then.writes:
-            clash |= readers.get(slot, 0) | (0 if commutes(slot, plan.points[point]) else writers[slot])
-        above = clash & (1 << row) - 1 & alike[_place(then)] & ~ancestors[row]
+        touching = 0
+        for slot in parts.of(then.reads):
+            touching |= writers.get(slot, 0)
+        for slot in parts.of(then.writes):
+            touching |= readers.get(slot, 0) | (0 if commutes(slot, plan.points[point]) else writers[slot])
+        above = touching & (1 << row) - 1 & alike[then.phase] & ~decided.ancestors[row]
+        above &= ~exits if then.half == "exit" else -1
         while above:
             lowest = above & -above
             above ^= lowest
-            yield bound[lowest.bit_length() - 1], then
+            first = lowest.bit_length() - 1
+            if not decided.by_nesting(first, row):
+                yield bound[first], then
 
 
-def _place(binding: Binding) -> tuple[str, bool]:
-    """Return what must be the same for the file's order to decide; see `hookflow.graph.links.unstated`."""
-    return binding.phase, binding.half == "exit"
-
-
-def _ancestors(plan: Plan, point: str) -> list[int]:
-    """Return, for each row of a point, the rows that edges put before it."""
-    row_of = {binding.id: row for row, binding in enumerate(plan.at(point))}
-    before: list[list[int]] = [[] for _ in row_of]
-    for link in stated(plan, point):
-        before[row_of[link.then.id]].append(row_of[link.first.id])
-    return closure(before, range(len(before)))
-
-
-def _slots(point: Point, first: Binding, then: Binding) -> tuple[str, ...]:
+def clash(point: Point, first: Binding, then: Binding) -> tuple[str, ...]:
     """Return the slots that one of them writes and the other one reads, or both write."""
-    read = {*first.writes} & {*then.reads} | {*then.writes} & {*first.reads}
-    written = {slot for slot in {*first.writes} & {*then.writes} if not commutes(slot, point)}
-    return tuple(sorted(read | written))
+    parts = Parts((*first.reads, *first.writes, *then.reads, *then.writes))
+    writes, also_writes = parts.of(first.writes), parts.of(then.writes)
+    read = writes & parts.of(then.reads) | also_writes & parts.of(first.reads)
+    return widest(read | {slot for slot in writes & also_writes if not commutes(slot, point)})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from hookflow.errors import Problem, UserError, nearest
-from hookflow.graph.cycles import Cycle, as_problems
+from hookflow.graph.cycles import as_problems
 from hookflow.graph.node import EdgeSpec, Node, Nodes
-from hookflow.graph.order import PointOrder, Vertex
-from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
+from hookflow.graph.order import Order, Vertex
+from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import POINTS, Points
 from hookflow.graph.slots import doubtful_slots, drifting_slots
 
@@ -25,46 +25,43 @@ def compile_plan(
     An edge to a hook in `disabled` is dropped. Raises UserError with every unknown name and every cycle at once.
     """
     problems = [*_unknown(nodes, disabled)]
-    bindings: list[Binding] = []
-    edges: list[Edge] = []
-    given_way: list[GivenWay] = []
-    cycles: list[Cycle] = []
-    met: set[int] = set()
-    entered: dict[str, list[str]] = {}
-    for point, vertices in _by_point(nodes, points).items():
-        there = PointOrder(point, vertices, entered.get(point, []), shuffle)
-        met |= there.met
-        cycles += there.cycles
-        if there.cycles:
-            continue
-        ordered = there.bindings(first_id=len(bindings))
-        bindings += ordered
-        edges += there.edges
-        given_way += there.given_way
-        if closing := points.pairs.get(point.removeprefix("before_")):
-            entered[closing] = [binding.hook for binding in ordered if binding.half == "enter"]
-    problems += as_problems(cycles)
+    orders = _orders(nodes, points, shuffle)
+    problems += as_problems(cycle for order in orders for cycle in order.cycles)
     if problems:
         raise UserError(problems)
+    order_of = {point: order for order in orders for point in order.points}
+    there = [(point.name, order_of[point.name]) for point in points if point.name in order_of]
+    bindings: list[Binding] = []
+    for point, order in there:
+        bindings += order.bindings(point, first_id=len(bindings))
+    met = set[int]().union(*(order.met for order in orders))
     return Plan(
         pipeline=pipeline,
         hooks=tuple(node.hook for node in nodes.values()),
         bindings=tuple(bindings),
-        edges=tuple(edges),
+        edges=tuple(edge for point, order in there for edge in order.edges(point)),
         own=tuple(point for point in points if point.kind == "own"),
-        given_way=tuple(given_way),
+        given_way=tuple(given for point, order in there for given in order.given_way(point)),
         warnings=(*_idle(nodes, met), *doubtful_slots(nodes), *drifting_slots(nodes)),
         shuffle=shuffle,
     )
 
 
-def _by_point(nodes: Nodes, points: Points) -> dict[str, list[Vertex]]:
-    """Return who stands at each point, in the file's order; the points in the order of a run."""
-    found: dict[str, list[Vertex]] = {point.name: [] for point in points}
+def _orders(nodes: Nodes, points: Points, shuffle: int | None) -> list[Order]:
+    """Return the order of each point where anybody stands; the two points of an `around_X` have one together."""
+    standing: dict[str, list[Vertex]] = {point.name: [] for point in points}
     for node in nodes.values():
         for bound in node.bound:
-            found[bound.point].append(Vertex(node, bound))
-    return {point: vertices for point, vertices in found.items() if vertices}
+            standing[bound.point].append(Vertex(node, bound))
+    opened_by = {closing: f"before_{pair}" for pair, closing in points.pairs.items()}
+    together: dict[str, list[str]] = {}
+    for point in standing:
+        if standing[point]:
+            together.setdefault(opened_by.get(point, point), []).append(point)
+    return [
+        Order(pair, [vertex for point in pair for vertex in standing[point]], shuffle)
+        for pair in (sorted(names, key=lambda point: point in opened_by) for names in together.values())
+    ]
 
 
 def _unknown(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:

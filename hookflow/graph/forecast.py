@@ -183,6 +183,7 @@ _VALIDATIONS = {
 _WHENEVER = {
     "after_load_checkpoint": "when a run is resumed",
     "before_save_checkpoint": "before a checkpoint is saved",
+    "after_copy_checkpoint": "after the state of a checkpoint is copied",
     "after_save_checkpoint": "after a checkpoint is saved",
     "on_exception": "when something raises",
     "on_log": "when a number is logged",

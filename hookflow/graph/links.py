@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
+from hookflow.graph.closure import closure
 from hookflow.graph.plan import Binding, Edge, Plan
 from hookflow.graph.points import Point
 
@@ -30,29 +31,78 @@ def bound_points(plan: Plan) -> tuple[Point, ...]:
 
 
 def stated(plan: Plan, point: str) -> Iterator[Link]:
-    """Yield the edges of a point as they run down its order.
-
-    A hook that stands at the point twice leads from where it stands last above the other one.
-    """
-    rows: dict[str, list[int]] = {}
-    bound = plan.at(point)
-    for row, binding in enumerate(bound):
-        rows.setdefault(binding.hook, []).append(row)
+    """Yield the edges of a point, each with the bindings at its ends."""
+    by_id = {binding.id: binding for binding in plan.at(point)}
+    by_name: dict[str, list[Binding]] = {}
+    for binding in plan.at(point):
+        by_name.setdefault(binding.hook, []).append(binding)
     for edge in plan.edges_at(point):
-        for row in rows.get(edge.then, ()):
-            above = [other for other in rows.get(edge.first, ()) if other < row]
-            if above:
-                yield Link(bound[above[-1]], bound[row], "edge", edge)
+        if edge.first_id is None or edge.then_id is None:
+            yield from _of_hooks(edge, by_name)
+        elif edge.first_id in by_id and edge.then_id in by_id:
+            yield Link(by_id[edge.first_id], by_id[edge.then_id], "edge", edge)
+
+
+def _of_hooks(edge: Edge, bound: Mapping[str, Sequence[Binding]]) -> Iterator[Link]:
+    """Yield the links of a recorded edge that names hooks alone: from where `first` stands last above `then`."""
+    for then in bound.get(edge.then, ()):
+        above = [first for first in bound.get(edge.first, ()) if first.id < then.id]
+        if above:
+            yield Link(above[-1], then, "edge", edge)
+
+
+def rows_of(plan: Plan, point: str) -> list[tuple[int, int]]:
+    """Return the edges of a point by the places of their ends in its order."""
+    row = {binding.id: row for row, binding in enumerate(plan.at(point))}
+    return [(row[link.first.id], row[link.then.id]) for link in stated(plan, point)]
 
 
 def neighbours(plan: Plan, point: str) -> Iterator[Link]:
     """Yield each binding of a point with the one that follows it, and why it does."""
     by_edge = {(link.first.id, link.then.id): link for link in stated(plan, point)}
+    decided = Decided(plan, point)
     for first, then in pairwise(plan.at(point)):
-        yield by_edge.get((first.id, then.id)) or Link(first, then, unstated(first, then))
+        yield by_edge.get((first.id, then.id)) or Link(first, then, decided.reason(first, then))
 
 
-def unstated(first: Binding, then: Binding) -> Reason:
-    """Return what orders two hooks that no edge does."""
-    alike = (first.phase, first.half == "exit") == (then.phase, then.half == "exit")
-    return "file" if alike else "phase"
+class Decided:
+    """What is decided between the hooks of a point, whatever the file's order.
+
+    Second halves of arounds come after the plain methods of their phase. So who must wait for one comes after who need
+    not: that is decided, too. Sets of rows are whole numbers, a bit a row, as in `hookflow.graph.closure`.
+    """
+
+    def __init__(self, plan: Plan, point: str) -> None:
+        bound = plan.at(point)
+        self._row = {binding.id: row for row, binding in enumerate(bound)}
+        before: list[list[int]] = [[] for _ in bound]
+        for link in stated(plan, point):
+            if link.edge and not link.edge.loose:
+                before[self._row[link.then.id]].append(self._row[link.first.id])
+        self.ancestors = closure(before, range(len(bound)))
+        """For each row those that edges put before it; loose ones do not count."""
+        exits: dict[str, int] = {}
+        for row, binding in enumerate(bound):
+            if binding.half == "exit":
+                exits[binding.phase] = exits.get(binding.phase, 0) | 1 << row
+        self._waits = [0] * len(bound)  # for which second halves of its phase each row waits, itself included
+        self._later = [0] * len(bound)  # which of them surely come before another one for which it waits
+        for row, binding in enumerate(bound) if exits else ():
+            own = exits.get(binding.phase, 0)
+            self._waits[row] = (self.ancestors[row] | 1 << row) & own
+            found = self.ancestors[row] & own if 1 << row & own else 0
+            for first in before[row]:
+                found |= self._later[first] if bound[first].phase == binding.phase else 0
+            self._later[row] = found
+
+    def by_nesting(self, first: int, then: int) -> bool:
+        """Say whether of two rows of one phase `first` comes first because `then` waits for more second halves."""
+        waits, needs = self._waits[first], self._waits[then]
+        return bool(needs) and not waits & ~self._later[then]
+
+    def reason(self, first: Binding, then: Binding) -> Reason:
+        """Return what puts one before the other."""
+        upper, lower = self._row[first.id], self._row[then.id]
+        if self.ancestors[lower] >> upper & 1:
+            return "edge"
+        return "phase" if first.phase != then.phase or self.by_nesting(upper, lower) else "file"

@@ -1,7 +1,11 @@
-"""The order of one point.
+"""The order of one point, or of the two points of an `around_X` together.
 
-From strong to weak: explicit edges (and that what is entered first is left last), data flow, phase, the file's order.
-What is weaker gives way where it contradicts what is stronger.
+From strong to weak: stated edges, data flow, phase, the file's order. What is weaker gives way where it contradicts
+what is stronger.
+
+How arounds are entered decides how they are left, so neither point can be ordered without the other. Both are one
+graph: read `before_X` forwards and `after_X` backwards. An around is then one vertex, and what is stated at either
+point is an edge. There is an order exactly where this graph has no cycle.
 """
 
 from __future__ import annotations
@@ -10,181 +14,308 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError
 from hashlib import blake2b
-from itertools import pairwise, product
+from itertools import pairwise
 
 from hookflow.errors import Where
-from hookflow.graph.closure import closure
-from hookflow.graph.cycles import Cycle
+from hookflow.graph.closure import ancestors, between, closure
+from hookflow.graph.cycles import Cycle, Step
+from hookflow.graph.flow import flows
 from hookflow.graph.node import Bound, EdgeSpec, Node
+from hookflow.graph.phases import LAST, moved
 from hookflow.graph.plan import PHASES, Binding, Edge, EdgeKind, GivenWay
 from hookflow.graph.sort import Rows, ordered
-
-NORMAL = PHASES.index("normal")
 
 
 @dataclass(frozen=True, slots=True)
 class Vertex:
-    """A hook at a point: with a plain method, or with half of an `around`; so a hook may stand there twice."""
+    """A hook at a point, with a plain method or with half of an `around`."""
 
     node: Node
     bound: Bound
 
-    @property
-    def phase(self) -> int:
-        """The place of the hook's phase; the second half of an `around` stands in the mirrored one."""
-        phase = PHASES.index(self.node.hook.phase)
-        return len(PHASES) - 1 - phase if self.bound.half == "exit" else phase
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """That the row `first` fires before the row `then`, who says so, and for what slots."""
+
+    first: int
+    then: int
+    kind: EdgeKind
+    where: Where
+    slots: tuple[str, ...] = ()
+    loose: bool = False
 
 
-class PointOrder:
-    """Who fires at one point, and why. `entered` are the hooks whose `around_X` is left here, as they were entered.
+class Order:
+    """Who fires at a point, or at `before_X` and `after_X`, and why.
 
-    `met` are the ids of the specs that say something about this point; `cycles` the cycles: if there are any, there is
-    no order. `edges` are those that are kept; `given_way` the weaker ones that are not.
+    A row is a vertex by its place among `vertices`. The edges of the one graph are between the rows in `_spot`: the
+    second half of an around has the row of its first half. `met` are the ids of the specs that say something here;
+    `cycles` the cycles: if there are any, there is no order.
     """
 
-    def __init__(self, point: str, vertices: Sequence[Vertex], entered: Sequence[str], shuffle: int | None) -> None:
-        self.point = point
+    def __init__(self, points: Sequence[str], vertices: Sequence[Vertex], shuffle: int | None) -> None:
+        self.points = points
         self.vertices = vertices
         self.met: set[int] = set()
-        self.given_way: list[GivenWay] = []
+        self.cycles: list[Cycle] = []
         self._shuffle = shuffle
         self._names = [vertex.node.hook.name for vertex in vertices]
-        self._exits = {row for row, vertex in enumerate(vertices) if vertex.bound.half == "exit"}
-        self._edges: dict[Rows, Edge] = {}
-        self._places: dict[Rows, Where] = {}
-        self._add_explicit()
-        self._add_pairs(entered)
-        self._before = _before(len(vertices), self._edges)
+        self._at = {point: [row for row, v in enumerate(vertices) if v.bound.point == point] for point in points}
+        self._closing = set(self._at[points[1]]) if len(points) > 1 else set()
+        self._exits = {row for row in self._closing if vertices[row].bound.half == "exit"}
+        self._spot = self._spots()
+        self._edges: dict[Rows, Statement] = {}
+        self._nesting: list[Statement] = []
+        self._overridden: list[tuple[Statement, list[Statement]]] = []
+        self._ids: dict[int, int] = {}
+        self._add_stated()
         try:
-            self._explicit = ordered(self._before)
+            self._sorted = ordered(self._graph)
         except CycleError:
             from hookflow.graph.strong_components import cycles_of
 
-            self.cycles: list[Cycle] = cycles_of(self._edges, self._places)
+            self.cycles = [self._cycle(way) for way in cycles_of(self._edges)]
         else:
-            self.cycles = []
             self._add_flow()
+            self._phases = self._moved_phases()
+            self._add_own()
+            self._rows = self._ordered()
+
+    def bindings(self, point: str, first_id: int) -> list[Binding]:
+        """Return the bindings of a point in their order, numbered from `first_id`."""
+        numbered = list(enumerate(self._rows[point], first_id))
+        self._ids |= {row: id_ for id_, row in numbered}
+        return [self._binding(id_, row) for id_, row in numbered]
+
+    def edges(self, point: str) -> list[Edge]:
+        """Return the edges that are kept at a point, once the bindings have their numbers."""
+        every = sorted((*self._edges.values(), *self._nesting), key=lambda statement: statement.kind == "flow")
+        return [self._edge(statement) for statement in every if self._point(statement) == point]
+
+    def given_way(self, point: str) -> list[GivenWay]:
+        """Return the weaker edges of a point that are not kept, once the bindings have their numbers."""
+        return [
+            GivenWay(self._edge(flow), tuple(map(self._edge, way)))
+            for flow, way in self._overridden
+            if self._point(flow) == point
+        ]
+
+    def _spots(self) -> list[int]:
+        entries = {self._names[row]: row for row, v in enumerate(self.vertices) if v.bound.half == "enter"}
+        return [entries[name] if row in self._exits else row for row, name in enumerate(self._names)]
+
+    def _rows_of(self, statement: Statement) -> Rows:
+        """Return a statement as an edge of the one graph, in which the second point runs backwards."""
+        first, then = self._spot[statement.first], self._spot[statement.then]
+        return (then, first) if statement.then in self._closing else (first, then)
 
     @property
-    def edges(self) -> Iterable[Edge]:
-        """Every edge between two hooks, once, though either may stand at the point twice."""
-        return {(edge.first, edge.then): edge for edge in self._edges.values()}.values()
+    def _graph(self) -> list[list[int]]:
+        return _before(len(self.vertices), self._edges)
 
-    def bindings(self, first_id: int) -> list[Binding]:
-        """Return the bindings in their order, numbered from `first_id`."""
-        phases = self._phases()
-        places = [(phases[row], row in self._exits, self._tie(row)) for row in range(len(self.vertices))]
-        order = ordered(self._before, places.__getitem__)
-        return [self._binding(first_id + k, self.vertices[row].bound, row, phases[row]) for k, row in enumerate(order)]
-
-    def _add_explicit(self) -> None:
-        rows: dict[str, list[int]] = {}
-        for row, name in enumerate(self._names):
-            rows.setdefault(name, []).append(row)
+    def _add_stated(self) -> None:
+        rows: dict[tuple[str, str], list[int]] = {}
+        for row, vertex in enumerate(self.vertices):
+            rows.setdefault((self._names[row], vertex.bound.point), []).append(row)
         for row, vertex in enumerate(self.vertices):
             node, bound = vertex.node, vertex.bound
             for spec in (*node.after, *bound.after):
-                for other in rows.get(spec.hook, ()):
-                    self._state((other, row), spec)
+                for other in rows.get((spec.hook, bound.point), ()):
+                    self._state(other, row, spec)
             for spec in (*node.before, *bound.before):
-                for other in rows.get(spec.hook, ()):
-                    self._state((row, other), spec)
+                for other in rows.get((spec.hook, bound.point), ()):
+                    self._state(row, other, spec)
 
-    def _state(self, rows: Rows, spec: EdgeSpec) -> None:
-        if self._names[rows[0]] == self._names[rows[1]] or self._exits.issuperset(rows):
-            return  # an edge to itself is told of elsewhere; and how they were entered decides how they are left
+    def _state(self, first: int, then: int, spec: EdgeSpec) -> None:
+        if self._names[first] == self._names[then] or self._exits.issuperset((first, then)):
+            return  # an edge to itself is reported elsewhere; and how they were entered decides how they are left
         self.met.add(id(spec))
-        if rows not in self._edges:
-            self._edges[rows] = self._edge(rows, spec.kind, spec.where.at_line)
-            self._places[rows] = spec.where
-
-    def _add_pairs(self, entered: Sequence[str]) -> None:
-        exits = {self._names[row]: row for row in self._exits}
-        for outer, inner in pairwise(entered):
-            rows = exits[inner], exits[outer]
-            said = f'"{outer}" was entered before "{inner}"'
-            self._edges[rows] = self._edge(rows, "pair", said)
-            self._places[rows] = Where(said)
+        statement = Statement(first, then, spec.kind, spec.where)
+        self._edges.setdefault(self._rows_of(statement), statement)
 
     def _add_flow(self) -> None:
-        """Add an edge from each writer of a slot to its readers, save where that would close a cycle.
+        """Add an edge from each writer of a slot to its readers, save where that would close a cycle."""
+        self._add_weak(
+            flow
+            for point in self.points
+            for first, then, slots in flows([(row, self.vertices[row].bound) for row in self._at[point]])
+            if self._names[first] != self._names[then] and not self._exits.issuperset((first, then))
+            for flow in [Statement(first, then, "flow", Where(""), slots)]
+            if self._rows_of(flow) not in self._edges
+        )
+
+    def _add_weak(self, statements: Iterable[Statement]) -> None:
+        """Add edges save those that would close a cycle.
 
         First the edges go that stronger ones contradict, then those that contradict one another: all of them, so that
         what is left does not hang on the file's order.
         """
-        flow = {rows: self._edge(rows, "flow", "", slots) for rows, slots in self._flows() if rows not in self._edges}
-        if not flow:
+        weak = {self._rows_of(statement): statement for statement in statements}
+        if not weak:
             return
-        ancestors = closure(self._before, self._explicit)
-        contradicted = [(first, then) for first, then in flow if ancestors[first] >> then & 1]
-        self._give_way(flow, contradicted, self._edges)
+        implied = closure(self._graph, self._sorted)
+        contradicted = [(first, then) for first, then in weak if implied[first] >> then & 1]
+        self._override(weak, contradicted, self._edges)
         try:
-            ordered(_before(len(self.vertices), self._edges | flow))
+            ordered(_before(len(self.vertices), self._edges | weak))
         except CycleError:
             from hookflow.graph.strong_components import in_cycles
 
-            whole = self._edges | flow
-            self._give_way(flow, [rows for rows in in_cycles(whole) if rows in flow], whole)
-        self._edges |= flow
-        self._before = _before(len(self.vertices), self._edges)
+            whole = self._edges | weak
+            self._override(weak, [rows for rows in in_cycles(whole) if rows in weak], whole)
+        self._edges |= weak
+        self._sorted = ordered(self._graph)
 
-    def _give_way(self, flow: dict[Rows, Edge], weak: Sequence[Rows], edges: Mapping[Rows, Edge]) -> None:
-        """Take the `weak` edges out of `flow`; each keeps the way of edges that it would have closed to a cycle."""
-        if weak:
+    def _override(self, weak: dict[Rows, Statement], lost: Sequence[Rows], edges: Mapping[Rows, Statement]) -> None:
+        """Take the `lost` edges out of `weak`; each flow keeps the way that it would have closed to a cycle."""
+        if lost:
             from hookflow.graph.strong_components import ways
 
-            ways_back = ways([(then, first) for first, then in weak], edges)
-            self.given_way += (GivenWay(flow.pop(rows), way) for rows, way in zip(weak, ways_back, strict=True))
+            for rows, way in zip(lost, ways([(then, first) for first, then in lost], edges), strict=True):
+                statement = weak.pop(rows)
+                if statement.kind == "flow":
+                    steps = [edges[step] for step in way]
+                    self._overridden.append((statement, steps[::-1] if statement.then in self._closing else steps))
 
-    def _flows(self) -> Iterator[tuple[Rows, tuple[str, ...]]]:
-        """Yield who hands which slots on to whom; two that both read and write a slot hand on nothing."""
-        readers = _users(vertex.bound.reads for vertex in self.vertices)
-        writers = _users(vertex.bound.writes for vertex in self.vertices)
-        flows: dict[Rows, list[str]] = {}
-        for slot in sorted(writers.keys() & readers.keys()):
-            both = writers[slot] & readers[slot]
-            for rows in (*product(writers[slot] - both, readers[slot]), *product(both, readers[slot] - both)):
-                flows.setdefault(rows, []).append(slot)
-        for rows in sorted(flows):
-            first, then = rows
-            if self._names[first] != self._names[then] and not self._exits.issuperset(rows):
-                yield rows, tuple(flows[rows])
+    def _moved_phases(self) -> list[int]:
+        """Return the phase in which each row of the graph fires, counted backwards at the second point."""
+        phases = [PHASES.index(vertex.node.hook.phase) for vertex in self.vertices]
+        plain = self._closing - self._exits
+        for row in plain:
+            phases[row] = LAST - phases[row]
+        return moved(phases, self._graph, self._sorted, plain)
 
-    def _edge(self, rows: Rows, kind: EdgeKind, where: str, slots: tuple[str, ...] = ()) -> Edge:
-        return Edge(self.point, self._names[rows[0]], self._names[rows[1]], kind, where, slots)
+    def _add_own(self) -> None:
+        """Let the around of a hook enclose the hook's own plain methods, where nothing has said otherwise."""
+        entries = {self._names[row]: row for row, v in enumerate(self.vertices) if v.bound.half == "enter"}
+        exits = {self._names[row]: row for row in self._exits}
+        own = []
+        for row, vertex in enumerate(self.vertices):
+            entry = entries.get(self._names[row])
+            if entry is None or vertex.bound.half != "whole" or self._phases[entry] != self._phases[row]:
+                continue
+            where = Where(f'{self.vertices[entry].bound.method} of "{self._names[row]}" encloses its own methods')
+            rows = (row, exits[self._names[row]]) if row in self._closing else (entry, row)
+            own.append(Statement(*rows, "pair", where))
+        self._add_weak(own)
 
-    def _phases(self) -> list[int]:
-        """Return the phase in which each row fires.
+    def _ordered(self) -> dict[str, list[int]]:
+        """Return the rows of each point as they fire, and note which edges follow from the nesting of arounds."""
+        opening, *closing = self.points
+        self._nesting += self._entered_as_left() if closing else ()
+        rows = {opening: self._sort(opening)}
+        if closing:
+            entries = [row for row in rows[opening] if self.vertices[row].bound.half == "enter"]
+            self._nesting += self._left_as_entered(entries)
+            rows[closing[0]] = self._sort(closing[0])
+        return rows
 
-        A hook that must stand before an early one is early too, and one that must stand after a late one is late: the
-        hook that wants nothing of the kind is the one that moves. So phases never run against the edges.
+    def _sort(self, point: str) -> list[int]:
+        """Return the rows of a point in order: by edges, then phase, the second halves last, then the tie."""
+        at = self._at[point]
+        keys = [(self._phase(row), row in self._exits, self._tie(row)) for row in at]
+        return [at[k] for k in ordered(self._local(point), keys.__getitem__)]
+
+    def _local(self, point: str) -> list[list[int]]:
+        """Return, for each row of a point, those before it; both by their place among the rows of the point."""
+        at = {row: k for k, row in enumerate(self._at[point])}
+        every = (*self._edges.values(), *self._nesting)
+        return _before(len(at), ((at[one.first], at[one.then]) for one in every if one.then in at))
+
+    def _entered_as_left(self) -> Iterator[Statement]:
+        """Yield who is entered before whom because of what is stated about how they are left."""
+        opening, closing = self.points
+        left = self._at[closing]
+        pairs = [(left[first], left[then]) for first, then in between(self._local(closing), self._places(closing))]
+        at = {row: k for k, row in enumerate(self._at[opening])}
+        implied = ancestors(self._local(opening)) if pairs else []
+        for first, then in pairs:
+            outer, inner = self._spot[then], self._spot[first]
+            if not implied[at[inner]] >> at[outer] & 1:
+                said = f'"{self._names[inner]}" is left before "{self._names[outer]}" at {closing}'
+                yield Statement(outer, inner, "pair", Where(said))
+
+    def _left_as_entered(self, entries: Sequence[int]) -> Iterator[Statement]:
+        """Yield who is left before whom because of how they were entered.
+
+        An edge is loose where nothing but the file says that the one was entered before the other.
         """
-        order = ordered(self._before)
-        phases = [vertex.phase for vertex in self.vertices]
-        for row in reversed(order):
-            for first in self._before[row] if phases[row] < NORMAL else ():
-                phases[first] = min(phases[first], phases[row])
-        for row in order:
-            phases[row] = max([phases[row], *(phases[first] for first in self._before[row])])
-        return phases
+        opening, closing = self.points
+        entered = self._at[opening]
+        firm = [(entered[k], entered[other]) for k, other in between(self._local(opening), self._places(opening))]
+        neighbours = {pair: self._phases[pair[0]] == self._phases[pair[1]] for pair in pairwise(entries)}
+        exits = {self._spot[row]: row for row in self._exits}
+        at = {row: k for k, row in enumerate(self._at[closing])}
+        implied = ancestors(self._local(closing)) if neighbours else []
+        for (outer, inner), loose in (neighbours | dict.fromkeys(firm, False)).items():
+            first, then = exits[inner], exits[outer]
+            if not implied[at[then]] >> at[first] & 1:
+                said = f'"{self._names[outer]}" was entered before "{self._names[inner]}"'
+                yield Statement(first, then, "pair", Where(said), loose=loose)
+
+    def _places(self, point: str) -> list[int]:
+        """Return the halves of arounds, by their place among the rows of a point."""
+        return [k for k, row in enumerate(self._at[point]) if self.vertices[row].bound.half != "whole"]
+
+    def _phase(self, row: int) -> int:
+        phase = self._phases[self._spot[row]]
+        return LAST - phase if row in self._closing else phase
 
     def _tie(self, row: int) -> tuple[bytes, int]:
-        """Return what decides last: the file's order, or a lot that hangs on the seed and the hook's name alone."""
+        """Return what decides last: the file's order, or a random one of the seed, the point and the hook's name."""
         if self._shuffle is None:
             return b"", row
-        return blake2b(f"{self._shuffle} {self.point} {self._names[row]}".encode()).digest(), row
+        text = f"{self._shuffle} {self.vertices[row].bound.point} {self._names[row]}"
+        return blake2b(text.encode()).digest(), row
 
-    def _binding(self, id_: int, bound: Bound, row: int, phase: int) -> Binding:
+    def _point(self, statement: Statement) -> str:
+        return self.vertices[statement.then].bound.point
+
+    def _edge(self, statement: Statement) -> Edge:
+        return Edge(
+            point=self._point(statement),
+            first=self._names[statement.first],
+            then=self._names[statement.then],
+            kind=statement.kind,
+            where=statement.where.at_line,
+            slots=statement.slots,
+            first_id=self._ids[statement.first],
+            then_id=self._ids[statement.then],
+            loose=statement.loose,
+        )
+
+    def _cycle(self, way: Sequence[Rows]) -> Cycle:
+        """Return a cycle as a person reads it: forwards at the second point, if any of it is stated there."""
+        backwards = any(self._edges[step].then in self._closing for step in way)
+        steps = [self._edges[step] for step in (way[::-1] if backwards else way)]
+        start = min(range(len(steps)), key=lambda k: steps[k].first)
+        steps = [*steps[start:], *steps[:start]]
+        return Cycle(
+            self.points[backwards],
+            tuple(
+                Step(self._label(one.first), self._label(one.then), self._point(one), one.where, one.kind)
+                for one in steps
+            ),
+        )
+
+    def _label(self, row: int) -> str:
+        """Return the name of a hook, and of which half of an around it is."""
+        bound = self.vertices[row].bound
+        verb = {"whole": "", "enter": f" (entering {bound.method})", "exit": f" (leaving {bound.method})"}[bound.half]
+        return f'"{self._names[row]}"{verb}'
+
+    def _binding(self, id_: int, row: int) -> Binding:
+        bound = self.vertices[row].bound
         return Binding(
             id=id_,
             hook=self._names[row],
-            point=self.point,
+            point=bound.point,
             method=bound.method,
             half=bound.half,
             takes=bound.takes,
             trigger=bound.trigger,
-            phase=PHASES[phase],
+            phase=PHASES[self._phase(row)],
             reads=bound.reads,
             writes=bound.writes,
             modules=bound.modules,
@@ -193,15 +324,6 @@ class PointOrder:
             prepend=bound.prepend,
             always_call=bound.always_call,
         )
-
-
-def _users(touched: Iterable[Iterable[str]]) -> dict[str, set[int]]:
-    """Return the rows that touch each slot."""
-    users: dict[str, set[int]] = {}
-    for row, slots in enumerate(touched):
-        for slot in slots:
-            users.setdefault(slot, set()).add(row)
-    return users
 
 
 def _before(count: int, edges: Iterable[Rows]) -> list[list[int]]:

@@ -14,12 +14,13 @@ Half = Literal["whole", "enter", "exit"]
 """A plain method is called whole; an `around_X` generator enters at `before_X` and exits at `after_X`."""
 
 EdgeKind = Literal["file", "class", "pair", "flow"]
-"""Who stated an edge: the pipeline file, the hook's class, the rule that what is entered first is left last, or that
-who writes a slot fires before who reads it. A flow edge gives way to the others."""
+"""Who stated an edge: the pipeline file, the hook's class, the rule that what is entered first is left last (and that a
+hook's around encloses its own methods), or that who writes a slot fires before who reads it. A flow edge gives way to
+the others."""
 
 Phase = Literal["first", "early", "normal", "late", "last"]
 PHASES: tuple[Phase, ...] = ("first", "early", "normal", "late", "last")
-"""SourceMap in the order that need no neighbour's name."""
+"""Places in the order that need no neighbour's name."""
 
 OnError = Literal["raise", "disable", "ignore"]
 
@@ -81,7 +82,10 @@ class Binding:
 class Edge:
     """`first` fires before `then` at `point`; `where` is the file and line (or the class) that says so.
 
-    For a flow edge `where` is empty, and `slots` are what `first` writes and `then` reads.
+    A hook may stand there twice, with a plain method and with half of an `around`: `first_id` and `then_id` are the
+    bindings; None in plans that were recorded before edges named them. For a flow edge `where` is empty, and `slots`
+    are what `first` writes and `then` reads. A `loose` edge between two second halves follows from how the arounds were
+    entered, and nothing but the file's order (or the shuffle) says that.
     """
 
     point: str
@@ -90,11 +94,17 @@ class Edge:
     kind: EdgeKind
     where: str
     slots: tuple[str, ...] = ()
+    first_id: int | None = None
+    then_id: int | None = None
+    loose: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GivenWay:
-    """A flow edge that is not kept; `against` are the edges that lead from `edge.then` to `edge.first`."""
+    """A flow edge that is not kept; `against` are the edges that lead from `edge.then` to `edge.first`.
+
+    Of hooks around something, some of these may be edges at the other of the two points.
+    """
 
     edge: Edge
     against: tuple[Edge, ...]

@@ -29,6 +29,7 @@ This is the loop that the runner walks; a test holds the two together:
                     after_val
                 when asked for:
                     before_save_checkpoint        # complete, not yet written
+                    after_copy_checkpoint         # copied: the weights may change again
                     after_save_checkpoint         # safe on disk: at a later safe point
         after_train
         before_test
@@ -50,7 +51,8 @@ for it. From `before_val` to `after_val`, and from `before_test` to `after_test`
 A checkpoint is written beside the training. `after_save_checkpoint` says that it is safe on disk, and fires at the
 first safe point (between two iterations, say) after that; at the latest before the next `before_save_checkpoint`, and
 before `after_run`. What it offers is the copy that was written; `run.iter` may have gone on. The second half of
-`around_save_checkpoint` does not wait for that: it runs as soon as the state has been copied.
+`around_save_checkpoint` does not wait for that: it belongs to `after_copy_checkpoint`, which fires once the state has
+been copied.
 
 A number that is given to `run.log` is offered at `on_log` before that call returns, in the training thread, and as it
 is: a tensor may still be computed by the device. `run.iter` is the iteration that it is logged at. What a hook logs at
@@ -241,6 +243,7 @@ STANDARD: tuple[Point, ...] = (
     _point("after_val_epoch", 3, "run metrics", "firing", "the pass is done: hooks put their metrics in"),
     _point("after_val", 2, "run metrics", "firing", "validation is done, the metrics are complete"),
     _point("before_save_checkpoint", 2, "run checkpoint", "firing", "a checkpoint is complete, not yet written"),
+    _point("after_copy_checkpoint", 2, "run", "firing", "the state is copied, and may change again"),
     _point("after_save_checkpoint", 2, "run checkpoint path", "firing", "a checkpoint is safe on disk"),
     _point("after_train", 1, "run", "firing", "the training loop has ended"),
     _point("before_test", 1, "run", "firing", "the test is about to start"),
@@ -285,9 +288,13 @@ class Points:
 
     @cached_property
     def pairs(self) -> dict[str, str]:
-        """What `around_X` may name: every X that has a `before_X`, with the `after_X` that closes it."""
+        """What `around_X` may name: every X that has a `before_X`, with the `after_X` that closes it.
+
+        Only a save is closed elsewhere: at `after_save_checkpoint` the training has long gone on.
+        """
         opened = [name.removeprefix("before_") for name in self._by_name if name.startswith("before_")]
-        return {pair: f"after_{pair}" for pair in opened if f"after_{pair}" in self._by_name}
+        closings = {pair: f"after_{pair}" for pair in opened} | {"save_checkpoint": "after_copy_checkpoint"}
+        return {pair: closing for pair, closing in closings.items() if closing in self._by_name}
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import combinations
 
-from hookflow.graph.links import Reason, stated, unstated
+from hookflow.graph.links import Decided, Reason, stated
 from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
 
 
@@ -28,35 +30,36 @@ class Answer:
 def precedence(plan: Plan, a: str, b: str) -> list[Answer]:
     """Return an answer for each point at which both hooks are bound, in the order of a run; none if they never meet.
 
-    A hook that stands at a point twice (with a method of its own and with half of an `around`) has an answer for each.
+    A hook that stands at a point twice (with a method of its own and with half of an `around`) has an answer for each;
+    so a hook may be asked of itself.
     """
-    return [
-        _answer(plan, *sorted((one, other), key=lambda binding: binding.id))
-        for point in dict.fromkeys(binding.point for binding in plan.bindings)
-        for one in plan.at(point)
-        if one.hook == a
-        for other in plan.at(point)
-        if other.hook == b and one is not other
-    ]
+    points = dict.fromkeys(binding.point for binding in plan.bindings)
+    return [answer for point in points for answer in _answers(plan, point, a, b)]
 
 
-def _answer(plan: Plan, first: Binding, then: Binding) -> Answer:
-    path = _path(plan, first, then)
-    reason: Reason = "edge" if path else unstated(first, then)
-    pair = {first.hook, then.hook}
-    overruled = tuple(
-        given
-        for given in plan.given_way
-        if given.edge.point == first.point and {given.edge.first, given.edge.then} == pair
-    )
-    return Answer(first.point, first, then, reason, path, overruled)
+def _answers(plan: Plan, point: str, a: str, b: str) -> Iterator[Answer]:
+    asked = [binding for binding in plan.at(point) if binding.hook in (a, b)]
+    pairs = [(first, then) for first, then in combinations(asked, 2) if {first.hook, then.hook} == {a, b}]
+    if not pairs:
+        return
+    decided = Decided(plan, point)
+    for first, then in pairs:
+        reason = decided.reason(first, then)
+        loose = reason == "file" and first.half == then.half == "exit"
+        path = _path(plan, first, then, loose) if loose or reason == "edge" else ()
+        overruled = tuple(
+            given
+            for given in plan.given_way
+            if given.edge.point == point and {given.edge.first, given.edge.then} == {a, b}
+        )
+        yield Answer(point, first, then, "edge" if path else reason, path, overruled)
 
 
-def _path(plan: Plan, first: Binding, then: Binding) -> tuple[Edge, ...]:
-    """Return the edges of a shortest way down the order; none when there is no way."""
+def _path(plan: Plan, first: Binding, then: Binding, loose: bool) -> tuple[Edge, ...]:
+    """Return the edges of a shortest way down the order, if need be `loose` ones; none when there is no way."""
     follow: dict[int, list[tuple[Edge, int]]] = {}
     for link in stated(plan, first.point):
-        if link.edge:
+        if link.edge and link.edge.loose <= loose:
             follow.setdefault(link.first.id, []).append((link.edge, link.then.id))
     ways: dict[int, tuple[Edge, ...]] = {first.id: ()}
     waiting = deque([first.id])

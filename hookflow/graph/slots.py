@@ -1,13 +1,15 @@
 """The named pieces of run state that hooks read and write: at one point, the writer of a slot before its readers.
 
+A slot may have parts, `metrics.accuracy` (`hookflow.graph.keyed`).
 A hook may name slots of its own; these are the ones that the runner and the built-in hooks speak of.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from hookflow.errors import Problem, nearest
+from hookflow.graph.keyed import root
 from hookflow.graph.node import Nodes
 from hookflow.graph.points import Point
 
@@ -30,7 +32,7 @@ ALIKE = ("model", "grads", "optimizer", "lr", "metrics")
 
 def commutes(slot: str, point: Point) -> bool:
     """Say whether writers of a slot need no order at a point: those who ask there for a stop, a skip, or a save."""
-    return slot == "control" or (slot == "checkpoint" and slot not in point.offers)
+    return root(slot) == "control" or (root(slot) == "checkpoint" and root(slot) not in point.offers)
 
 
 MANY = 50
@@ -38,23 +40,50 @@ MANY = 50
 
 
 def doubtful_slots(nodes: Nodes) -> Iterator[Problem]:
-    """Yield a warning for each slot that one hook alone touches and that is nearly called like a common one."""
-    users: dict[str, set[str]] = {}
-    for name, node in nodes.items():
-        for bound in node.bound:
-            for slot in (*bound.reads, *bound.writes):
-                users.setdefault(slot, set()).add(name)
-    lone = {slot: name for slot, (name, *others) in users.items() if not others and slot not in SLOTS}
-    common = {*SLOTS, *(users.keys() - lone)}
+    """Yield a warning for each slot that is probably misspelt, and each that is read and that no hook writes.
+
+    What the runner itself keeps (`SLOTS`) needs no hook to write it.
+    """
+    readers, writers = _users(nodes, "reads"), _users(nodes, "writes")
+    lone = {
+        slot: names.pop() for slot in {**readers, **writers} if len(names := _touching(slot, readers, writers)) == 1
+    }
+    common = {*SLOTS, *readers, *writers} - lone.keys()
     for slot, name in lone.items() if len(lone) < MANY else ():
         if hint := nearest(slot, common):
             yield Problem(f'hook "{name}" alone touches a slot "{slot}"', nodes[name].where, hint)
+        elif slot in readers and slot not in writers:
+            yield _unwritten(slot, [name], nodes, writers)
+    for slot, several in readers.items():
+        if slot not in lone and slot not in writers and slot not in SLOTS:
+            yield _unwritten(slot, [*several], nodes, writers)
+
+
+def _users(nodes: Nodes, verb: str) -> dict[str, dict[str, None]]:
+    """Return who reads, or writes, each slot or a part of it, by the slots' first names."""
+    users: dict[str, dict[str, None]] = {}
+    for name, node in nodes.items():
+        for bound in node.bound:
+            for slot in getattr(bound, verb):
+                users.setdefault(root(slot), {})[name] = None
+    return users
+
+
+def _touching(slot: str, *users: Mapping[str, Mapping[str, None]]) -> set[str]:
+    return set() if slot in SLOTS else {name for those in users for name in those.get(slot, ())}
+
+
+def _unwritten(slot: str, names: Sequence[str], nodes: Nodes, written: Iterable[str]) -> Problem:
+    readers = " and ".join(f'"{name}"' for name in names)
+    verb = "reads" if len(names) == 1 else "read"
+    said = f'{readers} {verb} the slot "{slot}", which no hook writes'
+    return Problem(said, nodes[names[0]].where, nearest(slot, written))
 
 
 def drifting_slots(nodes: Nodes) -> Iterator[Problem]:
     """Yield a warning for each hook that fires on rank 0 alone and writes what must be the same on all ranks."""
     for name, node in nodes.items():
-        written = {slot for bound in node.bound for slot in bound.writes}
+        written = {root(slot) for bound in node.bound for slot in bound.writes}
         if node.hook.ranks == "zero" and (apart := [slot for slot in ALIKE if slot in written]):
             said = f'hook "{name}" fires on rank 0 alone and writes {", ".join(apart)}: several ranks would drift apart'
             yield Problem(said, node.where, 'let it fire on all: ranks = "all"')

@@ -5,32 +5,22 @@ This is networkx's work. It is imported only where there is a contradiction, as 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import pairwise
 
 import networkx as nx
 
-from hookflow.errors import Where
-from hookflow.graph.cycles import Cycle
-from hookflow.graph.plan import Edge
 from hookflow.graph.sort import Rows
 
 SHOWN = 12
 """How many cycles of one knot are told; mending those, one has learnt enough to mend the rest."""
 
 
-def cycles_of(edges: Mapping[Rows, Edge], places: Mapping[Rows, Where]) -> list[Cycle]:
-    """Return cycles that together hold every edge which lies on any (up to `SHOWN` of those that are entangled).
-
-    `places` tells where each edge was stated.
-    """
+def cycles_of(edges: Iterable[Rows]) -> list[list[Rows]]:
+    """Return cycles that together hold every edge which lies on any (up to `SHOWN` of those that are entangled)."""
     graph = _graph(edges)
     components = [graph.subgraph(sorted(rows)) for rows in nx.strongly_connected_components(graph) if len(rows) > 1]
-    return [
-        Cycle(tuple(edges[step] for step in way), tuple(places[step] for step in way))
-        for component in components
-        for way in _ways_around(component)
-    ]
+    return [way for component in components for way in _ways_around(component)]
 
 
 def in_cycles(edges: Iterable[Rows]) -> list[Rows]:
@@ -40,10 +30,10 @@ def in_cycles(edges: Iterable[Rows]) -> list[Rows]:
     return [(first, then) for first, then in graph.edges if knot_of[first] == knot_of[then]]
 
 
-def ways(pairs: Iterable[Rows], edges: Mapping[Rows, Edge]) -> list[tuple[Edge, ...]]:
+def ways(pairs: Iterable[Rows], edges: Iterable[Rows]) -> list[list[Rows]]:
     """Return, for each pair of rows, the edges of a shortest way from the one to the other; there must be one."""
     graph = _graph(edges)
-    return [tuple(edges[step] for step in pairwise(nx.shortest_path(graph, *pair))) for pair in pairs]
+    return [list(pairwise(nx.shortest_path(graph, *pair))) for pair in pairs]
 
 
 def _graph(edges: Iterable[Rows]) -> nx.DiGraph[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -23,17 +23,21 @@ class Accuracy(Hook):
 
     phase = "early"
     reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
-    writes: ClassVar[Slots] = dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics",))
+    writes: ClassVar[Slots] = dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics.{metric}",))
 
     def __init__(
         self,
         topk: Annotated[int, Field(ge=1, description="how many of the highest-scored classes count as an answer")] = 1,
     ) -> None:
         self.topk = topk
-        self.metric = "accuracy" if topk == 1 else f"accuracy_top{topk}"
+        self.metric = _metric(topk)
         self.makes_metrics = (self.metric,)
         self.right: Any = 0
         self.seen = 0
+
+    @classmethod
+    def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"metric": _metric(args["topk"])}
 
     def before_val_epoch(self) -> None:
         self.right, self.seen = 0, 0
@@ -53,6 +57,10 @@ class Accuracy(Hook):
     before_test_epoch = before_val_epoch
     after_test_iter = after_val_iter
     after_test_epoch = after_val_epoch
+
+
+def _metric(topk: int) -> str:
+    return "accuracy" if topk == 1 else f"accuracy_top{topk}"
 
 
 def _missing(outputs: dict[str, Any]) -> Problem:

@@ -24,15 +24,15 @@ class Average(Hook):
     """
 
     reads: ClassVar[Slots] = {
-        **dict.fromkeys(("before_train", "after_optimizer_step", "around_test"), ("model",)),
-        "around_val": ("model", "metrics"),
-        "before_save_checkpoint": ("model",),
-        "after_load_checkpoint": ("checkpoint",),
+        **dict.fromkeys(("before_train", "after_optimizer_step", "around_test"), ("model.{model}",)),
+        "around_val": ("model.{model}", "metrics.{monitor}"),
+        "before_save_checkpoint": ("model.{model}",),
+        "after_load_checkpoint": ("checkpoint.model_{name}",),
     }
     writes: ClassVar[Slots] = {
-        "around_val": ("model",),
-        "around_test": ("model",),
-        "before_save_checkpoint": ("checkpoint",),
+        "around_val": ("model.{model}",),
+        "around_test": ("model.{model}",),
+        "before_save_checkpoint": ("checkpoint.model_{name}",),
     }
 
     def __init__(self, begin: int | str, model: str | None, monitor: str | None, mode: Mode | None) -> None:

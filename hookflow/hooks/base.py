@@ -20,15 +20,16 @@ class Hook:
     the point offers (`hookflow.graph.points`). A generator method `around_X` that yields once runs its first half at
     `before_X` and its second at `after_X`, also when what lies between raised.
 
-    The class attributes say how the hook stands among others; the pipeline file may say otherwise. `points` are
-    where it is bound unless told (None: wherever it has a method); `after` and `before` name hooks (`"ema?"`: only if
-    there); `requires` names hooks that must be there; `phase` is a place in the order. `reads` and `writes` are the
-    slots of run state that it touches (`hookflow.graph.slots`): at one point, who writes a slot fires before who reads
-    it. Give them by method (`{"around_val": ("model",)}`) where the methods differ. `modules` are globs over the names
-    of modules, or classes ("type:Conv2d"): where methods named like a module point (`forward`) are bound; `parameters`
-    are globs over the names of parameters, for `parameter_grad` and `post_accumulate_grad`. `ranks` says on which of
-    the processes that train together it fires: on "all" of them, or on rank "zero" alone, where it must call nothing
-    that the others would have to take part in (`run.mean`, say).
+    The class attributes say how the hook stands among others; the pipeline file may say otherwise. `points` are where
+    it is bound unless told (None: wherever it has a method); `after` and `before` name hooks (`"ema?"`: only if there);
+    `requires` names hooks that must be there; `phase` is a place in the order. `reads` and `writes` are the slots of
+    run state that it touches (`hookflow.graph.slots`): at one point, who writes a slot fires before who reads it. Give
+    them by method (`{"around_val": ("model",)}`) where the methods differ. A slot has parts: `metrics.psnr` and
+    `metrics.accuracy` have nothing to do with one another, and are both of `metrics`. `modules` are globs over the
+    names of modules, or classes ("type:Conv2d"): where methods named like a module point (`forward`) are bound;
+    `parameters` are globs over the names of parameters, for `parameter_grad` and `post_accumulate_grad`. `ranks` says
+    on which of the processes that train together it fires: on "all" of them, or on rank "zero" alone, where it must
+    call nothing that the others would have to take part in (`run.mean`, say).
     """
 
     points: ClassVar[tuple[str, ...] | None] = None
@@ -55,6 +56,15 @@ class Hook:
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...] | None:
         """Return where a hook with these arguments, which may be wrong, is bound unless told; `points` by default."""
         return cls.points
+
+    @classmethod
+    def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what stands for a name in the slots' braces, as in `reads = ("model.{model}",)`: the arguments.
+
+        `args` are all of them, as the file gives them (not checked yet) or by default. A key that is None leaves the
+        whole slot (`model`); a list of several makes a slot of each. `{name}` is the hook's name.
+        """
+        return args
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:

@@ -28,7 +28,7 @@ class Checkpoint(Hook):
 
     points = ("after_train_epoch", "after_val")
     phase = "last"
-    reads: ClassVar[Slots] = {"after_val": ("metrics",)}
+    reads: ClassVar[Slots] = {"after_val": ("metrics.{monitor}",)}
     writes: ClassVar[Slots] = {"after_train_iter": ("checkpoint",)}
 
     def __init__(

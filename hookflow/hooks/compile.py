@@ -35,6 +35,7 @@ from hookflow.hooks.module_keys import KEYS, ModuleKeys, with_prepended_first
 from hookflow.hooks.own_points import own_points
 from hookflow.hooks.parameter_keys import ParameterKeys
 from hookflow.hooks.registry import HOOKS
+from hookflow.hooks.slot_keys import filled
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import BindingSpec, HookNode
 
@@ -215,7 +216,9 @@ class _Declared:
             return dict.fromkeys(names, tuple(sorted(stated)))
         found, faults = slots(self.hook, kind, names)
         self._told(faults, self.where)
-        return found
+        keyed = {name: filled(touched, self.hook, self.name, self.said.args) for name, touched in found.items()}
+        self._told(dict.fromkeys(issue for _, issues in keyed.values() for issue in issues), self.where)
+        return {name: touched for name, (touched, _) in keyed.items()}
 
     def _without_effect(self, bound: Sequence[Bound]) -> Iterator[Problem]:
         """Yield each key of the whole hook that holds at none of its points."""

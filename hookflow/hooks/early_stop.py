@@ -24,7 +24,7 @@ class EarlyStop(Hook):
     """
 
     phase = "late"
-    reads = ("metrics",)
+    reads = ("metrics.{monitor}",)
     writes = ("control",)
 
     def __init__(

@@ -19,8 +19,8 @@ class GradClip(Hook):
     Where several optimizers step one after the other, each step is bounded by itself; or that of `model` alone.
     """
 
-    reads = ("grads",)
-    writes = ("grads",)
+    reads = ("grads.{model}",)
+    writes = ("grads.{model}",)
 
     def __init__(
         self,

@@ -31,8 +31,11 @@ class Scheduler(Hook):
     from the metric's name where it is not given.
     """
 
-    reads = {"before_train_iter": ("optimizer",), "after_val": ("optimizer", "metrics")}  # noqa: RUF012
-    writes = {"before_run": ("lr",), "before_train_iter": ("lr",), "after_val": ("lr",)}  # noqa: RUF012
+    reads = {  # noqa: RUF012
+        "before_train_iter": ("optimizer.{optimizer}",),
+        "after_val": ("optimizer.{optimizer}", "metrics.{metric}"),
+    }
+    writes = dict.fromkeys(("before_run", "before_train_iter", "after_val"), ("lr.{optimizer}",))
 
     def __init__(
         self,

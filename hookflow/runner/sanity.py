@@ -20,6 +20,7 @@ import torch
 from hookflow.errors import Problem, UserError, by_place, nearest
 from hookflow.events.now import NOWHERE
 from hookflow.events.records import Put
+from hookflow.graph.keyed import root
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
 from hookflow.runner.build import Parts
@@ -215,7 +216,7 @@ def _check_names(parts: Parts, plan: Plan, found: set[str], say: Callable[..., N
         made = getattr(parts.hooks[binding.hook], "makes_metrics", None)
         if made is not None:
             names.update(_names(made))
-        elif "metrics" in (*binding.takes, *binding.writes):
+        elif "metrics" in (*binding.takes, *map(root, binding.writes)):
             secretive.add(binding.hook)
     problems = []
     for hook, name, key in _read(parts, plan):

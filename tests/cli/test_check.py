@@ -80,9 +80,30 @@ def test_an_ambiguous_order_is_named_and_is_not_strict(pipeline: Path) -> None:
     told = check(*CLASH, "--strict", exit_code=1)
     assert told == check(*CLASH)
     assert told.startswith("p.toml is valid, with 1 ambiguous pair\n")
-    assert "  ambiguous  clip and clip2 touch grads, at before_optimizer_step\n" in told
+    assert (
+        "  ambiguous  clip and clip2 touch grads, at before_optimizer_step\n"
+        "             (state which fires first, by after or before; or that either may, by ambiguous_with)\n"
+    ) in told
     allowed = check(*CLASH, "--set", "hooks.clip.ambiguous_with=['clip2']", "--strict")
     assert allowed.startswith("p.toml is valid\n")
+
+
+def test_the_hint_of_an_ambiguous_pair_takes_no_side(pipeline: Path) -> None:
+    (pair,) = json.loads(check(*CLASH, "--format", "json"))["ambiguities"]
+    assert pair["hint"] == (
+        'state which is right. clip first, as now: after = ["clip"] in [hooks.clip2]; '
+        'clip2 first: after = ["clip2"] in [hooks.clip]; either: ambiguous_with = ["clip"] in [hooks.clip2]'
+    )
+
+
+def test_an_edge_between_the_copy_of_a_save_and_its_end_on_disk_is_doubted(pipeline: Path) -> None:
+    (pipeline.parent / "saves.py").write_text(
+        "class Copies:\n    def around_save_checkpoint(self):\n        yield\n\n\n"
+        "class Uploads:\n    def after_save_checkpoint(self, path): ...\n"
+    )
+    hooks = ("hooks.w={use='./saves.py:Copies'}", "hooks.s={use='./saves.py:Uploads', before=['w']}")
+    told = check(*(part for hook in hooks for part in ("--set", hook)), "--strict", exit_code=1)
+    assert 'the edge between "s" and "w" can never matter: they share no point' in told
 
 
 def test_thousands_of_ambiguous_pairs_are_counted_as_far_as_anybody_reads(pipeline: Path) -> None:

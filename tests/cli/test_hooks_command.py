@@ -102,7 +102,8 @@ def test_every_built_in_hook_is_listed_with_its_sentence() -> None:
 def test_one_hook_is_told_all_about() -> None:
     told = hooks("grad_clip")
     assert told.startswith("grad_clip  (hookflow.hooks.grad_clip:GradClip)\n")
-    assert "methods                       reads  writes\n  before_optimizer_step(run)  grads  grads\n" in told
+    slots = "reads          writes\n  before_optimizer_step(run)  grads.{model}  grads.{model}\n"
+    assert f"methods                       {slots}" in told
     assert "  max_norm  (required)  float > 0: the largest" in told
     assert told.endswith('  [hooks.grad_clip]\n  use = "grad_clip"\n  args = { max_norm = 1.0 }\n')
 

@@ -85,7 +85,10 @@ def test_points_with_one_answer_are_told_together_and_one_point_alone_if_asked()
         "  nothing says so but the file\n"
         "    c  p.toml:20\n"
         "    d  p.toml:24\n"
-        '  both touch model, so it may matter; to state it: after = ["c"] in [hooks.d]\n'
+        "  both touch model, so it may matter; to state which is right:\n"
+        '    c first, as now: after = ["c"] in [hooks.d]\n'
+        '    d first: after = ["d"] in [hooks.c]\n'
+        '    either: ambiguous_with = ["c"] in [hooks.d]\n'
     )
     flow = (
         "at before_train: c fires after d\n"
@@ -163,3 +166,42 @@ def test_flows_in_a_circle_are_told_once_and_as_such(here: Path) -> None:
     checked = CliRunner().invoke(app, ["check", "p.toml"], env={"COLUMNS": "200"}).stdout
     line = "x → y (two), y → x (one): a circle of flows, so none of them counts; at after_run"
     assert checked.count(line) == 1
+
+
+HOOKS = """\
+class Around:
+    writes = ("model",)
+
+    def after_val(self): ...
+
+    def around_val(self):
+        yield
+
+    def before_val(self): ...
+
+
+class Reads:
+    reads = ("model",)
+
+    def after_val(self): ...
+"""
+
+
+def test_a_hook_that_stands_twice_at_a_point(here: Path) -> None:
+    (here / "mine.py").write_text(HOOKS)
+    with (here / "p.toml").open("a") as file:
+        file.write('[hooks.around]\nuse = "./mine.py:Around"\n[hooks.r]\nuse = "./mine.py:Reads"\nafter = ["around"]\n')
+    assert why("around", "r") == (
+        "at after_val: around (after_val) fires before r\n"
+        "  an edge says so\n"
+        "    around → r  p.toml:39\n"
+        "\n"
+        "at after_val: around (leaving around_val) fires before r\n"
+        "  an edge says so\n"
+        "    around → r  p.toml:39\n"
+    )
+    assert why("around", "around", "--point", "before_val") == (
+        "at before_val: around (entering around_val) fires before around (before_val)\n"
+        "  an edge says so\n"
+        '    around → around  around_val of "around" encloses its own methods, and what is entered first is left last\n'
+    )

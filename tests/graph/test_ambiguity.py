@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 from hypothesis import given
 
 from hookflow.graph.ambiguity import ambiguities
-from hookflow.graph.links import stated, unstated
-from hookflow.graph.plan import Plan
+from hookflow.graph.links import stated
+from hookflow.graph.plan import Binding, Plan
 from tests.graph.test_order import legal
 from tests.hook_nodes import Node, acyclic, node, plan
 
@@ -20,6 +21,13 @@ def pairs(compiled: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
 def test_two_writers_of_a_slot_are_ambiguous_and_two_readers_are_not() -> None:
     assert pairs(plan(node("a", writes=["model"]), node("b", writes=["model"]))) == [("a", "b", ("model",))]
     assert pairs(plan(node("a", reads=["model"]), node("b", reads=["model"]))) == []
+
+
+def test_two_writers_of_parts_of_a_slot_are_ambiguous_with_one_of_the_whole_alone() -> None:
+    compiled = plan(
+        node("a", writes=["model.a"]), node("b", writes=["model.b"]), node("whole", writes=["model"]), node("x")
+    )
+    assert pairs(compiled) == [("a", "whole", ("model.a",)), ("b", "whole", ("model.b",))]
 
 
 def test_two_that_read_and_write_a_slot_are_ambiguous() -> None:
@@ -68,21 +76,37 @@ def test_it_finds_exactly_the_pairs_that_a_walk_over_all_pairs_finds(nodes: list
     expected = set()
     for point in {binding.point for binding in compiled.bindings}:
         bound = compiled.at(point)
-        follow: dict[int, set[int]] = {}
-        for link in stated(compiled, point):
-            follow.setdefault(link.first.id, set()).add(link.then.id)
+        ahead = {binding.id: reached(compiled, point, binding) for binding in bound}
         for k, first in enumerate(bound):
             for then in bound[k + 1 :]:
                 clash = {*first.writes} & {*then.reads, *then.writes} | {*then.writes} & {*first.reads}
-                apart = first.hook != then.hook and unstated(first, then) == "file"
-                if clash and apart and then.id not in reached(follow, first.id):
+                apart = first.hook != then.hook and {first.half, then.half} != {"exit"}
+                if clash and apart and not decided(bound, ahead, first, then):
                     expected.add((point, first.id, then.id))
     assert {(found.point, found.first.id, found.then.id) for found in ambiguities(compiled)} == expected
 
 
-def reached(follow: dict[int, set[int]], start: int) -> set[int]:
+def decided(bound: Sequence[Binding], ahead: dict[int, set[int]], first: Binding, then: Binding) -> bool:
+    """Say whether a phase, edges, or the second halves that they wait for put two bindings in their order."""
+
+    def waits_for(waiting: Binding) -> set[int]:
+        halves = [one.id for one in bound if one.half == "exit" and one.phase == waiting.phase]
+        return {half for half in halves if half == waiting.id or waiting.id in ahead[half]}
+
+    if first.phase != then.phase or then.id in ahead[first.id]:
+        return True
+    needs = waits_for(then)
+    return bool(needs) and all(ahead[half] & needs for half in waits_for(first))
+
+
+def reached(compiled: Plan, point: str, start: Binding) -> set[int]:
+    """Return what edges lead to, those left out that only the file's order stands behind."""
+    follow: dict[int, set[int]] = {}
+    for link in stated(compiled, point):
+        if link.edge and not link.edge.loose:
+            follow.setdefault(link.first.id, set()).add(link.then.id)
     found: set[int] = set()
-    waiting = [start]
+    waiting = [start.id]
     while waiting:
         for then in follow.get(waiting.pop(), ()):
             if then not in found:

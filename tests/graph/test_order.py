@@ -111,7 +111,38 @@ class TestWarnings:
     def test_a_misspelt_slot(self) -> None:
         (warning,) = plan(node("a", reads=["modle"])).warnings
         assert (warning.message, warning.hint) == ('hook "a" alone touches a slot "modle"', 'did you mean "model"?')
-        assert not plan(node("a", reads=["temperature"])).warnings
+        assert not plan(node("a", writes=["temperature"])).warnings
+
+    def test_a_slot_that_is_read_and_never_written(self) -> None:
+        (warning,) = plan(node("a", writes=["average"]), node("b", reads=["avrage"])).warnings
+        assert warning.message == '"b" reads the slot "avrage", which no hook writes'
+        assert warning.hint == 'did you mean "average"?'
+        (warning,) = plan(node("a", reads=["temperature"]), node("b", reads=["temperature"])).warnings
+        assert warning.message == '"a" and "b" read the slot "temperature", which no hook writes'
+        assert not plan(node("a", writes=["temperature.of_a"]), node("b", reads=["temperature"])).warnings
+
+
+class TestKeyedSlots:
+    def test_a_slot_and_its_parts_are_one_and_two_parts_are_not(self) -> None:
+        compiled = plan(
+            node("log", reads=["metrics"]),
+            node("stop", reads=["metrics.accuracy"]),
+            node("psnr", writes=["metrics.psnr"]),
+            node("accuracy", writes=["metrics.accuracy"]),
+        )
+        assert order(compiled) == ["psnr", "accuracy", "log", "stop"]
+        assert {(edge.first, edge.then, edge.slots) for edge in compiled.edges} == {
+            ("accuracy", "log", ("metrics.accuracy",)),
+            ("accuracy", "stop", ("metrics.accuracy",)),
+            ("psnr", "log", ("metrics.psnr",)),
+        }
+
+    def test_of_a_slot_and_its_parts_the_whole_is_told(self) -> None:
+        compiled = plan(node("a", writes=["lr"]), node("b", reads=["lr"]), node("c", reads=["lr.generator"]))
+        assert {(edge.first, edge.then, edge.slots) for edge in compiled.edges} == {
+            ("a", "b", ("lr",)),
+            ("a", "c", ("lr.generator",)),
+        }
 
 
 def test_all_cycles_are_told_at_once() -> None:

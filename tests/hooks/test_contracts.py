@@ -23,6 +23,7 @@ from hookflow.cli.check_report import Findings
 from hookflow.cli.pipelines import valid_plan
 from hookflow.errors import Where
 from hookflow.events.rundir import RunDir
+from hookflow.graph.keyed import root
 from hookflow.graph.points import POINTS
 from hookflow.graph.slots import SLOTS
 from hookflow.hooks.arguments import wrong_arguments
@@ -30,6 +31,7 @@ from hookflow.hooks.base import Hook
 from hookflow.hooks.compile import find_hook
 from hookflow.hooks.inspect import about, methods, slots
 from hookflow.hooks.registry import BUILT_IN
+from hookflow.hooks.slot_keys import filled
 from hookflow.pipeline.load import parse
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.trainer import Trainer
@@ -199,11 +201,15 @@ class TestEveryHook:
         reads, writes = (slots(hook, kind, {method.name for method in found}) for kind in ("reads", "writes"))
         assert not [*reads[1], *writes[1]]
         declared = {slot for by_method, _ in (reads, writes) for of_one in by_method.values() for slot in of_one}
-        assert declared <= SLOTS.keys()
+        assert {root(slot) for slot in declared} <= SLOTS.keys()
+        for by_method, _ in (reads, writes):
+            assert not [issue for one in by_method.values() for issue in filled(one, hook, name, {})[1]]
         assert bool(declared) == (name not in TOUCHES_NOTHING)
         for method in found:
             of_method = {*reads[0].get(method.name, ()), *writes[0].get(method.name, ())}
-            assert SLOTS.keys() & set(method.takes) <= of_method, f"{method.name} is given what it does not declare"
+            assert SLOTS.keys() & set(method.takes) <= set(map(root, of_method)), (
+                f"{method.name} is given what it does not declare"
+            )
 
     def test_every_argument_has_a_type_and_a_sentence(self, name: str) -> None:
         parameters = list(inspect.signature(hook_class(name)).parameters.values())

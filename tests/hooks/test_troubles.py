@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from hookflow.errors import UserError
 from hookflow.graph.ambiguity import ambiguities
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
@@ -76,3 +77,48 @@ def test_two_averages_are_ambiguous_until_they_are_ordered_or_allowed() -> None:
     assert ("before_val", "ema", "slow") in found
     assert not list(ambiguities(plan("ema", more=second + 'after = ["ema"]\n')))
     assert not list(ambiguities(plan("ema", more=second + 'ambiguous_with = ["ema"]\n')))
+
+
+PAIRED = "".join(
+    f'[hooks.ema_{name}]\nuse = "ema"\nargs = {{ model = "{name}" }}\n'
+    f'[hooks.clip_{name}]\nuse = "grad_clip"\nargs = {{ max_norm = 1.0, model = "{name}" }}\n'
+    f'[hooks.rate_{name}]\nuse = "scheduler"\nargs = {{ chain = [{{ use = "ConstantLR" }}], optimizer = "{name}" }}\n'
+    for name in ("generator", "discriminator")
+)
+
+
+def test_a_pair_of_everything_one_a_model_is_no_ambiguity() -> None:
+    assert not list(ambiguities(plan(more=PAIRED)))
+    both = '[hooks.both]\nuse = "grad_clip"\nargs = { max_norm = 1.0 }\n'
+    assert {(one.first.hook, one.then.hook, one.slots) for one in ambiguities(plan(more=PAIRED + both))} == {
+        ("clip_generator", "both", ("grads.generator",)),
+        ("clip_discriminator", "both", ("grads.discriminator",)),
+    }
+
+
+def test_the_best_answer_and_the_best_few_are_two_metrics() -> None:
+    compiled = plan("accuracy", more='[hooks.top]\nuse = "accuracy"\nargs = [5]\n')
+    assert not list(ambiguities(compiled))
+    assert [b.writes for b in compiled.at("after_val_epoch")] == [("metrics.accuracy",), ("metrics.accuracy_top5",)]
+
+
+def test_a_key_may_be_several_or_the_hooks_own_name() -> None:
+    compiled = plan(
+        "ema", more='[hooks.best]\nuse = "checkpoint"\nargs = { monitor = { psnr = "max", loss = "min" } }\n'
+    )
+    (saver,) = [b for b in compiled.at("after_val") if b.hook == "best"]
+    assert saver.reads == ("metrics.loss", "metrics.psnr")
+    (keeps,) = [b for b in compiled.at("before_save_checkpoint") if b.hook == "ema"]
+    assert keeps.writes == ("checkpoint.model_ema",)
+
+
+def test_a_key_that_is_no_argument_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        'class Mine:\n    reads = ("model.{modle}",)\n    def __init__(self, model=None): ...\n'
+        "    def after_val(self): ...\n"
+    )
+    table = f'[hooks.mine]\nuse = "{tmp_path / "mine.py"}:Mine"\n'
+    with pytest.raises(
+        UserError, match=r'Mine has a slot "model.{modle}", and no argument "modle"\n +did you mean "model"'
+    ):
+        plan(more=table)

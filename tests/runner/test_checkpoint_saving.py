@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import signal
@@ -17,6 +18,7 @@ from torch import nn
 
 from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint import store as checkpoint
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.saving import HostCopy
@@ -209,3 +211,34 @@ def test_who_is_given_the_copy_may_keep_it(new_run: NewRun, train_here: Train) -
     run_dir = new_run(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', "hooks.checkpoint.args.keep=9")
     assert train_here(run_dir) == 0
     assert any("all are as they were written" in text for text in messages(run_dir))
+
+
+def test_what_fires_around_a_save_is_what_the_plan_says(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    out = tmp_path / "told"
+    said = ["run.max_epochs=1"]
+    for name, more in (("w", ""), ("s", ', before=["w"]')):
+        said.append(f'hooks.{name}={{use="./savers.py:Told", args={{path="{out}"}}{more}}}')
+    run_dir = new_run(*said)
+    assert train_here(run_dir) == 0
+    plan = Plan.from_json(json.loads(run_dir.plan.read_text()))
+    words = {
+        ("around_save_checkpoint", "enter"): "around enters",
+        ("around_save_checkpoint", "exit"): "around leaves",
+        ("before_save_checkpoint", "whole"): "before",
+        ("after_copy_checkpoint", "whole"): "copied",
+        ("after_save_checkpoint", "whole"): "saved",
+    }
+    planned = [f"{b.hook} {words[b.method, b.half]}" for b in plan.bindings if b.hook in ("w", "s")]
+    assert planned == [
+        "s around enters",
+        "s before",
+        "w around enters",
+        "w before",
+        "s copied",
+        "w around leaves",
+        "s around leaves",
+        "w copied",
+        "s saved",
+        "w saved",
+    ]
+    assert out.read_text().splitlines()[: len(planned)] == planned

@@ -21,6 +21,7 @@ PLACES = [
     "after_val_iter",
     "after_val_epoch",
     "before_save_checkpoint",
+    "after_copy_checkpoint",
     "after_save_checkpoint",
     "after_train",
     "after_run",

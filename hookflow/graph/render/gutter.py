@@ -11,15 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 
-def gutter(names: Sequence[str], edges: Iterable[tuple[str, str]], limit: int | None = None) -> list[str]:
-    """Return one prefix for each of `names`, which stand in the order of firing; all are equally wide.
+def gutter(count: int, edges: Iterable[tuple[int, int]], limit: int | None = None) -> list[str]:
+    """Return one prefix for each of `count` rows, hooks in the order of firing; all are equally wide.
 
     A hook that others wait for opens a lane (`┌`, `┬`); a hook that waits joins it (`├`, `┼`, or `└`, `┴` as the
-    last one) and gets an arrow; a lane that merely passes stays `│`. Left out are edges that follow from others, and
-    those that do not run down the list (hooks that are not there; the second half of a pair fires in reverse), and,
+    last one) and gets an arrow; a lane that merely passes stays `│`. Left out are edges that follow from others, and,
     where there are more than `limit` lanes, those of the hooks for which no lane is free.
     """
-    targets = reduced(_links(names, edges))
+    links: dict[int, set[int]] = {}
+    for first, then in edges:
+        links.setdefault(first, set()).add(then)
+    targets = reduced(links)
     last = {row: max(rows) for row, rows in targets.items()}
     sources: dict[int, set[int]] = {}
     for source, rows in targets.items():
@@ -27,7 +29,7 @@ def gutter(names: Sequence[str], edges: Iterable[tuple[str, str]], limit: int | 
             sources.setdefault(row, set()).add(source)
     lanes: list[int | None] = []  # for each lane the row that opened it
     drawn = []
-    for row in range(len(names)):
+    for row in range(count):
         waits = sources.get(row, set())
         joined = {lane for lane, source in enumerate(lanes) if source in waits} if waits else set()
         opened = _open(lanes, row, limit) if row in targets else None
@@ -37,20 +39,6 @@ def gutter(names: Sequence[str], edges: Iterable[tuple[str, str]], limit: int | 
             lanes[lane] = None
     width = max(2 * len(lanes) - 1, 0)
     return [_finish(line, width, waits, leads) for line, waits, leads in drawn]
-
-
-def _links(names: Sequence[str], edges: Iterable[tuple[str, str]]) -> dict[int, set[int]]:
-    """Return rows to rows; a name that stands twice leads from where it stands last above."""
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(names):
-        rows.setdefault(name, []).append(row)
-    links: dict[int, set[int]] = {}
-    for first, then in edges:
-        for row in rows.get(then, ()):
-            above = [at for at in rows.get(first, ()) if at < row]
-            if above:
-                links.setdefault(above[-1], set()).add(row)
-    return links
 
 
 def reduced(links: Mapping[int, Iterable[int]]) -> dict[int, list[int]]:

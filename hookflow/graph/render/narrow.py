@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from hookflow.graph.links import bound_points, stated
 from hookflow.graph.plan import Binding, Edge, Plan
 
 
@@ -15,22 +16,22 @@ def only_point(plan: Plan, point: str) -> Plan:
 
 def only_hook(plan: Plan, hook: str) -> Plan:
     """Return every point at which the hook fires, and there the hook, its edges and who stands at their other ends."""
-    edges = [edge for edge in plan.edges if hook in (edge.first, edge.then)]
-    shown = {(edge.point, name) for edge in edges for name in (edge.first, edge.then)}
+    ends = [(link.first, link.then) for point in bound_points(plan) for link in stated(plan, point.name)]
+    shown = {binding.id for pair in ends for binding in pair if hook in (pair[0].hook, pair[1].hook)}
     return _narrowed(
         plan,
-        lambda binding: binding.hook == hook or (binding.point, binding.hook) in shown,
+        lambda binding: binding.hook == hook or binding.id in shown,
         lambda edge: hook in (edge.first, edge.then),
     )
 
 
-def _narrowed(plan: Plan, bound: Callable[[Binding], bool], stated: Callable[[Edge], bool]) -> Plan:
+def _narrowed(plan: Plan, bound: Callable[[Binding], bool], kept: Callable[[Edge], bool]) -> Plan:
     bindings = tuple(filter(bound, plan.bindings))
     there = {binding.hook for binding in bindings}
     return replace(
         plan,
         hooks=tuple(hook for hook in plan.hooks if hook.name in there),
         bindings=bindings,
-        edges=tuple(filter(stated, plan.edges)),
-        given_way=tuple(given for given in plan.given_way if stated(given.edge)),
+        edges=tuple(filter(kept, plan.edges)),
+        given_way=tuple(given for given in plan.given_way if kept(given.edge)),
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hookflow.graph.links import bound_points, stated
+from hookflow.graph.links import bound_points, rows_of, stated
 from hookflow.graph.plan import Plan
 from hookflow.graph.points import Point
 from hookflow.graph.render.gutter import gutter
@@ -96,9 +96,8 @@ class _Drawing:
         return self.width - (label_width + 1 + self.gutter_width + 1 + self.name_width + 2 + self.rail_width)
 
     def _gutter(self, point: Point) -> list[str]:
-        names = [binding.hook for binding in self.plan.at(point.name)]
-        edges = [(edge.first, edge.then) for edge in self.plan.edges_at(point.name)]
-        return gutter(names, edges, limit=max(self.width // 10, 1))
+        edges = rows_of(self.plan, point.name)
+        return gutter(len(self.plan.at(point.name)), edges, limit=max(self.width // 10, 1))
 
     def _waits(self) -> dict[int, list[str]]:
         """Return by binding whom it waits for, and what says so: the hooks of one place together."""

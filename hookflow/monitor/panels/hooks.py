@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from textual.strip import Strip
 
+from hookflow.graph.links import rows_of
 from hookflow.graph.plan import Binding
 from hookflow.graph.render.gutter import gutter
 from hookflow.monitor.formatting import many, ms, percent
@@ -40,7 +41,7 @@ TREND_RANK, TREND_CELLS = 4, (60, 30, 20, 15, 12, 10, 6, 5)
 def hooks(scene: Scene, width: int, height: int) -> list[Strip]:
     inner, room = width - 2, height - 3
     bound = scene.plan.at(scene.point)
-    edges = gutter([binding.hook for binding in bound], [(e.first, e.then) for e in scene.plan.edges_at(scene.point)])
+    edges = gutter(len(bound), rows_of(scene.plan, scene.point))
     lead = max((len(prefix) for prefix in edges), default=0)
     name = min(max([4, *(cell_len(binding.hook) for binding in bound)]), 24 if inner >= 60 else 12)
     columns, cells = _choose(inner - 3 - lead - (1 if lead else 0) - name)

@@ -119,7 +119,8 @@ class CheckpointManager:
         if self._ranks.world > 1:
             state = full_state(state, self._consensus)
         copied = self._copy.of(state) if self._ranks.first else state
-        self._engine.leave(entered)
+        self._engine.fire("after_copy_checkpoint")
+        self._engine.leave(entered)  # a plan that an older version has recorded knows no such point
         return copied
 
     def _facts(self, state: Mapping[str, Any]) -> dict[str, Any]:

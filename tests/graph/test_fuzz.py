@@ -1,0 +1,171 @@
+"""Random graphs against a plain oracle: who fires when, what is refused, what `why` says, what is ambiguous.
+
+The last two are held against all orders of the tables: what is told as decided no order of them turns, and what is told
+as the file's alone some order does.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations
+
+import pytest
+
+from hookflow.errors import UserError
+from hookflow.graph.ambiguity import ambiguities
+from hookflow.graph.plan import PHASES, Binding, Plan
+from hookflow.graph.precedence import precedence
+from tests.graph.oracle import CLOSING, OPENING, Described, Oracle, Pair, Place, common, within
+from tests.hook_nodes import AROUND, Half, node, plan
+
+METHODS = (OPENING, CLOSING, "around_val", "around_val")
+SLOTS = ("model", "model.a", "model.b", "metrics", "control")
+
+
+def drawn(lots: random.Random, most: int) -> list[Described]:
+    """Return some hooks around a validation: now with many edges, slots and phases, now with few."""
+    edges, slots, normal = lots.choice((0.05, 0.1, 0.2)), lots.choice((0.1, 0.2, 0.4)), lots.choice((0.4, 0.8, 1))
+    names = "abcdefgh"[: lots.randint(2, most)]
+    hidden = lots.sample(names, len(names))  # edges mostly follow a hidden order; some run against it
+
+    def others(name: str, share: float) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        after, before = [], []
+        for other in names:
+            if other != name and lots.random() < share:
+                upwards = (hidden.index(other) < hidden.index(name)) != (lots.random() < 0.1)
+                (after if upwards else before).append(other)
+        return tuple(after), tuple(before)
+
+    hooks = []
+    for name in names:
+        methods = tuple(dict.fromkeys(lots.sample(METHODS, lots.choice((1, 1, 2, 4)))))
+        after, before = others(name, edges)
+        near = {method: others(name, edges) for method in methods if lots.random() < 0.3}
+        reads, writes = (tuple(slot for slot in SLOTS if lots.random() < slots) for _ in range(2))
+        phase = "normal" if lots.random() < normal else lots.choice(PHASES)
+        hooks.append(Described(name, methods, phase, after, before, near, reads, writes))
+    return hooks
+
+
+def compiled(hooks: list[Described], shuffle: int | None = None) -> Plan:
+    def points(hook: Described) -> Iterator[tuple[str, Half]]:
+        for method in hook.methods:
+            yield from AROUND if method == "around_val" else [(method, "whole")]
+
+    return plan(
+        *(
+            node(
+                hook.name,
+                hook.after,
+                hook.before,
+                hook.phase,
+                tuple(points(hook)),
+                reads=hook.reads,
+                writes=hook.writes,
+                near=hook.near,
+            )
+            for hook in hooks
+        ),
+        shuffle=shuffle,
+    )
+
+
+def place(binding: Binding) -> Place:
+    return binding.hook, binding.point, binding.half
+
+
+def ends(found: Plan, *edges: tuple[int | None, int | None]) -> set[Pair]:
+    return {(place(found.bindings[first]), place(found.bindings[then])) for first, then in edges}  # type: ignore[index]
+
+
+def check_plan(hooks: list[Described]) -> Plan | None:
+    """Hold a plan against the oracle; return it, unless it is refused as it should be."""
+    oracle = Oracle(hooks)
+    if oracle.refused:
+        for seed in (None, 1):
+            with pytest.raises(UserError, match="ordering cycle"):
+                compiled(hooks, seed)
+        return None
+    found = compiled(hooks)
+    for point in (OPENING, CLOSING):
+        assert [place(binding) for binding in found.at(point)] == oracle.order[point], hooks
+    assert {place(b): PHASES.index(b.phase) for b in found.bindings} == oracle.phases, hooks
+    kinds = {kind: [e for e in found.edges if e.kind == kind] for kind in ("file", "flow", "pair")}
+    assert ends(found, *((e.first_id, e.then_id) for e in kinds["file"])) == oracle.stated, hooks
+    assert ends(found, *((e.first_id, e.then_id) for e in kinds["flow"])) == oracle.kept, hooks
+    gone = ends(found, *((given.edge.first_id, given.edge.then_id) for given in found.given_way))
+    assert gone == oracle.contradicted | oracle.circular, hooks
+    sure = ends(found, *((e.first_id, e.then_id) for e in kinds["pair"] if not e.loose and e.first != e.then))
+    phases = {(one, two) for one, two in sure if oracle.phases[one] != oracle.phases[two]}
+    assert sure - phases <= oracle.implied, hooks
+    for seed in range(3):
+        shuffled = compiled(hooks, seed)  # what can be satisfied is never refused
+        assert {place(b): b.phase for b in shuffled.bindings} == {place(b): b.phase for b in found.bindings}, hooks
+        at = {place(binding): binding.id for binding in shuffled.bindings}
+        assert all(at[first] < at[then] for first, then in oracle.implied), hooks
+    return found
+
+
+def turned(hooks: list[Described]) -> dict[frozenset[Place], bool]:
+    """Return of each two places of a point whether some order of the tables, and of each one's points, turns them."""
+    seen: dict[frozenset[Place], set[Pair]] = {}
+    other = [replace(hook, methods=hook.methods[::-1]) for hook in hooks]
+    for listed in (*permutations(hooks), *permutations(other)):
+        found = compiled(list(listed))
+        for point in (OPENING, CLOSING):
+            bound = [place(binding) for binding in found.at(point)]
+            for k, first in enumerate(bound):
+                for then in bound[k + 1 :]:
+                    seen.setdefault(frozenset((first, then)), set()).add((first, then))
+    return {pair: len(orders) > 1 for pair, orders in seen.items()}
+
+
+def check_explanations(hooks: list[Described], found: Plan) -> None:
+    """Hold what is said of a plan against every order of its tables."""
+    turns = turned(hooks)
+    implied = Oracle(hooks).implied
+    for a in hooks:
+        for b in hooks:
+            for answer in precedence(found, a.name, b.name) if a.name < b.name else ():
+                pair = place(answer.first), place(answer.then)
+                loose = any(edge.loose for edge in answer.path)
+                if answer.first.phase == answer.then.phase or answer.reason != "edge":
+                    assert (answer.reason == "edge" and not loose) == (pair in implied), (answer, hooks)
+                assert (answer.reason == "file" or loose) == turns[frozenset(pair)], (answer, hooks)
+                steps = ends(found, *((edge.first_id, edge.then_id) for edge in answer.path))
+                assert len(steps) == len(answer.path)
+                if answer.path:
+                    assert (answer.path[0].first_id, answer.path[-1].then_id) == (answer.first.id, answer.then.id)
+    expected = set()
+    for first in found.bindings:
+        for then in found.at(first.point):
+            clash = common(first.writes, then.reads) | common(then.writes, first.reads)
+            clash |= common(first.writes, then.writes) - {"control"}
+            clash = {slot for slot in clash if not within(slot, clash - {slot})}
+            apart = first.id < then.id and first.hook != then.hook and {first.half, then.half} != {"exit"}
+            if clash and apart and turns[frozenset((place(first), place(then)))]:
+                expected.add((first.id, then.id, tuple(sorted(clash))))
+    assert {(one.first.id, one.then.id, one.slots) for one in ambiguities(found)} == expected, hooks
+
+
+def fuzz(count: int, seed: int) -> None:
+    lots = random.Random(seed)
+    refused = 0
+    for _ in range(count):
+        refused += check_plan(drawn(lots, 6)) is None
+    assert 0.02 * count < refused < 0.6 * count, "neither all nor nothing"
+    for _ in range(count // 4):
+        hooks = drawn(lots, 4)
+        if found := check_plan(hooks):
+            check_explanations(hooks, found)
+
+
+def test_some_hundred_graphs_agree_with_the_oracle() -> None:
+    fuzz(300, seed=1)
+
+
+@pytest.mark.long
+def test_three_thousand_graphs_agree_with_the_oracle() -> None:
+    fuzz(3000, seed=2)
