@@ -45,7 +45,8 @@ class ParamSchedule(Hook):
     def __init__(
         self,
         momentum: Annotated[
-            Values | None, Field(description='its values: [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]')
+            Values | None,
+            Field(description="its values, each at its place", examples=[[[0, 0.95], ["30%", 0.85], ["100%", 0.95]]]),
         ] = None,
         weight_decay: Annotated[Values | None, Field(description='its values: [[0, 0.04], ["100%", 0.4]]')] = None,
         shape: Annotated[Shape, Field(description="the way from one value to the next")] = "cosine",

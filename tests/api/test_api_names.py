@@ -10,7 +10,7 @@ import pytest
 import hookflow
 from tests.conftest import TOY
 
-NAMES = ["Hook", "Run", "Source", "Task", "UserError", "__version__", "load", "load_run", "runs", "train"]
+NAMES = ["Hook", "Run", "Source", "Task", "UserError", "Writer", "__version__", "load", "load_run", "runs", "train"]
 
 
 def printed(code: str) -> str:

@@ -18,8 +18,8 @@ PAGE = (DOCS / "hooks.md").read_text("utf-8")
 EXAMPLES = {
     name: text for text, name in re.findall(r"^```toml\n(\[hooks\.(\w+)\]\n.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 }
-NEED_IMAGES = {"images", "whiten"}
-"""Hooks that these data are nothing for: they train in tests of their own, and are only checked here."""
+NEED_MORE = {"images", "tta", "whiten", "comm_hook"}
+"""Hooks that need images or several ranks: they train in tests of their own, and are only checked here."""
 
 LONG_ENOUGH = {"lr_finder": "run.max_epochs=21"}
 """Hooks that one epoch of these data is too short for."""
@@ -57,7 +57,7 @@ def test_an_example_can_be_pasted(name: str) -> None:
     assert plan.hook(name).use == name
 
 
-@pytest.mark.parametrize("name", sorted(BUILT_IN.keys() - NEED_IMAGES))
+@pytest.mark.parametrize("name", sorted(BUILT_IN.keys() - NEED_MORE))
 def test_an_example_trains(name: str, new_run: NewRun, train_here: Callable[..., int]) -> None:
     run_dir = new_run(LONG_ENOUGH.get(name, "run.max_epochs=1"), swap=(TOY.read_text(), pipeline_with(name)))
     assert train_here(run_dir) == 0, records(run_dir, "error")

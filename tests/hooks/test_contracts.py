@@ -54,7 +54,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "grad_clip": {"max_norm": 1.0},
     "grad_norm": {},
     "images": {"output": "image"},
-    "log": {},
+    "log": {"window": 4, "mean": "epoch"},
     "lr_finder": {"start": 1e-4, "end": 1.0, "iters": 14},
     "lr_monitor": {"also": ["momentum"]},
     "lr_schedule": {"warmup": 0.1},
@@ -100,6 +100,7 @@ NEED_NOT_SURVIVE = {
 """Attributes of hooks that may be others after a resume, and why."""
 
 WAITS = {
+    "lr_finder",  # the loss says where its sweep ends
     "spike_guard",  # it must know the loss before the step
 }
 """Hooks that wait for the device within an iteration, and why."""

@@ -80,11 +80,11 @@ def test_every_point_has_been_seen_to_fire() -> None:
 
 
 def test_they_first_fire_in_the_order_in_which_they_are_listed() -> None:
-    listed = [point.name for point in WATCHED if point.name not in ("after_load_checkpoint", "on_exception")]
+    listed = [point.name for point in WATCHED if point.name not in ("after_load_checkpoint", "on_exception", "on_log")]
     assert list(dict.fromkeys(trace("epochs"))) == listed
 
 
 def test_the_drawing_of_the_loop_has_every_point() -> None:
     drawing = str(points.__doc__).partition("This is the loop")[2].partition("What the counters say")[0]
     drawn = re.findall(r"^ +((?:before|after|on)_\w+)", drawing, re.MULTILINE)
-    assert drawn == [point.name for point in POINTS if point.kind in ("standard", "step")]
+    assert drawn == [point.name for point in POINTS if point.kind in ("standard", "step", "log")]
