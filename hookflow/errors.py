@@ -90,6 +90,13 @@ def _line(where: Where) -> str:
     return lines[where.line - 1].rstrip() if where.line <= len(lines) else ""
 
 
+SHOWN = 100
+"""Problems that are shown of more: nobody reads on, and each takes the time to look for the nearest right name."""
+
+LONGEST_NAME, MOST_NAMES = 200, 2000
+"""Characters of a name, and names, from which on none is called near: to compare them all would take long."""
+
+
 class UserError(Exception):
     """The user's mistakes, all of them at once. The command line prints them and exits with 2, without a traceback."""
 
@@ -98,9 +105,11 @@ class UserError(Exception):
         super().__init__("\n".join(map(str, self.problems)))
 
     def show(self, colour: bool = False) -> str:
-        """Return every problem, and how many there are if there are several; for a terminal, in colours."""
-        shown = [problem.show(colour) for problem in self.problems]
-        return "\n".join(shown if len(shown) == 1 else [*shown, f"{len(shown)} problems"])
+        """Return the first problems, and how many there are if there are several; for a terminal, in colours."""
+        shown = [problem.show(colour) for problem in self.problems[:SHOWN]]
+        count = len(self.problems)
+        more = f", of which the first {SHOWN} are shown" if count > SHOWN else ""
+        return "\n".join(shown if count == 1 else [*shown, f"{count} problems{more}"])
 
     def to_json(self) -> list[dict[str, str | int]]:
         """Return every problem as plain texts and numbers."""
@@ -116,6 +125,8 @@ def by_place(problem: Problem) -> tuple[str, int, int]:
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return `did you mean "x"?` for the name closest to `name`, or an empty string when none is close."""
     known = list(names)
+    if len(name) > LONGEST_NAME or len(known) > MOST_NAMES:
+        return ""
     by_case = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_case, n=1, cutoff=0.6)
     return f'did you mean "{by_case[close[0]]}"?' if close else ""

@@ -7,6 +7,7 @@ module makes up its names as it goes (a star import, a `__getattr__`), it has th
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 from functools import cache
 from importlib.machinery import PathFinder
@@ -17,7 +18,7 @@ from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.objects import is_object, maker_of
 from hookflow.pipeline.parts import named_parts, wrong_parts
-from hookflow.pipeline.refer import FORMS
+from hookflow.pipeline.refer import FORMS, is_file
 from hookflow.pipeline.registry import Registry, missing_extra, registry_of
 from hookflow.pipeline.schema import TYPE, BindingSpec, Component, DataSource, HookNode, Pipeline
 
@@ -83,8 +84,8 @@ def _missing(use: str, base: Path, where: Where, registry: Registry | None) -> P
         )
         return Problem(f'there is nothing called "{use}"', where, hint)
     if module.endswith(".py"):
-        file: Path | None = (base / module).resolve()
-        if not (base / module).is_file():
+        file: Path | None = Path(os.path.realpath(base / module))
+        if not is_file(base / module):
             beside = [other.name for other in (base / module).parent.glob("*.py")]
             return Problem(f'there is no file "{module}" ({file})', where, nearest(Path(module).name, beside))
     else:

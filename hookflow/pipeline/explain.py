@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from hookflow.errors import Problem, nearest
+from hookflow.errors import SHOWN, Problem, nearest
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap, dotted
 
@@ -40,7 +40,7 @@ _EXAMPLES = {
 def explain(error: ValidationError, tree: Mapping[str, Any], places: SourceMap) -> list[tuple[Key, Problem]]:
     """Return a problem for each error, by the key that is at fault. `tree` is what was validated."""
     found = []
-    for details in error.errors(include_url=False):
+    for details in error.errors(include_url=False)[: 2 * SHOWN]:  # some may be about one key
         key = tuple(str(part) for part in details["loc"] if part not in _TAGS)
         match details["type"]:
             case "extra_forbidden":

@@ -55,13 +55,13 @@ def over_base(
 def _shortest(path: Path) -> Path:
     """Return the path without its "..", if that leads to the same file: links may lie in between."""
     short = Path(os.path.normpath(path))
-    return short if short.resolve() == path.resolve() else path
+    return short if os.path.realpath(short) == os.path.realpath(path) else path
 
 
 def _refuse_circle(base: Path, way: tuple[_Step, ...]) -> None:
-    files = [step.file.resolve() for step in way]
-    if base.resolve() in files:
-        circle = way[files.index(base.resolve()) :]
+    files = [os.path.realpath(step.file) for step in way]
+    if os.path.realpath(base) in files:
+        circle = way[files.index(os.path.realpath(base)) :]
         names = " → ".join(str(step.file) for step in (*circle, circle[0]))
         lines = "\n    ".join(f"{step.where}" for step in circle[1:])
         hint = f"it goes on at {lines}" if lines else ""

@@ -10,9 +10,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hookflow.errors import Problem, nearest
+from hookflow.errors import SHOWN, Problem, nearest
 from hookflow.pipeline.overrides import read_value
 from hookflow.pipeline.source_map import Key, SourceMap
+
+LONGEST, MOST = 1 << 16, 100_000
+"""Characters of a string, and references followed in all: a few lines could double both with each line."""
 
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)(?P<end>\}?)")
 
@@ -49,6 +52,7 @@ class _Resolver:
         self.environ = environ
         self.problems: dict[Key, Problem] = {}
         self._within: list[Key] = []
+        self._looked_up = 0
 
     def resolve(self, value: Any, path: Key) -> Any:
         match value:
@@ -71,7 +75,10 @@ class _Resolver:
                 whole = _REFERENCE.fullmatch(text)
                 if whole and whole["name"] is not None:
                     return self._look_up(whole, path)
-                return _REFERENCE.sub(lambda match: self._written(match, path), text)
+                written = _REFERENCE.sub(lambda match: self._written(match, path), text)
+                if len(written) > LONGEST:
+                    self._fail(path, f"its references make it longer than {LONGEST:,} characters")
+                return written
             finally:
                 self._within.pop()
         except _UnresolvedError:
@@ -90,6 +97,9 @@ class _Resolver:
 
     def _look_up(self, match: re.Match[str], path: Key) -> Any:
         name = match["name"].strip()
+        self._looked_up += 1
+        if self._looked_up > MOST:
+            self._fail(path, f"the references of this pipeline refer to more than {MOST:,} others")
         if not name or not match["end"]:
             self._fail(path, f"{match.group()} is no reference", "write ${section.key} or ${env:NAME:-default}")
         if name.startswith("env:"):
@@ -106,7 +116,8 @@ class _Resolver:
             elif isinstance(target, list) and part.isdecimal() and int(part) < len(target):
                 target = target[int(part)]
             else:
-                there = [".".join(known) for known in _keys(self.tree, ())]
+                hinted = len(self.problems) < SHOWN  # each looks through all keys
+                there = [".".join(known) for known in _keys(self.tree, ())] if hinted else []
                 self._fail(path, f'${{{name}}}: the pipeline sets no key "{name}"', nearest(name, there))
         return self.resolve(target, key)
 

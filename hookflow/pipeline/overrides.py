@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import tomli
 
 from hookflow.errors import Problem, Where, nearest
+from hookflow.pipeline.read import is_integer
 from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key
 
 
@@ -55,9 +56,11 @@ def read_value(text: str) -> Any:
     """Return the TOML value that `text` is; text that is none, and a date, stands for itself."""
     try:
         values = tomli.loads(f"values = [{text}]")["values"]
-    except tomli.TOMLDecodeError:
+    except (ValueError, RecursionError):  # it is no TOML, has too many digits, or is nested too deep
         return text
-    return values[0] if len(values) == 1 and not isinstance(values[0], date | time) else text
+    if len(values) != 1 or isinstance(values[0], date | time):
+        return text
+    return text if isinstance(values[0], int) and not is_integer(values[0]) else values[0]
 
 
 def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import tomli
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.pipeline.source_map import SourceMap
+from hookflow.pipeline.source_map import Key, SourceMap
+
+_TOO_MANY_DIGITS = re.compile(r"\d[\d_]{4300,}")
 
 
 def read(path: Path, named: Where | None = None) -> str:
@@ -28,14 +31,44 @@ def read(path: Path, named: Where | None = None) -> str:
         raise UserError(Problem(said, where, hint)) from None
     except OSError as error:
         raise UserError(Problem(f"{file}cannot be read: {error.strerror}", where)) from None
+    except ValueError:  # there is a NUL in it
+        raise UserError(Problem(f"{path} is not the name of a file", where)) from None
 
 
 def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
     """Return what a TOML text says, and where it says so; `source` is the name to show. Raises UserError."""
     try:
-        return tomli.loads(text), SourceMap.in_text(text, source)
+        found, places = tomli.loads(text), SourceMap.in_text(text, source)
     except tomli.TOMLDecodeError as error:
         raise UserError(_syntax(error, text, source)) from None
+    except ValueError:  # Python converts no more digits
+        line = text.count("\n", 0, digits.start()) + 1 if (digits := _TOO_MANY_DIGITS.search(text)) else 0
+        raise UserError(Problem("this is not TOML: an integer has 64 bits at most", Where(source, line))) from None
+    except RecursionError:
+        raise UserError(Problem("this is not TOML: nested too deep", Where(source))) from None
+    if wrong := [Problem(said, places.of(key)) for key, said in _impossible(found)]:
+        raise UserError(wrong)
+    return found, places
+
+
+def is_integer(value: int) -> bool:
+    """Say whether an integer is one of TOML's, which have 64 bits. Python makes longer ones of hexadecimal digits."""
+    return -(1 << 63) <= value < 1 << 63
+
+
+def _impossible(value: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
+    """Yield the keys whose values nothing could be done with, and what is wrong with them."""
+    match value:
+        case dict():
+            for name, item in value.items():
+                yield from _impossible(item, (*key, name))
+        case list():
+            for k, item in enumerate(value):
+                yield from _impossible(item, (*key, str(k)))
+        case int() if not is_integer(value):
+            yield key, f"{'.'.join(key)}: an integer has 64 bits at most"
+        case str() if "\0" in value:
+            yield key, f"{'.'.join(key)}: a string may not hold the character NUL"
 
 
 def _syntax(error: tomli.TOMLDecodeError, text: str, source: str) -> Problem:

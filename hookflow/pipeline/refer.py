@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import os
 import pkgutil
 import sys
 import traceback
@@ -51,6 +52,14 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
     return found
 
 
+def is_file(path: Path) -> bool:
+    """Say whether there is such a file; there is none of a name that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def _forms(short: Mapping[str, str]) -> str:
     return f"write {FORMS}" if not short else f"write {FORMS}, or one of {', '.join(sorted(short))}"
 
@@ -80,7 +89,7 @@ def _from_package(module_name: str, name: str, base: Path, where: Where | None) 
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             _fail_import(module_name, error, where)
         file = Path(*module_name.split(".")).with_suffix(".py")
-        hint = f'for the file write "./{file}:{name}"' if (base / file).is_file() else _nearest_module(error.name)
+        hint = f'for the file write "./{file}:{name}"' if is_file(base / file) else _nearest_module(error.name)
         _fail(f'there is no module "{error.name}"', where, hint)
     except BaseException as error:  # whatever the user's module may raise
         _fail_import(module_name, error, where)
@@ -95,11 +104,11 @@ def _nearest_module(missing: str) -> str:
 
 def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
     """Import a file by its path, once for all that comes from it; what it imports may lie beside it."""
-    full = path.resolve()
+    full = Path(os.path.realpath(path))
     name = f"{full.stem}_{zlib.crc32(str(full).encode()):08x}"
     if name in sys.modules:
         return sys.modules[name]
-    if not full.is_file():
+    if not is_file(full):
         hint = nearest(full.name, [file.name for file in full.parent.glob("*.py")])
         _fail(f'there is no file "{shown}" ({full})', where, hint)
     spec = importlib.util.spec_from_file_location(name, full)

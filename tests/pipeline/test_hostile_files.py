@@ -1,0 +1,144 @@
+"""A pipeline file and `--set` may hold anything: what comes of it is a pipeline, or problems that name the file."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from hookflow.errors import UserError
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.check_imports import missing_components
+from hookflow.pipeline.load import load
+from tests.conftest import TOY
+
+NINES, EFS = "9" * 5_000, "0x" + "f" * 5_000
+LONG = "a" * 300
+BASE = """
+[run]
+name = "p"
+max_epochs = 1
+[model]
+use = "hookflow.zoo.circle:Net"
+[optimizer]
+use = "torch.optim:SGD"
+[data.train]
+use = "circle"
+"""
+NEXT = "${data.train.args.a%d}"
+TO_NOWHERE = "[data.train.args]\n" + "".join(f'a{k} = "${{nowhere{k}}}"\n' for k in range(5_000))
+DOUBLING_STRINGS = (
+    "[data.train.args]\n"
+    + "".join(f'a{k} = "{2 * (NEXT % (k + 1))}"\n' for k in range(26))
+    + 'a26 = "'
+    + 1000 * "ha"
+    + '"'
+)
+DOUBLING_LISTS = "[data.train.args]\n" + "".join(f"a{k} = {2 * [NEXT % (k + 1)]}\n" for k in range(26)) + "a26 = []"
+MADE_UP = ["[[x]]\n", "x = \n", '"', "= 1\n", "[run]\n", "a.b.c = 1\n", "\x00", "\udcff"]
+VALUES = ["{}", "[]", '""', "-1", "true", "1e400", '"${run}"', '"${env:HOME}"', "[[[1]]]", "1979-05-27"]
+SECONDS = 10
+
+
+def told(path: Path, *overrides: str) -> str:
+    """Return the problems of a file, as they are shown; none if it is valid."""
+    began = time.process_time()
+    try:
+        loaded = load(path, overrides)
+        compile_pipeline(loaded)
+        problems = UserError(missing_components(loaded, path.parent)).show()
+    except UserError as error:
+        problems = error.show()
+    assert time.process_time() - began < SECONDS
+    return problems
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (BASE.replace("= 1", f"= {NINES}"), ":4: this is not TOML: an integer has 64 bits at most"),
+        (BASE.replace("= 1", f"= {EFS}"), ":4:1: run.max_epochs: an integer has 64 bits at most"),
+        (f'{BASE}[hooks.log]\nuse = "log"\nevery = "{NINES}it"', "hooks.log.every"),
+        (BASE.replace("circle:Net", "circle:N\\u0000et"), ":6:1: model.use: a string may not hold the character NUL"),
+        (f'extends = "a\\u0000.toml"\n{BASE}', "extends: a string may not hold the character NUL"),
+        (f'extends = "{LONG}.toml"\n{BASE}', "cannot be read: File name too long"),
+        (BASE.replace("hookflow.zoo.circle", f"./{LONG}.py"), "there is no file"),
+        (BASE.replace("hookflow.zoo.circle", "./itself.py"), "there is no file"),
+        (f"{BASE}x = {'[' * 2_000}{']' * 2_000}", "nested too deep"),
+        (f"[{'.'.join('a' * 2_000)}]\n{BASE}", "nested too deep"),
+        (BASE + "".join(f"k{k} = 1\n" for k in range(20_000)), "of which the first 100 are shown"),
+        (f"{BASE}{TO_NOWHERE}", "sets no key"),
+        (f"{BASE}{DOUBLING_STRINGS}", "longer than 65,536 characters"),
+        (f"{BASE}{DOUBLING_LISTS}", "refer to more than 100,000 others"),
+    ],
+    ids=range(14),
+)
+def test_what_is_too_much_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "itself.py").symlink_to("itself.py")
+    path = tmp_path / "p.toml"
+    path.write_text(text)
+    problems = told(path)
+    assert said in problems
+    assert str(path) in problems
+    assert len(problems) < 200_000
+
+
+@pytest.mark.parametrize("value", [NINES, EFS, "[" * 5_000, '"a\0b"', "1e999", "nan", "{" * 300])
+def test_and_so_it_is_on_the_command_line(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(BASE)
+    assert "--set" in told(path, f"run.max_epochs={value}")
+
+
+def test_a_file_that_is_a_link_to_itself(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.symlink_to("p.toml")
+    assert "cannot be read" in told(path)
+
+
+def mutated(text: str, chance: random.Random) -> str:
+    """Return a file with a line or a few characters taken out, doubled, swapped or made up."""
+    for _ in range(chance.randrange(1, 4)):
+        lines = text.splitlines(keepends=True) or ["\n"]
+        k = chance.randrange(len(lines))
+        match chance.randrange(5):
+            case 0:
+                del lines[k]
+            case 1:
+                lines.insert(k, chance.choice(lines))
+            case 2:
+                lines[k] = chance.choice(
+                    ["[[x]]\n", "x = \n", '"', "= 1\n", "[run]\n", "a.b.c = 1\n", "\x00", "\udcff"]
+                )
+            case 3:
+                at = chance.randrange(len(lines[k]))
+                lines[k] = lines[k][:at] + chance.choice("[]{}=\"'.$\\,0-e\n\t") + lines[k][at + 1 :]
+            case _:
+                value = chance.choice(
+                    ["{}", "[]", '""', "-1", "true", "1e400", '"${run}"', '"${env:HOME}"', "[[[1]]]", "1979-05-27"]
+                )
+                lines[k] = f"{lines[k].partition('=')[0].strip() or 'x'} = {value}\n"
+        text = "".join(lines)
+    return text
+
+
+def attack(folder: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    path = folder / "toy.toml"
+    text = mutated(TOY.read_text().replace('"./', f'"{os.fspath(TOY.parent)}/'), chance)
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    told(path)
+
+
+def test_mutated_files(tmp_path: Path) -> None:
+    for seed in range(150):
+        attack(tmp_path, seed)
+
+
+@pytest.mark.long
+def test_thousands_of_mutated_files(tmp_path: Path) -> None:
+    for seed in range(1_000, 21_000):
+        attack(tmp_path, seed)
