@@ -7,7 +7,6 @@ module makes up its names as it goes (a star import, a `__getattr__`), it has th
 from __future__ import annotations
 
 import ast
-import os
 from collections.abc import Iterator
 from functools import cache
 from importlib.machinery import PathFinder
@@ -84,10 +83,11 @@ def _missing(use: str, base: Path, where: Where, registry: Registry | None) -> P
         )
         return Problem(f'there is nothing called "{use}"', where, hint)
     if module.endswith(".py"):
-        file: Path | None = Path(os.path.realpath(base / module))
+        file: Path | None = base / module
         if not is_file(base / module):
             beside = [other.name for other in (base / module).parent.glob("*.py")]
-            return Problem(f'there is no file "{module}" ({file})', where, nearest(Path(module).name, beside))
+            said = f'there is no file "{module}" ({(base / module).absolute()})'
+            return Problem(said, where, nearest(Path(module).name, beside))
     else:
         try:
             file = _module_file(module)

@@ -36,7 +36,7 @@ def over_base(
     if "extends" not in tree:
         return tree, places
     named, where = tree.pop("extends"), places.of("extends")
-    if not isinstance(named, str):
+    if not isinstance(named, str) or "\0" in named:
         hint = "one file; what that one extends, it says itself"
         raise UserError(Problem("extends must be the name of a file, in quotes", where, hint))
     way = (*on_the_way, _Step(source, where))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tomli
 
 from hookflow.errors import Problem, Where, nearest
-from hookflow.pipeline.read import is_integer
+from hookflow.pipeline.read import is_printable
 from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key
 
 
@@ -60,7 +60,7 @@ def read_value(text: str) -> Any:
         return text
     if len(values) != 1 or isinstance(values[0], date | time):
         return text
-    return text if isinstance(values[0], int) and not is_integer(values[0]) else values[0]
+    return text if isinstance(values[0], int) and not is_printable(values[0]) else values[0]
 
 
 def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:

@@ -12,6 +12,9 @@ import tomli
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.source_map import Key, SourceMap
 
+MOST_BITS = 14_000
+"""Of an integer; Python writes no more than 4,300 digits."""
+
 _TOO_MANY_DIGITS = re.compile(r"\d[\d_]{4300,}")
 
 
@@ -43,7 +46,7 @@ def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
         raise UserError(_syntax(error, text, source)) from None
     except ValueError:  # Python converts no more digits
         line = text.count("\n", 0, digits.start()) + 1 if (digits := _TOO_MANY_DIGITS.search(text)) else 0
-        raise UserError(Problem("this is not TOML: an integer has 64 bits at most", Where(source, line))) from None
+        raise UserError(Problem("this is not TOML: an integer has too many digits", Where(source, line))) from None
     except RecursionError:
         raise UserError(Problem("this is not TOML: nested too deep", Where(source))) from None
     if wrong := [Problem(said, places.of(key)) for key, said in _impossible(found)]:
@@ -51,9 +54,9 @@ def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
     return found, places
 
 
-def is_integer(value: int) -> bool:
-    """Say whether an integer is one of TOML's, which have 64 bits. Python makes longer ones of hexadecimal digits."""
-    return -(1 << 63) <= value < 1 << 63
+def is_printable(value: int) -> bool:
+    """Say whether Python writes an integer out. It reads longer ones in hexadecimal digits."""
+    return value.bit_length() <= MOST_BITS
 
 
 def _impossible(value: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
@@ -65,10 +68,8 @@ def _impossible(value: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
         case list():
             for k, item in enumerate(value):
                 yield from _impossible(item, (*key, str(k)))
-        case int() if not is_integer(value):
-            yield key, f"{'.'.join(key)}: an integer has 64 bits at most"
-        case str() if "\0" in value:
-            yield key, f"{'.'.join(key)}: a string may not hold the character NUL"
+        case int() if not is_printable(value):
+            yield key, f"{'.'.join(key)}: the integer has too many digits"
 
 
 def _syntax(error: tomli.TOMLDecodeError, text: str, source: str) -> Problem:

@@ -59,11 +59,11 @@ def told(path: Path, *overrides: str) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (BASE.replace("= 1", f"= {NINES}"), ":4: this is not TOML: an integer has 64 bits at most"),
-        (BASE.replace("= 1", f"= {EFS}"), ":4:1: run.max_epochs: an integer has 64 bits at most"),
+        (BASE.replace("= 1", f"= {NINES}"), ":4: this is not TOML: an integer has too many digits"),
+        (BASE.replace("= 1", f"= {EFS}"), ":4:1: run.max_epochs: the integer has too many digits"),
         (f'{BASE}[hooks.log]\nuse = "log"\nevery = "{NINES}it"', "hooks.log.every"),
-        (BASE.replace("circle:Net", "circle:N\\u0000et"), ":6:1: model.use: a string may not hold the character NUL"),
-        (f'extends = "a\\u0000.toml"\n{BASE}', "extends: a string may not hold the character NUL"),
+        (BASE.replace("circle:Net", "circle:N\\u0000et"), 'there is no "N·et"'),
+        (f'extends = "a\\u0000.toml"\n{BASE}', "extends must be the name of a file"),
         (f'extends = "{LONG}.toml"\n{BASE}', "cannot be read: File name too long"),
         (BASE.replace("hookflow.zoo.circle", f"./{LONG}.py"), "there is no file"),
         (BASE.replace("hookflow.zoo.circle", "./itself.py"), "there is no file"),
