@@ -85,13 +85,16 @@ def going(tmp_path: Path) -> RunDir:
     return run
 
 
-def plain_in_terminal(run: RunDir) -> Terminal:
-    command = (sys.executable, "-m", "hookflow", "watch", str(run.path), "--ui", "plain")
-    return Terminal(*command, CI="", NO_COLOR="", COLORTERM="truecolor")
+@pytest.fixture
+def terminal(going: RunDir) -> Iterator[Terminal]:
+    """The run in plain mode, on a terminal."""
+    command = (sys.executable, "-m", "hookflow", "watch", str(going.path), "--ui", "plain")
+    shown = Terminal(*command, CI="", NO_COLOR="", COLORTERM="truecolor")
+    yield shown
+    shown.close()
 
 
-def test_on_a_terminal_lines_scroll_above_bars_which_are_gone_at_the_end(going: RunDir) -> None:
-    terminal = plain_in_terminal(going)
+def test_on_a_terminal_lines_scroll_above_bars_which_are_gone_at_the_end(going: RunDir, terminal: Terminal) -> None:
     terminal.wait_for("epoch 6/8  ━")
     *_, train, epoch, val = (line for line in terminal.screen.display if line.strip())
     assert re.match(r"train +━+╌+ +75%  588/784  35.0 it/s  ", train)
@@ -151,8 +154,7 @@ def test_in_a_pipe_plain_lines_stay_as_they_are(whole: RunDir) -> None:
     assert ran.stdout.splitlines()[:10] == out.getvalue().splitlines()[:10]
 
 
-def test_ctrl_c_gives_the_cursor_back(going: RunDir) -> None:
-    terminal = plain_in_terminal(going)
+def test_ctrl_c_gives_the_cursor_back(terminal: Terminal) -> None:
     terminal.wait_for("epoch 6/8  ━")
     terminal.child.send_signal(signal.SIGINT)
     terminal.finish()

@@ -39,6 +39,11 @@ print_summary(RunDir(Path(sys.argv[1])), sys.stdout)
 """
 
 
+def _listen() -> None:
+    """Let Ctrl-C be heard as in any terminal, though the tests run where it is ignored: in the background of a shell."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Terminal:
     """A child process in a pseudo-terminal, and what its screen shows."""
 
@@ -49,7 +54,14 @@ class Terminal:
         inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "SSH_CONNECTION")}
         environment = {**inherited, "TERM": "xterm-256color", **environment}
         self.child = subprocess.Popen(
-            command, stdin=slave, stdout=slave, stderr=slave, env=environment, cwd=cwd, start_new_session=True
+            command,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=environment,
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=_listen,
         )
         self._slave = slave
         self.output = b""
