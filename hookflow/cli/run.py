@@ -285,7 +285,7 @@ def _dashboard(run_dir: RunDir, child: subprocess.Popen[bytes], began: float) ->
 
     app = MonitorApp(run_dir, since=began)
     outcome = app.run()
-    if not app.state.stillborn:
+    if not app.state.failed_to_start:
         print_summary(run_dir, sys.stdout)
     if outcome is Outcome.ENDED and app.state.end:
         return int(app.state.end["exit"])  # the process itself may still be on its way out

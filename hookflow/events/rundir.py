@@ -26,7 +26,7 @@ FACTS: Mapping[str, type | tuple[type, ...]] = {
 }
 """The types of what `run.json` says."""
 
-Life = Literal["alive", "gone", "remote", "unborn"]
+Life = Literal["alive", "gone", "remote", "not started"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class RunDir:
         """
         facts = self.describe()
         if "pid" not in facts:  # whoever starts a process locks the run first
-            return "gone" if self.lock.exists() and not self._is_locked() else "unborn"
+            return "gone" if self.lock.exists() and not self._is_locked() else "not started"
         if facts.get("host") != socket.gethostname():
             return "remote"
         try:

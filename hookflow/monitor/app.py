@@ -78,7 +78,7 @@ class MonitorApp(App[Outcome]):
         self._view = View()
         self._frozen: RunState | None = None
         self._notice = ("", 0.0)
-        self._life: Life = "unborn"
+        self._life: Life = "not started"
         self._inside: dict[int, tuple[int, float]] = {}
         self._machine: Machine | None = None
         self._image: tuple[Shown, Pixels | str] | None = None
@@ -137,7 +137,7 @@ class MonitorApp(App[Outcome]):
             self._player.tick()
         elif self._live.poll():
             self.set_timer(0.01, self._tick)  # a long log comes in pieces, so that keys get their turn
-        elif self.state.stillborn and self.state.end and self.state.end["t"] >= self._since:
+        elif self.state.failed_to_start and self.state.end and self.state.end["t"] >= self._since:
             self.exit(Outcome.ENDED)
         self._paint()
 

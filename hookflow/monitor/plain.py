@@ -56,7 +56,7 @@ def follow(
     live = Live(run)
     with Bars(out) if bars else Lines(out) as sheet:
         code = _follow(run, live, sheet, child_exit, interrupts)
-    if not live.state.stillborn:
+    if not live.state.failed_to_start:
         print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
     return code
 
@@ -216,7 +216,7 @@ class _Printer:
             case "error":
                 return [_line("error", _raised(record, self._live.state.it)), *self._traceback(record["traceback"])]
             case "end":
-                return [] if self._live.state.stillborn else [_line("end", entry.text) for entry in entries]
+                return [] if self._live.state.failed_to_start else [_line("end", entry.text) for entry in entries]
         return [_said(entry) for entry in entries if not entry.own]
 
     def _at(self, record: Record) -> str:

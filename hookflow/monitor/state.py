@@ -136,7 +136,7 @@ class RunState:
         self.run = run
         self.ranks = self.ranks.again(run)
         self.end: End | None = None
-        self.stillborn = False  # the user's mistake ended the attempt before it began: there is nothing to show
+        self.failed_to_start = False  # the user's mistake ended the attempt before it began: there is nothing to show
         self.stage = "start"
         self.batch = self.batches = 0
         self.errors: dict[tuple[str, str], Error] = {}
@@ -400,7 +400,7 @@ class RunState:
         begun = self.run and self.end is None
         self.end = self.first.end = record = {**UNTOLD_END, **record}
         self.ranks.say(record)
-        self.stillborn = record["exit"] == 2 and not begun
+        self.failed_to_start = record["exit"] == 2 and not begun
         self.stage = "end"
         reason = f": {one_line(record['reason'])}" if record["reason"] else ""
         text = f"{record['status']} after {span(self.elapsed)}, {many(self.it)} iterations{reason}"

@@ -13,7 +13,7 @@ from hookflow.monitor.feed import Live
 
 def test_a_run_lives_as_long_as_its_process(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "toy")
-    assert run.life() == "unborn"
+    assert run.life() == "not started"
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         run.sign_process(child.pid)
         assert run.life() == "alive"

@@ -78,7 +78,7 @@ def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.Capture
     lost = make(tmp_path, upto=60, name="lost", synthetic=False)
     lost.sign_process()
     lost.sign(process_started=1.0)
-    make(tmp_path, upto=0, name="unborn")
+    make(tmp_path, upto=0, name="early")
     runs(tmp_path)
     head, *rows = capsys.readouterr().out.splitlines()
     cells = {row.split()[1]: row for row in rows}
@@ -87,7 +87,7 @@ def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.Capture
     assert cells["whole"].endswith("SYNTHETIC")
     assert "? lost" in cells["lost"]
     assert cells["lost"].endswith("real")
-    assert "○ starting" in cells["unborn"]
+    assert "○ starting" in cells["early"]
 
 
 def test_naming_the_commands_loads_neither_the_screen_nor_torch() -> None:

@@ -17,7 +17,7 @@ def state(frames: int) -> RunState:
 
 
 def test_no_log_yet() -> None:
-    assert examine(RunState(), "unborn", BEGAN).condition == "starting"
+    assert examine(RunState(), "not started", BEGAN).condition == "starting"
     assert examine(RunState(), "gone", BEGAN).condition == "lost"
 
 

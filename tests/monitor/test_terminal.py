@@ -40,7 +40,7 @@ print_summary(RunDir(Path(sys.argv[1])), sys.stdout)
 
 
 def _listen() -> None:
-    """Let Ctrl-C be heard as in any terminal, though the tests run where it is ignored: in the background of a shell."""
+    """Let Ctrl-C be heard as in any terminal; the tests may run where it is ignored, in the background of a shell."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -131,7 +131,7 @@ def test_a_file_named_like_a_module_of_the_standard_library_is_not_taken_for_it(
 def test_a_training_that_dies_before_it_says_who_it_is_is_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RunDir.create(tmp_path / "runs", "toy")
     run.sign(id=run.id)
-    assert run.life() == "unborn"
+    assert run.life() == "not started"
     monkeypatch.setattr(launch.sys, "executable", "/bin/false")
     launch.start(run).wait()
     assert run.life() == "gone"
