@@ -15,7 +15,7 @@ from hookflow.events.log import event_log
 from hookflow.events.rundir import RunDir, all_runs, short
 from hookflow.events.scalars import ScalarRow, scalars
 from hookflow.graph.plan import Plan
-from hookflow.monitor.overview import glance
+from hookflow.monitor.overview import read_overview
 from hookflow.runner.checkpoint.manifest import (
     DamagedError,
     damage,
@@ -65,7 +65,7 @@ class RecordedRun:
     @property
     def status(self) -> str:
         """How it is: "finished", "stopped", "interrupted" or "failed", or "running", "paused", "stalled", "lost"."""
-        return glance(self._run_dir, time.time()).health.condition
+        return read_overview(self._run_dir, time.time()).health.condition
 
     @property
     def plan(self) -> Plan:

@@ -40,7 +40,7 @@ def checkpoints(
     """
     from hookflow.cli.run_dirs import find_run
     from hookflow.events.rundir import short
-    from hookflow.monitor.overview import glance
+    from hookflow.monitor.overview import read_overview
     from hookflow.runner.checkpoint.manifest import EXCEPTION
 
     run_dir = find_run(run, dir, begun=True)
@@ -49,7 +49,7 @@ def checkpoints(
     if format_ is Format.json:
         echo_json(found)
     elif found:
-        _echo(found, glance(run_dir, time.time()).state, verified=verify)
+        _echo(found, read_overview(run_dir, time.time()).state, verified=verify)
     else:
         echo(f"no checkpoints in {short(folder)}")
     if format_ is Format.text and (unfinished := [*folder.glob(f".{EXCEPTION}*"), *folder.glob(".it*")]):

@@ -110,10 +110,10 @@ def _lines(run_dir: RunDir, found: Evaluated, split: str) -> list[str]:
 
 def headed(run_dir: RunDir, found: Evaluated | Predicted, split: str) -> list[str]:
     """Return which checkpoint of which run it was, and on which data."""
-    from hookflow.monitor.overview import glance
+    from hookflow.monitor.overview import read_overview
 
     data = found.data
-    epoch = glance(run_dir, time.time()).state.epoch_of(found.it, found.ep)
+    epoch = read_overview(run_dir, time.time()).state.epoch_of(found.it, found.ep)
     synthetic = "SYNTHETIC " * data["synthetic"]
     where = f"{run_dir.path.parent.name} {run_dir.id}, {found.checkpoint.name}"
     head = f"{split} of {where} (iteration {found.it:,}, epoch {epoch:,})"

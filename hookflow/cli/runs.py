@@ -20,14 +20,14 @@ def runs(
 ) -> None:
     """List the runs, the newest first."""
     from hookflow.events.rundir import all_runs
-    from hookflow.monitor.overview import glance
+    from hookflow.monitor.overview import read_overview
 
     found = all_runs(dir)
     if not found:
         echo(f"no runs in {dir}")
         return
     clock = time.time()
-    rows = [HEADS, *(_row(glance(run, clock), clock) for run in found)]
+    rows = [HEADS, *(_row(read_overview(run, clock), clock) for run in found)]
     echo("\n".join(columns(rows)))
 
 

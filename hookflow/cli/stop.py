@@ -105,9 +105,9 @@ def _ask(run: RunDir) -> None:
 
 def _is_over(run: RunDir) -> bool:
     """Say whether the run has ended; one on another machine tells nothing but by its log."""
-    from hookflow.monitor.overview import glance
+    from hookflow.monitor.overview import read_overview
 
-    return run.life() == "gone" or (run.life() == "remote" and glance(run, time.time()).health.over)
+    return run.life() == "gone" or (run.life() == "remote" and read_overview(run, time.time()).health.over)
 
 
 def _wait_for(happened: Callable[[], bool], seconds: float) -> bool:
@@ -121,9 +121,9 @@ def _wait_for(happened: Callable[[], bool], seconds: float) -> bool:
 def _tell_end(run: RunDir) -> None:
     """Say how the run has ended, and how to resume it."""
     from hookflow.events.rundir import run_argument
-    from hookflow.monitor.overview import glance
+    from hookflow.monitor.overview import read_overview
 
-    seen = glance(run, time.time())
+    seen = read_overview(run, time.time())
     echo(f"{seen.health.glyph} {seen.health.condition} at iteration {seen.state.it:,}")
     if seen.state.checkpoints and seen.health.condition != "finished":
         at = seen.state.checkpoints[-1][0]

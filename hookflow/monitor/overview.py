@@ -28,7 +28,7 @@ class Overview:
     plan: Plan
 
 
-def glance(run: RunDir, clock: float) -> Overview:
+def read_overview(run: RunDir, clock: float) -> Overview:
     """Fold everything but the frames and scalars, and the last frame: how far it is."""
     state = RunState()
     last = b""

@@ -10,7 +10,7 @@ from hookflow.graph.plan import Plan
 from hookflow.monitor.formatting import one_line
 from hookflow.monitor.journal import BECAME, Journal, Kind
 from hookflow.monitor.rank import Rank
-from hookflow.monitor.skew import Straggler, can_judge, judge, reason, surplus
+from hookflow.monitor.skew import Straggler, can_compare, find_straggler, reason, surplus
 
 Said = Message | Error | End
 """What several ranks may say alike."""
@@ -96,11 +96,11 @@ class Ranks:
     def look(self, t: float, plan: Plan, journal: Journal) -> None:
         """Judge, once a second of the run, how even the ranks are; the journal is told when that changes."""
         self._release(journal)
-        if t < self._looked + 1 or not can_judge(self.of):
+        if t < self._looked + 1 or not can_compare(self.of):
             return
         self._kept = self._kept or t
         self._looked, held = t, self.straggler
-        found = judge(self.of, held.rank if held else None)
+        found = find_straggler(self.of, held.rank if held else None)
         same = (found.rank if found else None) == (held.rank if held else None)
         if not same and t < self._kept + HOLD:
             return

@@ -54,12 +54,12 @@ def surplus(works: Mapping[int, Work]) -> tuple[int, float]:
     return slowest, works[slowest].own - median(work.own for rank, work in works.items() if rank != slowest)
 
 
-def can_judge(ranks: Mapping[int, Rank]) -> bool:
+def can_compare(ranks: Mapping[int, Rank]) -> bool:
     """Say whether all have iterated enough lately: not while they validate, pause or begin."""
     return len(ranks) > 1 and all(rank.work.iters >= ENOUGH for rank in ranks.values())
 
 
-def judge(ranks: Mapping[int, Rank], held: int | None) -> Straggler | None:
+def find_straggler(ranks: Mapping[int, Rank], held: int | None) -> Straggler | None:
     """Return the rank that the others wait for; None when they are even. `held` is the one told of last."""
     slowest, cost = surplus({number: rank.work for number, rank in ranks.items()})
     whole = ranks[slowest].work.whole

@@ -47,11 +47,11 @@ class SafePoint:
         self._timeline = timeline
         self._record = record
         self._heard: Stop | None = None
-        self._met = False
+        self._synchronizes = False
 
-    def meet(self) -> None:
+    def synchronize(self) -> None:
         """Let all ranks agree at the next safe point: a hook that may ask for something fires on all of them alike."""
-        self._met = self._state.attention = True
+        self._synchronizes = self._state.attention = True
 
     def process(self, *, wait: bool = False) -> None:
         """Do what has been asked for since the last safe point: commands first, then a stop, then a checkpoint.
@@ -60,9 +60,9 @@ class SafePoint:
         """
         state, requests = self._state, self._requests
         state.attention = False  # before looking: what comes from here on sets it again
-        met, self._met = self._met, False
+        synchronizes, self._synchronizes = self._synchronizes, False
         wants = self._wants()
-        agreed = self._consensus.settle(wants) if wait or met else self._consensus.step(state.iter, wants)
+        agreed = self._consensus.settle(wants) if wait or synchronizes else self._consensus.step(state.iter, wants)
         if not agreed:
             return
         saves = bool(agreed & SAVE)

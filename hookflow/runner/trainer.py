@@ -348,7 +348,7 @@ class Trainer:
         )
 
     def _meet(self) -> None:
-        self._safe_point.meet()
+        self._safe_point.synchronize()
 
     def _log(self, name: str, value: float) -> None:
         self.run.log(name, value)

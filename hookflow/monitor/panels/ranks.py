@@ -12,7 +12,7 @@ from hookflow.monitor.formatting import age, rough
 from hookflow.monitor.panels.anatomy import FILLS
 from hookflow.monitor.rank import Rank, booked
 from hookflow.monitor.ranks import Ranks
-from hookflow.monitor.skew import can_judge
+from hookflow.monitor.skew import can_compare
 from hookflow.monitor.style import Part, boxed, fit, highlighted, row, window
 from hookflow.monitor.view import Scene
 
@@ -82,7 +82,7 @@ def judged(found: Ranks, width: int) -> tuple[str, str]:
     if found.straggler:
         sentence = f"▲ {found.straggler.sentence}"
         return sentence if len(sentence) <= width else f"▲ {found.straggler.phrase}", "warn"
-    return ("even" if can_judge(found.of) else "not yet compared"), "dim"
+    return ("even" if can_compare(found.of) else "not yet compared"), "dim"
 
 
 def _shown(found: Ranks, room: int, picked: int | None) -> list[int]:
