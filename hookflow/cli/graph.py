@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import Only, Overrides, PipelineFile, Shuffle, Without
+from hookflow.cli.options import Only, Overrides, Shuffle, Without
 from hookflow.cli.output import echo, write_file
 
 if TYPE_CHECKING:
@@ -44,7 +44,15 @@ BY_SUFFIX = {
 
 
 def graph(
-    pipeline: PipelineFile,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|RUN",
+            help="A pipeline file, or a run (id, name or folder).",
+            show_default=False,
+            autocompletion=complete.files_and_runs,
+        ),
+    ],
     format_: Annotated[
         Format | None, typer.Option("--format", "-f", help="How to draw it; by the suffix of --out, else text.")
     ] = None,
@@ -68,13 +76,19 @@ def graph(
     only: Only = None,
     shuffle: Shuffle = None,
 ) -> None:
-    """Draw which hooks fire at which points, in what order, and why."""
-    from hookflow.cli.pipelines import read_pipeline
+    """Draw which hooks fire at which points, in what order, and why.
+
+    Of a run it is the plan that was recorded when it started.
+    """
+    from hookflow.cli.pipelines import names_run, read_pipeline, recorded_target
     from hookflow.hooks.compile import compile_pipeline
 
     chosen = format_ or _by_suffix(out)
-    loaded = read_pipeline(pipeline, set_ or (), without=without or (), only=only or ())
-    plan = compile_pipeline(loaded, shuffle=shuffle)
+    if names_run(target) and not (set_ or without or only or shuffle is not None):
+        plan = recorded_target(target).plan
+    else:
+        loaded = read_pipeline(Path(target), set_ or (), without=without or (), only=only or ())
+        plan = compile_pipeline(loaded, shuffle=shuffle)
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     drawing = _drawn(*_narrowed(plan, point, hook), chosen, colour)
     if out is None:

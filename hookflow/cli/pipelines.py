@@ -84,11 +84,16 @@ def open_target(named: str | None, hooks: Sequence[str] = ()) -> Target:
     """
     from hookflow.hooks.compile import compile_pipeline
 
-    if named is None or named.endswith(".toml") or Path(named).is_file():
-        path = Path(named or only_pipeline(hooks))
-        loaded = read_pipeline(path)
-        return Target(str(path), loaded, compile_pipeline(loaded), path.parent)
-    return _recorded(named)
+    if named is not None and names_run(named):
+        return recorded_target(named)
+    path = Path(named or only_pipeline(hooks))
+    loaded = read_pipeline(path)
+    return Target(str(path), loaded, compile_pipeline(loaded), path.parent)
+
+
+def names_run(named: str) -> bool:
+    """Say whether what the user named is a run, not a pipeline file."""
+    return not named.endswith(".toml") and not Path(named).is_file()
 
 
 def only_pipeline(hooks: Sequence[str] = ()) -> Path:
@@ -135,7 +140,8 @@ def no_point(points: Points, name: str) -> Problem:
     return Problem(f'there is no point "{name}"', hint=nearest(name, [point.name for point in points]))
 
 
-def _recorded(named: str) -> Target:
+def recorded_target(named: str) -> Target:
+    """Return the pipeline and plan that a run has recorded. Raises UserError when there is no such run."""
     from hookflow.cli.run_dirs import find_run, recorded_plan
     from hookflow.events.rundir import short
     from hookflow.pipeline.load import load

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.errors import UserError
 from hookflow.graph.plan import Plan
-from tests.conftest import TOY
+from tests.conftest import TOY, NewRun, hookflow
 from tests.golden_files import check_golden
 
 ROOT = Path(__file__).parents[2]
@@ -138,3 +138,14 @@ def test_what_is_not_a_terminal_gets_no_colours() -> None:
 def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be written"):
         graph("--out", str(tmp_path / "no" / "such" / "folder.svg"))
+
+
+def test_of_a_run_it_is_the_plan_that_was_recorded(new_run: NewRun, tmp_path: Path) -> None:
+    run_dir = new_run("hooks.ema.enabled=false")
+    drawn = hookflow("graph", run_dir.id, cwd=tmp_path)
+    assert drawn.returncode == 0, drawn.stderr
+    assert drawn.stdout.startswith("toy: ")
+    assert "ema" not in drawn.stdout
+    assert hookflow("graph", "toy", "--format", "json", cwd=tmp_path).stdout == hookflow(
+        "graph", str(run_dir.path), "--format", "json", cwd=tmp_path
+    ).stdout  # fmt: skip
