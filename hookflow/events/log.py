@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -14,6 +15,8 @@ from hookflow.events.records import CommandRecord, Record
 
 LONGEST = 1 << 22
 """Bytes of a line, from which on it is passed over; no record is as long."""
+
+_LONE_SURROGATE = re.compile(r"\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
 
 CHUNK = 1 << 20
 """Bytes read at a time, so that opening the log of a long run leaves room for a key press in between."""
@@ -25,9 +28,14 @@ def encode(record: Mapping[str, Any]) -> str:
     So does anything that JSON does not know: a log takes what it is given.
     """
     try:
-        return json.dumps(record, separators=(",", ":"), allow_nan=False, default=str)
+        return readable(json.dumps(record, separators=(",", ":"), allow_nan=False, default=str))
     except ValueError:
-        return json.dumps(_finite(record), separators=(",", ":"), default=str)
+        return readable(json.dumps(_finite(record), separators=(",", ":"), default=str))
+
+
+def readable(text: str) -> str:
+    """Return JSON without lone surrogates, which no reader takes; file names that are not UTF-8 have them."""
+    return _LONE_SURROGATE.sub(r"\\ufffd", text) if "\\ud" in text else text
 
 
 def _finite(value: Any) -> Any:

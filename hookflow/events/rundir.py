@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import psutil
 
+from hookflow.events.log import readable
 from hookflow.events.reading import only_of, read_object
 
 FACTS: Mapping[str, type | tuple[type, ...]] = {
@@ -133,7 +134,7 @@ class RunDir:
 
     def sign(self, **facts: Any) -> None:
         """Write `facts` into `run.json`, over what is there, whole or not at all."""
-        write_whole(self.identity, json.dumps(self.describe() | facts, indent=1))
+        write_whole(self.identity, readable(json.dumps(self.describe() | facts, indent=1)))
 
     def sign_process(self, pid: int | None = None) -> None:
         """Note the process that trains: its pid, its start time (pids are used again) and its host."""

@@ -66,12 +66,19 @@ class Freeze(Hook):
         self.last = run.max_iters if self.end is None else iterations(self.end, run)
         self.alone = run.world == 1
         self.chosen = [*matching(trained(run), self.params).values()]
-        self.frozen = False
+        due = self.first <= run.iter < self.last
+        self.frozen = bool(self.suspended) and not due  # a checkpoint of the iteration at which they train again
         self.before_train_iter(run)
 
     def before_train_iter(self, run: Run) -> None:
         if self.frozen != (self.first <= run.iter < self.last):
             self.frozen = not self.frozen
+            self._switch(run.model)
+
+    def after_run(self, run: Run) -> None:
+        """Leave the network as it was: in a notebook, others train it from here on."""
+        if self.frozen:
+            self.frozen = False
             self._switch(run.model)
 
     def after_backward(self) -> None:

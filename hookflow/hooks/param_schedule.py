@@ -66,14 +66,14 @@ class ParamSchedule(Hook):
         for group in self._groups(run):
             if self.momentum is not None and not ("momentum" in group or "betas" in group):
                 raise _has_no("momentum")
-            if self.weight_decay is not None:
-                if "weight_decay" not in group:
-                    raise _has_no("weight decay")
-                group.setdefault("initial_weight_decay", group["weight_decay"])
+            if self.weight_decay is not None and "weight_decay" not in group:
+                raise _has_no("weight decay")
 
     def before_train(self, run: Run) -> None:
         given = {"momentum": self.momentum, "weight_decay": self.weight_decay}
         self.schedules = {name: _places(name, values, run) for name, values in given.items() if values is not None}
+        for group in self._groups(run) if self.weight_decay is not None else ():
+            group.setdefault("initial_weight_decay", group["weight_decay"])  # after a checkpoint has been loaded
 
     def before_train_iter(self, run: Run) -> None:
         now = {name: value_at(run.iter, places, self.shape) for name, places in self.schedules.items()}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from hookflow.hooks.amounts import Progress, iterations
 from hookflow.hooks.averaging import Average
+from hookflow.hooks.base import Slots
 from hookflow.hooks.shards import local
 from hookflow.metric_mode import Mode
 
@@ -28,8 +29,19 @@ class SWA(Average):
     """
 
     phase = "late"  # its rates replace those of a schedule
-    reads = {**Average.reads, "before_train_iter": ("optimizer", "lr")}  # type: ignore[dict-item]  # noqa: RUF012
-    writes = {**Average.writes, "before_train_iter": ("lr",)}  # type: ignore[dict-item]  # noqa: RUF012
+    reads: ClassVar[Slots] = {
+        **dict.fromkeys(("before_train", "after_train_iter", "around_test"), ("model.{model}",)),
+        "around_val": ("model.{model}", "metrics.{monitor}"),
+        "before_save_checkpoint": ("model.{model}",),
+        "after_load_checkpoint": ("checkpoint.model_{name}",),
+        "before_train_iter": ("optimizer", "lr"),
+    }
+    writes: ClassVar[Slots] = {
+        "around_val": ("model.{model}",),
+        "around_test": ("model.{model}",),
+        "before_save_checkpoint": ("checkpoint.model_{name}",),
+        "before_train_iter": ("lr",),
+    }
 
     def __init__(
         self,
@@ -79,9 +91,9 @@ class SWA(Average):
             for group, rate in zip(found, self.rates[name], strict=True):
                 group["lr"] = annealed_rate(rate, self.lr, run.iter - self.first, self.length, self.shape)
 
-    def after_optimizer_step(self, run: Run) -> None:
-        done = run.iter + 1
-        if done <= self.first or done % self.period or run.stepped(self.model) is None:
+    def after_train_iter(self, run: Run) -> None:
+        """Sample the weights, once an iteration however many optimizers step in it."""
+        if run.iter <= self.first or run.iter % self.period:
             return
         if not self.average:
             self.start(run)

@@ -158,16 +158,23 @@ class Recorder:
         if self._commands.passed_over > passed_over:
             self.say("the command log has a line that is no command; it is passed over", "warn")
 
-    def flush(self, *, frame: bool = True) -> None:
-        """Append everything there is, with or without a frame. Any thread may ask; one at a time does."""
-        with self._one_at_a_time:
+    def flush(self, *, frame: bool = True, patience: float = -1) -> None:
+        """Append everything there is, with or without a frame. Any thread may ask; one at a time does.
+
+        `patience` is for how many seconds to wait for another thread that does; for as long as it takes if negative.
+        """
+        if not self._one_at_a_time.acquire(timeout=patience):
+            return
+        try:
             began = time.perf_counter_ns()
             waiting = len(self._scalars) + len(self._queue)
             try:
                 news = self._news(frame)
-                if self.listener is not None:
-                    self.listener(news)
-                self._log.append([*self._excuse(), *news])
+                try:
+                    self._log.append([*self._excuse(), *news])
+                finally:  # only now, so that a writer never has what a killed run's log does not have
+                    if self.listener is not None:
+                        self.listener(news)
                 self._lost = 0
             except Exception as error:  # a full disk, a broken device: no reason to end the training, or this thread
                 if not self._lost:
@@ -175,6 +182,8 @@ class Recorder:
                 self._lost += max(waiting - len(self._scalars) - len(self._queue), 1)
                 self._why = str(error)
             self._cost = time.perf_counter_ns() - began
+        finally:
+            self._one_at_a_time.release()
 
     def _news(self, framed: bool) -> list[Record]:
         """Return a record for everything since the last time, in the order in which it came."""

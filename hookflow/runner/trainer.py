@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from torch import Tensor
@@ -186,7 +186,8 @@ class Trainer:
         predict = prediction_of(self._parts.task)
         with self._running():
             self._load(checkpoint)
-            return self._evaluate.predict(split, in_precision(predict, self._parts.device, self._parts.precision))
+            step = in_precision(predict, self._parts.device, self._parts.precision)
+            return self._evaluate.predict(split, self._module_hooks.settled(step))
 
     @contextmanager
     def _running(self) -> Iterator[None]:
@@ -195,29 +196,28 @@ class Trainer:
         self._compiled = (
             Compiled(parts.models, parts.section.compile, self._recorder.say) if parts.section.compile else None
         )
-        self._module_hooks.attach(self._compiled)
-        for model in parts.models.values():
-            if not model.training:
-                model.train()  # a model that comes in evaluation as a whole; what is frozen in it is another matter
-        registered = register_hooks(parts, engine, self.state)
-        try:
-            engine.fire("before_run")
-            yield
-        except BaseException as error:
-            self._ended_by(error)
-            raise
-        else:
-            self.state.enter("end")  # who calls the network from here on does not wake the hooks inside it
+        with ExitStack() as undoing:  # all of it, whatever raises: others may train the network after this
+            undoing.callback(self._media.close)
+            undoing.callback(self._module_hooks.detach)
+            undoing.callback(self.state.enter, "end")
+            undoing.callback(self._checkpoints.abandon)
+            self._module_hooks.attach(self._compiled)
+            for model in parts.models.values():
+                if not model.training:
+                    model.train()  # a model that comes in evaluation as a whole; what is frozen in it is another matter
+            undoing.enter_context(register_hooks(parts, engine, self.state))
             try:
-                engine.fire("after_run")
-            finally:
-                engine.unwind()
-        finally:
-            registered.close()
-            self._checkpoints.abandon()
-            self.state.enter("end")
-            self._module_hooks.detach()
-            self._media.close()
+                engine.fire("before_run")
+                yield
+            except BaseException as error:
+                self._ended_by(error)
+                raise
+            else:
+                self.state.enter("end")  # who calls the network from here on does not wake the hooks inside it
+                try:
+                    engine.fire("after_run")
+                finally:
+                    engine.unwind()
 
     def _ended_by(self, error: BaseException) -> None:
         """Fire what fires when something has raised; after a second signal, nothing is saved any more."""

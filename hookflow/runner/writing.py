@@ -59,7 +59,7 @@ def writing(
         yield
     finally:
         before, signals.ignored = signals.ignored, True
-        recorder.flush(frame=False)
+        recorder.flush(frame=False, patience=GRACE)
         recorder.listener = None
         _finish(threads)
         for thread in threads:

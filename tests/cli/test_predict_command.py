@@ -107,3 +107,13 @@ def test_what_is_no_rows_is_told(batches: list[Any], said: str) -> None:
         for batch in batches:
             rows.add(batch)
     assert said in str(raised.value)
+
+
+def test_hooks_inside_the_network_fire_in_their_stages(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    keys = 'points=["forward"], modules=["head"], stages=["train", "val", "test"]'
+    run_dir = new_run("run.max_epochs=1", f'hooks.halves={{use="./module_watchers.py:halves", {keys}}}')
+    assert train_here(run_dir) == 0, records(run_dir, "error")
+    predicted(run_dir, tmp_path / "rows.pt")
+    logits = torch.load(tmp_path / "rows.pt", weights_only=True)["logits"]
+    inputs = torch.cat([batch for batch, _ in Points(0, torch.device("cpu"), examples=16, split=2).epoch(0)])
+    torch.testing.assert_close(logits, expected(run_dir, inputs / 2) / 2)

@@ -1,7 +1,10 @@
 import json
+import re
 from pathlib import Path
 
-from hookflow.events.log import Appender, Tail, encode
+import pytest
+
+from hookflow.events.log import Appender, Tail, encode, event_log
 
 
 def test_what_is_appended_is_read_once(tmp_path: Path) -> None:
@@ -47,3 +50,12 @@ def test_more_than_a_chunk_is_read_whole(tmp_path: Path) -> None:
     log.append([{"k": "x" * 1000, "n": n} for n in range(3000)])
     log.close()
     assert [r["n"] for r in Tail(tmp_path / "log").read_all()] == list(range(3000))
+
+
+@pytest.mark.parametrize("text", ["a\udcffb", "\ud83d", "x\udc00\ud800y", "\U0001f600 é"])
+def test_what_is_written_can_be_read(tmp_path: Path, text: str) -> None:
+    log = Appender(tmp_path / "log")
+    log.append([{"k": "message", "t": 1.0, "text": text}])
+    log.close()
+    (record,) = event_log(tmp_path / "log").read()
+    assert record["text"] == re.sub("[\ud800-\udfff]", "\ufffd", text)  # type: ignore[typeddict-item]

@@ -32,8 +32,11 @@ def trained(hook: Average, model: nn.Module, steps: int = 20) -> Iterator[StandI
             for tensor in model.state_dict().values():
                 if tensor.is_floating_point():
                     tensor += torch.randn_like(tensor)
-        hook.after_optimizer_step(run)
+        if isinstance(hook, EMA):
+            hook.after_optimizer_step(run)
         run.iter += 1
+        if isinstance(hook, SWA):
+            hook.after_train_iter(run)
         yield run
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.graph.ambiguity import ambiguities
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.freeze import frozen_norms, matching
+from hookflow.hooks.freeze import Freeze, frozen_norms, matching
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import read
 from hookflow.runner.launch import prepare
 from tests.conftest import TESTS, NewRun, records
+from tests.hooks.stand_ins import StandIn
 from tests.toy import Net
 
 ADAMW = 'optimizer={use="torch.optim:AdamW", args={lr=0.01, weight_decay=0.5}}'
@@ -96,3 +98,27 @@ def test_a_glob_that_picks_nothing_or_everything_is_refused() -> None:
         matching(parameters, ["boddy.*"])
     with pytest.raises(UserError, match="every parameter of the network would be frozen"):
         matching(parameters, ["*"])
+
+
+def test_a_run_that_is_resumed_where_they_train_again_ends_as_if_left_alone(
+    new_run: NewRun, train_here: Any, tmp_path: Path
+) -> None:
+    run_dir = frozen_run(new_run, 'params=["body.*"], begin="1ep", end="10it"')
+    assert train_here(run_dir) == 0
+    copy = RunDir(Path(shutil.copytree(run_dir.path, tmp_path / "copy", symlinks=True)))
+    for path in copy.checkpoints.glob("it*"):
+        if int(path.name[2:]) > 10:
+            shutil.rmtree(path)
+    assert train_here(copy, resume=True) == 0
+    assert same(body_after(copy, 15), body_after(run_dir, 15))
+
+
+def test_after_the_run_the_network_can_be_trained_by_others() -> None:
+    net = Net()
+    run, hook = StandIn(net, torch.optim.SGD(net.parameters(), 0.1)), Freeze(["body.*"])
+    hook.before_train(run)
+    assert not net.body[0].weight.requires_grad
+    assert not net.body[1].training
+    hook.after_run(run)
+    assert all(parameter.requires_grad for parameter in net.parameters())
+    assert net.body[1].training

@@ -12,8 +12,11 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.errors import UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
+from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.param_schedule import ParamSchedule
-from tests.conftest import NewRun
+from hookflow.pipeline.load import load
+from hookflow.runner.launch import record
+from tests.conftest import TESTS, NewRun, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import final_state
 from tests.toy import Net
@@ -101,3 +104,12 @@ def test_a_run_ends_with_the_last_value(new_run: NewRun, train_here: Any) -> Non
     assert (group["momentum"], group["weight_decay"], group["initial_weight_decay"]) == (0.5, 0.1, 0.01)
     tested = CliRunner().invoke(app, ["test", str(run_dir.path)], catch_exceptions=False)
     assert tested.exit_code == 0, "which trains nothing, so that no place is an iteration"
+
+
+def test_it_may_be_added_when_a_run_is_resumed(new_run: NewRun, train_here: Any) -> None:
+    run_dir = new_run("run.max_epochs=1", "optimizer.args={lr=0.1, weight_decay=0.1}")
+    assert train_here(run_dir) == 0
+    added = 'hooks.decay={use="param_schedule", args={weight_decay=[[0, 0.1], ["100%", 0.4]]}}'
+    loaded = load(run_dir.pipeline, ("run.max_epochs=2", added), recorded=True)
+    record(loaded, compile_pipeline(loaded, TESTS), run_dir, TESTS)
+    assert train_here(run_dir, resume=True, allow_changed_hooks=True) == 0, records(run_dir, "error")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir
+from hookflow.runner.build import Parts
 from hookflow.runner.checkpoint_evaluation import evaluate_checkpoint
 from tests.conftest import NewRun, records
 from tests.runner.same import assert_same_end
@@ -196,3 +197,20 @@ def test_no_handle_outside_of_a_hook_inside_the_network(
         'run.handle is for a hook inside the network, while it is called\n    another hook writes run.handles["probe"]'
         in str(error["text"])
     )
+
+
+def test_nothing_stays_on_the_network_when_a_run_cannot_begin(
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registered = []
+
+    def fails(parts: Parts, *_: object) -> None:
+        hooks = [module._forward_hooks for module in parts.model.modules()]
+        registered.append((hooks, any(hooks)))
+        raise RuntimeError("cannot be registered")
+
+    monkeypatch.setattr("hookflow.runner.trainer.register_hooks", fails)
+    assert train_here(new_run(notes(tmp_path, modules='["*"]', points='["forward"]'))) == 1
+    ((hooks, before),) = registered
+    assert before
+    assert not any(hooks)
