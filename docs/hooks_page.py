@@ -17,10 +17,10 @@ from hookflow.pipeline.refer import refer
 INTRODUCTION = """\
 # Hooks
 <!-- Generated: edit the sentence where the thing is declared, then run `{renew}`. A test compares. -->
-The built-in hooks. Each has a short name, which is what `use` says. `hookflow hooks NAME` tells the same in the
-terminal. A hook fires at each of its points *by default*, or at those that `points` in its table names. It *reads* and
-*writes* [slots](reference.md#slots): at one point, the writers of a slot fire before its readers. The tests check every
-example, and train with it. A hook of your own: [the graph](graph.md). Hooks of installed packages:
+The built-in hooks. `use` takes the short name. `hookflow hooks NAME` prints the same. A hook fires at each of its
+points *by default*, or at those that `points` in its table names. It *reads* and *writes* [slots](reference.md#slots):
+at one point, the writers of a slot fire before its readers. Every example is checked by the tests, and trained unless
+it needs images or several ranks. A hook of your own: [the graph](graph.md). Hooks of installed packages:
 [entry points](reference.md#entry-points).
 """
 

@@ -182,7 +182,7 @@ def _points() -> str:
 
 KINDS = {
     "module": " Inside the network, at the modules that `modules` picks.",
-    "state": " At the modules that `modules` picks, whoever asks.",
+    "state": " At the modules that `modules` picks, whoever calls it.",
     "parameter": " At the parameters that `parameters` picks.",
     "global": " Also outside of the network.",
     "optimizer": " Of each optimizer.",

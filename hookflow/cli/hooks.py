@@ -33,7 +33,7 @@ def hooks(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help='A hook to tell all about: a short name, "package.module:Name", "./file.py:Name", '
+            help='The hook to describe: a short name, "package.module:Name", "./file.py:Name", '
             "or a hook of the pipeline.",
             show_default=False,
             autocompletion=complete.known_hooks,
@@ -41,7 +41,7 @@ def hooks(
     ] = None,
     pipeline: PipelineOption = None,
 ) -> None:
-    """List the hooks that can be used here, or tell all about one.
+    """List the available hooks, or describe one.
 
     These are the built-in ones, those that installed packages offer (entry points of the group `hookflow.hooks`), and,
     with `--pipeline`, those that the pipeline uses, and what else the files offer that it takes hooks from. Models,
@@ -78,7 +78,7 @@ def _list(target: Target | None, width: int) -> Iterator[str]:
         yield title
         yield from _table(rows, left, width)
         yield ""
-    yield "hookflow hooks NAME tells all about one of them."
+    yield "hookflow hooks NAME describes one of them."
 
 
 def _built_in(name: str) -> str:

@@ -31,7 +31,8 @@ MARKS = {
 
 LEGEND = """\
 · a step of one iteration   + the pipeline's own   PyTorch's hooks:
-○ on what `modules` picks   ◇ on what `parameters` picks   ● on all there is
+○ on what `modules` picks   ◇ on what `parameters` picks
+● on everything: every module, optimizer or model
 Every point offers run; what it offers beside that stands in brackets."""
 
 

@@ -26,24 +26,25 @@ def predict(
     checkpoint: CheckpointArgument = None,
     split: Annotated[Split, typer.Option(help="Which of the pipeline's data to predict.")] = Split.test,
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The file to write: .npz, .jsonl (a line an example) or .pt.")
+        Path, typer.Option(metavar="FILE", help="The file to write: .npz, .jsonl (one line per example) or .pt.")
     ] = Path("predictions.npz"),
     format_: FormatOption = Format.text,
     set_: Overrides = None,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
-    """Predict with a checkpoint, and write a file.
+    """Write a checkpoint's predictions to a file.
 
     The file has a row for each example of the split. The task's `predict(run, batch)` says what is predicted; the data
-    need no targets. The pipeline is the one recorded with the run. Its hooks prepare the pass as they do a test: where
-    there is an average of the weights, that is what predicts. Hooks that look at outputs or metrics do not fire. The
-    run itself is left as it is.
+    need no targets. The pipeline is the one recorded with the run. Its hooks prepare the pass as they do a test: an
+    average of the weights is used where there is one. Hooks that look at outputs or metrics do not fire. The run
+    itself is left as it is.
 
     Example: `hookflow predict cifar:best --out predictions.jsonl`
     """
     if out.suffix not in WRITERS:
-        hint = f"it may end in {', '.join(WRITERS)}"
-        raise UserError(Problem(f'no format of predictions ends in "{out.suffix}"', Where("--out"), hint))
+        *others, last = WRITERS
+        hint = f"use {', '.join(others)} or {last}"
+        raise UserError(Problem(f'unknown format "{out.suffix}"', Where("--out"), hint))
     from hookflow.runner.checkpoint_evaluation import predict_checkpoint
 
     run_dir, path = find_checkpoint(checkpoint, dir)

@@ -208,7 +208,14 @@ STANDARD: tuple[Point, ...] = (
     _point(
         "full_backward", 4, "run module name grad_input grad_output", "it", "gradients leave a module", kind="module"
     ),
-    _point("ddp_comm", 4, "run name state process_group bucket", "it", "DDP is to average some gradients", kind="comm"),
+    _point(
+        "ddp_comm",
+        4,
+        "run name state process_group bucket",
+        "it",
+        "DDP is about to average a bucket of gradients",
+        kind="comm",
+    ),
     _point("after_backward", 4, "run batch batch_idx outputs", "it", "the gradients are there", kind="step"),
     _point("before_optimizer_step", 4, "run batch batch_idx outputs", "it", "the gradients are final", kind="step"),
     _point(
@@ -226,7 +233,12 @@ STANDARD: tuple[Point, ...] = (
     _point("after_train_iter", 3, "run batch batch_idx outputs", "it", "an iteration is done and counted"),
     _point("after_train_epoch", 2, "run", "ep", "an epoch is done and counted"),
     _point(
-        "state_dict_pre", 2, "run name module prefix keep_vars", "firing", "a module's state is asked for", kind="state"
+        "state_dict_pre",
+        2,
+        "run name module prefix keep_vars",
+        "firing",
+        "`state_dict` of a module is called",
+        kind="state",
     ),
     _point(
         "state_dict_post",
@@ -243,7 +255,7 @@ STANDARD: tuple[Point, ...] = (
     _point("after_val_epoch", 3, "run metrics", "firing", "the pass is done: hooks put their metrics in"),
     _point("after_val", 2, "run metrics", "firing", "validation is done, the metrics are complete"),
     _point("before_save_checkpoint", 2, "run checkpoint", "firing", "a checkpoint is complete, not yet written"),
-    _point("after_copy_checkpoint", 2, "run", "firing", "the state is copied, and may change again"),
+    _point("after_copy_checkpoint", 2, "run", "firing", "the state has been copied; the weights may change again"),
     _point("after_save_checkpoint", 2, "run checkpoint path", "firing", "a checkpoint is safe on disk"),
     _point("after_train", 1, "run", "firing", "the training loop has ended"),
     _point("before_test", 1, "run", "firing", "the test is about to start"),

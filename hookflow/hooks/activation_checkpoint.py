@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ActivationCheckpoint(Hook):
-    """Keeps none of the activations inside the modules that `match` picks: the backward pass computes them again.
+    """Recomputes the activations inside the modules that match `match` in the backward pass instead of storing them.
 
     That takes less memory and more time. Losses, gradients and statistics are the same to the bit: random numbers
     are drawn again as they were, and batch norms count a batch once. Module hooks inside of such a module fire in both

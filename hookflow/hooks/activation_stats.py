@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class ActivationStats(Hook):
-    """Logs the mean, the spread and the share of zeros of what modules of the network return in training.
+    """Logs mean, standard deviation and fraction of zeros of module outputs in training.
 
     They are called `activation/<name>/mean`, `…/std` (of the population) and `…/zeros` (from 0 to 1); those of the
     network itself go by `model`. `modules` says which by globs over their names; all of them if left out. Of several

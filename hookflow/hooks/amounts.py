@@ -16,7 +16,9 @@ def _counted(written: Any) -> Any:
     if isinstance(written, int) and not isinstance(written, bool) and written == 0:
         return written
     if parse_amount(written).unit == "s":
-        raise ValueError('this counts no seconds; write 100, "100it", "2ep" or "10%"')
+        raise ValueError(
+            'must be iterations, epochs or a share of the run, not seconds; write 100, "100it", "2ep" or "10%"'
+        )
     return written
 
 

@@ -1,4 +1,4 @@
-"""What hooks have in common that keep an average of the weights and let it be judged in their place."""
+"""What hooks have in common that keep an average of the weights and evaluate it in their place."""
 
 from __future__ import annotations
 

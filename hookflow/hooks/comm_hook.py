@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class CommHook(Hook):
-    """Averages the gradients of DDP's ranks by one of PyTorch's communication hooks, which send fewer bytes.
+    """Compresses DDP's gradient all-reduce with one of PyTorch's communication hooks.
 
     For several ranks with `strategy = "ddp"`; elsewhere it is refused. What PowerSGD has learned of the gradients is
     not kept: a resumed run averages in full for two iterations (DDP arranges its buckets anew in the first), and then
@@ -34,11 +34,15 @@ class CommHook(Hook):
             Field(description="send gradients in float16, in bfloat16, or as products of two thin matrices"),
         ],
         matrix_rank: Annotated[
-            int, Field(ge=1, description="power_sgd: columns of these matrices; more are exacter, and more bytes")
+            int,
+            Field(
+                ge=1,
+                description="rank of the approximation, for `power_sgd`; higher is more accurate and sends more bytes",
+            ),
         ] = 1,
         start: Annotated[
             int,
-            Field(ge=2, description="power_sgd: iterations that average in full before it begins"),
+            Field(ge=2, description="iterations with the exact all-reduce before compression starts, for `power_sgd`"),
         ] = 1000,
     ) -> None:
         self.algorithm = algorithm
@@ -55,7 +59,7 @@ class CommHook(Hook):
 
     def before_train(self, run: Run) -> None:
         if self._before >= self.start:
-            run.say("PowerSGD begins anew: two iterations average gradients in full", "warn")
+            run.say("PowerSGD's state is not saved: it restarts after two iterations of exact all-reduce", "warn")
 
     def ddp_comm(self, process_group: Any, bucket: Any) -> Any:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook

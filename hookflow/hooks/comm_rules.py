@@ -16,11 +16,12 @@ def wrong_comm_hooks(nodes: Nodes) -> Iterator[Problem]:
     for node in bound:
         hook = node.hook
         if node is not bound[0]:
-            said = f'hook "{hook.name}" is at {POINT}, where "{bound[0].hook.name}" is: PyTorch takes one for a model'
+            both = f'"{bound[0].hook.name}" and "{hook.name}" are both at {POINT}'
+            said = f"{both}: PyTorch allows one communication hook per model"
             yield Problem(said, node.where, f'one hook there may call the other; or keep "{hook.name}" elsewhere')
         if hook.ranks == "zero":
-            said = f'hook "{hook.name}" is at {POINT}, where all ranks must do the same, and fires on rank 0 alone'
+            said = f'"{hook.name}" at {POINT} must run on every rank: ranks = "zero" is not allowed'
             yield Problem(said, node.where, 'ranks = "all"')
         if hook.on_error != "raise":
-            said = f'hook "{hook.name}" is at {POINT}, where the others wait for a rank that goes on after an error'
+            said = f'"{hook.name}" at {POINT} needs on_error = "raise": after an error the other ranks would hang'
             yield Problem(said, node.where, 'on_error = "raise"')

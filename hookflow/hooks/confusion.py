@@ -23,7 +23,7 @@ CELL = 8
 
 
 class Confusion(Hook):
-    """Counts in validation and test how often each class is predicted as each, over all ranks: a text and an image.
+    """Computes the confusion matrix in validation and test, over all ranks, and logs it as text and image.
 
     Both are called `val/confusion` or `test/confusion`. A row is a class, a column what it is taken for. In the image
     each row is divided by its sum: white is all examples of the class. Needs a task whose outputs hold `logits`

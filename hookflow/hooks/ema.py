@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights (B. Polyak and A. Juditsky, 1992), used wherever the model is judged."""
+"""Exponential moving average of the weights (B. Polyak and A. Juditsky, 1992), used wherever the model is evaluated."""
 
 from __future__ import annotations
 

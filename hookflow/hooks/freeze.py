@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Freeze(Hook):
-    """Keeps the parameters that `params` picks from training, from `begin` until `end`: then they train on.
+    """Freezes the parameters that match `params` from `begin` until `end`; then they train again.
 
     While they are frozen they have no gradient, so no optimizer touches them, be it by weight decay or by momentum; an
     optimizer's state of them stays as it was. Norms whose parameters are all frozen keep their running statistics too:

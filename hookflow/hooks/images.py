@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Images(Hook):
-    """Logs images of the first batch of each validation as one image, `val/images`, with targets and predictions.
+    """Logs a grid of images from the first batch of each validation, `val/images`, with targets and predictions.
 
     Bound to `after_train_iter` (give it `every`), it logs those of the training batch, `train/images`, without a
     caption, for which the training would have to wait. Shown are the inputs, the first tensor of the batch that is one
@@ -37,7 +37,8 @@ class Images(Hook):
         columns: Annotated[int, Field(ge=1, description="images in a row")] = 8,
         output: Annotated[str | None, Field(description="the output to show; the inputs if left out")] = None,
         rescale: Annotated[
-            bool, Field(description="let each floating-point image go from black to white; else 0 to 1 is shown")
+            bool,
+            Field(description="scale each floating-point image to its own minimum and maximum; otherwise 0…1 is shown"),
         ] = True,
     ) -> None:
         self.count = count

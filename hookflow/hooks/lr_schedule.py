@@ -26,7 +26,9 @@ def _warmup(written: Any) -> int | float | str:
         raise ValueError(f'{written} is no share of the run; write 0.1 or "10%", "100it", "2ep"')
     amount = parse_amount(written)
     if amount.unit == "s":
-        raise ValueError('a schedule counts no seconds; write 100, "100it", "2ep" or "10%"')
+        raise ValueError(
+            'must be iterations, epochs or a share of the run, not seconds; write 100, "100it", "2ep" or "10%"'
+        )
     if amount.unit == "%" and amount.value >= 100:
         raise ValueError(f'"{written}" leaves nothing of the run')
     return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str

@@ -49,8 +49,8 @@ class ModuleKeys:
             picks = self._points[point].picks == "modules"
             for name in KEYS[picks:]:
                 if near and getattr(near, name) is not None:
-                    where = "inside the network" if picks else "of a module"
-                    self._wrong(f"{point} is no point {where}, so it takes no {name}", f"{key}.{name}")
+                    why = "forward or backward" if picks else "module"
+                    self._wrong(f"{name} is not allowed at {point}: it is not a {why} point", f"{key}.{name}")
             return {"modules": self._picked(self._stated("modules", near, key)[0], point, key)} if picks else {}
         found = {name: self._stated(name, near, key) for name in KEYS}
         self._check_kwargs(method, near, key)

@@ -31,7 +31,7 @@ Values = Annotated[list[tuple[Progress, float]], Field(min_length=1), AfterValid
 
 
 class ParamSchedule(Hook):
-    """Sets momentum and weight decay before every iteration, by values at stated places of the run.
+    """Schedules momentum and weight decay: interpolates between values at iterations, epochs or shares of the run.
 
     Between two places a value goes from one to the other by `shape`; before the first place and after the last it
     stays. Momentum is `betas[0]` of optimizers that have those, as with `torch.optim.lr_scheduler.OneCycleLR`. A
@@ -63,21 +63,21 @@ class ParamSchedule(Hook):
         """The places in iterations, with their values, by setting."""
 
     def before_run(self, run: Run) -> None:
-        for group in self._groups(run):
+        for name, group in self._groups(run):
             if self.momentum is not None and not ("momentum" in group or "betas" in group):
-                raise _has_no("momentum")
+                raise _has_no(name, "momentum")
             if self.weight_decay is not None and "weight_decay" not in group:
-                raise _has_no("weight decay")
+                raise _has_no(name, "weight decay")
 
     def before_train(self, run: Run) -> None:
         given = {"momentum": self.momentum, "weight_decay": self.weight_decay}
         self.schedules = {name: _places(name, values, run) for name, values in given.items() if values is not None}
-        for group in self._groups(run) if self.weight_decay is not None else ():
+        for _, group in self._groups(run) if self.weight_decay is not None else ():
             group.setdefault("initial_weight_decay", group["weight_decay"])  # after a checkpoint has been loaded
 
     def before_train_iter(self, run: Run) -> None:
         now = {name: value_at(run.iter, places, self.shape) for name, places in self.schedules.items()}
-        for group in self._groups(run):
+        for _, group in self._groups(run):
             if "momentum" in now:
                 if "betas" in group:
                     group["betas"] = (now["momentum"], *group["betas"][1:])
@@ -86,9 +86,10 @@ class ParamSchedule(Hook):
             if "weight_decay" in now and group["initial_weight_decay"]:
                 group["weight_decay"] = now["weight_decay"]
 
-    def _groups(self, run: Run) -> list[dict[str, Any]]:
-        chosen = run.optimizers.values() if self.optimizer is None else [run.optimizers[self.optimizer]]
-        return [group for optimizer in chosen for group in optimizer.param_groups]
+    def _groups(self, run: Run) -> list[tuple[str, dict[str, Any]]]:
+        """Return the parameter groups, each with the name of its optimizer."""
+        chosen = run.optimizers if self.optimizer is None else [self.optimizer]
+        return [(name, group) for name in chosen for group in run.optimizers[name].param_groups]
 
 
 def _places(name: str, values: Sequence[tuple[int | str, float]], run: Run) -> list[tuple[int, float]]:
@@ -96,13 +97,14 @@ def _places(name: str, values: Sequence[tuple[int | str, float]], run: Run) -> l
     places = [(iterations(at, run), value) for at, value in values]
     for (one, _), (other, _), (written, _) in zip(places, places[1:], values[1:], strict=False):
         if other <= one:
-            said = f"{name}: {written} is iteration {other} of this run, and the value before it stands at {one}"
-            raise UserError(Problem(said, hint="the places follow one another"))
+            said = f"{name}: positions must increase: {written} is iteration {other}, the one before it {one}"
+            raise UserError(Problem(said))
     return places
 
 
-def _has_no(setting: str) -> UserError:
-    return UserError(Problem(f"there is an optimizer without {setting}", hint="say which one has it: optimizer = …"))
+def _has_no(optimizer: str, setting: str) -> UserError:
+    said = f'the optimizer "{optimizer}" has no {setting}'
+    return UserError(Problem(said, hint='name one that has: args = { optimizer = "…" }'))
 
 
 def value_at(done: int, places: Sequence[tuple[int, float]], shape: Shape) -> float:

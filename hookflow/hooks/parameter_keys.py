@@ -33,7 +33,7 @@ class ParameterKeys:
         beside = near.parameters if near else None
         if self._points[point].picks != "parameters":
             if beside:
-                said = f"{point} is no point of a parameter, so it takes no parameters"
+                said = f"parameters is not allowed at {point}: it is not a parameter point"
                 self._problems.append(Problem(said, self._place(f"{key}.parameters"), self._hint()))
             return ()
         found = tuple(beside or self._said.parameters or self._in_class or ())

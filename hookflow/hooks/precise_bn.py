@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class PreciseBN(Hook):
-    """Estimates the running statistics of batch norms anew before each validation, from batches of the training data.
+    """Recomputes the running statistics of batch norms before each validation, from training batches.
 
     They become the mean and the variance (over all examples, unbiased) of what each norm is given when the weights
     stay as they are, where a moving average would mix them with those of earlier weights. Where an average of the
@@ -28,7 +28,7 @@ class PreciseBN(Hook):
     and all are counted together. Norms that are in eval mode, as frozen ones, are left alone.
     """
 
-    phase = "last"  # the weights that are to be judged are there by then
+    phase = "last"  # the weights that are to be validated are there by then
     reads: ClassVar[Slots] = {"before_val": ("model",)}
     writes: ClassVar[Slots] = {"before_val": ("model",)}
 
@@ -46,10 +46,10 @@ class PreciseBN(Hook):
             return
         source = run.data["train"]
         if getattr(source, "workers", 0) and run.batch_idx % len(source) and run.iter < run.max_iters:
-            said = "precise_bn reads the training data, whose workers are in the midst of an epoch at this validation"
+            said = "precise_bn cannot read training data now: its workers are in the middle of an epoch"
             raise UserError(Problem(said, hint='validate after epochs (run.val_every = "1ep"), or let workers be 0'))
         if hasattr(source, "state_dict"):
-            said = f"precise_bn reads the training data, and that moves a {type(source).__name__} on"
+            said = f"precise_bn would advance the training data: a {type(source).__name__} cannot be rewound"
             raise UserError(Problem(said, hint="give a map-style dataset with a loader"))
         evaluate = getattr(run.task, "evaluate", run.task.step)
         with measured(run.model, norms) as sums:
@@ -96,7 +96,7 @@ def measured(model: nn.Module, norms: list[Any]) -> Iterator[list[list[Tensor]]]
         for norm, tracked in zip(norms, kept, strict=True):
             norm.num_batches_tracked.copy_(tracked)
     if any(not total.ndim for _, total, _ in sums):
-        said = "a batch norm was given nothing while its statistics were estimated"
+        said = "a batch norm received no input while its statistics were computed"
         raise UserError(Problem(said, hint="it is not used, or a compiled network hides it: run.compile = false"))
 
 

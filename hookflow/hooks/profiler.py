@@ -37,7 +37,7 @@ class Profiler(Hook):
         repeat: Annotated[int, Field(ge=0, description="how many traces; 0 until the end of the run")] = 1,
         record_shapes: Annotated[bool, Field(description="keep the shapes of the operators' inputs")] = False,
         profile_memory: Annotated[bool, Field(description="keep what tensors allocate and free")] = False,
-        with_stack: Annotated[bool, Field(description="keep the lines of Python that called")] = False,
+        with_stack: Annotated[bool, Field(description="record Python call stacks")] = False,
     ) -> None:
         self.schedule = {"wait": wait, "warmup": warmup, "active": active, "repeat": repeat}
         self.keeps: dict[str, Any] = {

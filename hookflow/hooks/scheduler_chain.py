@@ -70,7 +70,10 @@ def _check_link(link: Mapping[str, Any], called: str, last: bool) -> None:
         except ValueError as error:
             raise ChainError(f"{called}: length: {error}") from None
         if amount.unit == "s":
-            raise ChainError(f"{called}: a schedule counts no seconds", 'write 500, "500it", "2ep" or "10%"')
+            raise ChainError(
+                f"{called}: length must be iterations, epochs or a share of the run, not seconds",
+                'write 500, "500it", "2ep" or "10%"',
+            )
     elif not last:
         raise ChainError(f"{called} needs a length: only the last one may go on to the end", 'e.g. length = "10%"')
 

@@ -20,7 +20,7 @@ Anneal = Literal["cosine", "linear"]
 
 
 class SWA(Average):
-    """Keeps the mean of the weights that the run comes by, one of each `every`, from `begin` on, and judges that.
+    """Averages the weights, one sample every `every` from `begin` on; validates and tests the average.
 
     With `lr`, the learning rates go there from what they are at `begin`, within `anneal`, whatever a schedule before
     says: weights are sampled at a constant rate. Buffers are those of the last sample, so that the statistics of batch

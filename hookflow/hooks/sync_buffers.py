@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class SyncBuffers(Hook):
-    """Averages the floating-point buffers over all ranks in each iteration, before rank 0 would share its own.
+    """Averages floating-point buffers (batch-norm statistics) over all ranks after each backward pass.
 
     Without it every rank has the running statistics of rank 0, which has seen its share of the batches alone; the
     ranks have the same in either case. A rank counts alike, whatever its examples. It costs one small all-reduce an

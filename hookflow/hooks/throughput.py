@@ -51,9 +51,10 @@ class Throughput(Hook):
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
-        given = [name for name in ("flops_per_sample", "peak_flops") if args.get(name) is not None]
-        if len(given) == 1:
-            raise UserError(Problem(f"{given[0]} is given alone", hint="mfu takes flops_per_sample and peak_flops"))
+        both = ("flops_per_sample", "peak_flops")
+        for one, other in (both, both[::-1]):
+            if args.get(one) is not None and args.get(other) is None:
+                raise UserError(Problem(f"{one} needs {other} too", hint="mfu is computed from both"))
 
     def before_train(self) -> None:
         self.began, self.samples, self.iterations, self.known = time.perf_counter(), 0, 0, True

@@ -33,7 +33,7 @@ def duration(written: object) -> object:
 
 
 class TimeLimit(Hook):
-    """Stops the run at a safe point, with a checkpoint, once it has taken as long as it may.
+    """Stops the run at a safe point, with a checkpoint, when its time limit is reached.
 
     Time is counted from when this process has made its hooks, anew in each one: a run that a batch system such as Slurm
     ends after four hours gets "3h50m", and the next job resumes it. It is looked at after each iteration and each

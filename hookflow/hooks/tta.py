@@ -1,4 +1,4 @@
-"""Test-time augmentation: an image is judged by the mean of what the network makes of several views of it."""
+"""Test-time augmentation: the network's outputs are averaged over several views of each image."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook, Slots
 
 if TYPE_CHECKING:
@@ -22,12 +22,13 @@ _SHIFT = re.compile(r"shift\((\d+)\)")
 
 def _transform(written: str) -> str:
     if written not in VIEWS and not ((found := _SHIFT.fullmatch(written)) and int(found[1]) > 0):
-        raise ValueError(f'"{written}" is no transform; there are {", ".join(VIEWS)} and shift(N), as shift(2)')
+        hint = nearest(written, (*VIEWS, "shift(2)")) or f"there are {', '.join(VIEWS)}, shift(N), e.g. shift(2)"
+        raise ValueError(f'unknown transform "{written}"; {hint}')
     return written
 
 
 class TTA(Hook):
-    """Lets the network judge several views of each image in validation and test, and takes the mean of its outputs.
+    """Averages the network's outputs over augmented views of each image in validation and test.
 
     Each transform makes views of each view before it, beside that itself: `hflip` and `vflip` a mirrored one, `rot90`
     three turned ones, `shift(N)` two that are moved by N pixels along the diagonal, with reflected borders. So
@@ -47,7 +48,7 @@ class TTA(Hook):
                 examples=[["hflip", "shift(2)"]],
             ),
         ],
-        model: Annotated[str | None, Field(description="which of several models; the one if left out")] = None,
+        model: Annotated[str | None, Field(description="which of several models; the only one if left out")] = None,
     ) -> None:
         self.transforms = transforms
         self.model = model
@@ -68,18 +69,18 @@ class TTA(Hook):
 def averaging(forward: Callable[..., Any], transforms: Sequence[str]) -> Callable[[Tensor], Tensor]:
     """Return what computes the mean of the outputs over all views of its images."""
 
-    def judged(images: Tensor) -> Tensor:
+    def averaged(images: Tensor) -> Tensor:
         total: Any = None
         made = views(images, transforms)
         for view in made:
             output = forward(view)
             if not hasattr(output, "mean"):
-                said = f"tta takes the mean of outputs, and the network returns a {type(output).__name__}"
-                raise UserError(Problem(said, hint="it is for networks that return one tensor"))
+                said = f"tta averages outputs: the network must return one tensor, not a {type(output).__name__}"
+                raise UserError(Problem(said))
             total = output.clone() if total is None else total + output  # CUDA graphs write over their last output
         return total / len(made)  # type: ignore[no-any-return]
 
-    return judged
+    return averaged
 
 
 def views(images: Tensor, transforms: Sequence[str]) -> list[Tensor]:

@@ -48,11 +48,11 @@ def decode_png(data: bytes) -> Pixels:
     import numpy as np
 
     if not data.startswith(b"\x89PNG\r\n\x1a\n"):
-        raise ValueError("it is no PNG file")
+        raise ValueError("not a PNG file")
     chunks = _chunks(data)
     width, height, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", chunks[b"IHDR"])
     if depth != 8 or interlaced or colour not in CHANNELS or not 0 < width * height <= LARGEST:
-        raise ValueError("it is a kind of PNG that no run writes")
+        raise ValueError("unsupported PNG format")
     lines = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, -1)
     pixels = _unfiltered(lines[:, 0], lines[:, 1:].reshape(height, width, CHANNELS[colour]))
     if colour == 0:
@@ -81,7 +81,7 @@ def _unfiltered(filters: NDArray[np.uint8], rows: NDArray[np.uint8]) -> NDArray[
         elif kind == UP and y:
             pixels[y] += pixels[y - 1]
         elif kind not in (NONE, UP):
-            raise ValueError("it is a kind of PNG that no run writes")
+            raise ValueError("unsupported PNG format")
     return pixels
 
 

@@ -71,7 +71,7 @@ class Media:
             self._thread.join(GRACE)
             self._given_up = True
         if lost := self._dropped + self._failed + self._given - self._done:
-            self._say(f"{lost} of the images and histograms that were logged are lost", "warn")
+            self._say(f"{lost} logged images and histograms were lost", "warn")
 
     def _submit(self, size: int, work: Callable[[], None]) -> None:
         waiting, held = self._given - self._done, self._given_bytes - self._done_bytes

@@ -162,9 +162,8 @@ class WriterThread:
                 self._told = True
                 error.add_note(f'in {what} of the writer "{self.name}"')
                 self._recorder.failure(error, action="ignore")
-                said = (
-                    f'the writer "{self.name}" has raised in {what}: that is lost, and no further error of it is told'
-                )
+                lost = ": that value is lost" if args else ""
+                said = f'the writer "{self.name}" raised in {what}{lost}; later errors are only counted'
                 self._recorder.say(said, "warn")
             return False
         return True

@@ -23,7 +23,7 @@ class Sample(Hook):
         self,
         prompt: Annotated[str, Field(min_length=1, description="what the text begins with")] = "# ",
         count: Annotated[int, Field(ge=1, description="how many bytes the model adds")] = 200,
-        temperature: Annotated[float, Field(gt=0, description="below 1 it dares less")] = 0.8,
+        temperature: Annotated[float, Field(gt=0, description="below 1: less random")] = 0.8,
     ) -> None:
         self.prompt = prompt
         self.count = count

@@ -21,7 +21,7 @@ class Picture:
     """Batches of pixels: places, float32 (batch, 2), and their colours, float32 (batch, 3) from 0 to 1.
 
     A place is x and y, each from -1 to 1 over the image. `train` draws each batch at random; an epoch is `batches` of
-    them. `val` is the whole image, row by row: what is fitted is what is judged.
+    them. `val` is the whole image, row by row: the pixels that are fitted are the ones that are evaluated.
     """
 
     def __init__(

@@ -81,7 +81,7 @@ def test_in_words(trained: RunDir, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--out", "rows.txt"], 'no format of predictions ends in ".txt"'),
+        (["--out", "rows.txt"], 'unknown format ".txt"'),
         (["--set", 'task.use="./own_tasks.py:step"'], "the task is a function, and defines no predict()"),
     ],
 )

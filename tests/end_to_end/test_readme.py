@@ -40,7 +40,7 @@ def test_the_data_can_be_shared_out_among_ranks_as_is_promised() -> None:
 
 
 def test_every_hook_that_comes_with_it_is_listed() -> None:
-    (listed,) = re.findall(r"^## The hooks that come with it\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
+    (listed,) = re.findall(r"^## Built-in hooks\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
     rows = [
         cell for row in re.findall(r"^\| \w+ \| (.*?) \|", listed, re.MULTILINE) for cell in re.findall(r"`(\w+)`", row)
     ]

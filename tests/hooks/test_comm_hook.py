@@ -84,11 +84,11 @@ COMM = 'hooks.comm={use="comm_hook", args={algorithm="fp16_compress"}%s}'
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        ([COMM % ', ranks="zero"'], "where all ranks must do the same, and fires on rank 0 alone"),
-        ([COMM % ', on_error="disable"'], "where the others wait for a rank that goes on after an error"),
+        ([COMM % ', ranks="zero"'], "at ddp_comm must run on every rank"),
+        ([COMM % ', on_error="disable"'], "after an error the other ranks would hang"),
         (
             [COMM % "", 'hooks.two={use="comm_hook", args={algorithm="bf16_compress"}}'],
-            'hook "two" is at ddp_comm, where "comm" is: PyTorch takes one for a model',
+            '"comm" and "two" are both at ddp_comm: PyTorch allows one communication hook per model',
         ),
         (['hooks.comm={use="comm_hook", args={algorithm="fp16_compress", start=5}}'], "start is for algorithm"),
         (['hooks.comm={use="comm_hook", args={algorithm="fp16"}}'], '"algorithm"'),

@@ -57,7 +57,7 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     ),
     "beside such a point": (
         'use = "builtins:print"\npoints = [{ at = "after_run", prepend = true, stages = ["val"] }]\n',
-        [f"after_run is no point of a module, so it takes no {key}" for key in ("prepend", "stages")],
+        [f"{key} is not allowed at after_run: it is not a module point" for key in ("prepend", "stages")],
     ),
     "always_call at another point": (
         one("full_backward", 'points = [{ at = "full_backward", always_call = true }]', 'modules = ["*"]'),

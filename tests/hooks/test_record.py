@@ -129,7 +129,7 @@ class TestThroughput:
         assert run.logged == {"samples_per_s": 4, "tokens_per_s": 12}
 
     def test_one_figure_alone_gives_no_utilization(self) -> None:
-        with pytest.raises(UserError, match="flops_per_sample is given alone"):
+        with pytest.raises(UserError, match="flops_per_sample needs peak_flops too"):
             Throughput.check_arguments({"flops_per_sample": 1e9})
 
 

@@ -70,7 +70,7 @@ class Two(nn.Module):
 def test_what_has_no_mean_is_told() -> None:
     net = Two()
     next(TTA(["hflip"]).around_test(StandIn(net)))  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="tta takes the mean of outputs, and the network returns a tuple"):
+    with pytest.raises(UserError, match="the network must return one tensor, not a tuple"):
         net(torch.zeros(1, 1, 2, 2))
 
 

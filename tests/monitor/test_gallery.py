@@ -55,9 +55,9 @@ def test_what_is_no_image_of_a_run_says_why(tmp_path: Path) -> None:
     whole = encode_png(ring())
     path = tmp_path / "image.png"
     for data, said in (
-        (b"GIF89a", "cannot be shown: it is no PNG file"),
+        (b"GIF89a", "cannot be shown: not a PNG file"),
         (whole[:40], "cannot be shown"),
-        (whole.replace(b"\x08\x02\x00\x00\x00", b"\x08\x02\x00\x00\x01"), "a kind of PNG that no run writes"),
+        (whole.replace(b"\x08\x02\x00\x00\x00", b"\x08\x02\x00\x00\x01"), "unsupported PNG format"),
     ):
         path.write_bytes(data)
         assert said in str(read_image(path))

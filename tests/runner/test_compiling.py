@@ -126,7 +126,7 @@ def test_a_hook_that_is_removed_from_a_compiled_network_is_called_no_more(
     assert train_here(run_dir) == 0
     assert [line.split()[2] for line in (tmp_path / "notes").read_text().splitlines()] == ["0", "1", "2"]
     assert [line for line in messages(run_dir) if "hook" in line] == [
-        'the hook "probe" has been removed: PyTorch compiles the network anew without it'
+        'the hook "probe" has been removed: the network is recompiled without it'
     ]
 
 

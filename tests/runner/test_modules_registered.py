@@ -172,7 +172,7 @@ def test_a_resumed_run_remembers_what_was_taken_off(
     assert train_here(run_dir) == 143
     assert train_here(run_dir, resume=True) == 0
     assert noted(tmp_path) == ["probe body.0 1 train", "probe head 1 train"]
-    assert any(line.startswith('the hook "probe" stays removed') for line in said(run_dir))
+    assert any(line.startswith('the hook "probe" remains removed') for line in said(run_dir))
 
 
 def test_a_handle_that_is_not_there_is_told_with_the_nearest(

@@ -196,7 +196,7 @@ def test_a_glob_that_picks_no_parameter(new_run: NewRun, train_here: Train, glob
         (hook("it", says_iter, "after_train_iter", parameters=["*"]), "parameters has no effect"),
         (
             f'hooks.it={{use="{__name__}:says_iter", points=[{{at="forward", modules=["*"], parameters=["*"]}}]}}',
-            "forward is no point of a parameter, so it takes no parameters",
+            "parameters is not allowed at forward: it is not a parameter point",
         ),
         (
             hook("adds", adds, "parameter_grad", parameters=["*"], modules=["*"]),

@@ -118,7 +118,7 @@ def test_an_error_is_told_once_and_loses_one_value(new_run: NewRun, train_here: 
     assert (error["type"], error["text"], error["action"]) == ("ConnectionError", "nobody answers", "ignore")
     assert 'in write_scalar of the writer "own"' in str(error["traceback"])
     first, last = [text for text in warnings(run) if 'the writer "own"' in text]
-    assert first.startswith('the writer "own" has raised in write_scalar: that is lost')
+    assert first.startswith('the writer "own" raised in write_scalar: that value is lost')
     assert last == f'the writer "own" has not written 3 of {len(scalars(run))} values (3 failed)'
 
 

@@ -98,7 +98,7 @@ class Snapshot:
         for hook in self.engine.load_state_dict(state["engine"]):  # after the triggers, which it may switch off
             self.say(f'the hook "{hook}" stays switched off: it raised before this run was resumed', "warn")
         for hook in self.module_hooks.load_state_dict(state["module_hooks"]):
-            self.say(f'the hook "{hook}" stays removed from modules: so it was before this run was resumed')
+            self.say(f'the hook "{hook}" remains removed from its modules, as before the resume')
         for split, data in self.data.items():
             if split in state["data"] and hasattr(data, "load_state_dict"):
                 data.load_state_dict(state["data"][split])

@@ -76,7 +76,7 @@ class Compiled:
                 self._seen[name] = _changeable(module)
         if hook not in self._told_removed:
             self._told_removed.add(hook)
-            self._say(f'the hook "{hook}" has been removed: PyTorch compiles the network anew without it')
+            self._say(f'the hook "{hook}" has been removed: the network is recompiled without it')
 
     def _modules(self) -> Iterable[tuple[str, nn.Module]]:
         several = len(self._models) > 1
