@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import os
 import pkgutil
 import sys
 import traceback
@@ -103,13 +104,16 @@ def _nearest_module(missing: str) -> str:
 
 def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
     """Import a file by its path, once for all that comes from it; what it imports may lie beside it."""
-    if not is_file(path):
-        hint = nearest(path.name, [file.name for file in path.parent.glob("*.py")])
-        _fail(f'there is no file "{shown}" ({path.absolute()})', where, hint)
-    full = path.resolve()
-    name = f"{full.stem}_{zlib.crc32(str(full).encode()):08x}"
+    try:
+        full = path.resolve()
+    except (OSError, ValueError, RuntimeError):  # a name that no file can have, or a link to itself
+        full = path.absolute()
+    name = f"{full.stem}_{zlib.crc32(os.fsencode(full)):08x}"
     if name in sys.modules:
         return sys.modules[name]
+    if not is_file(full):
+        hint = nearest(path.name, [file.name for file in path.parent.glob("*.py")])
+        _fail(f'there is no file "{shown}" ({full})', where, hint)
     spec = importlib.util.spec_from_file_location(name, full)
     assert spec is not None
     assert spec.loader is not None

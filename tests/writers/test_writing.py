@@ -198,7 +198,9 @@ def test_after_a_kill_no_step_is_written_twice_or_backwards(
     assert standing["scalar", "val/accuracy"][-1] == 15
     if forgets:
         logged = {(row.name, row.iter) for row in scalars(run)}
-        assert {(name, it) for (kind, name), its in standing.items() if kind == "scalar" for it in its} == logged
+        found = {(name, it) for (kind, name), its in standing.items() if kind == "scalar" for it in its}
+        assert found <= logged, "what was given before a kill and not written yet is in the event log alone"
+        assert {(name, it) for name, it in logged if it > 14} <= found, "of the last attempt nothing is missing"
 
 
 def test_a_dry_run_writes_nothing(new_run: NewRun, tmp_path: Path) -> None:
