@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from pathlib import Path
@@ -365,8 +365,8 @@ class _Builder:
         try:
             hook = self._call(found, as_annotated(found, planned.args), f"hooks.{planned.name}")
         except UserError as error:
-            where = self.places.of(f"hooks.{planned.name}.args")
-            raise UserError(replace(problem, where=problem.where or where) for problem in error.problems) from error
+            error.at(self.places.of(f"hooks.{planned.name}.args"))
+            raise
         hook.name = planned.name
         return hook
 
