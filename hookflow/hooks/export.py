@@ -63,9 +63,9 @@ class Export(Hook):
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
-        if "safetensors" in args.get("formats", ()):
-            if missing := missing_package("the format safetensors", "safetensors", "safetensors"):
-                raise UserError(missing)
+        missing = missing_package("the format safetensors", "safetensors", "safetensors")
+        if missing and "safetensors" in args.get("formats", ()):
+            raise UserError(missing)
 
     def before_train(self, run: Run) -> None:
         self.trains = True

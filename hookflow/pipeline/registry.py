@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where
+from hookflow.pipeline.extras import missing_package
 
 
 @dataclass(frozen=True, slots=True)
