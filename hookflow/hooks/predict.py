@@ -45,10 +45,10 @@ class Predict(Hook):
     ) -> None:
         self.outputs = outputs
         self.file = file
-        self.rows = Rows()
+        self.rows = Rows("the task's outputs are")
 
     def before_test_epoch(self) -> None:
-        self.rows = Rows()
+        self.rows = Rows("the task's outputs are")
 
     def after_test_iter(self, outputs: Mapping[str, Any]) -> None:
         for name in self.outputs:
@@ -62,4 +62,4 @@ class Predict(Hook):
         path = file.with_suffix(f".rank{run.rank}{file.suffix}") if run.rank else file
         WRITERS[path.suffix](path, self.rows.all())
         run.say(f"predictions are in {path.name}")
-        self.rows = Rows()
+        self.rows = Rows("the task's outputs are")
