@@ -18,7 +18,7 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.globs import matching, named_parameters, no_match
 from hookflow.hooks.shards import is_sharded
 from hookflow.runner.engine import Engine
-from hookflow.runner.firing import Firing, once_an_iteration
+from hookflow.runner.firing import Firing
 from hookflow.runner.state import RunState
 
 
@@ -53,8 +53,7 @@ def attach_to_parameters(model: nn.Module, engine: Engine, state: RunState) -> I
     """Register every binding at a parameter point with PyTorch, in the plan's order; yield what takes each off."""
     for point in ("parameter_grad", "post_accumulate_grad"):
         for firing in engine.firings(point):
-            if firing.due is not None:
-                firing.due = once_an_iteration(firing.due, state)
+            firing.ask_once_per_iteration(state)
             for name, parameter in picked_parameters(firing.binding, model).items():
                 yield _register(firing, name, parameter, engine, state)
 
