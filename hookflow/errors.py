@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hookflow.excerpt import Excerpt, printable
@@ -102,7 +102,15 @@ class UserError(Exception):
 
     def __init__(self, problems: Problem | Iterable[Problem]) -> None:
         self.problems = [problems] if isinstance(problems, Problem) else list(problems)
-        super().__init__("\n".join(map(str, self.problems)))
+        super().__init__(self.problems)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.problems))
+
+    def at(self, where: Where | None) -> UserError:
+        """Give this place to the problems that have none, and return the error itself, as `with_traceback` does."""
+        self.problems = [replace(problem, where=problem.where or where) for problem in self.problems]
+        return self
 
     def show(self, colour: bool = False) -> str:
         """Return the first problems, and how many there are if there are several; for a terminal, in colours."""

@@ -23,6 +23,20 @@ class Net(nn.Module):
         return self.head(self.body(inputs))  # type: ignore[no-any-return]
 
 
+class Tied(nn.Module):
+    """A net whose first and last layer share their weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(3, 4)
+        self.middle = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 3, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.head(self.middle(self.embed(tokens)))  # type: ignore[no-any-return]
+
+
 class Documented(nn.Module):
     """A net with the parts that the examples of the documentation name, and ten classes as they have."""
 

@@ -30,6 +30,11 @@ FACTS: Mapping[str, type | tuple[type, ...]] = {
 Life = Literal["alive", "gone", "remote", "not started"]
 
 
+def of_rank(path: Path, rank: int) -> Path:
+    """Return what a file is called that another rank writes, too: `events.rank1.jsonl`; that of rank 0 is `path`."""
+    return path.with_suffix(f".rank{rank}{path.suffix}") if rank else path
+
+
 @dataclass(frozen=True, slots=True)
 class RunDir:
     """The directory of one run, `runs/<name>/<id>/`.
@@ -78,11 +83,11 @@ class RunDir:
 
     def events_of(self, rank: int) -> Path:
         """Return the event log of one of the processes that train together; that of rank 0 is `events`."""
-        return self.path / f"events.rank{rank}.jsonl" if rank else self.events
+        return of_rank(self.events, rank)
 
     def now_of(self, rank: int) -> Path:
         """Return what `now` is, for one of the processes that train together."""
-        return self.path / f"now.rank{rank}.bin" if rank else self.now
+        return of_rank(self.now, rank)
 
     @property
     def commands(self) -> Path:

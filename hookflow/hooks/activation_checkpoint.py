@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from fnmatch import fnmatchcase
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.globs import matches, require_matches
 
 if TYPE_CHECKING:
     from torch import nn
@@ -53,14 +52,11 @@ class ActivationCheckpoint(Hook):
 def outermost(model: nn.Module, globs: list[str]) -> list[nn.Module]:
     """Return the modules that globs pick, but for those inside of others. Raises UserError when a glob picks none."""
     modules = {name: module for name, module in model.named_modules() if name}
-    for glob in globs:
-        if not any(fnmatchcase(name, glob) for name in modules):
-            hint = nearest(glob, modules) or f"there are {', '.join([*modules][:8])}"
-            raise UserError(Problem(f'no module of the network matches "{glob}"', hint=hint))
+    require_matches(globs, modules, "module of the network")
     found: dict[str, nn.Module] = {}
     for name, module in modules.items():  # one that holds others comes before them
         inside = any(name.startswith(f"{outer}.") for outer in found)
-        if not inside and any(fnmatchcase(name, glob) for glob in globs):
+        if not inside and matches(name, globs):
             found[name] = module
     return [*found.values()]
 

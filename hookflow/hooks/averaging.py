@@ -49,7 +49,7 @@ class Average(Hook):
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
-        if "monitor" in args:
+        if args.get("monitor") is not None:
             mode_of(args["monitor"], args.get("mode"))
 
     def before_train(self, run: Run) -> None:

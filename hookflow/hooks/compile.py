@@ -185,7 +185,7 @@ class _Declared:
         try:
             check(self._arguments())
         except UserError as error:
-            return [replace(problem, where=problem.where or self._place("args")) for problem in error.problems]
+            return error.at(self._place("args")).problems
         except ValueError as error:
             return [Problem(f'hook "{self.name}": {error}', self._place("args"))]
         return []

@@ -13,6 +13,7 @@ from pydantic import Field
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook
 from hookflow.hooks.shards import is_sharded
+from hookflow.pipeline.extras import missing_package
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -54,13 +55,17 @@ class Export(Hook):
             str | None, Field(description="the folder to write to; export/ in the run directory if left out")
         ] = None,
     ) -> None:
-        if "safetensors" in formats:
-            safetensors()
         self.formats = formats
         self.checkpoint = checkpoint
         self.weights = weights
         self.out_dir = out_dir
         self.trains = False
+
+    @classmethod
+    def check_arguments(cls, args: Mapping[str, Any]) -> None:
+        missing = missing_package("the format safetensors", "safetensors", "safetensors")
+        if missing and "safetensors" in args.get("formats", ()):
+            raise UserError(missing)
 
     def before_train(self, run: Run) -> None:
         self.trains = True
@@ -118,17 +123,9 @@ def write_state_dict(weights: Mapping[str, Tensor], path: Path) -> None:
 
 def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> None:
     """Write weights as safetensors; those that are tied are written once for each name."""
-    safetensors().save_file({name: tensor.contiguous().clone() for name, tensor in weights.items()}, path)
+    from safetensors.torch import save_file
 
-
-def safetensors() -> Any:
-    """Return the package's part for PyTorch. Raises UserError when it is not installed."""
-    try:
-        import safetensors.torch
-    except ImportError:
-        said = "the format safetensors takes the package of that name, which is not installed"
-        raise UserError(Problem(said, hint="pip install 'hookflow[safetensors]'")) from None
-    return safetensors.torch
+    save_file({name: tensor.contiguous().clone() for name, tensor in weights.items()}, path)
 
 
 PLAIN: dict[Format, Callable[[Mapping[str, Tensor], Path], None]] = {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from hookflow.errors import Problem, UserError, nearest
+from hookflow.errors import Problem, UserError
 from hookflow.hooks.amounts import Progress, iterations
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.globs import matches, matching, named_parameters, require_matches
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,7 +65,7 @@ class Freeze(Hook):
         self.first = iterations(self.begin, run)
         self.last = run.max_iters if self.end is None else iterations(self.end, run)
         self.alone = run.world == 1
-        self.chosen = [*matching(trained(run), self.params).values()]
+        self.chosen = [*frozen_parameters(trained(run), self.params).values()]
         due = self.first <= run.iter < self.last
         self.frozen = bool(self.suspended) and not due  # a checkpoint of the iteration at which they train again
         self.before_train_iter(run)
@@ -90,7 +90,7 @@ class Freeze(Hook):
         if self.alone:
             for parameter in self.chosen:
                 parameter.requires_grad_(not self.frozen)
-        modules = dict(model.named_modules())
+        modules = dict(model.named_modules(remove_duplicate=False))
         if not self.frozen:
             for name in self.suspended:
                 modules[name].train()
@@ -118,17 +118,14 @@ def trained(run: Run) -> dict[str, nn.Parameter]:
     having = {
         id(p) for optimizer in run.optimizers.values() for group in optimizer.param_groups for p in group["params"]
     }
-    return {name: p for name, p in run.model.named_parameters() if id(p) in having}
+    return {name: p for name, p in named_parameters(run.model).items() if id(p) in having}
 
 
-def matching(parameters: Mapping[str, nn.Parameter], globs: Sequence[str]) -> dict[str, nn.Parameter]:
+def frozen_parameters(parameters: Mapping[str, nn.Parameter], globs: Sequence[str]) -> dict[str, nn.Parameter]:
     """Return the parameters that globs pick. Raises UserError when one picks none, or all of them are picked."""
-    for glob in globs:
-        if not any(fnmatchcase(name, glob) for name in parameters):
-            hint = nearest(glob, parameters) or f"there are {', '.join([*parameters][:8])}"
-            raise UserError(Problem(f'no parameter that trains matches "{glob}"', hint=hint))
-    found = {name: p for name, p in parameters.items() if _matches(name, globs)}
-    if len(found) == len(parameters):
+    require_matches(globs, parameters, "parameter that trains")
+    found = matching(parameters, globs)
+    if len(found) == len(set(parameters.values())):
         raise UserError(Problem("every parameter of the network would be frozen", hint="leave some to train"))
     return found
 
@@ -138,12 +135,8 @@ def frozen_norms(model: nn.Module, globs: Sequence[str]) -> Iterable[str]:
 
     One that has none is taken as if it had a `weight`.
     """
-    for name, module in model.named_modules():
+    for name, module in model.named_modules(remove_duplicate=False):
         if getattr(module, "running_mean", None) is not None:
             own = [key for key, _ in module.named_parameters(recurse=False)] or ["weight"]
-            if all(_matches(f"{name}.{key}".removeprefix("."), globs) for key in own):
+            if all(matches(f"{name}.{key}".removeprefix("."), globs) for key in own):
                 yield name
-
-
-def _matches(name: str, globs: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, glob) for glob in globs)

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.means import loss_over_ranks
 from hookflow.hooks.shards import local
 from hookflow.numbers import number
 
@@ -87,9 +88,7 @@ class LRFinder(Hook):
     def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:
         if self.done:
             return
-        if "loss" not in outputs:
-            raise UserError(Problem('lr_finder needs the output "loss" of the task'))
-        loss = float(run.mean(outputs["loss"].detach()))
+        loss = loss_over_ranks(run, outputs, "lr_finder")
         self.average = SMOOTHING * self.average + (1 - SMOOTHING) * loss
         smooth = self.average / (1 - SMOOTHING ** (self.steps + 1))
         self.rates.append(swept(self.start, self.end, self.steps, self.iters))

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from hookflow.errors import Problem, UserError
+
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
@@ -39,6 +41,15 @@ def over_ranks(run: Run, sums: Sums) -> dict[str, Tensor]:
     examples = [on_device(count, run.device) for _, count in sums.values()]
     summed = run.sum(torch.stack([*totals, *examples]))
     return dict(zip(sums, (summed[: len(sums)] / summed[len(sums) :]).unbind(), strict=True))
+
+
+def loss_over_ranks(run: Run, outputs: Mapping[str, Any], hook: str) -> float:
+    """Return the mean loss over the examples of all ranks. Raises UserError, which names the hook, without a loss."""
+    if "loss" not in outputs:
+        raise UserError(Problem(f'{hook} needs the output "loss" of the task'))
+    examples = run.batch_size or 1
+    total = on_device(outputs["loss"], run.device) * examples
+    return float(over_ranks(run, {"loss": (total, examples)})["loss"])
 
 
 class Window:

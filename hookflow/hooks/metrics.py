@@ -12,6 +12,7 @@ from pydantic import Field
 from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.base import Hook, Slots
+from hookflow.pipeline.extras import missing_package
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import Component
 
@@ -53,6 +54,11 @@ class Metrics(Hook):
         self.makes_metrics = tuple(metrics)
         self.metrics = made(metrics)
 
+    @classmethod
+    def check_arguments(cls, args: Mapping[str, Any]) -> None:
+        if missing := missing_package("the hook metrics", "torchmetrics", "metrics"):
+            raise UserError(missing)
+
     def before_val_epoch(self, run: Run) -> None:
         for metric in self.metrics.values():
             metric.to(run.device).reset()
@@ -82,11 +88,8 @@ class Metrics(Hook):
 
 def made(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
     """Return the metrics of torchmetrics by name. Raises UserError with all that cannot be made as is said."""
-    try:
-        import torchmetrics
-    except ImportError:
-        hint = "pip install 'hookflow[metrics]'"
-        raise UserError(Problem("metrics needs torchmetrics, which is not installed", hint=hint)) from None
+    import torchmetrics
+
     found: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, given in metrics.items():

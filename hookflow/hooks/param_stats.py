@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.base import Hook
+from hookflow.hooks.globs import matching, named_parameters, require_matches
 from hookflow.hooks.shards import full
 
 if TYPE_CHECKING:
@@ -41,20 +40,15 @@ class ParamStats(Hook):
         self.histogram = histogram
 
     def before_train(self, run: Run) -> None:
-        names = [name for name, _ in run.model.named_parameters()]
-        for glob in self.match:
-            if not any(fnmatchcase(name, glob) for name in names):
-                said = f'no parameter of the network matches "{glob}"'
-                raise UserError(Problem(said, hint=nearest(glob, names) or f"there are {', '.join(names[:8])}"))
+        require_matches(self.match, named_parameters(run.model), "parameter of the network")
 
     def after_train_iter(self, run: Run) -> None:
-        for name, parameter in run.model.named_parameters():
-            if any(fnmatchcase(name, glob) for glob in self.match):
-                values = full(parameter.detach())
-                for stat, value in statistics(values, self.stats).items():
-                    run.log(f"param/{name}/{stat}", value)
-                if self.histogram:
-                    run.log_histogram(f"param/{name}", values)
+        for name, parameter in matching(named_parameters(run.model), self.match).items():
+            values = full(parameter.detach())
+            for stat, value in statistics(values, self.stats).items():
+                run.log(f"param/{name}/{stat}", value)
+            if self.histogram:
+                run.log_histogram(f"param/{name}", values)
 
 
 def statistics(values: Tensor, of: Collection[Stat]) -> dict[str, Tensor]:

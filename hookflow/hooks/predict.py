@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import AfterValidator, Field
 
 from hookflow.errors import Problem, UserError, nearest
+from hookflow.events.rundir import of_rank
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.predictions import WRITERS, Rows
 
@@ -45,10 +46,10 @@ class Predict(Hook):
     ) -> None:
         self.outputs = outputs
         self.file = file
-        self.rows = Rows()
+        self.rows = Rows("the task's outputs are")
 
     def before_test_epoch(self) -> None:
-        self.rows = Rows()
+        self.rows = Rows("the task's outputs are")
 
     def after_test_iter(self, outputs: Mapping[str, Any]) -> None:
         for name in self.outputs:
@@ -58,8 +59,7 @@ class Predict(Hook):
         self.rows.add({name: outputs[name] for name in self.outputs})
 
     def after_test_epoch(self, run: Run) -> None:
-        file = run.dir / self.file
-        path = file.with_suffix(f".rank{run.rank}{file.suffix}") if run.rank else file
+        path = of_rank(run.dir / self.file, run.rank)
         WRITERS[path.suffix](path, self.rows.all())
         run.say(f"predictions are in {path.name}")
-        self.rows = Rows()
+        self.rows = Rows("the task's outputs are")

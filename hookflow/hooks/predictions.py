@@ -14,24 +14,28 @@ if TYPE_CHECKING:
 
 
 class Rows:
-    """The rows of a pass over the data."""
+    """The rows of a pass over the data.
 
-    def __init__(self) -> None:
+    `source` begins what is said of wrong ones: "the task's predict has returned".
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
         self._batches: dict[str, list[Tensor]] = {}
 
     def add(self, predicted: Any) -> None:
-        """Take what the task has predicted of a batch. Raises UserError when these are no rows."""
+        """Take what has been predicted of a batch. Raises UserError when these are no rows."""
         from torch import Tensor
 
         if not isinstance(predicted, Mapping) or not predicted:
-            raise _no_rows(f"a {type(predicted).__name__}" if not isinstance(predicted, Mapping) else "nothing")
+            raise self._no_rows(f"a {type(predicted).__name__}" if not isinstance(predicted, Mapping) else "nothing")
         for name, rows in predicted.items():
             if not isinstance(rows, Tensor) or not rows.ndim:
-                raise _no_rows(f'"{name}", a {type(rows).__name__} without rows')
+                raise self._no_rows(f'"{name}", a {type(rows).__name__} without rows')
         if len({len(rows) for rows in predicted.values()}) > 1:
-            raise _no_rows(" and ".join(f'"{name}" of {len(rows)} rows' for name, rows in predicted.items()))
+            raise self._no_rows(" and ".join(f'"{name}" of {len(rows)} rows' for name, rows in predicted.items()))
         if self._batches and predicted.keys() != self._batches.keys():
-            raise _no_rows(f"{', '.join(predicted)}, and for a batch before {', '.join(self._batches)}")
+            raise self._no_rows(f"{', '.join(predicted)}, and for a batch before {', '.join(self._batches)}")
         for name, rows in predicted.items():
             self._batches.setdefault(name, []).append(rows.detach().cpu())
 
@@ -41,10 +45,9 @@ class Rows:
 
         return {name: torch.cat(batches) for name, batches in self._batches.items()}
 
-
-def _no_rows(found: str) -> UserError:
-    said = f"the task's predict has returned {found}"
-    return UserError(Problem(said, hint="return a dict of tensors, each with a row for each example of the batch"))
+    def _no_rows(self, found: str) -> UserError:
+        hint = "return a dict of tensors, each with a row for each example of the batch"
+        return UserError(Problem(f"{self._source} {found}", hint=hint))
 
 
 def _npz(path: Path, rows: Mapping[str, Tensor]) -> None:

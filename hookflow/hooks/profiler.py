@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from hookflow.events.rundir import of_rank
 from hookflow.hooks.base import Hook
 
 if TYPE_CHECKING:
@@ -82,4 +83,4 @@ class Profiler(Hook):
 
 def trace_path(folder: Path, iteration: int, rank: int) -> Path:
     """Return the file of the trace that ends with an iteration, in the run directory `folder`."""
-    return folder / FOLDER / f"it{iteration:08d}{f'.rank{rank}' if rank else ''}.json"
+    return of_rank(folder / FOLDER / f"it{iteration:08d}.json", rank)

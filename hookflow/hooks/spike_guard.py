@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -11,6 +12,7 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.means import loss_over_ranks
 from hookflow.hooks.shards import is_sharded
 from hookflow.numbers import number
 
@@ -57,7 +59,7 @@ class SpikeGuard(Hook):
         self.sigmas = sigmas
         self.patience = patience
         self.rollback = rollback
-        self.losses: list[float] = []
+        self.losses: deque[float] = deque(maxlen=window)
         self.in_a_row = 0
         self.spiked = False
         self.kept: dict[str, Any] = {}
@@ -69,9 +71,9 @@ class SpikeGuard(Hook):
             raise UserError(Problem(said, hint='leave rollback out, or use distributed.strategy = "ddp"'))
 
     def after_forward(self, run: Run, outputs: Mapping[str, Any]) -> None:
-        loss = loss_of_all(run, outputs)
+        loss = loss_over_ranks(run, outputs, "spike_guard")
         if not is_spike(loss, self.losses, self.window, self.sigmas):
-            self.losses = [*self.losses, loss][-self.window :]
+            self.losses.append(loss)
             self.in_a_row = 0
             return
         self.spiked = True
@@ -84,7 +86,7 @@ class SpikeGuard(Hook):
     def after_train_iter(self, run: Run) -> None:
         if self.spiked and self.kept:
             put_back(self.kept, parts(run))
-            self.losses = list(self.kept["losses"])
+            self.losses = deque(self.kept["losses"], self.window)
             run.say("the weights and the optimizer are those of the last checkpoint again", "warn")
         self.spiked = False
 
@@ -99,19 +101,7 @@ class SpikeGuard(Hook):
         return {"losses": list(self.losses), "in_a_row": self.in_a_row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.losses, self.in_a_row = state["losses"][-self.window :], state["in_a_row"]
-
-
-def loss_of_all(run: Run, outputs: Mapping[str, Any]) -> float:
-    """Return the mean loss over the examples of all ranks."""
-    loss = outputs["loss"].detach()
-    if run.world > 1:
-        import torch
-
-        share = torch.full_like(loss, run.batch_size or 1, dtype=torch.float64)
-        total, examples = run.sum(torch.stack([loss * share, share]))
-        loss = total / examples
-    return float(loss)
+        self.losses, self.in_a_row = deque(state["losses"], self.window), state["in_a_row"]
 
 
 def is_spike(loss: float, losses: Sequence[float], window: int, sigmas: float) -> bool:

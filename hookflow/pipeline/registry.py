@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where
+from hookflow.pipeline.extras import missing_package
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +127,6 @@ def registry_of(key: str) -> Registry | None:
 
 def missing_extra(registry: Registry | None, use: str, where: Where | None) -> Problem | None:
     """Return the problem that a built-in component needs a package which is not installed; None where it does not."""
-    if registry is not WRITERS or use not in EXTRAS or getattr(find_spec(use), "origin", None):
+    if registry is not WRITERS or use not in EXTRAS:
         return None
-    return Problem(
-        f'the writer "{use}" needs the package {use}, which is not installed', where, f"pip install 'hookflow[{use}]'"
-    )
+    return missing_package(f'the writer "{use}"', use, use, where)

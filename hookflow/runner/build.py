@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -291,30 +291,22 @@ class _Builder:
                 self.pipeline.optimizers[name].groups, model, self._place_in_groups(name)
             )
             problems += wrong
-        picked, wrong = pick(plan, network, self.base, self._place_of_entry)
+        picked, wrong = pick(plan, network, self.base, partial(self._place_in_hook, "modules"))
         problems += wrong
-        problems += wrong_parameters(plan, network, self._place_of_parameter_glob)
+        problems += wrong_parameters(plan, network, partial(self._place_in_hook, "parameters"))
         problems += unmatched_units(self.pipeline.distributed, network, self.places.of)
         if problems:
             raise UserError(sorted(problems, key=by_place))
         return groups, picked
 
-    def _place_of_entry(self, binding: Binding, entry: str) -> Where:
-        """Return where an entry of `modules` is written: beside its point, for the whole hook, or in its class."""
-        declared, key = self.pipeline.hooks[binding.hook], f"hooks.{binding.hook}"
-        for k, item in enumerate(declared.points or ()):
-            if not isinstance(item, str) and item.at == binding.point and item.modules:
-                return self.places.of(f"{key}.points.{k}.modules.{item.modules.index(entry)}")
-        return self.places.of(f"{key}.modules.{declared.modules.index(entry)}" if declared.modules else f"{key}.use")
-
-    def _place_of_parameter_glob(self, binding: Binding, glob: str) -> Where:
-        """Return where a glob over parameters is written: beside its point, for the whole hook, or in its class."""
-        declared, key = self.pipeline.hooks[binding.hook], f"hooks.{binding.hook}"
-        for k, item in enumerate(declared.points or ()):
-            if not isinstance(item, str) and item.at == binding.point and item.parameters:
-                return self.places.of(f"{key}.points.{k}.parameters.{item.parameters.index(glob)}")
-        stated = declared.parameters
-        return self.places.of(f"{key}.parameters.{stated.index(glob)}" if stated else f"{key}.use")
+    def _place_in_hook(self, key: Literal["modules", "parameters"], binding: Binding, entry: str) -> Where:
+        """Return where an entry of a key is written: beside its point, for the whole hook, or in the hook's class."""
+        hook, place = self.pipeline.hooks[binding.hook], f"hooks.{binding.hook}"
+        for k, item in enumerate(hook.points or ()):
+            if not isinstance(item, str) and item.at == binding.point and (stated := getattr(item, key)):
+                return self.places.of(f"{place}.points.{k}.{key}.{stated.index(entry)}")
+        stated = getattr(hook, key)
+        return self.places.of(f"{place}.{key}.{stated.index(entry)}" if stated else f"{place}.use")
 
     def _task(self, make: Callable[..., Any]) -> Any:
         """Return the task: what a class makes; a plain function is the step itself."""
@@ -365,8 +357,8 @@ class _Builder:
         try:
             hook = self._call(found, as_annotated(found, planned.args), f"hooks.{planned.name}")
         except UserError as error:
-            where = self.places.of(f"hooks.{planned.name}.args")
-            raise UserError(replace(problem, where=problem.where or where) for problem in error.problems) from error
+            error.at(self.places.of(f"hooks.{planned.name}.args"))
+            raise
         hook.name = planned.name
         return hook
 

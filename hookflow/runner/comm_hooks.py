@@ -16,7 +16,7 @@ from hookflow.graph.plan import Plan
 from hookflow.hooks.comm_rules import POINT
 from hookflow.runner.distributed.strategy import Strategy
 from hookflow.runner.engine import Engine
-from hookflow.runner.firing import Call, Firing, once_an_iteration
+from hookflow.runner.firing import Call, Firing
 from hookflow.runner.state import RunState
 
 
@@ -32,8 +32,7 @@ def check_comm_hook(plan: Plan, strategy: Strategy, place: Callable[[str], Where
 def attach_to_ddp(models: Mapping[str, nn.Module], strategy: Strategy, engine: Engine, state: RunState) -> None:
     """Let the binding at `ddp_comm`, if there is one, average the gradients. DDP keeps it as long as it is there."""
     for firing in engine.firings(POINT) if strategy.bucketed else ():
-        if firing.due is not None:
-            firing.due = once_an_iteration(firing.due, state)
+        firing.ask_once_per_iteration(state)
         firing.call = _checked(firing)
         for name, model in models.items():
             if model in strategy.bucketed:

@@ -138,7 +138,7 @@ class Evaluation:
         and its batches, they do: an average of the weights is there, a batch is what they make of it.
         """
         entered = len(self._engine.arounds)
-        rows = Rows()
+        rows = Rows("the task's predict has returned")
         with self._state.during(split):
             self._engine.fire(f"before_{split}")
             with evaluating(self._model):

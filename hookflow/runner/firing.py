@@ -74,6 +74,20 @@ class Firing:
         if self.gate and self.announce is None and self.binding.trigger.when is None:
             self.gate.next = inf
 
+    def ask_once_per_iteration(self, state: RunState) -> None:
+        """Ask once an iteration whether it is due: what is said holds for all that the binding fires on."""
+        if self.due is None:
+            return
+        due, asked, answer = self.due, -1, False
+
+        def same() -> bool:
+            nonlocal asked, answer
+            if asked != state.iter:
+                asked, answer = state.iter, due()
+            return answer
+
+        self.due = same
+
 
 def watched(watch: Callable[..., object], method: Callable[..., object], due: Due | None) -> Callable[..., object]:
     """Return a method as one to call at every visit: that calls `watch`, and then the method if it is due."""
@@ -112,16 +126,3 @@ def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[s
             return lambda offered: method(offered[place])
     pick = itemgetter(*places)
     return lambda offered: method(*pick(offered))
-
-
-def once_an_iteration(due: Due, state: RunState) -> Due:
-    """Return `due`, asked once an iteration: what it says holds for all that a binding fires on."""
-    asked, answer = -1, False
-
-    def same() -> bool:
-        nonlocal asked, answer
-        if asked != state.iter:
-            asked, answer = state.iter, due()
-        return answer
-
-    return same

@@ -14,7 +14,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils.hooks import RemovableHandle
 
 from hookflow.runner.engine import Engine
-from hookflow.runner.firing import Firing, once_an_iteration
+from hookflow.runner.firing import Firing
 from hookflow.runner.numerics.compiling import hidden
 from hookflow.runner.state import RunState
 
@@ -26,8 +26,7 @@ def attach_globally(model: nn.Module, engine: Engine, state: RunState, *, compil
     names = {module: name for name, module in model.named_modules()}
     for point, register in _REGISTER.items():
         for firing in engine.firings(point):
-            if firing.due is not None:
-                firing.due = once_an_iteration(firing.due, state)
+            firing.ask_once_per_iteration(state)
             fire = _guarded(firing, names, engine, state)
             yield register(hidden(fire) if compiled else fire)
 

@@ -20,7 +20,7 @@ from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.strategy import Strategy
 from hookflow.runner.engine import Engine
-from hookflow.runner.firing import Firing, once_an_iteration
+from hookflow.runner.firing import Firing
 from hookflow.runner.offering import Offering
 from hookflow.runner.requests import BEFORE_THE_STEP, SKIPPED, Requests
 from hookflow.runner.scalars import Scalars
@@ -188,7 +188,7 @@ class _Batchwise(ABC):
         fired = self.it.engine.firings("before_train_iter")
         writers = tuple(f for f in fired if "batch" in f.binding.writes and f.binding.half == "whole")
         for firing in writers:
-            firing.due = firing.due and once_an_iteration(firing.due, self.it.state)
+            firing.ask_once_per_iteration(self.it.state)
         return writers
 
 

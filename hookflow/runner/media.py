@@ -18,6 +18,7 @@ import numpy as np
 from torch import Tensor
 
 from hookflow.events.records import Level, Put
+from hookflow.events.rundir import of_rank
 from hookflow.runner.images import pixels
 from hookflow.runner.png import encode_png
 
@@ -44,7 +45,7 @@ class Media:
         self._place = place
         self._put = put
         self._say = say
-        self._suffix = f".rank{rank}.png" if rank else ".png"
+        self._rank = rank
         self._queue: SimpleQueue[tuple[int, Callable[[], None]] | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._given = self._done = 0  # each is counted by one thread alone, so that neither needs a lock
@@ -126,7 +127,7 @@ class Media:
         before, count = self._latest.get(folder, (-1, 0))
         count = count + 1 if before == it else 0
         self._latest[folder] = it, count
-        return folder / f"it{it:08}{f'-{count}' if count else ''}{self._suffix}"
+        return of_rank(folder / f"it{it:08}{f'-{count}' if count else ''}.png", self._rank)
 
     def _count(self, name: str, values: Tensor, bins: int, hook: str, it: int, ep: int) -> None:
         host = values.cpu().double().numpy()

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from hookflow.runner.engine import Engine
-from hookflow.runner.firing import Firing, once_an_iteration
+from hookflow.runner.firing import Firing
 from hookflow.runner.state import RunState
 
 
@@ -19,8 +19,7 @@ def attach_to_optimizers(
     """Register every binding in an optimizer's step with PyTorch, in the plan's order; yield what takes each off."""
     for point in ("optimizer_step_pre", "optimizer_step_post"):
         for firing in engine.firings(point):
-            if firing.due is not None:
-                firing.due = once_an_iteration(firing.due, state)
+            firing.ask_once_per_iteration(state)
             for name, optimizer in optimizers.items():
                 fire = _named(firing, name, engine)
                 if point == "optimizer_step_pre":

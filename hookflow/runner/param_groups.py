@@ -10,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.hooks.globs import named_parameters
 from hookflow.pipeline.schema import ParamGroup
 
 TYPE = "type:"
@@ -25,19 +26,19 @@ def param_groups(
 
     Also what is wrong: patterns that are left with nothing.
     """
-    left = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    left = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
     found: list[dict[str, Any]] = []
     problems = []
     for k, group in enumerate(groups):
-        taken: dict[str, nn.Parameter] = {}
+        taken: dict[nn.Parameter, None] = {}  # by the parameter, not the name: tied weights have several
         for pattern in group.patterns:
-            names = [name for name in picked(pattern, model, left) if name not in taken]
-            if not names:
+            chosen = [left[name] for name in picked(pattern, model, left)]
+            if taken.keys() >= set(chosen):
                 problems.append(_nothing_left(pattern, model, left, place(f"{k}.match")))
-            taken |= {name: left[name] for name in names}
-        left = {name: p for name, p in left.items() if name not in taken}
-        found.append({"params": [*taken.values()], **group.args})
-    return [*found, {"params": [*left.values()]}] if left else found, problems
+            taken |= dict.fromkeys(chosen)
+        left = {name: p for name, p in left.items() if p not in taken}
+        found.append({"params": [*taken], **group.args})
+    return [*found, {"params": [*dict.fromkeys(left.values())]}] if left else found, problems
 
 
 def picked(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[str]:

@@ -8,7 +8,6 @@ plan's order, each with what those before it have left.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import Tensor, nn
@@ -16,26 +15,21 @@ from torch.utils.hooks import RemovableHandle
 
 from hookflow.errors import Problem, Where
 from hookflow.graph.plan import Binding, Plan
+from hookflow.hooks.globs import matching, named_parameters, no_match
 from hookflow.hooks.shards import is_sharded
 from hookflow.runner.engine import Engine
-from hookflow.runner.firing import Firing, once_an_iteration
-from hookflow.runner.globs import no_match
+from hookflow.runner.firing import Firing
 from hookflow.runner.state import RunState
 
 
-def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that can have a gradient by name; one that several modules share has several names."""
-    named = model.named_parameters(remove_duplicate=False)
-    return {name: p for name, p in named if p.is_floating_point() or p.is_complex()}
+def differentiable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that can have a gradient, by every name that they have."""
+    return {name: p for name, p in named_parameters(model).items() if p.is_floating_point() or p.is_complex()}
 
 
 def picked_parameters(binding: Binding, model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that a binding's globs pick; a shared one once, by the first name that matches."""
-    found: dict[int, tuple[str, nn.Parameter]] = {}
-    for name, parameter in named_parameters(model).items():
-        if any(fnmatchcase(name, glob) for glob in binding.parameters):
-            found.setdefault(id(parameter), (name, parameter))
-    return dict(found.values())
+    """Return the parameters that a binding fires at."""
+    return matching(differentiable(model), binding.parameters)
 
 
 def wrong_parameters(plan: Plan, model: nn.Module, place: Callable[[Binding, str], Where]) -> Iterator[Problem]:
@@ -43,10 +37,10 @@ def wrong_parameters(plan: Plan, model: nn.Module, place: Callable[[Binding, str
 
     `place` tells where a binding's glob stands.
     """
-    names = list(named_parameters(model))
+    names = differentiable(model)
     for binding in plan.bindings:
         for glob in binding.parameters:
-            if wrong := no_match(glob, names, "parameter"):
+            if wrong := no_match(glob, names, "parameter of the network"):
                 said, hint = wrong
                 yield Problem(f'hook "{binding.hook}" at {binding.point}: {said}', place(binding, glob), hint)
         if binding.point == "parameter_grad" and any(map(is_sharded, picked_parameters(binding, model).values())):
@@ -59,8 +53,7 @@ def attach_to_parameters(model: nn.Module, engine: Engine, state: RunState) -> I
     """Register every binding at a parameter point with PyTorch, in the plan's order; yield what takes each off."""
     for point in ("parameter_grad", "post_accumulate_grad"):
         for firing in engine.firings(point):
-            if firing.due is not None:
-                firing.due = once_an_iteration(firing.due, state)
+            firing.ask_once_per_iteration(state)
             for name, parameter in picked_parameters(firing.binding, model).items():
                 yield _register(firing, name, parameter, engine, state)
 

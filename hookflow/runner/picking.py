@@ -16,9 +16,9 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.plan import Binding, Plan
+from hookflow.hooks.globs import no_match
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import TYPE
-from hookflow.runner.globs import no_module
 
 Picked = Mapping[int, Mapping[str, nn.Module]]
 """The modules that each binding inside the network fires at, by their names, by the binding's id."""
@@ -83,7 +83,7 @@ def _file(kind: type) -> str | None:
 def _nothing(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | None:
     """Return that an entry picks none of the modules, and a hint at what may be meant."""
     if not entry.startswith(TYPE):
-        return no_module(entry, [*there])
+        return no_match(entry, there, "module of the network")
     kind = entry.removeprefix(TYPE)
     own: Sequence[str] = list(dict.fromkeys(type(module).__name__ for module in there.values()))
     listed = f"there are {', '.join(own[:8])}{', …' * (len(own) > 8)}"

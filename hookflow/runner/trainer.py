@@ -8,6 +8,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from hookflow.errors import UserError
 from hookflow.events.now import share
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, OnError, Plan
@@ -355,6 +356,8 @@ class Trainer:
 
     def _hook_failed(self, binding: Binding, error: BaseException, action: OnError) -> None:
         error.add_note(self.state.place)
+        if isinstance(error, UserError):
+            error.at(self._parts.place(f"hooks.{binding.hook}.use"))
         self._recorder.failure(error, hook=binding.hook, point=binding.point, action=action)
         if action == "disable":
             self._recorder.say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
+from hookflow.pipeline.extras import missing_package
 from hookflow.zoo.landscape import landscape
 
 
@@ -80,11 +81,10 @@ def read_image(path: Path, side: int) -> Tensor:
 
     Raises UserError when it cannot be read.
     """
-    try:
-        from PIL import Image, UnidentifiedImageError
-    except ImportError:
-        said = f"{path} is read by pillow, which is not installed"
-        raise UserError(Problem(said, hint="pip install 'hookflow[images]'")) from None
+    if missing := missing_package(f"the image {path}", "pillow", "images", module="PIL"):
+        raise UserError(missing)
+    from PIL import Image, UnidentifiedImageError
+
     try:
         with Image.open(path) as file:
             pixels = torch.from_numpy(np.array(file.convert("RGB"), np.float32) / 255)

@@ -102,7 +102,7 @@ def test_what_cannot_be_predicted_is_told(trained: RunDir, options: list[str], s
     ],
 )
 def test_what_is_no_rows_is_told(batches: list[Any], said: str) -> None:
-    rows = Rows()
+    rows = Rows("the task's predict has returned")
     with pytest.raises(UserError) as raised:
         for batch in batches:
             rows.add(batch)

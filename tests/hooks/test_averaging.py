@@ -79,6 +79,9 @@ class TestEMA:
         assert run.saved == ["best-averaged", "best-averaged"]
         assert hook.best == 0.6
 
+    def test_a_monitor_of_none_is_the_same_as_none_given(self) -> None:
+        EMA.check_arguments({"monitor": None})
+
     def test_tied_weights_come_back_from_a_validation(self) -> None:
         model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
         model[1].weight = model[0].weight

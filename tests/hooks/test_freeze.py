@@ -14,13 +14,14 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.graph.ambiguity import ambiguities
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.freeze import Freeze, frozen_norms, matching
+from hookflow.hooks.freeze import Freeze, frozen_norms, frozen_parameters
+from hookflow.hooks.globs import named_parameters
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import read
 from hookflow.runner.launch import prepare
 from tests.conftest import TESTS, NewRun, records
 from tests.hooks.stand_ins import StandIn
-from tests.toy import Net
+from tests.toy import Net, Tied
 
 ADAMW = 'optimizer={use="torch.optim:AdamW", args={lr=0.01, weight_decay=0.5}}'
 
@@ -93,11 +94,11 @@ def test_a_norm_is_frozen_with_all_of_its_parameters() -> None:
 
 def test_a_glob_that_picks_nothing_or_everything_is_refused() -> None:
     parameters = dict(Net().named_parameters())
-    assert [*matching(parameters, ["head.*", "*.1.weight"])] == ["body.1.weight", "head.weight", "head.bias"]
+    assert [*frozen_parameters(parameters, ["head.*", "*.1.weight"])] == ["body.1.weight", "head.weight", "head.bias"]
     with pytest.raises(UserError, match='no parameter that trains matches "boddy'):
-        matching(parameters, ["boddy.*"])
+        frozen_parameters(parameters, ["boddy.*"])
     with pytest.raises(UserError, match="every parameter of the network would be frozen"):
-        matching(parameters, ["*"])
+        frozen_parameters(parameters, ["*"])
 
 
 def test_a_run_that_is_resumed_where_they_train_again_ends_as_if_left_alone(
@@ -122,3 +123,10 @@ def test_after_the_run_the_network_can_be_trained_by_others() -> None:
     hook.after_run(run)
     assert all(parameter.requires_grad for parameter in net.parameters())
     assert net.body[1].training
+
+
+def test_tied_weights_are_picked_by_either_name() -> None:
+    parameters = named_parameters(Tied())
+    assert frozen_parameters(parameters, ["head.*"]) == {"head.weight": parameters["embed.weight"]}
+    with pytest.raises(UserError, match="every parameter of the network would be frozen"):
+        frozen_parameters(parameters, ["head.*", "middle.*"])

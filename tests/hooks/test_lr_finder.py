@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
-from hookflow.hooks.lr_finder import steepest, swept
+from hookflow.hooks.lr_finder import LRFinder, steepest, swept
+from hookflow.hooks.spike_guard import SpikeGuard
 from tests.conftest import NewRun, records
+from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, final_state
 from tests.toy import Net
 
@@ -64,6 +66,18 @@ def test_it_stops_where_the_loss_diverges(new_run: NewRun, train_here: Any) -> N
     (told,) = (str(r["text"]) for r in records(run_dir, "message") if "learning rate" in str(r["text"]))
     assert "the sweep diverged at" in told
     assert records(run_dir, "end")[0]["it"] < 12  # type: ignore[operator]
+
+
+def test_the_loss_of_several_ranks_is_weighted_by_their_examples() -> None:
+    def summed(mine: torch.Tensor) -> torch.Tensor:
+        return mine + torch.tensor([9.0, 1.0])  # the other rank has a loss of 9, of one example
+
+    run: Any = StandIn(Net(), world=2, batch_size=3, sum=summed)
+    for hook, after in [(finder := LRFinder(), finder.after_train_iter), (guard := SpikeGuard(), guard.after_forward)]:
+        after(run, {"loss": torch.tensor(1.0)})
+        assert [*hook.losses] == pytest.approx([3.0])
+        with pytest.raises(UserError, match='needs the output "loss" of the task'):
+            after(run, {})
 
 
 @pytest.mark.parametrize(

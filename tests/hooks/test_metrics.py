@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
+from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.metrics import Metrics
-from tests.conftest import NewRun, records
+from hookflow.pipeline.load import parse
+from tests.conftest import TESTS, TOY, NewRun, records
 from tests.hooks.stand_ins import StandIn
 from tests.toy import Net
 
@@ -74,8 +76,20 @@ def test_what_is_not_one_number_or_not_there_is_told() -> None:
         hook.after_val_epoch({})
 
 
-def test_without_torchmetrics_the_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torchmetrics", None)
-    with pytest.raises(UserError, match="torchmetrics, which is not installed") as raised:
-        Metrics(EACH)
-    assert raised.value.problems[0].hint == "pip install 'hookflow[metrics]'"
+@pytest.mark.parametrize(
+    ("hook", "package", "extra"),
+    [
+        ('use = "metrics"\nargs = { metrics = { f1 = { use = "MulticlassF1Score" } } }', "torchmetrics", "metrics"),
+        ('use = "export"\nargs = { formats = ["state_dict", "safetensors"] }', "safetensors", "safetensors"),
+    ],
+)
+def test_a_missing_package_is_told_by_check_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, hook: str, package: str, extra: str
+) -> None:
+    loaded = parse(TOY.read_text() + f"\n[hooks.mine]\n{hook}\n", TOY)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UserError, match=f"the package {package}, which is not installed") as raised:
+        compile_pipeline(loaded, TESTS)
+    (problem,) = raised.value.problems
+    assert problem.where is not None and problem.where.line == len(TOY.read_text().splitlines()) + 4
+    assert problem.hint == f"pip install 'hookflow[{extra}]'"

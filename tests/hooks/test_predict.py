@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hookflow.errors import Where
+from hookflow.errors import UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.predict import Predict
 from tests.conftest import NewRun, records
@@ -32,6 +32,11 @@ def test_an_output_that_is_not_there_is_told(new_run: NewRun, train_here: Any) -
     run_dir = new_run('hooks.predict={use="predict", args={outputs=["logit"]}}', "run.test=true", "run.max_epochs=1")
     assert train_here(run_dir) == 2
     assert 'the task\'s outputs have no "logit"' in str(records(run_dir, "end")[0]["reason"])
+
+
+def test_outputs_that_have_no_rows_are_told_as_outputs() -> None:
+    with pytest.raises(UserError, match='outputs are "loss", a Tensor without rows'):
+        Predict(["loss"]).after_test_iter({"loss": torch.tensor(1.0)})
 
 
 @pytest.mark.parametrize("file", ["rows.txt", "../rows.npz", "rows"])

@@ -23,6 +23,7 @@ from hookflow.hooks.memory import MIB, memory
 from hookflow.hooks.param_stats import ParamStats
 from hookflow.hooks.throughput import Throughput
 from tests.conftest import NewRun, records
+from tests.toy import Tied
 
 Train = Callable[..., int]
 
@@ -304,6 +305,12 @@ class TestParamStats:
             by_hand |= {"min": values.min(), "max": values.max()}
             expected |= {f"param/{name}/{stat}": value for stat, value in by_hand.items()}
         assert run.logged == pytest.approx(expected, rel=1e-5)
+
+    def test_tied_weights_are_logged_by_the_name_that_matches(self) -> None:
+        hook, run = ParamStats(["head.*"], ["norm"]), Recorded(model=Tied())
+        hook.before_train(run)  # type: ignore[arg-type]
+        hook.after_train_iter(run)  # type: ignore[arg-type]
+        assert run.logged.keys() == {"param/head.weight/norm"}
 
     def test_a_run_keeps_histograms(self, new_run: NewRun, train_here: Train) -> None:
         args = '{match=["head.*"], histogram=true}'

@@ -102,12 +102,14 @@ def test_what_is_no_exception_ends_the_run_and_names_the_hook(
 
 
 def test_a_users_mistake_found_by_a_hook_stays_one(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(fails("before_train", kind="UserError"))
+    """It stands where the hook does in the pipeline, as any other."""
+    bad = fails("before_train", kind="UserError")
+    run_dir = new_run(bad)
     assert train_here(run_dir) == 2
     (error,) = records(run_dir, "error")
     assert error["hook"] == "bad"
     assert ended(run_dir) == ("failed", 2)
-    said = 'as told\n    raised by the hook "bad" at before_train\n    iteration 0, epoch 0'
+    said = f'--set {bad}: as told\n    raised by the hook "bad" at before_train\n    iteration 0, epoch 0'
     assert records(run_dir, "end")[0]["reason"] == said
 
 

@@ -85,9 +85,9 @@ def test_triggers_hold_there_too(new_run: NewRun, train_here: Train) -> None:
     ],
 )
 def test_what_cannot_be_fired(new_run: NewRun, train_here: Train, args: dict[str, object], reason: str) -> None:
-    run_dir = new_run(POINTS, densifies(**args), *SHORT)
+    hook = densifies(**args)
+    run_dir = new_run(POINTS, hook, *SHORT)
     assert train_here(run_dir) == 2
     (end,) = records(run_dir, "end")
-    assert (
-        end["reason"] == f'{reason}\n    raised by the hook "densify" at after_optimizer_step\n    iteration 0, epoch 1'
-    )
+    place = 'raised by the hook "densify" at after_optimizer_step\n    iteration 0, epoch 1'
+    assert end["reason"] == f"--set {hook}: {reason}\n    {place}"

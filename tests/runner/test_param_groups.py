@@ -12,7 +12,7 @@ from hookflow.pipeline.schema import ParamGroup
 from hookflow.runner.param_groups import param_groups, scale_groups
 from tests.conftest import NewRun, records
 from tests.runner.same import final_state
-from tests.toy import Net
+from tests.toy import Net, Tied
 
 
 def names_of(*groups: dict[str, Any]) -> list[list[str]]:
@@ -41,6 +41,16 @@ def test_several_globs_are_one_group() -> None:
     plain, decayed = names_of({"match": ["type:*Norm*", "*.bias"], "scale": {"weight_decay": 0}})
     assert plain == ["body.1.weight", "body.1.bias", "body.0.bias", "head.bias"]
     assert decayed == ["body.0.weight", "head.weight"]
+
+
+@pytest.mark.parametrize("match", ["head.*", "embed.*", "type:Linear"])
+def test_tied_weights_are_picked_by_either_name_and_are_in_one_group(match: str) -> None:
+    net = Tied()
+    found, problems = param_groups([ParamGroup(match=match)], net, Where)
+    assert not problems
+    groups = [list(map(id, group["params"])) for group in found]
+    tied, others = [id(net.head.weight)], [id(net.middle.weight), id(net.middle.bias)]
+    assert groups == ([tied, others] if match != "type:Linear" else [tied + others])
 
 
 def test_a_type_that_nothing_is_of_is_told_with_the_nearest() -> None:

@@ -127,7 +127,7 @@ def test_it_cannot_be_taken_where_no_state_leads() -> None:
 
 
 def test_without_torchdata_the_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torchdata.stateful_dataloader", None)
+    monkeypatch.setitem(__import__("sys").modules, "torchdata", None)
     with pytest.raises(UserError, match="torchdata, which is not installed") as raised:
         stream(Numbers(40))
     assert "hookflow[data]" in raised.value.problems[0].hint

@@ -9,6 +9,7 @@ import torch
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
+from hookflow.pipeline.extras import missing_package
 from hookflow.runner.data.augment import Augment
 from hookflow.runner.data.loader import ignore_signals, no_loader_warnings, warn_if_oversubscribed
 from hookflow.runner.data.loader_parts import LoaderParts
@@ -92,12 +93,10 @@ def _batches(examples: int, batch_size: int, drop_last: bool) -> int:
 
 
 def _loader(data: SeededIterable, parts: LoaderParts) -> Any:
-    try:
-        from torchdata.stateful_dataloader import StatefulDataLoader
-    except ImportError:
-        hint = "pip install 'hookflow[data]'"
-        said = "an iterable dataset is loaded by torchdata, which is not installed"
-        raise UserError(Problem(said, parts.place("batch_size"), hint)) from None
+    if missing := missing_package("an iterable dataset", "torchdata", "data", parts.place("batch_size")):
+        raise UserError(missing)
+    from torchdata.stateful_dataloader import StatefulDataLoader
+
     section = parts.section
     warn_if_oversubscribed(section.workers, parts.say)
     with no_loader_warnings():

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from hookflow.errors import Problem, UserError
+from hookflow.hooks.globs import no_match
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.distributed.parallel import Parallel
 from hookflow.runner.distributed.process_group import Place
-from hookflow.runner.globs import no_module
 
 
 class FSDP(Parallel):
@@ -44,7 +44,7 @@ def unmatched_units(section: DistributedSection, network: nn.Module, place: Plac
     """Yield a problem for each glob of `distributed.units` that matches no module of the network."""
     names = [name for name, _ in network.named_modules() if name]
     for k, glob in enumerate(section.units):
-        if wrong := no_module(glob, names):
+        if wrong := no_match(glob, names, "module of the network"):
             said, hint = wrong
             yield Problem(said, place(f"distributed.units.{k}"), hint)
 
