@@ -48,8 +48,9 @@ class CommHook(Hook):
         self.algorithm = algorithm
         self.matrix_rank = matrix_rank
         self.start = start
-        self._before = 0
-        self._power_sgd: Any = None
+        self._before: dict[str, int] = {}
+        """How many iterations of each model were averaged before this process."""
+        self._power_sgd: dict[str, Any] = {}  # of each model, as it knows buckets by numbers that all models use
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
@@ -58,10 +59,10 @@ class CommHook(Hook):
             raise ValueError(f'{of_power_sgd[0]} is for algorithm = "power_sgd"')
 
     def before_train(self, run: Run) -> None:
-        if self._before >= self.start:
+        if any(before >= self.start for before in self._before.values()):
             run.say("PowerSGD's state is not saved: it restarts after two iterations of exact all-reduce", "warn")
 
-    def ddp_comm(self, process_group: Any, bucket: Any) -> Any:
+    def ddp_comm(self, name: str, process_group: Any, bucket: Any) -> Any:
         from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
         match self.algorithm:
@@ -69,13 +70,14 @@ class CommHook(Hook):
                 return default_hooks.fp16_compress_hook(process_group, bucket)
             case "bf16_compress":
                 return default_hooks.bf16_compress_hook(process_group, bucket)
-        if self._power_sgd is None:
-            begins = max(self.start - self._before, 2)
-            self._power_sgd = powerSGD_hook.PowerSGDState(process_group, self.matrix_rank, begins)
-        return powerSGD_hook.powerSGD_hook(self._power_sgd, bucket)
+        if name not in self._power_sgd:
+            begins = max(self.start - self._before.get(name, 0), 2)
+            self._power_sgd[name] = powerSGD_hook.PowerSGDState(process_group, self.matrix_rank, begins)
+        return powerSGD_hook.powerSGD_hook(self._power_sgd[name], bucket)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"iterations": self._before + (self._power_sgd.iter if self._power_sgd else 0)}
+        counts = {name: self._before.get(name, 0) + state.iter for name, state in self._power_sgd.items()}
+        return {"iterations": {**self._before, **counts}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._before, self._power_sgd = state["iterations"], None
+        self._before, self._power_sgd = dict(state["iterations"]), {}

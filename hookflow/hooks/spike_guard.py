@@ -27,9 +27,10 @@ class SpikeGuard(Hook):
     """Skips the optimizer step at a loss spike, and with `rollback` puts back the weights of the last checkpoint.
 
     A spike is a loss above the mean of the last `window` losses by more than `sigmas` standard deviations; the first
-    `window` iterations have none. A loss that is not finite is one, too, where `run.on_nan` does not end the run. The
-    losses of spikes are left out of the mean. After `patience` spikes in a row the run stops. Over several ranks the
-    mean over the examples of all counts.
+    `window` losses are none. A loss that is not finite is one, too, where `run.on_nan` does not end the run. The
+    losses of spikes are left out of the mean. After `patience` iterations in a row with a spike the run stops. Over
+    several ranks the mean over the examples of all counts. With `run.accumulate` each batch has a loss, and one that
+    jumps is enough. A task that steps several optimizers itself, each by a loss of its own, is refused.
 
     With `rollback` the weights, the buffers and the optimizer's state become those of the last checkpoint that was
     saved or resumed from, of which it keeps a copy in the host's memory; without one yet, only the step is skipped.
@@ -44,7 +45,7 @@ class SpikeGuard(Hook):
         "before_save_checkpoint": ("checkpoint",),
         "after_load_checkpoint": ("checkpoint",),
     }
-    writes: ClassVar[Slots] = {"after_forward": ("control",), "after_train_iter": ("model", "optimizer")}
+    writes: ClassVar[Slots] = {"after_forward": ("control",), "after_train_iter": ("model", "optimizer", "control")}
 
     def __init__(
         self,
@@ -66,6 +67,8 @@ class SpikeGuard(Hook):
         """The weights and the state of the optimizers in the last checkpoint, and the losses before it."""
 
     def before_train(self, run: Run) -> None:
+        if getattr(run.task, "steps_itself", False) and len(run.optimizers) > 1:  # which loss is whose is not told
+            raise UserError(Problem("spike_guard knows one loss, and this task steps several optimizers by theirs"))
         if self.rollback and any(map(is_sharded, run.model.parameters())):
             said = "spike_guard cannot roll back a model that is sharded across the ranks"
             raise UserError(Problem(said, hint='leave rollback out, or use distributed.strategy = "ddp"'))
@@ -74,16 +77,16 @@ class SpikeGuard(Hook):
         loss = loss_over_ranks(run, outputs, "spike_guard")
         if not is_spike(loss, self.losses, self.window, self.sigmas):
             self.losses.append(loss)
-            self.in_a_row = 0
             return
-        self.spiked = True
-        self.in_a_row += 1
         run.skip_step()
-        run.say(f"the loss has spiked to {number(loss)}: iteration {run.iter + 1} takes no step", "warn")
-        if self.in_a_row == self.patience:
-            run.stop(f"the loss has spiked {self.patience} times in a row")
+        if not self.spiked:  # one of several batches is enough
+            run.say(f"the loss has spiked to {number(loss)}: iteration {run.iter + 1} takes no step", "warn")
+        self.spiked = True
 
     def after_train_iter(self, run: Run) -> None:
+        self.in_a_row = self.in_a_row + 1 if self.spiked else 0
+        if self.in_a_row == self.patience:
+            run.stop(f"the loss has spiked {self.patience} times in a row")
         if self.spiked and self.kept:
             put_back(self.kept, parts(run))
             self.losses = deque(self.kept["losses"], self.window)

@@ -9,6 +9,7 @@ bound; a test over random plans holds the two together.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from threading import get_ident
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -48,6 +49,8 @@ class Dispatcher:
         self.at = at
         self.run: object = None
         self.disabled: set[str] = set()
+        self.thread = get_ident()
+        """The thread that hooks are called in: the training's, or autograd's while that computes on a GPU."""
         self._plan = plan
         self._books = books
         self._here = here
@@ -104,10 +107,12 @@ class Dispatcher:
         in_hook = binding != NOWHERE
         outer, self._inner = self._inner, 0.0
         self._nested += in_hook
+        thread, self.thread = self.thread, get_ident()
         began = perf_counter()
         try:
             return call(*args)
         finally:
+            self.thread = thread
             self._nested -= in_hook
             self._inner = outer + perf_counter() - began if in_hook else 0.0
             here.set(binding, since)

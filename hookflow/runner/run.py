@@ -88,7 +88,6 @@ class Run:
         self._recorder = recorder
         self._media = media
         self._timeline = timeline
-        self._thread = get_ident()
         self._offers_log = bool(engine.plan.at("on_log"))
         self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
 
@@ -170,7 +169,7 @@ class Run:
         number = scalar(value, f'run.log("{name}", …)')
         self._recorder.scalar(name, number)
         self._scalars.log(name, number)
-        if self._offers_log and get_ident() == self._thread:
+        if self._offers_log and get_ident() == self._engine.dispatcher.thread:
             self._offer_log(name, number)
 
     def _offer_log(self, name: str, number: float | torch.Tensor) -> None:
@@ -202,7 +201,7 @@ class Run:
 
     def _speaker(self) -> str:
         """Return who calls: the hook that is being called, else the task; of another thread nobody knows."""
-        if get_ident() != self._thread:
+        if get_ident() != self._engine.dispatcher.thread:
             return HOOKFLOW
         here = self._engine.current
         return here.hook if here else "task"

@@ -54,7 +54,7 @@ class WriterThread:
     """Makes the calls of one writer. What raises loses that call; it is told once.
 
     No step of a series is written twice, or after a later one: in a resumed run what is trained again is passed over,
-    so far as the writer has kept it.
+    so far as the writer has kept it. One that has been added since is given all that is trained from here on.
     """
 
     def __init__(
@@ -115,10 +115,10 @@ class WriterThread:
         return f'the writer "{self.name}" {" and ".join(told)}' if told else ""
 
     def _work(self) -> None:
-        if self._resumed is not None:
-            self._try("resume_at", self._resume)
-        if not self._configured.exists():
+        if not self._configured.exists():  # nor has it been given anything that it could be asked for twice
             self._try("write_config", self._configure)
+        elif self._resumed is not None:
+            self._try("resume_at", self._resume)
         while (call := self._queue.get()) is not None and not self._hurried:
             self._write(call)
             if self._queue.empty():

@@ -56,7 +56,7 @@ class Writer(ABC):
     def resume_at(self, iteration: int) -> bool:
         """Forget what an earlier attempt has written after `iteration`, where the run resumes; return whether it does.
 
-        Called first in every attempt but the first. Of a writer that cannot forget, and returns False, nothing is
-        asked twice: what it was given before is passed over when the resumed run logs it again.
+        Called first in every attempt but the first that has the writer. Of one that cannot forget, and returns False,
+        nothing is asked twice: what it was given before is passed over when the resumed run logs it again.
         """
         return False

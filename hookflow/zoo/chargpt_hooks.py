@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
-from hookflow.graph.plan import Ranks
 from hookflow.hooks.base import Hook, Slots
 
 if TYPE_CHECKING:
@@ -14,9 +13,11 @@ if TYPE_CHECKING:
 
 
 class Sample(Hook):
-    """Logs a text that the model writes after each validation, of bytes that it draws one by one."""
+    """Logs a text that the model writes after each validation, of bytes that it draws one by one.
 
-    ranks: ClassVar[Ranks] = "zero"
+    All ranks let it write, the same, and the first logs it: of a model that is sharded none could call it alone.
+    """
+
     reads: ClassVar[Slots] = ("model",)
 
     def __init__(
@@ -35,4 +36,6 @@ class Sample(Hook):
 
         context: int = run.model.context  # type: ignore[assignment]
         begun = encode(self.prompt).to(run.device)
-        run.log_text("sample", decode(write(run.model, begun, self.count, self.temperature, context, seed=run.iter)))
+        written = write(run.model, begun, self.count, self.temperature, context, seed=run.iter)
+        if run.rank == 0:
+            run.log_text("sample", decode(written))

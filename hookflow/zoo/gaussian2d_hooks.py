@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from hookflow.errors import Problem, UserError
-from hookflow.graph.plan import Ranks
 from hookflow.hooks.base import Hook, Slots
 
 if TYPE_CHECKING:
@@ -77,13 +76,15 @@ class Prune(Hook):
 
 
 class Render(Hook):
-    """Logs the image as it is after each validation, and the target once."""
+    """Logs the image as it is after each validation, and the target once.
 
-    ranks: ClassVar[Ranks] = "zero"
+    All ranks draw it, and the first logs it: of a model that is sharded none could call it alone.
+    """
+
     reads: ClassVar[Slots] = {"after_val": ("model", "metrics")}
 
     def before_train(self, run: Run) -> None:
-        if run.iter == 0:
+        if run.iter == 0 and run.rank == 0:
             run.log_image("target", run.data["train"].image)
 
     def after_val(self, run: Run) -> None:
@@ -91,5 +92,7 @@ class Render(Hook):
 
         picture = run.data["train"]
         image = torch.cat([run.model(part) for part in picture.places.split(4096)]).reshape(picture.image.shape)
+        if run.rank:
+            return
         said = f"{len(run.model):,} Gaussians, PSNR {run.metric('psnr'):.1f} dB"  # type: ignore[arg-type]
         run.log_image("render", image, said)

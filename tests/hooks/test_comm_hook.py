@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +43,8 @@ def gradients(state: object, hook: Any, iterations: int = 6) -> list[torch.Tenso
     return found
 
 
-def ours(hook: CommHook) -> Any:
-    return lambda state, bucket: hook.ddp_comm(dist.group.WORLD, bucket)
+def ours(hook: CommHook, model: str = "model") -> Any:
+    return lambda state, bucket: hook.ddp_comm(model, dist.group.WORLD, bucket)
 
 
 def by_pytorch(algorithm: str) -> tuple[object, Any]:
@@ -69,13 +69,40 @@ def test_it_does_what_pytorchs_own_does(algorithm: Any) -> None:
 def test_power_sgd_begins_when_it_would_have_in_a_run_that_was_not_interrupted() -> None:
     first, exact = CommHook("power_sgd", start=8), gradients(None, default_hooks.allreduce_hook)
     assert all(map(torch.equal, gradients(None, ours(first)), exact))
-    assert first.state_dict() == {"iterations": 6}
+    assert first.state_dict() == {"iterations": {"model": 6}}
     second = CommHook("power_sgd", start=8)
     second.load_state_dict(first.state_dict())
     found = gradients(None, ours(second), 4)
     same = [torch.equal(one, other) for one, other in zip(found, exact, strict=False)]
     assert all(same[:8]) and not all(same[8:]), "two iterations of four tensors are exact"
-    assert second.state_dict() == {"iterations": 10}
+    assert second.state_dict() == {"iterations": {"model": 10}}
+
+
+@pytest.mark.usefixtures("alone")
+def test_power_sgd_learns_of_each_model_for_itself() -> None:
+    """Buckets of two models have the same numbers, and neither the same gradients nor, here, as many."""
+    hook = CommHook("power_sgd", start=2)
+    ours_of = {"left": ours(hook, "left"), "right": ours(hook, "right")}
+    found = train_two({name: (None, hook) for name, hook in ours_of.items()})
+    pytorch = powerSGD_hook.powerSGD_hook
+    expected = train_two({name: (powerSGD_hook.PowerSGDState(None, 1, 2), pytorch) for name in ours_of})
+    assert all(map(torch.equal, found, expected))
+    assert hook.state_dict() == {"iterations": {"left": 5, "right": 5}}
+
+
+def train_two(hooks: Mapping[str, tuple[object, Any]]) -> list[torch.Tensor]:
+    """Return the gradients of two models of different sizes in some backward passes, turn by turn."""
+    torch.manual_seed(7)
+    nets = [DistributedDataParallel(nn.Linear(16, width)) for width in (24, 8)]
+    for net, (state, hook) in zip(nets, hooks.values(), strict=True):
+        net.register_comm_hook(state, hook)
+    found = []
+    for _ in range(5):
+        for net in nets:
+            net.zero_grad()
+            net(torch.randn(5, 16)).square().sum().backward()
+            found += [p.grad.clone() for p in net.parameters() if p.grad is not None]
+    return found
 
 
 COMM = 'hooks.comm={use="comm_hook", args={algorithm="fp16_compress"}%s}'

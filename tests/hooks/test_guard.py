@@ -6,15 +6,16 @@ import itertools
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from hookflow.errors import Where
+from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.early_stop import EarlyStop
-from hookflow.hooks.spike_guard import is_spike
+from hookflow.hooks.spike_guard import SpikeGuard, is_spike
 from hookflow.hooks.time_limit import TimeLimit, seconds
 from hookflow.runner.checkpoint.store import read
 from tests.conftest import NewRun, records
@@ -139,3 +140,26 @@ class TestSpikeGuard:
         assert train_here(run_dir) == 0
         end = records(run_dir, "end")[-1]
         assert (end["it"], end["reason"]) == (9, "the loss has spiked 3 times in a row")
+
+    def test_the_batches_of_an_iteration_are_one_spike(self) -> None:
+        """However many of them jump, and be the last one as good as ever: the iteration takes no step."""
+        asked = {"skip": 0, "say": 0, "stop": 0}
+        count = lambda call: lambda *_: asked.update({call: asked[call] + 1})  # noqa: E731
+        run: Any = SimpleNamespace(world=1, iter=0, skip_step=count("skip"), say=count("say"), stop=count("stop"))
+        guard = SpikeGuard(window=2, patience=3)
+        for iteration, losses in enumerate([[1, 1, 1], [9, 9, 9], [9, 1, 1], [1, 1, 1], [9, 9, 1], [1, 9, 1]]):
+            run.iter = iteration
+            for loss in losses:
+                guard.after_forward(run, {"loss": torch.tensor(float(loss))})
+            guard.after_train_iter(run)
+        assert asked == {"skip": 7, "say": 4, "stop": 0}
+        assert guard.in_a_row == 2
+        guard.after_forward(run, {"loss": torch.tensor(9.0)})
+        guard.after_train_iter(run)
+        assert asked["stop"] == 1
+
+    def test_a_task_with_a_loss_for_each_optimizer_is_refused(self) -> None:
+        """A step that is skipped would be the wrong one, and a window would hold losses of both."""
+        run: Any = SimpleNamespace(task=SimpleNamespace(steps_itself=True), optimizers={"a": None, "b": None})
+        with pytest.raises(UserError, match="knows one loss"):
+            SpikeGuard().before_train(run)

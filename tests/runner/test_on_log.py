@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -35,6 +36,19 @@ class Listens:
     def on_log(self, run: Any, name: str, value: Any) -> None:
         Listens.heard.append((run.iter, name, value))
         run.log(f"again_{name}", value)
+
+
+class Gradients:
+    """Logs and talks where PyTorch computes the gradients."""
+
+    parameters = ("*.weight",)
+
+    def post_accumulate_grad(self, run: Any) -> None:
+        run.log("seen", 1.0)
+        run.say("seen")
+        alone = Thread(target=run.log, args=("alone", 1.0))
+        alone.start()
+        alone.join()
 
 
 class Fails:
@@ -150,3 +164,22 @@ def test_where_nobody_listens_a_logged_number_costs_no_call_more(tmp_path: Path,
     inside = {"Run.log", "scalar", "as_number", "Recorder.scalar", "Recorder._place", "Scalars.log"}
     bare = {code.co_qualname for code in counted("", tmp_path / "bare", train_here).iterations[50]}
     assert names - bare <= inside | {"after_train_iter"}
+
+
+def test_a_hook_in_the_thread_of_autograd_is_one_like_any_other(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On CUDA the gradients are not computed in the training thread. What a hook's own thread logs is not offered."""
+    backward = torch.Tensor.backward
+
+    def elsewhere(*args: Any, **named: Any) -> None:
+        thread = Thread(target=backward, args=args, kwargs=named)
+        thread.start()
+        thread.join()
+
+    monkeypatch.setattr(torch.Tensor, "backward", elsewhere)
+    run_dir = new_run(*SHORT, LISTENS % "", 'hooks.gradients={use="tests.runner.test_on_log:Gradients"}')
+    assert train_here(run_dir) == 0
+    heard = {name for _, name, _ in Listens.heard}
+    assert "seen" in heard and "alone" not in heard
+    assert {r["source"] for r in records(run_dir, "message") if r["text"] == "seen"} == {"gradients"}

@@ -15,6 +15,7 @@ import pytest
 import hookflow
 from hookflow.events.rundir import RunDir
 from hookflow.events.scalars import scalars
+from hookflow.events.steps import Steps
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner import writer_thread, writing
@@ -201,6 +202,25 @@ def test_after_a_kill_no_step_is_written_twice_or_backwards(
         found = {(name, it) for (kind, name), its in standing.items() if kind == "scalar" for it in its}
         assert found <= logged, "what was given before a kill and not written yet is in the event log alone"
         assert {(name, it) for name, it in logged if it > 14} <= found, "of the last attempt nothing is missing"
+
+
+@pytest.mark.parametrize("was_there", [True, False])
+def test_a_writer_that_a_resumed_run_has_anew_is_given_what_is_trained_again(tmp_path: Path, was_there: bool) -> None:
+    """What a killed attempt has logged after the checkpoint, it was never given."""
+    file, configured = tmp_path / "notes", tmp_path / "configured"
+    if was_there:
+        configured.touch()
+    recorder: Any = SimpleNamespace(say=pytest.fail, failure=pytest.fail)
+    thread = writer_thread.WriterThread(
+        "own", Notes(str(file)), {"run": {"name": "", "max_epochs": 1}}, configured, recorder
+    )
+    thread.start((10, Steps({("scalar", "loss"): 12}, {})))
+    for iteration in (11, 12, 13):
+        thread.give(writer_thread.Call("write_scalar", ("scalar", "loss"), iteration, ("loss", 0.5, iteration, 0, 0.0)))
+    thread.finish()
+    assert thread.join(5)
+    assert [call[3] for call in notes(file) if call[0] == "scalar"] == ([13] if was_there else [11, 12, 13])
+    assert ("resume" in kinds(file)) == was_there
 
 
 def test_a_dry_run_writes_nothing(new_run: NewRun, tmp_path: Path) -> None:

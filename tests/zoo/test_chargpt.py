@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.launch import prepare
 from hookflow.zoo.chargpt import CharGPT, write
+from hookflow.zoo.chargpt_hooks import Sample
 from hookflow.zoo.text import Text, decode, encode
 from tests.conftest import records
 from tests.runner.same import assert_same_end
@@ -55,6 +57,21 @@ def test_no_token_sees_those_after_it(model: CharGPT) -> None:
     assert one.shape == (1, 8, 256)
     torch.testing.assert_close(one[:, :5], two[:, :5])
     assert not torch.allclose(one[:, 5:], two[:, 5:])
+
+
+def test_all_ranks_let_a_model_write_and_the_first_logs_it(model: CharGPT) -> None:
+    """Where the model is sharded, a call of it waits for all of them."""
+    logged: dict[int, str] = {}
+    assert Sample.ranks == "all"
+    for rank in (0, 1):
+        called: list[int] = []
+        handle = model.register_forward_pre_hook(lambda *_, called=called: called.append(1))
+        log: Any = lambda name, text, rank=rank: logged.update({rank: text})  # noqa: E731
+        run: Any = SimpleNamespace(model=model, device="cpu", iter=3, rank=rank, log_text=log)
+        Sample(prompt="a", count=5).after_val(run)
+        handle.remove()
+        assert len(called) == 5
+    assert list(logged) == [0]
 
 
 def test_heads_must_divide_the_width() -> None:

@@ -7,6 +7,8 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +20,7 @@ from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.launch import prepare
 from hookflow.zoo.gaussian2d import Gaussians
+from hookflow.zoo.gaussian2d_hooks import Render
 from hookflow.zoo.gaussian2d_resize import append_rows, keep_rows
 from hookflow.zoo.picture import Picture, places, read_image
 from tests.conftest import records
@@ -202,3 +205,18 @@ def test_colours_of_the_landscape_are_in_range_and_many() -> None:
     assert 0 <= image.min() < 0.1
     assert 0.9 < image.max() <= 1
     assert math.prod(image.shape[:2]) > len(image.reshape(-1, 3).unique(dim=0)) > 3000
+
+
+def test_all_ranks_draw_the_image_and_the_first_logs_it() -> None:
+    """Where the model is sharded, a call of it waits for all of them."""
+    model, logged, called = Gaussians(3), [], []
+    model.register_forward_pre_hook(lambda *_: called.append(1))
+    picture = SimpleNamespace(places=places(4, 4), image=torch.zeros(4, 4, 3))
+    assert Render.ranks == "all"
+    for rank in (0, 1):
+        run: Any = SimpleNamespace(model=model, data={"train": picture}, iter=0, rank=rank)
+        run.metric = lambda name: 20.0
+        run.log_image = lambda name, *_, rank=rank: logged.append((rank, name))
+        Render().before_train(run)
+        Render().after_val(run)
+    assert len(called) == 2 and logged == [(0, "target"), (0, "render")]
