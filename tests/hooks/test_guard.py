@@ -145,7 +145,8 @@ class TestSpikeGuard:
         """However many of them jump, and be the last one as good as ever: the iteration takes no step."""
         asked = {"skip": 0, "say": 0, "stop": 0}
         count = lambda call: lambda *_: asked.update({call: asked[call] + 1})  # noqa: E731
-        run: Any = SimpleNamespace(world=1, iter=0, skip_step=count("skip"), say=count("say"), stop=count("stop"))
+        calls = {"skip_step": count("skip"), "say": count("say"), "stop": count("stop")}
+        run: Any = SimpleNamespace(world=1, iter=0, batch_size=1, device=torch.device("cpu"), **calls)
         guard = SpikeGuard(window=2, patience=3)
         for iteration, losses in enumerate([[1, 1, 1], [9, 9, 9], [9, 1, 1], [1, 1, 1], [9, 9, 1], [1, 9, 1]]):
             run.iter = iteration
