@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +10,14 @@ import pytest
 import torch
 
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import load
-from hookflow.runner.launch import prepare
 from tests.conftest import records
 from tests.distributed.clouds import Clouds, Normed
+from tests.distributed.conftest import NewClouds
 from tests.distributed.several import carry_out, printed
 from tests.runner.same import curve, final_state
 
 HERE = Path(__file__).parent
 NORMED = 'model.use="./clouds.py:Normed"', "data.train.args.examples=44"  # a norm needs two of them on each rank
-
-NewClouds = Callable[..., RunDir]
-
-
-@pytest.fixture
-def new_clouds(tmp_path: Path) -> NewClouds:
-    """Make the directory of a new run of clouds.toml, with overrides."""
-
-    def make(*overrides: str) -> RunDir:
-        loaded = load(HERE / "clouds.toml", overrides)
-        run_dir = RunDir.create(tmp_path / "runs", loaded.pipeline.run.name)
-        prepare(loaded, compile_pipeline(loaded), run_dir, HERE)
-        return run_dir
-
-    return make
 
 
 def test_weights_and_metrics_are_those_of_one_process(new_clouds: NewClouds, train_here: Any) -> None:

@@ -11,12 +11,10 @@ import torch
 
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.compile import compile_pipeline
-from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.launch import prepare
 from tests.conftest import records
 from tests.distributed.clouds import Plain
+from tests.distributed.conftest import NewClouds
 from tests.distributed.several import carry_out, printed
 from tests.runner.same import assert_same, curve, final_state
 
@@ -24,21 +22,7 @@ HERE = Path(__file__).parent
 FSDP = 'distributed.strategy="fsdp"'
 UNITS = 'distributed.units=["body", "head"]'
 
-NewClouds = Callable[..., RunDir]
 TrainHere = Callable[..., int]
-
-
-@pytest.fixture
-def new_clouds(tmp_path: Path) -> NewClouds:
-    """Make the directory of a new run of clouds.toml, with overrides."""
-
-    def make(*overrides: str) -> RunDir:
-        loaded = load(HERE / "clouds.toml", overrides)
-        run_dir = RunDir.create(tmp_path / "runs", loaded.pipeline.run.name)
-        prepare(loaded, compile_pipeline(loaded), run_dir, HERE)
-        return run_dir
-
-    return make
 
 
 def assert_alike(one: RunDir, other: RunDir) -> None:

@@ -12,12 +12,11 @@ from hookflow.pipeline.load import load
 from hookflow.runner.comm_hooks import check_comm_hook
 from hookflow.runner.distributed.ddp import DDP, DDPAtStep
 from hookflow.runner.distributed.fsdp import FSDP
+from tests.distributed.conftest import NewClouds
 from tests.distributed.several import carry_out, printed
 from tests.distributed.test_ranks_train import FSDP as FSDP_STRATEGY
-from tests.distributed.test_ranks_train import HERE, NewClouds, ending, new_clouds, records_of
+from tests.distributed.test_ranks_train import HERE, ending, records_of
 from tests.runner.same import assert_same, final_state
-
-__all__ = ["new_clouds"]
 
 SHORT = ("run.max_epochs=1", "data.train.args.examples=32")
 
