@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from hookflow.hooks.amounts import iterations
-from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.base import Hook
 from hookflow.hooks.shards import local, shard_like
 from hookflow.metric_mode import Mode, mode_of
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 
+READS = {
+    **dict.fromkeys(("before_train", "around_test", "before_save_checkpoint"), ("model.{model}",)),
+    "around_val": ("model.{model}", "metrics.{monitor}"),
+    "after_load_checkpoint": ("checkpoint.model_{name}",),
+}
+WRITES = {
+    **dict.fromkeys(("around_val", "around_test"), ("model.{model}",)),
+    "before_save_checkpoint": ("checkpoint.model_{name}",),
+}
+"""The slots of every average; a subclass adds those of the method that moves it."""
+
+
 class Average(Hook):
     """An average of the floating-point weights and buffers, from `begin` on; a subclass says how it moves.
 
     Until there is an average, the weights themselves are validated and tested.
     """
-
-    reads: ClassVar[Slots] = {
-        **dict.fromkeys(("before_train", "after_optimizer_step", "around_test"), ("model.{model}",)),
-        "around_val": ("model.{model}", "metrics.{monitor}"),
-        "before_save_checkpoint": ("model.{model}",),
-        "after_load_checkpoint": ("checkpoint.model_{name}",),
-    }
-    writes: ClassVar[Slots] = {
-        "around_val": ("model.{model}",),
-        "around_test": ("model.{model}",),
-        "before_save_checkpoint": ("checkpoint.model_{name}",),
-    }
 
     def __init__(self, begin: int | str, model: str | None, monitor: str | None, mode: Mode | None) -> None:
         self.begin = begin

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field
 
 from hookflow.hooks.amounts import Progress
-from hookflow.hooks.averaging import Average
-from hookflow.metric_mode import Mode
+from hookflow.hooks.averaging import READS, WRITES, Average
+from hookflow.hooks.base import Slots
+from hookflow.hooks.metric_mode_argument import ModeArgument
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -23,6 +24,9 @@ class EMA(Average):
 
     Where there are several models it averages all of them, or `model` alone; at each step of an optimizer of theirs.
     """
+
+    reads: ClassVar[Slots] = {**READS, "after_optimizer_step": ("model.{model}",)}
+    writes: ClassVar[Slots] = WRITES
 
     def __init__(
         self,
@@ -39,10 +43,7 @@ class EMA(Average):
             str | None,
             Field(description="the validation metric by which the average's best checkpoint is saved: best-<name>"),
         ] = None,
-        mode: Annotated[
-            Mode | None,
-            Field(description="whether more or less of the metric is better; its name says it if left out"),
-        ] = None,
+        mode: ModeArgument = None,
     ) -> None:
         super().__init__(begin, model, monitor, mode)
         self.decay = decay

@@ -1,4 +1,4 @@
-"""Globs over the names of modules and parameters, and what to say of one that matches none."""
+"""Globs over the names of modules, their classes and parameters, and what to say of one that matches none."""
 
 from __future__ import annotations
 
@@ -29,6 +29,11 @@ def matching(parameters: Mapping[str, nn.Parameter], globs: Sequence[str]) -> di
         if matches(name, globs):
             found.setdefault(id(parameter), (name, parameter))
     return dict(found.values())
+
+
+def class_names(modules: Iterable[nn.Module]) -> list[str]:
+    """Return the names of the modules' classes and of those that they are derived from, each once."""
+    return list(dict.fromkeys(kind.__name__ for module in modules for kind in type(module).__mro__))
 
 
 def no_match(glob: str, names: Collection[str], what: str) -> tuple[str, str] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,6 +11,7 @@ from pydantic import AfterValidator, Field
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.amounts import Progress, iterations
 from hookflow.hooks.base import Hook
+from hookflow.hooks.interpolation import eased
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -117,5 +117,4 @@ def value_at(done: int, places: Sequence[tuple[int, float]], shape: Shape) -> fl
         return value
     end, target = places[after]
     way = (done - begin) / (end - begin)
-    share = way if shape == "linear" else (1 - math.cos(math.pi * way)) / 2
-    return value + (target - value) * share
+    return value + (target - value) * eased(way, shape)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from hookflow.hooks.amounts import Progress, iterations
-from hookflow.hooks.averaging import Average
+from hookflow.hooks.averaging import READS, WRITES, Average
 from hookflow.hooks.base import Slots
+from hookflow.hooks.interpolation import Ease, eased
+from hookflow.hooks.metric_mode_argument import ModeArgument
 from hookflow.hooks.shards import local
-from hookflow.metric_mode import Mode
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
-
-Anneal = Literal["cosine", "linear"]
 
 
 class SWA(Average):
@@ -30,18 +28,11 @@ class SWA(Average):
 
     phase = "late"  # its rates replace those of a schedule
     reads: ClassVar[Slots] = {
-        **dict.fromkeys(("before_train", "after_train_iter", "around_test"), ("model.{model}",)),
-        "around_val": ("model.{model}", "metrics.{monitor}"),
-        "before_save_checkpoint": ("model.{model}",),
-        "after_load_checkpoint": ("checkpoint.model_{name}",),
+        **READS,
         "before_train_iter": ("optimizer", "lr"),
+        "after_train_iter": ("model.{model}",),
     }
-    writes: ClassVar[Slots] = {
-        "around_val": ("model.{model}",),
-        "around_test": ("model.{model}",),
-        "before_save_checkpoint": ("checkpoint.model_{name}",),
-        "before_train_iter": ("lr",),
-    }
+    writes: ClassVar[Slots] = {**WRITES, "before_train_iter": ("lr",)}
 
     def __init__(
         self,
@@ -57,16 +48,13 @@ class SWA(Average):
         anneal: Annotated[
             Progress, Field(description="how long the learning rates take to get there: 0 for at once")
         ] = "5%",
-        shape: Annotated[Anneal, Field(description="the way there")] = "cosine",
+        shape: Annotated[Ease, Field(description="the way there")] = "cosine",
         model: Annotated[str | None, Field(description="which of several models; all of them if left out")] = None,
         monitor: Annotated[
             str | None,
             Field(description="the validation metric by which the mean's best checkpoint is saved: best-<name>"),
         ] = None,
-        mode: Annotated[
-            Mode | None,
-            Field(description="whether more or less of the metric is better; its name says it if left out"),
-        ] = None,
+        mode: ModeArgument = None,
     ) -> None:
         super().__init__(begin, model, monitor, mode)
         self.every = every
@@ -115,8 +103,8 @@ class SWA(Average):
         self.rates = state["rates"]
 
 
-def annealed_rate(begin: float, end: float, step: int, steps: int, shape: Anneal) -> float:
+def annealed_rate(begin: float, end: float, step: int, steps: int, shape: Ease) -> float:
     """Return the learning rate after `step` of the `steps` from `begin` to `end`."""
     way = min(1.0, step / steps) if steps else 1.0
-    share = way if shape == "linear" else (1 - math.cos(math.pi * way)) / 2
+    share = eased(way, shape)
     return end * share + begin * (1 - share)

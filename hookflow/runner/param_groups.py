@@ -10,10 +10,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.hooks.globs import named_parameters
-from hookflow.pipeline.schema import ParamGroup
-
-TYPE = "type:"
+from hookflow.hooks.globs import class_names, named_parameters
+from hookflow.pipeline.schema import TYPE, ParamGroup
 
 Place = Callable[[str], Where]
 """Where a key of the groups stands, e.g. "0.match"."""
@@ -53,7 +51,7 @@ def picked(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter
     inside = {
         id(parameter)
         for module in model.modules()
-        if any(fnmatchcase(base.__name__, kind) for base in type(module).__mro__)
+        if any(fnmatchcase(one, kind) for one in class_names([module]))
         for parameter in module.parameters()
     }
     yield from (name for name, parameter in parameters.items() if id(parameter) in inside)

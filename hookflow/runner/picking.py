@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.plan import Binding, Plan
-from hookflow.hooks.globs import no_match
+from hookflow.hooks.globs import class_names, no_match
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import TYPE
 
@@ -58,16 +58,11 @@ def _picked_by(entry: str, there: Mapping[str, nn.Module], base: Path, where: Wh
         return [name for name in there if fnmatchcase(name, entry)]
     kind = entry.removeprefix(TYPE)
     if ":" not in kind:
-        return [name for name, module in there.items() if any(fnmatchcase(one, kind) for one in _classes([module]))]
+        return [name for name, module in there.items() if any(fnmatchcase(one, kind) for one in class_names([module]))]
     wanted = refer(kind, base, where)
     if not isinstance(wanted, type):
         raise UserError(Problem(f'"{kind}" is not a class', where))
     return [name for name, module in there.items() if any(_is_same(one, wanted) for one in type(module).__mro__)]
-
-
-def _classes(modules: Iterable[nn.Module]) -> list[str]:
-    """Return the names of the modules' classes and of those that they are derived from, each once."""
-    return list(dict.fromkeys(kind.__name__ for module in modules for kind in type(module).__mro__))
 
 
 def _is_same(one: type, wanted: type) -> bool:
@@ -87,5 +82,5 @@ def _nothing(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | No
     kind = entry.removeprefix(TYPE)
     own: Sequence[str] = list(dict.fromkeys(type(module).__name__ for module in there.values()))
     listed = f"there are {', '.join(own[:8])}{', …' * (len(own) > 8)}"
-    hint = nearest(kind.rpartition(":")[2], _classes(there.values())) or listed
+    hint = nearest(kind.rpartition(":")[2], class_names(there.values())) or listed
     return f'no module of the network is a "{kind}"', hint
