@@ -91,7 +91,7 @@ def _line(where: Where) -> str:
 
 
 SHOWN = 100
-"""Problems that are shown of more: nobody reads on, and each takes the time to look for the nearest right name."""
+"""How many problems are shown, of however many: looking for the nearest right name takes time for each."""
 
 LONGEST_NAME, MOST_NAMES = 200, 2000
 """Characters of a name, and names, from which on none is called near: to compare them all would take long."""

@@ -357,11 +357,11 @@ LATE = ("checkpoint", "image", "histogram")
 """The kinds that tell of an iteration which may be long past: they are made beside the training."""
 
 TEXT_LIMIT = 64 * 1024
-"""Bytes of a text that are recorded."""
+"""Bytes that are recorded of a string."""
 
 
 def shortened(text: str) -> str:
-    """Return a text cut to TEXT_LIMIT, ending in "…" where it is."""
+    """Return a string of at most TEXT_LIMIT bytes; one that was cut ends in "…"."""
     data = text.encode(errors="replace")
     return text if len(data) <= TEXT_LIMIT else f"{data[: TEXT_LIMIT - 3].decode(errors='ignore')}…"
 

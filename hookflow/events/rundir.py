@@ -152,7 +152,7 @@ class RunDir:
         Of several that train together one alone keeps the run alive: when their launcher is killed, they still save.
         """
         facts = self.describe()
-        if "pid" not in facts:  # whoever starts a process locks the run first
+        if "pid" not in facts:  # the run is locked before its process starts
             return "gone" if self.lock.exists() and not self._is_locked() else "not started"
         if facts.get("host") != socket.gethostname():
             return "remote"

@@ -133,7 +133,7 @@ class Run(Protocol):
         """
 
     def log_text(self, name: str, text: str) -> None:
-        """Record a text, e.g. a sample of what the model writes; it is cut to 64 kB. Raises TypeError for no string."""
+        """Record a string, e.g. a sample of what the model writes; it is cut to 64 kB. Raises TypeError otherwise."""
 
     def log_histogram(self, name: str, values: Any, bins: int = 30) -> None:
         """Record how numbers (a tensor, an array, a list) are distributed; those that are not finite are left out.

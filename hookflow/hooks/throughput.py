@@ -23,7 +23,7 @@ class Throughput(Hook):
     second, by those that the devices could do (A. Chowdhery and others, *PaLM*, 2022). The forward and backward pass of
     a transformer need about 6 operations for each token and parameter.
 
-    Validation and checkpoints are left out. Where nobody knows the size of a batch, nothing is logged.
+    Validation and checkpoints are left out. Where the size of a batch is unknown, nothing is logged.
     """
 
     reads: ClassVar[Slots] = {"after_train_iter": ("batch",)}
