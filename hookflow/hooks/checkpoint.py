@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from hookflow.hooks.base import Hook, Slots
-from hookflow.hooks.metric_mode_argument import ModeArgument
-from hookflow.metric_mode import Mode, mode_of
+from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -38,7 +37,7 @@ class Checkpoint(Hook):
             str | dict[str, Mode] | None,
             Field(description='the metric that says which are best, or several: { accuracy = "max", loss = "min" }'),
         ] = None,
-        mode: ModeArgument = None,
+        mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None,
         top: Annotated[int, Field(ge=1, description="how many of the best by each metric stay")] = 1,
         keep: Annotated[int, Field(ge=1, description="how many of the newest stay, beside the best")] = 1,
     ) -> None:

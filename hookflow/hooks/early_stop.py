@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from hookflow.hooks.base import Hook
-from hookflow.hooks.metric_mode_argument import ModeArgument
-from hookflow.metric_mode import mode_of
+from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
 from hookflow.numbers import number
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class EarlyStop(Hook):
     def __init__(
         self,
         monitor: Annotated[str, Field(description="the validation metric to watch")] = "accuracy",
-        mode: ModeArgument = None,
+        mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None,
         patience: Annotated[int, Field(ge=1, description="validations without improvement before the stop")] = 5,
         min_delta: Annotated[float, Field(ge=0, description="the least change that counts as improvement")] = 0.0,
         stopping_threshold: Annotated[

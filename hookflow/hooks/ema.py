@@ -9,7 +9,7 @@ from pydantic import Field
 from hookflow.hooks.amounts import Progress
 from hookflow.hooks.averaging import READS, WRITES, Average
 from hookflow.hooks.base import Slots
-from hookflow.hooks.metric_mode_argument import ModeArgument
+from hookflow.metric_mode import MODE_MEANING, Mode
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -43,7 +43,7 @@ class EMA(Average):
             str | None,
             Field(description="the validation metric by which the average's best checkpoint is saved: best-<name>"),
         ] = None,
-        mode: ModeArgument = None,
+        mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None,
     ) -> None:
         super().__init__(begin, model, monitor, mode)
         self.decay = decay

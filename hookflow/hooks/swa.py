@@ -10,8 +10,8 @@ from hookflow.hooks.amounts import Progress, iterations
 from hookflow.hooks.averaging import READS, WRITES, Average
 from hookflow.hooks.base import Slots
 from hookflow.hooks.interpolation import Ease, eased
-from hookflow.hooks.metric_mode_argument import ModeArgument
 from hookflow.hooks.shards import local
+from hookflow.metric_mode import MODE_MEANING, Mode
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -54,7 +54,7 @@ class SWA(Average):
             str | None,
             Field(description="the validation metric by which the mean's best checkpoint is saved: best-<name>"),
         ] = None,
-        mode: ModeArgument = None,
+        mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None,
     ) -> None:
         super().__init__(begin, model, monitor, mode)
         self.every = every

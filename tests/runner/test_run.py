@@ -144,9 +144,11 @@ def test_losing_the_terminal_harms_nothing(new_run: NewRun) -> None:
 
 def test_every_nanosecond_of_an_iteration_is_booked(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run("run.max_epochs=2")
+    started = time.perf_counter_ns()
     assert train_here(run_dir) == 0
+    elapsed = time.perf_counter_ns() - started
     frames = records(run_dir, "frame")
     phases = sum(sum(frame["phases"].values()) for frame in frames)  # type: ignore[attr-defined]
     iterations = sum(frame["iters"][1] for frame in frames)  # type: ignore[index]
     assert sum(frame["iters"][0] for frame in frames) == 10  # type: ignore[index]
-    assert iterations <= phases <= iterations * 1.5, "the points around the epochs are booked too, and no more"
+    assert iterations <= phases <= elapsed, "the points around the epochs are booked too, and nothing twice"
