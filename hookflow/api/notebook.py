@@ -50,7 +50,7 @@ def follow(run_dir: RunDir, child_exit: Callable[[], int | None]) -> int:
 
     code = follow_records(run_dir, live, lambda record: draw(False), child_exit, draw)
     draw(True)
-    if live.state.metrics or live.state.scalars:
+    if live.state.metrics.by_name or live.state.scalars:
         display(_table(run_dir, live))
     return code
 
@@ -67,7 +67,9 @@ def _line(run_dir: RunDir, live: Live) -> Text:
         facts += [f"epoch {state.epoch}/{epochs}"] if epochs else []
         facts.append(f"iteration {state.it}/{state.total_iters}")
     facts += [f"{name} {number(series.last)}" for name, series in state.scalars.items() if name == "loss"]
-    facts += [f"val {name} {number(values[-1][1])}" for name, values in state.metrics.items() if " " not in name]
+    facts += [
+        f"val {name} {number(values[-1][1])}" for name, values in state.metrics.by_name.items() if " " not in name
+    ]
     if not health.over and (pace := Pace.of(state, live.plan or NO_PLAN)).iters_per_s:
         facts.append(f"{pace.iters_per_s:.1f} it/s")
         facts += [f"{span(pace.eta)} left"] if pace.eta is not None else []
@@ -79,8 +81,8 @@ def _table(run_dir: RunDir, live: Live) -> Table:
     state = live.state
     title = f"{run_dir.path.parent.name} {run_dir.id}: {state.it} iterations in {span(state.elapsed)}"
     table = Table("", "last", "best", "best at", title=title, title_justify="left")
-    for name, values in sorted(state.metrics.items(), key=lambda item: lower_is_better(item[0])):
-        best = state.best.get(name)
+    for name, values in sorted(state.metrics.by_name.items(), key=lambda item: lower_is_better(item[0])):
+        best = state.metrics.best.get(name)
         at = f"epoch {best.ep}, iteration {best.it}" if best else ""
         label = name if " " in name else f"val {name}"
         table.add_row(label, number(values[-1][1]), number(best.value) if best else "", at)

@@ -37,14 +37,14 @@ def _row(seen: Overview, clock: float) -> tuple[str, ...]:
     from hookflow.monitor.monitored import in_order
 
     state = seen.state
-    name = next(iter(in_order(state.best, seen.plan)), "")
+    name = next(iter(in_order(state.metrics.best, seen.plan)), "")
     return (
         seen.run.id,
         seen.run.path.parent.name,
         f"{seen.health.glyph} {seen.health.condition}" + f" ({state.ranks.world} ranks)" * (state.ranks.world > 1),
         out_of(state.epoch, state.run.get("max_epochs")),
         str(state.it),
-        f"{name}={number(state.best[name].value)}" if name else "-",
+        f"{name}={number(state.metrics.best[name].value)}" if name else "-",
         age(clock - state.now) if state.now else "-",
         "SYNTHETIC" if state.synthetic else "real" if state.run.get("data") else "-",
     )

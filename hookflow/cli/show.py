@@ -114,8 +114,8 @@ class _Page:
         from hookflow.monitor.monitored import lower_is_better
 
         rows: list[tuple[str, ...]] = [("metric", "last", "best", "at epoch", "iteration")]
-        for name in sorted(self.state.metrics, key=lower_is_better):
-            best, last = self.state.best.get(name), self.state.metrics[name][-1:]
+        for name in sorted(self.state.metrics.by_name, key=lower_is_better):
+            best, last = self.state.metrics.best.get(name), self.state.metrics.by_name[name][-1:]
             told = (number(best.value), f"{best.ep:,}", f"{best.it:,}") if best else ("-", "-", "-")
             rows.append((name, number(last[0][1]) if last else "-", *told))
         return rows

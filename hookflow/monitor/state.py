@@ -7,7 +7,7 @@ what the live view showed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,7 +20,6 @@ from hookflow.events.records import (
     CommandRecord,
     DataInfo,
     End,
-    EndFields,
     Epoch,
     Error,
     Frame,
@@ -35,45 +34,16 @@ from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.formatting import many, number, one_line, size, span
 from hookflow.monitor.gallery import Gallery, Logged, brief
 from hookflow.monitor.journal import BECAME, Journal, Kind
+from hookflow.monitor.metric_history import Best, MetricHistory
 from hookflow.monitor.monitored import in_order
 from hookflow.monitor.rank import NO_PLAN, NO_RUN, Rank
 from hookflow.monitor.ranks import Ranks
 from hookflow.monitor.series import Series
 from hookflow.monitor.timing import Minute, Timing
+from hookflow.monitor.untold import UNTOLD_DATA, UNTOLD_END, UNTOLD_RUN
 
 IDLE = ("start", "paused", "end")
 """Stages whose time is no part of the pace of the training."""
-
-UNTOLD_RUN = Run(
-    k="run",
-    t=0.0,
-    it=0,
-    ep=0,
-    version=0,
-    pipeline="",
-    pid=0,
-    host="",
-    python="",
-    torch="",
-    device="",
-    precision="",
-    model="",
-    params=0,
-    seed=0,
-    data={},
-    limited={},
-    max_epochs=0,
-    max_iters=0,
-    iters_per_epoch=0,
-    modes={},
-    resumed_from=None,
-    rank=0,
-    world=1,
-    strategy="",
-)
-UNTOLD_DATA = DataInfo(name="", examples=0, batches=0, batch_size=0, synthetic=False, note="")
-UNTOLD_END = EndFields(status="failed", exit=1, reason="", seconds=0.0)
-"""What stands for keys that a log of another version leaves out, so that whoever draws a run can rely on them."""
 
 
 @dataclass(slots=True)
@@ -83,15 +53,6 @@ class Request:
     cmd: str
     asked: float
     answer: Acknowledged | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The best value of a metric so far; `ep` is the epoch it is of, counted from 1."""
-
-    value: float
-    it: int
-    ep: int
 
 
 class Saved(NamedTuple):
@@ -104,7 +65,7 @@ class Saved(NamedTuple):
     ep: int
     bytes: int
     ms: float
-    metrics: dict[str, float]
+    metrics: Mapping[str, float]
     metrics_it: int
 
 
@@ -117,8 +78,7 @@ class RunState:
     def __init__(self) -> None:
         self.journal = Journal()
         self.scalars: dict[str, Series] = {}
-        self.metrics: dict[str, list[tuple[int, float]]] = {}
-        self.best: dict[str, Best] = {}
+        self.metrics = MetricHistory()
         self.checkpoints: list[Saved] = []
         self.requests: dict[str, Request] = {}
         self.gallery = Gallery()
@@ -288,8 +248,7 @@ class RunState:
         for series in self.scalars.values():
             series.forget_after(self.it)
         self.gallery.forget_after(self.it)
-        for name, values in self.metrics.items():
-            self.metrics[name] = [(it, value) for it, value in values if it <= self.it]
+        self.metrics.forget_after(self.it)
         text = f"{'resumed' if again or record['resumed_from'] else 'started'} on {record['device']}"
         if record["resumed_from"]:
             text += f" from {record['resumed_from']} at iteration {self.it}"
@@ -324,28 +283,12 @@ class RunState:
         told = {}
         for name, value in record["v"].items():
             key = name if record["split"] == "val" else f"{record['split']} {name}"
-            self.metrics.setdefault(key, []).append((record["it"], float(value)))
-            best = self._improve(key, name, Best(float(value), record["it"], self.epoch_of(record["it"], record["ep"])))
+            new = Best(float(value), record["it"], self.epoch_of(record["it"], record["ep"]))
+            best = self.metrics.add(key, new, self.run.get("modes", {}).get(name) or mode_by_name(name))
             self._doubt(record, key, float(value))
             told[name] = f"{name} {number(float(value))}{' ★' if best else ''}"
         values = "  ".join(told[name] for name in in_order(told, plan))
         self._note(record, "metrics", record["split"], f"{values}  in {record['seconds']:.1f} s")
-
-    def _improve(self, key: str, name: str, new: Best) -> bool:
-        """Note a value if it is the best; say so. One that is not finite is never the best.
-
-        Of a metric of which nobody has said whether less or more is better, no value is.
-        """
-        old = self.best.get(key)
-        if not math.isfinite(new.value):
-            return False
-        mode = self.run.get("modes", {}).get(name) or mode_by_name(name)
-        if mode is None:
-            return False
-        if old is None or (new.value < old.value if mode == "min" else new.value > old.value):
-            self.best[key] = new
-            return True
-        return False
 
     def _on_epoch(self, record: Epoch) -> None:
         self.moved = record["t"]
@@ -364,9 +307,7 @@ class RunState:
 
     def _saved(self, record: Checkpoint) -> Saved:
         """Return a checkpoint with the metrics of the last validation before it."""
-        known = {name: [value for value in values if value[0] <= record["it"]] for name, values in self.metrics.items()}
-        newest = max((values[-1][0] for values in known.values() if values), default=0)
-        metrics = {name: values[-1][1] for name, values in known.items() if values and values[-1][0] == newest}
+        metrics, newest = self.metrics.newest_by(record["it"])
         facts = (record["path"], tuple(record["names"]), record["t"], record["ep"], record["bytes"], record["ms"])
         return Saved(record["it"], *facts, metrics, newest)
 

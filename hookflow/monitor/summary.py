@@ -57,8 +57,8 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         lines.append(f"  SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set")
     if parts := state.limited:
         lines.append(f"  LIMITED data ({', '.join(parts)}): the scores are of a part of the data set")
-    for name in in_order(state.best, plan or NO_PLAN)[:3]:
-        best = state.best[name]
+    for name in in_order(state.metrics.best, plan or NO_PLAN)[:3]:
+        best = state.metrics.best[name]
         lines.append(f"  best {name} {number(best.value)} at epoch {best.ep}, iteration {best.it}")
     if state.checkpoints:
         lines.append(f"  checkpoint {short(run.path / state.checkpoints[-1][1])}")

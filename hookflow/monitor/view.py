@@ -151,8 +151,9 @@ class Scene:
 
 def charts(state: RunState) -> list[str]:
     """Return what can be drawn over the iterations: the loss, then validation's metrics, then the rest."""
-    names = {base(name) for name in state.scalars} | set(state.metrics)
-    return sorted(names, key=lambda name: (name != "loss", name not in state.metrics, lower_is_better(name), name))
+    metrics = state.metrics.by_name
+    names = {base(name) for name in state.scalars} | set(metrics)
+    return sorted(names, key=lambda name: (name != "loss", name not in metrics, lower_is_better(name), name))
 
 
 def base(scalar: str) -> str:

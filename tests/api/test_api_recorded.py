@@ -73,7 +73,7 @@ def test_of_what_was_trained_twice_the_later_attempt_counts(run: RecordedRun, tr
     while live.poll():
         pass
     assert len(live.state.scalars["loss"]) == 7, "no screen forgets what was trained once"
-    assert [it for it, _ in live.state.metrics["loss"]] == [5, 10, 15]
+    assert [it for it, _ in live.state.metrics.by_name["loss"]] == [5, 10, 15]
 
 
 def test_checkpoints_are_listed_and_loaded(run: RecordedRun) -> None:

@@ -47,7 +47,7 @@ def test_the_examples_are_taken_by_the_monitor() -> None:
     state = RunState()
     for kind in ("run", "frame", "scalars", "metrics", "epoch", "checkpoint", "message", "error", "ack", "end"):
         state.apply(example(chapter(kind)))  # type: ignore[arg-type]
-    assert state.metrics and state.end
+    assert state.metrics.by_name and state.end
 
 
 def test_the_command_is_described() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from hookflow.events.histogram import bin_of
+from hookflow.monitor.metric_history import Best
 from hookflow.monitor.pace import Pace, costliest, share, verdict
 from hookflow.monitor.series import Series
-from hookflow.monitor.state import Best, RunState
+from hookflow.monitor.state import RunState
 from hookflow.monitor.timing import WINDOW, Timing
 from tests.monitor.fake_run import BEGAN, ITERS_PER_EPOCH, Training, plan
 
@@ -183,7 +184,7 @@ def test_a_loss_that_is_no_number_is_one_warning_and_never_the_best() -> None:
         state.apply({"k": "metrics", "t": BEGAN + it, "it": it, "ep": 0, "split": "val", "v": values, "seconds": 1.0})
     texts = [entry.text for entry in state.journal if entry.kind == "warn"]
     assert texts == ["loss is NaN at iteration 10", "lr is inf at iteration 10", "accuracy is inf at iteration 10"]
-    assert state.best == {}
+    assert state.metrics.best == {}
     state.apply({**records(0.0)[0], "t": BEGAN + 20})
     state.apply({"k": "scalars", "t": BEGAN + 21, "it": 1, "ep": 0, "v": {"loss": "nan"}})
     assert [entry.text for entry in state.journal][-1] == "loss is NaN at iteration 1"
@@ -197,7 +198,7 @@ def test_a_resumed_run_walks_its_stretch_again() -> None:
     state.apply(again)
     assert state.it == ITERS_PER_EPOCH < last
     assert max(it for it, _ in state.scalars["loss"]) <= ITERS_PER_EPOCH
-    assert all(it <= ITERS_PER_EPOCH for values in state.metrics.values() for it, _ in values)
+    assert all(it <= ITERS_PER_EPOCH for values in state.metrics.by_name.values() for it, _ in values)
     assert state.timing(0).count == 0
     assert state.elapsed == 0
 
@@ -207,8 +208,8 @@ def test_the_best_is_the_lowest_loss_and_the_highest_accuracy() -> None:
     for it, (loss, accuracy) in enumerate([(2.0, 0.1), (1.0, 0.5), (1.5, 0.3)]):
         values = {"loss": loss, "accuracy": accuracy}
         state.apply({"k": "metrics", "t": it, "it": it, "ep": it, "split": "val", "v": values, "seconds": 1.0})
-    assert (state.best["loss"].value, state.best["loss"].it) == (1.0, 1)
-    assert (state.best["accuracy"].value, state.best["accuracy"].it) == (0.5, 1)
+    assert (state.metrics.best["loss"].value, state.metrics.best["loss"].it) == (1.0, 1)
+    assert (state.metrics.best["accuracy"].value, state.metrics.best["accuracy"].it) == (0.5, 1)
 
 
 def test_what_is_best_of_a_metric_whose_name_does_not_say_it_a_hook_has_said() -> None:
@@ -218,7 +219,7 @@ def test_what_is_best_of_a_metric_whose_name_does_not_say_it_a_hook_has_said() -
         for it, value in enumerate([2.0, 1.0]):
             values = {"score": value}
             state.apply({"k": "metrics", "t": it, "it": it, "ep": it, "split": "val", "v": values, "seconds": 1.0})
-        return state.best
+        return state.metrics.best
 
     assert best({"score": "min"})["score"].value == 1.0
     assert best({"score": "max"})["score"].value == 2.0

@@ -54,10 +54,10 @@ def _compared(scene: Scene, entry: Entry, width: int) -> list[Strip]:
     state = scene.state
     lines = [row(width, (f" {'':<16} {'value':>9} {'before':>9} {'best':>9}", "dim"))]
     for name in charts(state):
-        before = [value for it, value in state.metrics.get(name, []) if it < (entry.it or 0)]
-        here = [value for it, value in state.metrics.get(name, []) if it == entry.it]
+        before = [value for it, value in state.metrics.by_name.get(name, []) if it < (entry.it or 0)]
+        here = [value for it, value in state.metrics.by_name.get(name, []) if it == entry.it]
         if here and name.startswith("test ") == (entry.source == "test"):
-            best = state.best.get(name)
+            best = state.metrics.best.get(name)
             figures = (f" {number(here[-1]):>9}", f" {number(before[-1]) if before else '–':>9}")
             told = f" {number(best.value):>9}   at iteration {best.it}" if best else ""
             lines.append(row(width, f" {fit(name, 16)}", (figures[0], "strong"), (figures[1], "dim"), told))

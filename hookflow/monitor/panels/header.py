@@ -62,7 +62,7 @@ def title(scene: Scene, width: int) -> Strip:
 
 def _best(scene: Scene) -> str:
     """Return the best value of the metric that the run is judged by, if there is one."""
-    best = scene.state.best
+    best = scene.state.metrics.best
     return next((f"best {name} {number(best[name].value)}" for name in monitored(scene.plan) if name in best), "")
 
 

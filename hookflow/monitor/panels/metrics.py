@@ -88,7 +88,7 @@ def _values(scene: Scene, name: str, words: bool, with_best: bool) -> list[tuple
         parts += [("⠤⠤", "train"), (" train" * words, "dim"), (f" {number(last)} ", style)]
     if marks:
         parts += [(" ◇", "val"), (" val" * words, "dim"), (f" {number(marks[-1][1])} ", "")]
-        if with_best and (best := scene.state.best.get(name)):
+        if with_best and (best := scene.state.metrics.best.get(name)):
             parts.append((f" best {number(best.value)} ", "dim"))
     return parts
 
@@ -96,7 +96,7 @@ def _values(scene: Scene, name: str, words: bool, with_best: bool) -> list[tuple
 def _data(state: RunState, name: str) -> tuple[list[tuple[int, float]], list[tuple[int, float]]]:
     """Return the training's values and the validations' values."""
     line = [point for scalar, series in state.scalars.items() if base(scalar) == name for point in series]
-    return sorted(line), state.metrics.get(name, [])
+    return sorted(line), state.metrics.by_name.get(name, [])
 
 
 def _last(state: RunState, name: str) -> float | None:
