@@ -21,16 +21,16 @@ from hookflow.monitor.formatting import number, out_of, span
 from hookflow.monitor.monitored import in_order, monitored_first
 from hookflow.monitor.pace import Pace
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import clean, fit
+from hookflow.monitor.style import INKS, clean, fit
 
 LINE = re.compile(r"(?P<clock>\d\d:\d\d:\d\d )?(?P<kind>\S+)")
 COLOURS = {
-    **dict.fromkeys(("warn", "lost", "Ctrl-C"), "bold #e69f00"),
-    **dict.fromkeys(("error",), "bold #ff7a45"),
-    **dict.fromkeys(("checkpoint", "histogram"), "#cc79a7"),
-    **dict.fromkeys(("train", "image", "command"), "#56b4e9"),
-    **dict.fromkeys(("val", "test"), "#e69f00"),
-    **dict.fromkeys(("run", "resumed", "end", "text"), "bold #3fc59b"),
+    **dict.fromkeys(("warn", "lost", "Ctrl-C"), INKS["warn"]),
+    "error": INKS["error"],
+    **dict.fromkeys(("checkpoint", "histogram"), INKS["checkpoint"]),
+    **dict.fromkeys(("train", "image", "command"), INKS["train"]),
+    **dict.fromkeys(("val", "test"), INKS["val"]),
+    **dict.fromkeys(("run", "resumed", "end", "text"), INKS["good"]),
 }
 """The colour of a line's kind, where it has one."""
 
@@ -125,10 +125,10 @@ def drawn(rows: Sequence[Bar], width: int) -> Text:
     lines = []
     for place, row in enumerate(rows):
         done = round(bar * row.done / row.whole) if row.whole else 0
-        parts = [(fit(row.name, names), "bold"), (f"  {'━' * done}", "#56b4e9"), ("╌" * (bar - done), "dim")]
+        parts = [(fit(row.name, names), "bold"), (f"  {'━' * done}", INKS["bar"]), ("╌" * (bar - done), "dim")]
         parts += [(f"  {fit(cells[place], _widest(cells), '>')}", "") for cells in columns if _widest(cells)]
         ends = accumulate(GAP + cell_len(text) for text in row.numbers)
-        parts += [(f"  {text}", "#e69f00") for text, end in zip(row.numbers, ends, strict=True) if end <= free - bar]
+        parts += [(f"  {text}", INKS["val"]) for text, end in zip(row.numbers, ends, strict=True) if end <= free - bar]
         lines.append(Text.assemble(*parts))
     return Text("\n").join(lines)
 

@@ -18,41 +18,44 @@ from textual.strip import Strip
 from hookflow.excerpt import CONTROL
 
 GROUND = "#11151a"
-STYLES: dict[str, Style] = {
-    name: Style.parse(f"{style} on {GROUND}" if " on " not in style else style)
-    for name, style in {
-        "": "#c6cdd5",
-        "dim": "#7d8894",
-        "faint": "#4a535d",
-        "strong": "bold #f2f5f8",
-        "border": "#38414b",
-        "focus": "#56b4e9",
-        "title": "#98a4b0",
-        "picked": "bold #ffffff",
-        "good": "bold #3fc59b",
-        "warn": "bold #e69f00",
-        "error": "bold underline #ff7a45",
-        "alarm": "bold #11151a on #e69f00",
-        "badge": "bold #11151a on #56b4e9",
-        "command": "#56b4e9",
-        "checkpoint": "#cc79a7",
-        "train": "#56b4e9",
-        "val": "#e69f00",
-        "bar": "#56b4e9",
-        "rest": "#38414b",
-        "edge": "#7d94a8",
-        "data": "#e69f00",
-        "forward": "#56b4e9",
-        "backward": "#2f86c5",
-        "optimizer": "#2aa883",
-        "hooks": "#cc79a7",
-        "other": "#6b7680",
-        "heat1": "#31566e",
-        "heat2": "#3f7ea3",
-        "heat3": "#56b4e9",
-        "heat4": "#f0e442",
-    }.items()
+INKS = {
+    "": "#c6cdd5",
+    "dim": "#7d8894",
+    "faint": "#4a535d",
+    "strong": "bold #f2f5f8",
+    "border": "#38414b",
+    "focus": "#56b4e9",
+    "title": "#98a4b0",
+    "picked": "bold #ffffff",
+    "good": "bold #3fc59b",
+    "warn": "bold #e69f00",
+    "error": "bold underline #ff7a45",
+    "alarm": "bold #11151a on #e69f00",
+    "badge": "bold #11151a on #56b4e9",
+    "command": "#56b4e9",
+    "checkpoint": "#cc79a7",
+    "train": "#56b4e9",
+    "val": "#e69f00",
+    "bar": "#56b4e9",
+    "rest": "#38414b",
+    "edge": "#7d94a8",
+    "data": "#e69f00",
+    "forward": "#56b4e9",
+    "backward": "#2f86c5",
+    "optimizer": "#2aa883",
+    "hooks": "#cc79a7",
+    "other": "#6b7680",
+    "heat1": "#31566e",
+    "heat2": "#3f7ea3",
+    "heat3": "#56b4e9",
+    "heat4": "#f0e442",
 }
+"""What stands for what, as Rich writes styles."""
+
+STYLES: dict[str, Style] = {
+    name: Style.parse(style if " on " in style else f"{style} on {GROUND}") for name, style in INKS.items()
+}
+"""The same on the dashboard's ground."""
 
 CURSOR = Style.parse("on #22384a")
 
