@@ -28,8 +28,8 @@ from hookflow.monitor.keys import KEYS, Action, Notice, press
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.machine import Machine, Sensor
 from hookflow.monitor.output import last_lines
+from hookflow.monitor.pixels import Pixels, read_image
 from hookflow.monitor.player import Player
-from hookflow.monitor.png import Pixels, read_image
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import GROUND

@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from hookflow.monitor.png import Pixels
+from hookflow.monitor.pixels import Pixels
 from hookflow.monitor.style import GROUND
 
 if TYPE_CHECKING:

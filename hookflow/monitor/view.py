@@ -14,7 +14,7 @@ from hookflow.monitor.journal import Entry
 from hookflow.monitor.machine import Machine
 from hookflow.monitor.monitored import lower_is_better
 from hookflow.monitor.pace import Pace, share
-from hookflow.monitor.png import Pixels
+from hookflow.monitor.pixels import Pixels
 from hookflow.monitor.state import RunState
 
 PANELS = {1: "points", 2: "hooks", 3: "metrics", 4: "system", 5: "events", 6: "ranks"}

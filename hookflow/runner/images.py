@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hookflow.runner.png import COLOUR_TYPES
+from hookflow.png import COLOUR_TYPES
 
 
 def copied(image: Any, called: str) -> Tensor:

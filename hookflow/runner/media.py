@@ -19,8 +19,8 @@ from torch import Tensor
 
 from hookflow.events.records import Level, Put
 from hookflow.events.rundir import of_rank
+from hookflow.png import encode_png
 from hookflow.runner.images import pixels
-from hookflow.runner.png import encode_png
 
 ROOM = 256 << 20
 """Bytes that may wait in the queue."""

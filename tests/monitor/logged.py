@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookflow.monitor.png import Pixels
-from hookflow.runner.png import encode_png
+from hookflow.monitor.pixels import Pixels
+from hookflow.png import encode_png
 from tests.monitor.fake_run import BEGAN
 
 VERSE = "It was the best of times,\nit was the worst of times.\n\n    indented\n\tby a tab\n数据数据" + "数据" * 40

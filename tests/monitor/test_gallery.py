@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +21,10 @@ from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.gallery import KEPT, Gallery, brief
 from hookflow.monitor.half_blocks import half_blocks
 from hookflow.monitor.layout import screen
-from hookflow.monitor.png import Pixels, decode_png, read_image
+from hookflow.monitor.pixels import Pixels, decode_png, read_image
 from hookflow.monitor.state import RunState
 from hookflow.monitor.view import Scene
-from hookflow.runner.png import encode_png
+from hookflow.png import encode_png
 from tests.conftest import hookflow
 from tests.golden_files import check_golden
 from tests.monitor.fake_run import make
@@ -42,13 +43,26 @@ def noise(height: int, width: int, channels: int) -> NDArray[np.uint8]:
 
 
 @pytest.mark.parametrize("size", [(1, 1), (7, 5), (33, 64)])
-def test_what_a_run_writes_is_read_back(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_what_a_run_writes_is_read_back(size: tuple[int, int], channels: int) -> None:
+    assert (decode_png(encode_png(noise(*size, channels))) == noise(*size, channels)).all()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (7, 5)])
+def test_grey_and_transparent_images_are_shown_before_the_ground(tmp_path: Path, size: tuple[int, int]) -> None:
+    def seen(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        path = tmp_path / "image.png"
+        path.write_bytes(encode_png(pixels))
+        image = read_image(path)
+        assert isinstance(image, Pixels)
+        return image.rgb
+
     grey, colour = noise(*size, 1), noise(*size, 3)
-    assert (decode_png(encode_png(grey)).rgb == np.repeat(grey, 3, axis=2)).all()
-    assert (decode_png(encode_png(colour)).rgb == colour).all()
+    assert (seen(grey) == np.repeat(grey, 3, axis=2)).all()
+    assert (seen(colour) == colour).all()
     opaque, clear = (np.concatenate([colour, np.full((*size, 1), alpha, np.uint8)], axis=2) for alpha in (255, 0))
-    assert (decode_png(encode_png(opaque)).rgb == colour).all()
-    assert (decode_png(encode_png(clear)).rgb == SOLID).all()
+    assert (seen(opaque) == colour).all()
+    assert (seen(clear) == SOLID).all()
 
 
 def test_what_is_no_image_of_a_run_says_why(tmp_path: Path) -> None:
@@ -57,6 +71,7 @@ def test_what_is_no_image_of_a_run_says_why(tmp_path: Path) -> None:
     for data, said in (
         (b"GIF89a", "cannot be shown: not a PNG file"),
         (whole[:40], "cannot be shown"),
+        (whole.replace(struct.pack(">II", 24, 16), struct.pack(">II", 24, 99)), "the file ends too early"),
         (whole.replace(b"\x08\x02\x00\x00\x00", b"\x08\x02\x00\x00\x01"), "unsupported PNG format"),
     ):
         path.write_bytes(data)

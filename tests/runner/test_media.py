@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from hookflow.events.records import TEXT_LIMIT, shortened
+from hookflow.png import encode_png
 from hookflow.runner import media
 from hookflow.runner.images import copied, drawn, pixels
-from hookflow.runner.png import encode_png
 from tests.conftest import NewRun, records
 
 Train = Callable[..., int]

@@ -16,7 +16,7 @@ from hookflow.monitor.gallery import Logged, extent
 from hookflow.monitor.half_blocks import half_blocks
 from hookflow.monitor.journal import GLYPHS
 from hookflow.monitor.panels.events import STYLES as MARKED
-from hookflow.monitor.png import Pixels
+from hookflow.monitor.pixels import Pixels
 from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, clean, fit, highlighted, row, window, wrapped
 from hookflow.monitor.view import Scene
 
