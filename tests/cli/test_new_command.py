@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.errors import UserError
 from tests.conftest import hookflow
+from tests.limits import LIMIT
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +54,7 @@ def test_a_hook_comes_with_a_pipeline_and_a_test_that_passes(here: Path) -> None
     checked = hookflow("check", "weight_norm.toml", "--strict", cwd=here)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_weight_norm.py"]
-    tested = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=300)
+    tested = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=LIMIT)
     assert tested.returncode == 0, tested.stdout
     assert "2 passed" in tested.stdout
 

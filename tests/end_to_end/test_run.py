@@ -13,6 +13,7 @@ import pytest
 
 from hookflow.events.rundir import RunDir, all_runs
 from tests.conftest import TOY, hookflow, records, wait_for
+from tests.limits import LIMIT
 from tests.monitor.test_terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
@@ -71,7 +72,7 @@ def test_ctrl_c_finishes_the_iteration_saves_and_exits_with_130(tmp_path: Path) 
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as child:
         wait_for(lambda: bool(all_runs(tmp_path / "runs")) and len(records(only_run(tmp_path), "epoch")) > 0)
         child.send_signal(signal.SIGINT)
-        printed, _ = child.communicate(timeout=60)
+        printed, _ = child.communicate(timeout=LIMIT)
     assert child.returncode == 130
     assert " end        interrupted after " in printed
     assert f"hookflow run --resume {only_run(tmp_path).id}" in printed
@@ -109,7 +110,7 @@ def test_what_killed_the_training_is_told(tmp_path: Path) -> None:
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as child:
         wait_for(lambda: bool(all_runs(tmp_path / "runs")) and len(records(only_run(tmp_path), "checkpoint")) > 0)
         os.kill(only_run(tmp_path).describe()["pid"], signal.SIGKILL)
-        printed, _ = child.communicate(timeout=60)
+        printed, _ = child.communicate(timeout=LIMIT)
     assert child.returncode == 1
     assert " lost       killed by SIGKILL (signal 9): the system may have been out of memory\n" in printed
     assert f": hookflow run --resume {only_run(tmp_path).id}\n" in printed
@@ -148,7 +149,7 @@ def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
     assert hookflow("run", str(TOY), "--ui=none", cwd=tmp_path).returncode == 0
     command = [sys.executable, "-m", "hookflow", "run", "--resume", "--ui=none", "--set=run.max_epochs=20"]
     both = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [child.communicate(timeout=120)[1] for child in both]
+    said = [child.communicate(timeout=LIMIT)[1] for child in both]
     assert sorted(child.returncode for child in both) == [0, 2]
     assert "is already running" in "".join(said)
     assert len(records(only_run(tmp_path), "run")) == 2, "the first attempt and one that resumed it"

@@ -14,6 +14,7 @@ import pytest
 
 from hookflow.events import stop
 from hookflow.events.rundir import RunDir
+from tests.limits import LIMIT
 
 HEARS = """
 import signal, sys, time
@@ -70,7 +71,7 @@ def test_one_that_does_not_listen_is_killed_with_those_it_has_started(
     run, started, child = process(DEAF)
     assert stop.stop_now(run, lambda _: None)
     assert started.wait() == -signal.SIGKILL
-    until = time.monotonic() + 10
+    until = time.monotonic() + LIMIT
     while psutil.pid_exists(int(child)) and psutil.Process(int(child)).status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < until
         time.sleep(0.01)
