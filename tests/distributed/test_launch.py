@@ -135,11 +135,12 @@ def test_what_one_rank_raises_is_told_by_its_name_and_once(launch: Launch) -> No
 
 def test_who_waits_until_the_timeout_says_in_which_hook_and_where_the_other_is(launch: Launch) -> None:
     stays = 'hooks.hang={use="./launched.py:Stays"}'
-    run_dir, agent = launch("distributed.timeout=3", stays, 'hooks.ozm={use="./launched.py:Means", after=["hang"]}')
+    means = 'hooks.ozm={use="./launched.py:Means", args={seconds=2.0}, after=["hang"]}'
+    run_dir, agent = launch(f"distributed.timeout={LIMIT}", stays, means)
     assert agent.wait(LIMIT) == 1
     waits, stuck = 'in hook "ozm" at after_train_iter', 'rank 1 is in hook "hang" at after_train_iter'
     (end,) = records(run_dir, "end")
-    assert end["reason"] == f"rank 0: waited 3 s for the others, {waits}; {stuck}"
+    assert end["reason"] == f"rank 0: waited 2 s for the others, {waits}; {stuck}"
     assert records(run_dir, "error")[0]["hook"] == "ozm"
     assert "run.mean(1.0)" in run_dir.output.read_text(), "the line of the user's that has waited"
 

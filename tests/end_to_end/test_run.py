@@ -29,6 +29,7 @@ SMOKE = [
     )
 ]
 REAL = ROOT.parent / "shared" / "data" / "cifar10"
+IMPATIENT = "from hookflow.monitor import health; health.PATIENCE = 1; from hookflow.cli.app import main; main()"
 SLOW = '--set=hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
 
 
@@ -91,12 +92,12 @@ def test_ctrl_c_finishes_the_iteration_saves_and_exits_with_130(tmp_path: Path) 
 
 def test_a_hang_is_told_and_so_is_what_ctrl_c_does(tmp_path: Path) -> None:
     sleepy = '--set=hooks.sleepy={use="./watchers.py:sleepy", points=["after_train_iter"], from=3}'
-    command = [sys.executable, "-m", "hookflow", "run", str(TOY), "--ui=plain", sleepy]
+    command = [sys.executable, "-c", IMPATIENT, "run", str(TOY), "--ui=plain", sleepy]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, bufsize=1) as child:
         assert child.stdout is not None
         lines = iter(child.stdout)
-        stalled = next(line for line in lines if " stalled " in line)
-        assert re.search(r' stalled    1\d s inside "sleepy" at after_train_iter$', stalled)
+        stalled = next(line for line in lines if " stalled " in line and "sleepy" in line)
+        assert re.search(r' stalled    \d+ s inside "sleepy" at after_train_iter$', stalled)
         child.send_signal(signal.SIGINT)
         pressed = next(line for line in lines if " Ctrl-C " in line)
         assert "finishing the iteration, saving a checkpoint; Ctrl-C again ends at once without saving" in pressed
