@@ -118,11 +118,14 @@ def test_what_killed_the_training_is_told(tmp_path: Path) -> None:
 
 
 def test_killing_the_viewer_harms_no_run(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hookflow", "run", str(TOY), "--set=run.max_epochs=30", SLOW]
+    go_on = tmp_path / "go on"
+    waits = f'--set=hooks.waits={{use="{TOY.parent}/watchers.py:WaitsFor", args={{file="{go_on}"}}}}'
+    command = [sys.executable, "-m", "hookflow", "run", str(TOY), waits]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as viewer:
-        wait_for(lambda: bool(all_runs(tmp_path / "runs")) and len(records(only_run(tmp_path), "epoch")) > 0)
+        wait_for(lambda: bool(all_runs(tmp_path / "runs")) and bool(records(only_run(tmp_path), "frame")))
         viewer.kill()
     run = only_run(tmp_path)
+    go_on.touch()
     wait_for(lambda: bool(records(run, "end")))
     assert records(run, "end")[0]["status"] == "finished"
     wait_for(lambda: run.life() == "gone")
