@@ -6,7 +6,7 @@ STAMP   = $(VENV)/installed
 DOCS   ?= .venv-docs
 EXTRA   = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")
 
-.PHONY: run test test-long bench bench-check lint docs docs-reference clean
+.PHONY: run test test-long coverage mutate sbom audit bench bench-check lint docs docs-reference clean
 
 run: $(STAMP)
 	@$(BIN)/hookflow run pipelines/cifar.toml $(ARGS)
@@ -16,7 +16,28 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist worksteal $(ARGS)
 
 test-long: $(STAMP)
-	$(BIN)/python -m pytest -m long $(ARGS)
+	$(BIN)/python -m pytest -m long -o faulthandler_timeout=0 $(ARGS)
+
+# Lines and branches of the packages that runs lean on, also in the processes that their tests start.
+coverage: $(STAMP)
+	rm -rf .coverage
+	$(BIN)/python -m coverage run --data-file=$(CURDIR)/.coverage/data -m pytest -n logical --maxprocesses 4 --dist worksteal \
+		tests/pipeline tests/graph tests/events tests/runner tests/distributed $(ARGS)
+	$(BIN)/python -m coverage combine --quiet --data-file=$(CURDIR)/.coverage/data
+	$(BIN)/python -m coverage report --data-file=$(CURDIR)/.coverage/data
+
+# Changes one operator after the other in a file, and names the changes that no test notices.
+mutate: $(STAMP)
+	$(BIN)/python tools/mutate.py $(ARGS)
+
+# What hookflow is made of, as CycloneDX.
+sbom: $(STAMP)
+	@$(BIN)/python tools/sbom.py
+
+# What can be said of the dependencies without a network: they fit one another, and each is pinned.
+audit: $(STAMP)
+	$(BIN)/python -m pip check
+	$(BIN)/python -m pytest tests/test_dependencies.py
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/overhead.py $(ARGS)

@@ -76,7 +76,7 @@ class Noise:
 class FirstIteration:
     """Notes when a process has done its first iteration, and lets it end then."""
 
-    writes = {"after_train_iter": ("control",)}  # noqa: RUF012
+    writes = {"after_train_iter": ("control",)}  # noqa: RUF012  # it is read, never changed
 
     def __init__(self, file: str) -> None:
         self.file = Path(file)

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import gc
+import io
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.launch import prepare
+from tests.limits import LIMIT
 from tests.processor import sitecustomize
 
 TESTS = Path(__file__).parent
@@ -27,7 +31,9 @@ PROCESSOR = str(Path(sitecustomize.__file__).parent)
 
 NewRun = Callable[..., RunDir]
 
-settings.register_profile("hookflow", deadline=None)  # a busy machine is no mistake
+# A busy machine is no mistake, and the same commit has the same result: `make test-long` draws anew each time.
+settings.register_profile("hookflow", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("long", settings.get_profile("hookflow"), derandomize=False)
 settings.load_profile("hookflow")
 
 
@@ -40,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (PROCESSOR, os.environ.get("PYTHONPATH"))))
     if has := config.getoption("--bf16"):
         os.environ[sitecustomize.VARIABLE] = has
+    if config.getoption("-m") == "long":
+        settings.load_profile("long")
 
 
 @pytest.fixture(params=["on", "off"])
@@ -101,7 +109,27 @@ def hookflow(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Run the command line as a user would, in a directory of its own, and return what it printed."""
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1"}
     command = [sys.executable, "-m", "hookflow", *arguments]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LIMIT)
+
+
+def hookflow_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Do the same in this process, which takes a second less: for commands that start no other."""
+    from hookflow.cli.app import main
+
+    out, errors, code = io.StringIO(), io.StringIO(), 0
+    threshold = gc.get_threshold()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(errors):
+        patch.chdir(cwd)
+        patch.setenv("COLUMNS", "100")
+        patch.setenv("NO_COLOR", "1")
+        patch.setattr(sys, "argv", ["hookflow", *arguments])
+        try:
+            main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        finally:
+            gc.set_threshold(*threshold)
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
 
 
 def records(run_dir: RunDir, kind: str | None = None) -> list[dict[str, object]]:
@@ -110,9 +138,9 @@ def records(run_dir: RunDir, kind: str | None = None) -> list[dict[str, object]]
     return [record for record in everything if kind is None or record["k"] == kind]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Look again and again until the condition holds."""
-    end = time.monotonic() + seconds
+def wait_for(condition: Callable[[], object], what: str = "the condition") -> None:
+    """Look again and again until the condition holds; `what` is told when it does not within LIMIT seconds."""
+    end = time.monotonic() + LIMIT
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, f"waited {LIMIT} s in vain for {what}"
         time.sleep(0.05)

@@ -9,6 +9,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from hookflow.runner import threads
+from tests.limits import LIMIT
+
 
 class Truncates:
     """Cuts the file that says where the training thread is to nothing, as anybody may who can write to the run."""
@@ -35,9 +38,13 @@ def wait_forever() -> None:
 
 
 class LeavesThread:
-    """Starts a thread that never ends, or one that ends a moment after the training."""
+    """Starts a thread that never ends, or one that ends a moment after the training.
+
+    The process waits for the one less long than it does else, and for the other as long as a busy machine needs.
+    """
 
     def __init__(self, seconds: float | None = None) -> None:
+        threads.SETTLE, threads.GRACE = (0.1, 0.1) if seconds is None else (LIMIT, LIMIT)
         target, args = (wait_forever, ()) if seconds is None else (time.sleep, (seconds,))
         self.thread = threading.Thread(target=target, args=args, name="uploader")
 

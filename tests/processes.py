@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from hookflow.events.rundir import RunDir
+from tests.limits import LIMIT
 from tests.processor.sitecustomize import VARIABLE
 
 _context = multiprocessing.get_context("forkserver")
@@ -60,8 +61,8 @@ class Training:
 
     def wait(self) -> int:
         """Return the exit code, negative for a signal that killed it."""
-        self.process.join(120)
-        assert self.process.exitcode is not None, "the training does not end"
+        self.process.join(LIMIT)
+        assert self.process.exitcode is not None, f"the training has not ended after {LIMIT} s"
         return self.process.exitcode
 
     @property

@@ -380,6 +380,19 @@ def sleepy(run: Any) -> None:
     time.sleep(600)
 
 
+class WaitsFor:
+    """Holds the training up at the end of an epoch until there is a file."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    def after_train_epoch(self) -> None:
+        import time
+
+        while not self.file.exists():
+            time.sleep(0.01)
+
+
 def slow(run: Any) -> None:
     """Take a moment, so that a test can do something meanwhile."""
     import time

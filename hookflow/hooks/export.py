@@ -48,7 +48,7 @@ class Export(Hook):
 
     def __init__(
         self,
-        formats: Annotated[list[Format], Field(min_length=1, description="the formats to write")] = ["state_dict"],  # noqa: B006
+        formats: Annotated[list[Format], Field(min_length=1, description="the formats to write")] = ["state_dict"],  # noqa: B006  # it is read, never changed
         checkpoint: Annotated[str, Field(description="the checkpoint by its name: last, best, …")] = "last",
         weights: Annotated[str, Field(description="which weights of the checkpoint: model, model_ema, …")] = "model",
         out_dir: Annotated[

@@ -28,7 +28,7 @@ class LRMonitor(Hook):
 
     def __init__(
         self,
-        also: Annotated[list[Setting], Field(description="further settings of each group to log")] = [],  # noqa: B006
+        also: Annotated[list[Setting], Field(description="further settings of each group to log")] = [],  # noqa: B006  # it is read, never changed
     ) -> None:
         self.also = also
 

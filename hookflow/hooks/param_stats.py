@@ -31,8 +31,8 @@ class ParamStats(Hook):
 
     def __init__(
         self,
-        match: Annotated[list[str], Field(min_length=1, description="globs over the names of parameters")] = ["*"],  # noqa: B006
-        stats: Annotated[list[Stat], Field(description="what to log of each")] = ["mean", "std", "norm"],  # noqa: B006
+        match: Annotated[list[str], Field(min_length=1, description="globs over the names of parameters")] = ["*"],  # noqa: B006  # it is read, never changed
+        stats: Annotated[list[Stat], Field(description="what to log of each")] = ["mean", "std", "norm"],  # noqa: B006  # it is read, never changed
         histogram: Annotated[bool, Field(description="log the distribution of the values, too")] = False,
     ) -> None:
         self.match = match

@@ -31,7 +31,7 @@ class Scheduler(Hook):
     from the metric's name where it is not given.
     """
 
-    reads = {  # noqa: RUF012
+    reads = {  # noqa: RUF012  # it is read, never changed
         "before_train_iter": ("optimizer.{optimizer}",),
         "after_val": ("optimizer.{optimizer}", "metrics.{metric}"),
     }

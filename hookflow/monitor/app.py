@@ -220,7 +220,7 @@ class MonitorApp(App[Outcome]):
             case "pause":
                 self._ask("resume" if self.state.stage == "paused" else "pause")
             case "freeze":
-                self._frozen = None if self._frozen else pickle.loads(pickle.dumps(self.state))  # quicker than a copy
+                self._frozen = None if self._frozen else pickle.loads(pickle.dumps(self.state))  # noqa: S301  # quicker than a copy
             case "image":
                 self._picture()
             case str() if self._player:

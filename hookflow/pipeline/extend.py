@@ -86,7 +86,7 @@ def _aim_files(tree: dict[str, Any], folder: str) -> None:
 
 def _aim(table: Any, key: str, folder: str) -> None:
     if isinstance(table, dict) and isinstance(use := table.get(key), str) and ".py:" in use:
-        table[key] = os.path.join(folder, use.removeprefix("./"))  # noqa: PTH118
+        table[key] = os.path.join(folder, use.removeprefix("./"))  # noqa: PTH118  # it stays as its reader wrote it
 
 
 def _aim_weights(model: Any, folder: str) -> None:
@@ -95,7 +95,7 @@ def _aim_weights(model: Any, folder: str) -> None:
     if isinstance(table.get(key), dict):
         table, key = table[key], "file"
     if isinstance(file := table.get(key), str) and not file.startswith(("~", "$")):
-        table[key] = os.path.join(folder, file)  # noqa: PTH118
+        table[key] = os.path.join(folder, file)  # noqa: PTH118  # it stays as its reader wrote it
 
 
 def _drop_length(base: dict[str, Any], tree: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import nbformat
 import pytest
 
 from tests.conftest import TOY
+from tests.limits import LIMIT
 
 LOAD = f"""
 import hookflow, time
@@ -46,7 +47,7 @@ def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
                 return super().process_message(msg, cell, cell_index)
 
         where = {"metadata": {"path": str(tmp_path)}}
-        client = Client(notebook, timeout=120, kernel_name="python3", resources=where, allow_errors=allow_errors)
+        client = Client(notebook, timeout=LIMIT, kernel_name="python3", resources=where, allow_errors=allow_errors)
         with asyncio.Runner() as runner:
             runner.run(client.async_execute())
         return [cell.outputs for cell in notebook.cells], drawn

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import hookflow
+from tests.limits import LIMIT
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text("utf-8")
 
@@ -20,7 +21,7 @@ def test_the_code_blocks_run_from_top_to_bottom(tmp_path: Path) -> None:
     (pipeline,) = blocks("toml")
     (tmp_path / "mine.toml").write_text(pipeline)
     (tmp_path / "page.py").write_text("\n".join(blocks("python")))
-    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "overrides {'hooks.log.evry': 50}: [hooks.log] has no key \"evry\"" in done.stdout
     assert 'did you mean "every"?' in done.stdout

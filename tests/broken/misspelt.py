@@ -30,7 +30,7 @@ class AfterEMA:
 
 
 class MisspeltSlots:
-    reads = {"after_vall": ("metrics",)}  # noqa: RUF012
+    reads = {"after_vall": ("metrics",)}  # noqa: RUF012  # it is read, never changed
     writes = "model"
 
     def after_val(self, metrics):

@@ -12,7 +12,7 @@ import typer
 
 from hookflow.cli.checkpoints import checkpoints
 from hookflow.cli.options import Format
-from tests.conftest import NewRun, hookflow
+from tests.conftest import NewRun, hookflow, hookflow_here
 
 Train = Callable[..., int]
 
@@ -25,7 +25,7 @@ def trained(new_run: NewRun, train_here: Train) -> Path:
 
 
 def test_they_are_listed_with_their_names(trained: Path, tmp_path: Path) -> None:
-    done = hookflow("checkpoints", "toy", cwd=tmp_path)
+    done = hookflow_here("checkpoints", "toy", cwd=tmp_path)
     heads, newest, older = done.stdout.splitlines()
     assert done.returncode == 0
     assert heads.split() == ["checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state"]
@@ -46,7 +46,7 @@ def test_the_epoch_is_the_one_it_was_saved_in_counted_from_1(
         "run.max_epochs=2", "hooks.checkpoint={args={keep=9}, points=[{at='after_train_iter', every='3it'}]}"
     )
     assert train_here(run_dir) == 0
-    told = hookflow("checkpoints", "toy", "--dir", str(run_dir.path.parents[1]), cwd=tmp_path).stdout.splitlines()
+    told = hookflow_here("checkpoints", "toy", "--dir", str(run_dir.path.parents[1]), cwd=tmp_path).stdout.splitlines()
     columns = told[0].split()
     assert {row.split()[0]: row.split()[columns.index("epoch")] for row in told[1:]} == {
         "it00000003": "1",
@@ -63,8 +63,8 @@ def test_a_flipped_byte_is_found_by_reading(trained: Path, tmp_path: Path) -> No
     data = bytearray(weights.read_bytes())
     data[len(data) // 2] ^= 1
     weights.write_bytes(data)
-    assert hookflow("checkpoints", "toy", cwd=tmp_path).returncode == 0, "its size is right"
-    done = hookflow("checkpoints", "toy", "--verify", cwd=tmp_path)
+    assert hookflow_here("checkpoints", "toy", cwd=tmp_path).returncode == 0, "its size is right"
+    done = hookflow_here("checkpoints", "toy", "--verify", cwd=tmp_path)
     assert done.returncode == 1
     assert "unusable: model.pt is not what was written" in done.stdout.splitlines()[1]
     assert done.stdout.splitlines()[2].endswith("verified")
@@ -73,7 +73,7 @@ def test_a_flipped_byte_is_found_by_reading(trained: Path, tmp_path: Path) -> No
 def test_what_is_not_there_is_found_without_reading(trained: Path, tmp_path: Path) -> None:
     (trained / "checkpoints" / "it00000010" / "manifest.json").unlink()
     (trained / "checkpoints" / "it00000005" / "model_ema.pt").unlink()
-    done = hookflow("checkpoints", "toy", "--format", "json", cwd=tmp_path)
+    done = hookflow_here("checkpoints", "toy", "--format", "json", cwd=tmp_path)
     newest, older = json.loads(done.stdout)
     assert done.returncode == 1
     assert (newest["it"], newest["damage"]) == (None, "manifest.json is missing")
@@ -82,14 +82,14 @@ def test_what_is_not_there_is_found_without_reading(trained: Path, tmp_path: Pat
 
 def test_a_run_without_any_says_so(new_run: NewRun, tmp_path: Path) -> None:
     new_run()
-    done = hookflow("checkpoints", "toy", cwd=tmp_path)
+    done = hookflow_here("checkpoints", "toy", cwd=tmp_path)
     assert done.returncode == 0
     assert done.stdout.startswith("no checkpoints in ")
 
 
 def test_what_is_not_finished_is_told(trained: Path, tmp_path: Path) -> None:
     (trained / "checkpoints" / ".it00000011.1").mkdir()
-    assert hookflow("checkpoints", "toy", cwd=tmp_path).stdout.splitlines()[-1].startswith("1 more not finished: ")
+    assert hookflow_here("checkpoints", "toy", cwd=tmp_path).stdout.splitlines()[-1].startswith("1 more not finished: ")
 
 
 def test_a_narrow_terminal_has_what_is_wide_below(

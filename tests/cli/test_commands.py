@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from hookflow import __version__
 from hookflow.cli.app import app, main
 from tests.conftest import hookflow
+from tests.limits import LIMIT
 
 COMMANDS = typer.main.get_group(app).commands
 
@@ -90,7 +91,7 @@ def test_help_is_one_screen_in_which_each_command_has_one_line() -> None:
 
 def test_output_that_nobody_reads_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m hookflow schema | head -1"
-    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
     assert (done.stdout, done.stderr) == ("{\n", "")
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
 from hookflow.events.scalars import ScalarRow, scalars
-from tests.conftest import NewRun, hookflow, records
+from tests.conftest import NewRun, hookflow_here, records
 
 Train = Callable[..., int]
 
@@ -53,9 +53,9 @@ def test_of_a_stretch_that_was_trained_twice_the_later_attempt_counts(tmp_path: 
     ]
     assert (abandoned.iter, abandoned.name, math.isnan(abandoned.value)) == (3, "loss", True)
     assert tested == ScalarRow(3, 0, 9.0, "test/loss", 7.0)
-    text = hookflow("export", "told", cwd=tmp_path).stdout
+    text = hookflow_here("export", "told", cwd=tmp_path).stdout
     assert text.splitlines()[:2] == ["iteration,epoch,time,name,value", "1,0,1.0,loss,3.0"]
-    lines = hookflow("export", "told", "--format", "jsonl", cwd=tmp_path).stdout.splitlines()
+    lines = hookflow_here("export", "told", "--format", "jsonl", cwd=tmp_path).stdout.splitlines()
     assert json.loads(lines[0]) == {"iteration": 1, "epoch": 0, "time": 1.0, "name": "loss", "value": 3.0}
     assert json.loads(lines[4])["value"] is None, "NaN is no JSON"
 
@@ -64,7 +64,7 @@ def test_a_real_run_that_was_resumed(new_run: NewRun, train_here: Train, tmp_pat
     run_dir = new_run("run.max_iters=9", swap=("max_epochs = 3", ""))
     assert train_here(run_dir) == 0
     assert train_here(run_dir, resume=True) == 0
-    done = hookflow("export", "--out", "toy.csv", cwd=tmp_path)
+    done = hookflow_here("export", "--out", "toy.csv", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     with (tmp_path / "toy.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -81,6 +81,6 @@ def test_the_rows_need_neither_torch_nor_the_screen() -> None:
 
 def test_a_folder_cannot_be_written_to(tmp_path: Path) -> None:
     written(tmp_path, [{"k": "run", "it": 0}])
-    done = hookflow("export", "--out", ".", cwd=tmp_path)
+    done = hookflow_here("export", "--out", ".", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "cannot be written: Is a directory" in done.stderr

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.errors import UserError
 from hookflow.graph.plan import Plan
-from tests.conftest import TOY, NewRun, hookflow
+from tests.conftest import TOY, NewRun, hookflow_here
 from tests.golden_files import check_golden
 
 ROOT = Path(__file__).parents[2]
@@ -142,10 +142,10 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 def test_of_a_run_it_is_the_plan_that_was_recorded(new_run: NewRun, tmp_path: Path) -> None:
     run_dir = new_run("hooks.ema.enabled=false")
-    drawn = hookflow("graph", run_dir.id, cwd=tmp_path)
+    drawn = hookflow_here("graph", run_dir.id, cwd=tmp_path)
     assert drawn.returncode == 0, drawn.stderr
     assert drawn.stdout.startswith("toy: ")
     assert "ema" not in drawn.stdout
-    assert hookflow("graph", "toy", "--format", "json", cwd=tmp_path).stdout == hookflow(
+    assert hookflow_here("graph", "toy", "--format", "json", cwd=tmp_path).stdout == hookflow_here(
         "graph", str(run_dir.path), "--format", "json", cwd=tmp_path
     ).stdout  # fmt: skip

@@ -17,7 +17,7 @@ from hookflow.errors import UserError
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
 from hookflow.excerpt import CONTROL
-from tests.conftest import hookflow
+from tests.conftest import hookflow, hookflow_here
 from tests.monitor.fake_run import make
 
 EVIL = "ev\x1b[2Jil\x1b]0;title\x07 \u202etxet\u2066 \x9b31m\u2028\x7f"
@@ -139,7 +139,7 @@ def test_an_exception_with_notes(here: Path) -> None:
     assert done.returncode == 1
     assert "ValueError" in harmless(done.stdout + done.stderr)
     run = RunDir(next((here / "runs" / "p").iterdir()))
-    assert "ValueError" in harmless(hookflow("show", run.id, cwd=here).stdout)
+    assert "ValueError" in harmless(hookflow_here("show", run.id, cwd=here).stdout)
 
 
 def test_our_own_colours_alone_come_through() -> None:

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from hookflow.cli.app import app
 from hookflow.errors import UserError
-from tests.conftest import hookflow
+from tests.conftest import hookflow, hookflow_here
+from tests.limits import LIMIT
 
 
 @pytest.fixture(autouse=True)
@@ -34,12 +35,12 @@ def test_a_pipeline_passes_check_and_trains(here: Path) -> None:
     told = new("pipeline", "spirals")
     assert told.splitlines()[0] == "wrote spirals.toml, spirals.py"
     assert "hookflow run spirals.toml" in told
-    checked = hookflow("check", "spirals.toml", "--strict", cwd=here)
+    checked = hookflow_here("check", "spirals.toml", "--strict", cwd=here)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     own_task = "--set=task.use=./spirals.py:step"
     trained = hookflow("run", "spirals.toml", own_task, "--set=run.max_epochs=3", "--ui=plain", cwd=here)
     assert trained.returncode == 0, trained.stdout + trained.stderr
-    shown = hookflow("show", cwd=here).stdout
+    shown = hookflow_here("show", cwd=here).stdout
     assert "finished" in shown
     accuracy = next(line.split()[2] for line in shown.splitlines() if line.split()[:1] == ["accuracy"])
     assert float(accuracy) > 0.9
@@ -50,10 +51,10 @@ def test_a_hook_comes_with_a_pipeline_and_a_test_that_passes(here: Path) -> None
     told = new("hook", "weight_norm")
     assert told.splitlines()[0] == "wrote weight_norm.py, weight_norm.toml, test_weight_norm.py"
     assert 'use = "./weight_norm.py:WeightNorm"' in told
-    checked = hookflow("check", "weight_norm.toml", "--strict", cwd=here)
+    checked = hookflow_here("check", "weight_norm.toml", "--strict", cwd=here)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_weight_norm.py"]
-    tested = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=300)
+    tested = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=LIMIT)
     assert tested.returncode == 0, tested.stdout
     assert "2 passed" in tested.stdout
 

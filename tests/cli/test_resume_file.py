@@ -6,6 +6,7 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
 import typer
@@ -15,7 +16,7 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Recording
 from hookflow.runner.checkpoint.changeable import RULES, May, rule_of
-from tests.conftest import TESTS, hookflow, records
+from tests.conftest import TESTS, hookflow, hookflow_here, records
 from tests.runner.same import assert_same_end
 
 Train = Callable[..., int]
@@ -191,8 +192,8 @@ def test_a_run_without_a_checkpoint_begins_anew_and_as_it_likes(train_here: Trai
 
 
 def test_the_command_line_refuses_continues_and_says_when_it_is_done(tmp_path: Path) -> None:
-    def resume(*more: str) -> tuple[int, str]:
-        done = hookflow("run", "toy.toml", "--resume", "--ui=plain", *more, cwd=tmp_path)
+    def resume(command: Callable[..., CompletedProcess[str]] = hookflow_here) -> tuple[int, str]:
+        done = command("run", "toy.toml", "--resume", "--ui=plain", cwd=tmp_path)
         assert "Traceback" not in done.stderr
         return done.returncode, done.stdout + done.stderr
 
@@ -206,7 +207,7 @@ def test_the_command_line_refuses_continues_and_says_when_it_is_done(tmp_path: P
     assert (code, 'did you mean "max_epochs"?' in said) == (2, True)
     edit("max_epoch = 2", "max_epochs = 3")
     edit('momentum = "much"', "momentum = 0.9")
-    code, said = resume()
+    code, said = resume(hookflow)
     assert (code, "epoch 3/3  iter 15/15" in said) == (0, True)
     code, said = resume()
     assert (code, said.count("\n"), "nothing is left to do" in said) == (0, 2, True)

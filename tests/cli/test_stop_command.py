@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from hookflow.cli.app import app
+from hookflow.events import stop as ending
 from hookflow.events.rundir import RunDir
 from tests.conftest import NewRun, hookflow, records, wait_for
+from tests.limits import LIMIT
 from tests.processes import Training
 
-HANGS = Path(__file__).parents[1] / "disturbers.py"
 Start = Callable[[RunDir], Training]
 
 
@@ -31,11 +35,20 @@ def start() -> Iterator[Start]:
         training.process.join()
 
 
-def test_a_run_is_stopped_with_a_checkpoint(new_run: NewRun, start: Start, tmp_path: Path) -> None:
+def has_said(run_dir: RunDir, text: str) -> bool:
+    return any(record["text"] == text for record in records(run_dir, "message"))
+
+
+def test_a_run_is_stopped_with_a_checkpoint(
+    new_run: NewRun, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hookflow.cli.stop.PATIENCE", LIMIT)
+    monkeypatch.setattr("hookflow.cli.stop.ENDING", LIMIT)
     run_dir = new_run("run.max_epochs=100000")
     training = start(run_dir)
-    done = hookflow("stop", "toy", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = CliRunner().invoke(app, ["stop", "toy"])
+    assert done.exit_code == 0, done.output
     asked, stopped, resume = done.stdout.splitlines()
     assert asked == f"asked {run_dir.id} to stop at its next safe point"
     at = records(run_dir, "end")[0]["it"]
@@ -47,16 +60,24 @@ def test_a_run_is_stopped_with_a_checkpoint(new_run: NewRun, start: Start, tmp_p
     assert f"the run {run_dir.id} is not running" in again.stderr
 
 
-def test_a_run_that_hangs_is_told_of_and_ended_at_once(new_run: NewRun, start: Start, tmp_path: Path) -> None:
-    run_dir = new_run(f"hooks.hangs={{use='{HANGS}:wait_forever', points=['after_train_iter']}}")
+def test_a_run_that_hangs_is_told_of_and_ended_at_once(
+    new_run: NewRun, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hookflow.cli.stop.PATIENCE", 1.0)
+    monkeypatch.setattr(ending, "STEPS", [(number, max(seconds, LIMIT)) for number, seconds in ending.STEPS[1:]])
+    run_dir = new_run('hooks.hangs={use="tests.distributed.launched:Hangs"}')
     training = start(run_dir)
-    asked = hookflow("stop", run_dir.id, cwd=tmp_path)
-    assert asked.returncode == 0
-    assert "it has not reached one within 10 s" in asked.stdout
+    wait_for(lambda: has_said(run_dir, "hangs"))
+    asked = CliRunner().invoke(app, ["stop", run_dir.id])
+    assert asked.exit_code == 0
+    assert "it has not reached one within 1 s" in asked.stdout
     assert f"hookflow stop {run_dir.id} --now" in asked.stdout
-    done = hookflow("stop", run_dir.id, "--now", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "■ interrupted at iteration 1\n"
+    training.signal(signal.SIGTERM)
+    wait_for(lambda: has_said(run_dir, "hears"))
+    done = CliRunner().invoke(app, ["stop", run_dir.id, "--now"])
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout == "■ interrupted at iteration 3\n"
     assert "SIGTERM" in done.stderr
     assert training.wait() == 143
 

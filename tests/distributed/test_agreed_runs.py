@@ -139,7 +139,7 @@ def test_commands_are_heard_by_the_first_and_obeyed_by_all(new_run: NewRun) -> N
         return next(ack for ack in records(run_dir, 0, "ack") if ack["cmd"] == command)
 
     with Ranks(run_dir, 2) as ranks:
-        wait_for(lambda: bool(records(run_dir, 1, "epoch")), 60)
+        wait_for(lambda: bool(records(run_dir, 1, "epoch")))
         paused = ask("pause")
         saved = ask("checkpoint")
         assert saved["it"] == paused["it"]

@@ -25,6 +25,7 @@ from hookflow.runner.distributed.consensus import (
     iterations_between,
 )
 from hookflow.runner.distributed.ranks import Ranks
+from tests.limits import LIMIT
 
 POINTS = 10
 WORLD = 3
@@ -63,7 +64,7 @@ def _all_walks(rank: int, folder: Path) -> None:
 
 
 def _walk(rank: int, arrivals: Arrivals, waits: set[int]) -> tuple[Any, ...]:
-    agreed = Consensus(Ranks(rank, WORLD, rank), timeout=60)
+    agreed = Consensus(Ranks(rank, WORLD, rank), timeout=LIMIT)
     wants, told, clock, calls = 0, [], [agreed.seconds()], []
     for point in range(POINTS):
         wants |= arrivals.get(point, 0)
@@ -79,7 +80,7 @@ def _walk(rank: int, arrivals: Arrivals, waits: set[int]) -> tuple[Any, ...]:
 def _evaluate(rank: int) -> list[int]:
     """Evaluate a few batches between two iterations; rank 1 is asked for one thing before, and for another in it."""
     consensus.iterations_between = lambda iteration, exchange: 1  # type: ignore[misc]
-    agreed = Consensus(Ranks(rank, WORLD, rank), timeout=60)
+    agreed = Consensus(Ranks(rank, WORLD, rank), timeout=LIMIT)
     told = [agreed.step(7, SAVE if rank == 1 else 0)]
     with agreed.evaluation():
         told += [agreed.step(batch, STOP if (rank, batch) == (1, 1) else 0) for batch in range(4)]
@@ -112,7 +113,7 @@ def test_what_is_in_flight_waits_until_an_evaluation_is_over(walks: list[dict[st
 
 
 def test_alone_everything_happens_at_once() -> None:
-    alone = consensus_of(Ranks(), timeout=60)
+    alone = consensus_of(Ranks(), timeout=LIMIT)
     assert isinstance(alone, Alone)
     assert alone.settle(STOP | SAVE) == alone.step(3, STOP | SAVE) == STOP | SAVE
     assert (alone.all_gather_object("x"), alone.broadcast_object("x"), alone.any_rank(True)) == (["x"], "x", True)

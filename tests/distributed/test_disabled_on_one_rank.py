@@ -11,6 +11,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.launch import prepare
 from tests.distributed.several import carry_out, printed
+from tests.limits import LIMIT
 
 HERE = Path(__file__).parent
 BREAKS = 'hooks.breaks={use="./lonely.py:Breaks", on_error="disable", points=["%s"], %s}'
@@ -29,7 +30,7 @@ BREAKS = 'hooks.breaks={use="./lonely.py:Breaks", on_error="disable", points=["%
     ],
 )
 def test_the_others_do_not_wait_for_it(tmp_path: Path, overrides: tuple[str, ...]) -> None:
-    loaded = load(HERE / "clouds.toml", ("distributed.timeout=20", *overrides))
+    loaded = load(HERE / "clouds.toml", (f"distributed.timeout={LIMIT}", *overrides))
     run_dir = RunDir.create(tmp_path, "clouds")
     prepare(loaded, compile_pipeline(loaded), run_dir, HERE)
     assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)

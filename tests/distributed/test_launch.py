@@ -20,6 +20,7 @@ from hookflow.monitor.plain import follow
 from hookflow.pipeline.load import load
 from hookflow.runner.launch import claim, prepare, start
 from tests.conftest import hookflow, wait_for
+from tests.limits import LIMIT
 
 HERE = Path(__file__).parent
 CLOUDS = HERE / "clouds.toml"
@@ -88,7 +89,7 @@ def test_ctrl_c_is_handed_on_and_all_end_together_with_a_checkpoint(launch: Laun
     run_dir, agent = launch("run.max_epochs=500", SLOW)
     wait_for(lambda: bool(records(run_dir, "epoch")))
     agent.send_signal(signal.SIGINT)
-    assert agent.wait(60) == 130
+    assert agent.wait(LIMIT) == 130
     (end,), (other,) = records(run_dir, "end"), records(run_dir, "end", rank=1)
     assert (end["exit"], end["status"]) == (130, "interrupted")
     assert end["it"] == other["it"] == records(run_dir, "checkpoint")[-1]["it"]
@@ -100,7 +101,7 @@ def test_a_second_ctrl_c_waits_for_nothing(launch: Launch) -> None:
     agent.send_signal(signal.SIGINT)
     wait_for(lambda: any(said["text"] == "hears" for said in records(run_dir, "message")))
     agent.send_signal(signal.SIGINT)
-    assert agent.wait(60) == 130
+    assert agent.wait(LIMIT) == 130
     assert "at once" in records(run_dir, "end")[-1]["reason"]
     assert any(said["text"].startswith("SIGINT received: ") for said in records(run_dir, "message"))
 
@@ -113,7 +114,7 @@ def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch:
     with pytest.raises(UserError, match="is already running"):
         claim(run_dir)
     assert follow(run_dir, io.StringIO(), child_exit=agent.wait) == 143, "what is shown waits for the ranks' own end"
-    psutil.wait_procs(ranks, timeout=60)
+    psutil.wait_procs(ranks, timeout=LIMIT)
     (end,) = records(run_dir, "end")
     assert (end["exit"], end["reason"]) == (143, f"the launcher (process {agent.pid}) is gone")
     assert records(run_dir, "checkpoint")[-1]["it"] == end["it"]
@@ -122,7 +123,7 @@ def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch:
 
 def test_what_one_rank_raises_is_told_by_its_name_and_once(launch: Launch) -> None:
     run_dir, agent = launch('hooks.raises={use="./launched.py:Raises", args={rank=1, at=3}}')
-    assert agent.wait(60) == 1
+    assert agent.wait(LIMIT) == 1
     (end,) = records(run_dir, "end")
     assert (end["exit"], end["reason"]) == (1, "rank 1: ValueError: as told")
     assert not records(run_dir, "error"), "rank 0 has made no mistake"
@@ -134,11 +135,12 @@ def test_what_one_rank_raises_is_told_by_its_name_and_once(launch: Launch) -> No
 
 def test_who_waits_until_the_timeout_says_in_which_hook_and_where_the_other_is(launch: Launch) -> None:
     stays = 'hooks.hang={use="./launched.py:Stays"}'
-    run_dir, agent = launch("distributed.timeout=3", stays, 'hooks.ozm={use="./launched.py:Means", after=["hang"]}')
-    assert agent.wait(60) == 1
+    means = 'hooks.ozm={use="./launched.py:Means", args={seconds=2.0}, after=["hang"]}'
+    run_dir, agent = launch(f"distributed.timeout={LIMIT}", stays, means)
+    assert agent.wait(LIMIT) == 1
     waits, stuck = 'in hook "ozm" at after_train_iter', 'rank 1 is in hook "hang" at after_train_iter'
     (end,) = records(run_dir, "end")
-    assert end["reason"] == f"rank 0: waited 3 s for the others, {waits}; {stuck}"
+    assert end["reason"] == f"rank 0: waited 2 s for the others, {waits}; {stuck}"
     assert records(run_dir, "error")[0]["hook"] == "ozm"
     assert "run.mean(1.0)" in run_dir.output.read_text(), "the line of the user's that has waited"
 

@@ -17,6 +17,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.ranks import Ranks
 from tests.distributed.several import free_port
 from tests.distributed.test_launch import CLOUDS, dies, records
+from tests.limits import LIMIT
 
 QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": "1"}
 
@@ -38,7 +39,7 @@ def test_the_ranks_of_two_machines_share_a_run_and_go_on_in_it_when_they_are_sta
     options = ("--ui=json", "--set=run.max_epochs=5", f"--set={dies('once', tmp_path / 'once', 14)}")
     command = (*machines, "-m", "hookflow", "run", str(CLOUDS), *options)
     with torchrun(tmp_path, *command) as one, torchrun(tmp_path, *command) as other:
-        printed = [machine.communicate(timeout=120) for machine in (one, other)]
+        printed = [machine.communicate(timeout=LIMIT) for machine in (one, other)]
     assert [one.returncode, other.returncode] == [0, 0], printed
     run_dir = only_run(tmp_path)
     for rank in (0, 1):
@@ -56,7 +57,7 @@ def test_the_ranks_of_two_machines_share_a_run_and_go_on_in_it_when_they_are_sta
 def test_a_mistake_is_told_by_one_rank(tmp_path: Path) -> None:
     command = ("--standalone", "--nproc-per-node=2", "-m", "hookflow", "run", str(CLOUDS), "--detach", "--in-process")
     with torchrun(tmp_path, *command) as launcher:
-        _, errors = launcher.communicate(timeout=120)
+        _, errors = launcher.communicate(timeout=LIMIT)
     assert launcher.returncode == 1
     for option in ("--detach", "--in-process"):
         assert errors.count(f"{option}: cannot be given here: torchrun has started this process") == 1

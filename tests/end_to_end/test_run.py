@@ -13,6 +13,7 @@ import pytest
 
 from hookflow.events.rundir import RunDir, all_runs
 from tests.conftest import TOY, hookflow, records, wait_for
+from tests.limits import LIMIT
 from tests.monitor.test_terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +29,7 @@ SMOKE = [
     )
 ]
 REAL = ROOT.parent / "shared" / "data" / "cifar10"
+IMPATIENT = "from hookflow.monitor import health; health.PATIENCE = 1; from hookflow.cli.app import main; main()"
 SLOW = '--set=hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
 
 
@@ -71,7 +73,7 @@ def test_ctrl_c_finishes_the_iteration_saves_and_exits_with_130(tmp_path: Path) 
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as child:
         wait_for(lambda: bool(all_runs(tmp_path / "runs")) and len(records(only_run(tmp_path), "epoch")) > 0)
         child.send_signal(signal.SIGINT)
-        printed, _ = child.communicate(timeout=60)
+        printed, _ = child.communicate(timeout=LIMIT)
     assert child.returncode == 130
     assert " end        interrupted after " in printed
     assert f"hookflow run --resume {only_run(tmp_path).id}" in printed
@@ -90,12 +92,12 @@ def test_ctrl_c_finishes_the_iteration_saves_and_exits_with_130(tmp_path: Path) 
 
 def test_a_hang_is_told_and_so_is_what_ctrl_c_does(tmp_path: Path) -> None:
     sleepy = '--set=hooks.sleepy={use="./watchers.py:sleepy", points=["after_train_iter"], from=3}'
-    command = [sys.executable, "-m", "hookflow", "run", str(TOY), "--ui=plain", sleepy]
+    command = [sys.executable, "-c", IMPATIENT, "run", str(TOY), "--ui=plain", sleepy]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, bufsize=1) as child:
         assert child.stdout is not None
         lines = iter(child.stdout)
-        stalled = next(line for line in lines if " stalled " in line)
-        assert re.search(r' stalled    1\d s inside "sleepy" at after_train_iter$', stalled)
+        stalled = next(line for line in lines if " stalled " in line and "sleepy" in line)
+        assert re.search(r' stalled    \d+ s inside "sleepy" at after_train_iter$', stalled)
         child.send_signal(signal.SIGINT)
         pressed = next(line for line in lines if " Ctrl-C " in line)
         assert "finishing the iteration, saving a checkpoint; Ctrl-C again ends at once without saving" in pressed
@@ -109,18 +111,21 @@ def test_what_killed_the_training_is_told(tmp_path: Path) -> None:
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as child:
         wait_for(lambda: bool(all_runs(tmp_path / "runs")) and len(records(only_run(tmp_path), "checkpoint")) > 0)
         os.kill(only_run(tmp_path).describe()["pid"], signal.SIGKILL)
-        printed, _ = child.communicate(timeout=60)
+        printed, _ = child.communicate(timeout=LIMIT)
     assert child.returncode == 1
     assert " lost       killed by SIGKILL (signal 9): the system may have been out of memory\n" in printed
     assert f": hookflow run --resume {only_run(tmp_path).id}\n" in printed
 
 
 def test_killing_the_viewer_harms_no_run(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hookflow", "run", str(TOY), "--set=run.max_epochs=30", SLOW]
+    go_on = tmp_path / "go on"
+    waits = f'--set=hooks.waits={{use="{TOY.parent}/watchers.py:WaitsFor", args={{file="{go_on}"}}}}'
+    command = [sys.executable, "-m", "hookflow", "run", str(TOY), waits]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as viewer:
-        wait_for(lambda: bool(all_runs(tmp_path / "runs")) and len(records(only_run(tmp_path), "epoch")) > 0)
+        wait_for(lambda: bool(all_runs(tmp_path / "runs")) and bool(records(only_run(tmp_path), "frame")))
         viewer.kill()
     run = only_run(tmp_path)
+    go_on.touch()
     wait_for(lambda: bool(records(run, "end")))
     assert records(run, "end")[0]["status"] == "finished"
     wait_for(lambda: run.life() == "gone")
@@ -148,7 +153,7 @@ def test_no_two_processes_train_in_one_directory(tmp_path: Path) -> None:
     assert hookflow("run", str(TOY), "--ui=none", cwd=tmp_path).returncode == 0
     command = [sys.executable, "-m", "hookflow", "run", "--resume", "--ui=none", "--set=run.max_epochs=20"]
     both = [subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    said = [child.communicate(timeout=120)[1] for child in both]
+    said = [child.communicate(timeout=LIMIT)[1] for child in both]
     assert sorted(child.returncode for child in both) == [0, 2]
     assert "is already running" in "".join(said)
     assert len(records(only_run(tmp_path), "run")) == 2, "the first attempt and one that resumed it"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import psutil
 import pytest
 
 from hookflow.events import stop
 from hookflow.events.rundir import RunDir
+from tests.conftest import wait_for
+from tests.limits import LIMIT
 
 HEARS = """
 import signal, sys, time
@@ -22,6 +24,7 @@ def note(number, frame):
     heard.append(number)
     if len(heard) == 2:
         sys.exit(7)
+    print("heard", flush=True)
 signal.signal(signal.SIGTERM, note)
 print("ready", flush=True)
 while True:
@@ -37,48 +40,56 @@ time.sleep(600)
 """
 
 
-@pytest.fixture
-def process(tmp_path: Path) -> Callable[[str], tuple[RunDir, subprocess.Popen[bytes], str]]:
-    """Return a function that starts a process, signs a run for it, and returns both with what it has printed."""
+Start = Callable[[str], tuple[RunDir, subprocess.Popen[bytes], IO[bytes]]]
 
-    def start(source: str) -> tuple[RunDir, subprocess.Popen[bytes], str]:
+
+@pytest.fixture
+def process(tmp_path: Path) -> Iterator[Start]:
+    """Return a function that starts a process, signs a run for it, and returns both with what it prints."""
+    printing: list[IO[bytes]] = []
+
+    def start(source: str) -> tuple[RunDir, subprocess.Popen[bytes], IO[bytes]]:
         started = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)
         assert started.stdout is not None
-        with started.stdout as out:
-            printed = out.readline().decode().strip()
+        printing.append(started.stdout)
         run = RunDir.create(tmp_path, "toy")
         run.sign_process(started.pid)
-        return run, started, printed
+        return run, started, started.stdout
 
-    return start
+    yield start
+    for out in printing:
+        out.close()
 
 
-def test_the_second_signal_ends_a_run_that_listens(
-    process: Callable[[str], tuple[RunDir, subprocess.Popen[bytes], str]],
-) -> None:
-    run, started, _ = process(HEARS)
+def test_the_second_signal_ends_a_run_that_listens(process: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stop, "STEPS", [stop.STEPS[0], *((number, LIMIT) for number, _ in stop.STEPS[1:])])
+    run, started, out = process(HEARS)
+    assert out.readline() == b"ready\n"
     said: list[str] = []
-    assert stop.stop_now(run, said.append)
+
+    def say(text: str) -> None:
+        if said:
+            assert out.readline() in (b"heard\n", b""), "a signal that comes before the last one was heard is lost"
+        said.append(text)
+
+    assert stop.stop_now(run, say)
     assert started.wait() == 7
     assert said == [*[f"SIGTERM sent to process {started.pid}"] * 2, "the process has ended"]
 
 
 def test_one_that_does_not_listen_is_killed_with_those_it_has_started(
-    process: Callable[[str], tuple[RunDir, subprocess.Popen[bytes], str]], monkeypatch: pytest.MonkeyPatch
+    process: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stop, "STEPS", [(number, min(seconds, 1.0)) for number, seconds in stop.STEPS])
-    run, started, child = process(DEAF)
+    waits = {signal.SIGTERM: 0.1, signal.SIGKILL: LIMIT}
+    monkeypatch.setattr(stop, "STEPS", [(number, waits[number]) for number, _ in stop.STEPS])
+    run, started, out = process(DEAF)
+    child = out.readline()
     assert stop.stop_now(run, lambda _: None)
     assert started.wait() == -signal.SIGKILL
-    until = time.monotonic() + 10
-    while psutil.pid_exists(int(child)) and psutil.Process(int(child)).status() != psutil.STATUS_ZOMBIE:
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_for(lambda: not psutil.pid_exists(int(child)) or psutil.Process(int(child)).status() == psutil.STATUS_ZOMBIE)
 
 
-def test_one_that_has_ended_is_left_alone(
-    process: Callable[[str], tuple[RunDir, subprocess.Popen[bytes], str]],
-) -> None:
+def test_one_that_has_ended_is_left_alone(process: Start) -> None:
     run, started, _ = process("print()")
     started.wait()
     said: list[str] = []

@@ -9,7 +9,7 @@ import pytest
 from hookflow.errors import UserError
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from tests.conftest import hookflow
+from tests.conftest import hookflow_here
 
 HEAD = """
 run = { name = "troubles", max_epochs = 1 }
@@ -152,7 +152,7 @@ class TestWhatItSaysOfItsPlace:
 
 def test_a_wrong_hook_is_told_of_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "h.py").write_text('class It:\n    after = [1]\n    phase = "lat"\n    def after_run(self): pass\n')
-    said = hookflow("hooks", "./h.py:It", cwd=tmp_path).stdout
+    said = hookflow_here("hooks", "./h.py:It", cwd=tmp_path).stdout
     assert "wrong: It.after must hold names" in said
 
 
@@ -161,7 +161,7 @@ def test_a_network_in_the_file_of_a_hook_is_not_listed(tmp_path: Path) -> None:
         f"{IMPORTS}class It:\n    def after_run(self): pass\nclass Net(nn.Module):\n    def forward(self, x): pass\n"
     )
     (tmp_path / "p.toml").write_text(f'{HEAD}[hooks.it]\nuse = "./h.py:It"\n')
-    said = hookflow("hooks", "-p", "p.toml", cwd=tmp_path).stdout
+    said = hookflow_here("hooks", "-p", "p.toml", cwd=tmp_path).stdout
     assert "./h.py:It" in said
     assert "./h.py:Net" not in said
 

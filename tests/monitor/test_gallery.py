@@ -21,11 +21,11 @@ from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.gallery import KEPT, Gallery, brief
 from hookflow.monitor.half_blocks import half_blocks
 from hookflow.monitor.layout import screen
-from hookflow.monitor.pixels import Pixels, decode_png, read_image
+from hookflow.monitor.pixels import Pixels, read_image
 from hookflow.monitor.state import RunState
 from hookflow.monitor.view import Scene
-from hookflow.png import encode_png
-from tests.conftest import hookflow
+from hookflow.png import decode_png, encode_png
+from tests.conftest import hookflow_here
 from tests.golden_files import check_golden
 from tests.monitor.fake_run import make
 from tests.monitor.logged import PIXELS, histogram, image, ring, text, write
@@ -260,7 +260,7 @@ def test_a_line_each_where_there_is_no_screen(logging: RunDir) -> None:
 
 
 def test_show_lists_them(logging: RunDir) -> None:
-    page = hookflow("show", str(logging.path), cwd=logging.path).stdout
+    page = hookflow_here("show", str(logging.path), cwd=logging.path).stdout
     assert "image, text, histogram  kind" in page
     assert "rendered/ring           image      200" in page
 

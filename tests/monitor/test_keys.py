@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -15,8 +16,10 @@ import pytest
 from textual.pilot import Pilot
 
 from hookflow.events.rundir import RunDir
+from hookflow.monitor import health
 from hookflow.monitor.app import MonitorApp, Outcome
 from hookflow.monitor.keys import KEYS
+from tests.limits import LIMIT
 from tests.monitor.fake_run import LiveRun, make
 
 Visit = Callable[[MonitorApp, Pilot[Any]], Awaitable[None]]
@@ -46,8 +49,9 @@ def commands(run: RunDir) -> list[str]:
 
 
 @pytest.fixture
-def going(tmp_path: Path) -> RunDir:
-    """A run that goes on: this process has signed for it."""
+def going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    """A run that goes on: this process has signed for it. It does not count as stalled, however long a test takes."""
+    monkeypatch.setattr(health, "PATIENCE", math.inf)
     run = make(tmp_path / "runs", upto=100, began=time.time())
     run.sign_process()
     return run
@@ -274,7 +278,7 @@ def test_a_stalled_run_offers_to_kill_its_process(stalled: tuple[RunDir, subproc
         assert "stop the training?" in shown(app)
         assert "no progress for" in shown(app)
         await pilot.press("escape", "s", "k")
-        until = time.monotonic() + 30
+        until = time.monotonic() + LIMIT
         for told in ("the process has ended", "? LOST"):
             while told not in shown(app):
                 assert time.monotonic() < until
@@ -441,7 +445,7 @@ def test_no_color_has_no_colour_and_loses_nothing(
 def test_a_live_run_answers_and_the_answer_is_shown(tmp_path: Path) -> None:
     async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
         await pilot.press("c")
-        until = time.monotonic() + 30
+        until = time.monotonic() + LIMIT
         while "◉ checkpoint done at iteration" not in shown(app):
             assert time.monotonic() < until
             await pilot.pause(0.05)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pyte
 import pytest
 
+from tests.limits import LIMIT
 from tests.monitor.fake_run import make
 
 COLUMNS, ROWS = 80, 24
@@ -74,7 +75,7 @@ class Terminal:
 
     def wait_for(self, text: str) -> None:
         """Read until the screen shows the text."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + LIMIT
         while text not in "\n".join(self.screen.display):
             assert time.monotonic() < until, "\n".join(self.screen.display)
             self._read(0.1)
@@ -84,7 +85,7 @@ class Terminal:
 
     def finish(self) -> int:
         """Read to the end of the child and return its exit code."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + LIMIT
         while self.child.poll() is None:
             assert time.monotonic() < until
             self._read(0.1)

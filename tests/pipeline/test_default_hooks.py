@@ -12,7 +12,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import dump, load, parse
-from tests.conftest import hookflow
+from tests.conftest import hookflow, hookflow_here
 
 BARE = """\
 [run]
@@ -127,11 +127,11 @@ def test_a_recorded_pipeline_has_them_in_full_and_gets_no_others(file: Path) -> 
 
 
 def test_three_epochs_without_hooks_leave_a_loss_and_weights(file: Path, tmp_path: Path) -> None:
-    told = hookflow("check", "p.toml", "--strict", cwd=tmp_path)
+    told = hookflow_here("check", "p.toml", "--strict", cwd=tmp_path)
     assert "2 hooks at 3 points; by default: log, checkpoint\n" in told.stdout
-    assert json.loads(hookflow("check", "p.toml", "-f", "json", cwd=tmp_path).stdout)["default_hooks"]
-    assert "log         late, every 0.5%, default" in hookflow("graph", "p.toml", cwd=tmp_path).stdout
-    assert "(default)" in hookflow("hooks", cwd=tmp_path).stdout
+    assert json.loads(hookflow_here("check", "p.toml", "-f", "json", cwd=tmp_path).stdout)["default_hooks"]
+    assert "log         late, every 0.5%, default" in hookflow_here("graph", "p.toml", cwd=tmp_path).stdout
+    assert "(default)" in hookflow_here("hooks", cwd=tmp_path).stdout
     assert hookflow("run", "p.toml", "--ui", "plain", cwd=tmp_path).returncode == 0
     (run_dir,) = (RunDir(path) for path in (tmp_path / "runs" / "bare").iterdir())
     scalars = [json.loads(line) for line in run_dir.events.read_text().splitlines() if '"scalars"' in line]

@@ -7,9 +7,9 @@ import json
 import os
 import resource
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -24,6 +24,8 @@ from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, lis
 from hookflow.runner.checkpoint.saving import HostCopy
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from tests.conftest import NewRun, records, wait_for
+from tests.distributed.launched import asked_to_stop
+from tests.limits import LIMIT
 from tests.processes import Training
 from tests.runner.same import assert_same, assert_same_end
 from tests.runner.test_resume import EVERY_3, messages, strikes
@@ -117,13 +119,20 @@ def test_a_second_signal_calls_the_write_off(
     alone = new_run()
     assert train_here(alone) == 0
     broken = new_run()
+    called_off = Event()
+    abandon = CheckpointStore.abandon
+
+    def notice(store: CheckpointStore) -> None:
+        abandon(store)
+        called_off.set()
 
     def twice() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.2)
+        wait_for(lambda: asked_to_stop() is not None)
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.2)
+        assert called_off.wait(LIMIT)
 
+    monkeypatch.setattr(CheckpointStore, "abandon", notice)
     at_manifest(monkeypatch, 2, twice)
     assert train_here(broken) == 143
     assert "twice" in str(end(broken)[1])

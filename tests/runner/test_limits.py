@@ -13,7 +13,7 @@ from hookflow.errors import UserError
 from hookflow.pipeline.values import limited_batches
 from hookflow.runner.data.batches import Batches
 from hookflow.runner.data.limited import Limited, Repeated
-from tests.conftest import NewRun, hookflow, records
+from tests.conftest import NewRun, hookflow, hookflow_here, records
 from tests.loaders import with_generator
 from tests.runner.same import assert_same_end
 from tests.runner.test_resume import messages
@@ -192,12 +192,12 @@ def test_it_is_said_by_check_and_by_every_face_of_a_run(tmp_path: Path) -> None:
     done = hookflow("run", str(toy), *limits, "--ui", "plain", cwd=tmp_path)
     assert done.returncode == 0
     assert "LIMITED data (train 2 of 5 batches)" in done.stdout
-    checked = hookflow(
+    checked = hookflow_here(
         "check", str(toy), *limits, "--set", "hooks.log.points=[{at='after_train_iter', every=2}]", cwd=tmp_path
     )
     assert "run.limit_train = 2" in checked.stdout
     assert "with 2 iterations an epoch" in checked.stdout
-    whole = hookflow("check", str(toy), cwd=tmp_path)
+    whole = hookflow_here("check", str(toy), cwd=tmp_path)
     assert "iterations an epoch" not in whole.stdout
     overfitted = hookflow("run", str(toy), "--overfit", "1", "--set", "run.threads=1", "--ui", "plain", cwd=tmp_path)
     assert overfitted.returncode == 0

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from hookflow.runner.data.worker_errors import WorkerError, explaining_worker_errors
-from tests.conftest import NewRun, hookflow, records, wait_for
+from tests.conftest import NewRun, hookflow_here, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same_end
 from tests.runner.test_resume import EVERY_3, messages, strikes
@@ -169,7 +169,7 @@ def test_of_the_signal_that_killed_a_worker_its_name_and_number_are_told() -> No
 )
 def test_mistakes_of_the_file_are_told_before_anything_is_made(tmp_path: Path, data: str, said: str) -> None:
     toy = Path(__file__).parents[1] / "toy.toml"
-    done = hookflow("check", str(toy), "--set", data, cwd=tmp_path)
+    done = hookflow_here("check", str(toy), "--set", data, cwd=tmp_path)
     assert done.returncode == 2
     assert said in done.stderr
     assert "Traceback" not in done.stderr

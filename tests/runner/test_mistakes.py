@@ -15,6 +15,7 @@ from hookflow.events.rundir import RunDir, all_runs
 from hookflow.monitor import follower, plain
 from hookflow.runner import launch
 from tests.conftest import TOY, hookflow, records
+from tests.limits import LIMIT
 from tests.monitor.test_terminal import Terminal
 
 LINE = TOY.read_text().splitlines().index("args = { lr = 0.1, momentum = 0.9 }") + 1
@@ -123,7 +124,7 @@ def test_a_file_named_like_a_module_of_the_standard_library_is_not_taken_for_it(
     (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
     (tmp_path / "toy.toml").write_text((TOY.parents[1] / "pipelines" / "hello.toml").read_text())
     command = [sys.executable, "-P", "-m", "hookflow", "run", "toy.toml", "--ui", "plain"]  # as the installed command
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the wrong json" not in done.stdout + done.stderr
 

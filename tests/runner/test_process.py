@@ -13,6 +13,7 @@ import pytest
 from hookflow.events.rundir import RunDir
 from hookflow.runner.launch import start
 from tests.conftest import NewRun, records
+from tests.limits import LIMIT
 
 Train = Callable[..., int]
 
@@ -38,7 +39,7 @@ def warnings(run_dir: RunDir) -> list[str]:
 
 def test_truncating_now_bin_does_not_kill_the_run(new_run: NewRun) -> None:
     run_dir = new_run(ONE_EPOCH, disturber("Truncates"))
-    assert start(run_dir).wait(120) == 0
+    assert start(run_dir).wait(LIMIT) == 0
     assert records(run_dir, "end")[0]["status"] == "finished"
 
 
@@ -55,13 +56,13 @@ def test_a_relative_run_directory_on_the_command_line(new_run: NewRun, tmp_path:
     run_dir = new_run(ONE_EPOCH, disturber("Moves", to="/"))
     command = [sys.executable, "-m", "hookflow.runner", str(run_dir.path.relative_to(tmp_path))]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
 
 
 def test_a_thread_that_never_ends_is_named_and_left(new_run: NewRun) -> None:
     run_dir = new_run(ONE_EPOCH, disturber("LeavesThread"))
-    assert start(run_dir).wait(120) == 0
+    assert start(run_dir).wait(LIMIT) == 0
     (said,) = warnings(run_dir)
     assert '"uploader"' in said
     assert "wait_forever" in said
@@ -73,5 +74,5 @@ def test_a_thread_that_never_ends_is_named_and_left(new_run: NewRun) -> None:
 @pytest.mark.parametrize("left", [disturber("LeavesThread", seconds=0.2), disturber("LeavesPool")])
 def test_threads_that_end_by_themselves_are_not_worth_a_word(new_run: NewRun, left: str) -> None:
     run_dir = new_run(ONE_EPOCH, left)
-    assert start(run_dir).wait(120) == 0
+    assert start(run_dir).wait(LIMIT) == 0
     assert warnings(run_dir) == []

@@ -186,7 +186,7 @@ def test_a_handler_waits_for_nothing_that_the_main_thread_holds(signals: tuple[S
     """A thread sends one signal after the other, while the main thread does little else than what a pause does."""
     made, flag = signals
     made.be_graceful()
-    due, rounds = threading.Semaphore(0), 2000
+    due, rounds = threading.Semaphore(0), 500
 
     def strike() -> None:
         for k in range(rounds):
