@@ -94,7 +94,8 @@ def execute(
 
 def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Path | None:
     """Clear away what a killed process has left, and return the checkpoint to resume from, if that is wanted."""
-    store.clear_leftovers()
+    for path in store.clear_leftovers():
+        say(f"{short(path)} is left alone: a process that lives is writing it", "warn")
     if not resume:
         return None
     checkpoint, passed_over = store.newest_good()
