@@ -154,11 +154,11 @@ def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: 
 
     if now is then:
         return
-    if found := difference((then.loaded.pipeline, then.plan), (now.loaded.pipeline, now.plan)):
+    if found := difference((then.loaded.public, then.plan), (now.loaded.public, now.plan)):
         _tell(*difference_lines(then, now, found), *_follows_length(found, now.plan), "")
     if (checkpoint := _newest(run_dir)) is None:
         return  # the run begins anew, and may begin as it likes
-    changes = changes_since(checkpoint, now.loaded.pipeline, now.plan)
+    changes = changes_since(checkpoint, now.loaded.public, now.plan)
     places = now.loaded.places
     refused = [
         Problem(f"{change.text}: {change.why}", places.of(change.key)) for change in changes if change.may is May.NO

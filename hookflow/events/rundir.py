@@ -25,6 +25,7 @@ FACTS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("created", "process_started", "training_ended"), (int, float)),
     **dict.fromkeys(("argv", "overrides"), list),
     "pid": int,
+    "environment": dict,
 }
 """The types of what `run.json` says."""
 
@@ -125,10 +126,10 @@ class RunDir:
 
     @classmethod
     def create(cls, root: Path, name: str) -> RunDir:
-        """Make `root/name/<date>-<time>-<four hex digits>/` and return it."""
+        """Make `root/name/<date>-<time>-<four hex digits>/`, which nobody else can read, and return it."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
         path = root / name / f"{stamp}-{secrets.token_hex(2)}"
-        path.mkdir(parents=True)
+        path.mkdir(0o700, parents=True)
         return cls(path)
 
     def describe(self) -> dict[str, Any]:

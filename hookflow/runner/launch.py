@@ -57,7 +57,7 @@ def record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: Any
     if run_dir.plan.exists() and run_dir.plan.read_text("utf-8") != written:
         run_dir.keep_plan()
     write_whole(run_dir.plan, written)
-    write_whole(run_dir.pipeline, dump(loaded.pipeline))
+    write_whole(run_dir.pipeline, dump(loaded.public))
     run_dir.sign(
         base=str(base.resolve()),
         source=str(loaded.source),
