@@ -71,8 +71,8 @@ class Pipeline:
             yield
 
     def __str__(self) -> str:
-        """Return the whole pipeline as TOML."""
-        return dump(self.loaded.pipeline)
+        """Return the whole pipeline as TOML, as its runs record it."""
+        return dump(self.loaded.public)
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name} of {self.loaded.source}>"

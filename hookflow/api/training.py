@@ -18,6 +18,7 @@ from hookflow.api.pipeline import Pipeline, load
 from hookflow.api.recorded import RecordedRun
 from hookflow.cli.run_dirs import failure_report
 from hookflow.errors import Problem, UserError, nearest
+from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir, short
 from hookflow.monitor import jsonl, plain
 from hookflow.runner.distributed.rendezvous import started_by_torchrun
@@ -83,14 +84,14 @@ def _follow(run_dir: RunDir, ui: UI) -> Follow | None:
 
 def _here(pipeline: Pipeline, run_dir: RunDir, follow: Follow | None) -> int:
     """Train in this process and return the exit code. Raises what ends the training."""
-    lock = claim(run_dir)
+    locks = claim(run_dir)
     try:
         with pipeline.in_use(), _shown_beside(follow):
             from hookflow.runner.process import train
 
             return train(run_dir, raises=True)
     finally:
-        os.close(lock)
+        release(locks)
 
 
 @contextmanager

@@ -38,13 +38,14 @@ class Epoch:
     run: str
 
     @classmethod
-    def of_newest(cls, pipeline: Pipeline) -> Epoch | None:
+    def of_newest(cls, loaded: Loaded) -> Epoch | None:
         """Ask the newest run of the pipeline's name that made its batches as the pipeline does; None without one.
 
         A run that cannot be read, or did not get as far as to its data, is passed over.
         """
-        runs = (Path(pipeline.run.dir) / pipeline.run.name).glob("*/events.jsonl")
-        wanted = _batches(dump(pipeline))
+        section = loaded.pipeline.run
+        runs = (Path(section.dir) / section.name).glob("*/events.jsonl")
+        wanted = _batches(dump(loaded.public))
         for run in sorted((RunDir(events.parent) for events in runs), key=lambda run: run.id, reverse=True):
             try:
                 iters = _iters_per_epoch(run.events) if _batches(run.pipeline.read_text("utf-8")) == wanted else 0
@@ -88,7 +89,7 @@ class Findings:
     @classmethod
     def of(cls, loaded: Loaded, plan: Plan) -> Findings:
         """Look for everything."""
-        epoch = Epoch.of_newest(loaded.pipeline)
+        epoch = Epoch.of_newest(loaded)
         certain = forecast(plan, Length.of(loaded.pipeline))
         forecasts = forecast(plan, Length.of(loaded.pipeline, epoch.iters)) if epoch else certain
         return cls(

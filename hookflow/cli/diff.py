@@ -43,7 +43,7 @@ def diff(
     from hookflow.graph.difference import difference
 
     old, new = open_target(a), open_target(b)
-    found = difference((old.loaded.pipeline, old.plan), (new.loaded.pipeline, new.plan))
+    found = difference((old.loaded.public, old.plan), (new.loaded.public, new.plan))
     if format_ is Format.json:
         echo_json(found.to_json())
     else:

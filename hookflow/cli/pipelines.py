@@ -147,6 +147,5 @@ def recorded_target(named: str) -> Target:
     from hookflow.pipeline.load import load
 
     run = find_run(named, Path("runs"))
-    return Target(
-        run.id, load(short(run.pipeline), recorded=True), recorded_plan(run), Path(run.describe().get("base", "."))
-    )
+    loaded = load(short(run.pipeline), recorded=True, environment=False)
+    return Target(run.id, loaded, recorded_plan(run), Path(run.describe().get("base", ".")))

@@ -47,6 +47,7 @@ def resumed(
     """
     from hookflow.cli.pipelines import read_pipeline
     from hookflow.cli.run_dirs import find_run
+    from hookflow.events.run_lock import release
     from hookflow.runner.launch import claim
 
     file = Path(target) if target and target.endswith(".toml") else None
@@ -57,7 +58,7 @@ def resumed(
         pipeline = read_pipeline(file, overrides, without=without, only=only).pipeline
         hooks = pipeline.hooks
         run_dir = find_run(pipeline.run.name, Path(pipeline.run.dir), begun=True)
-    lock = claim(run_dir)  # refuses, before anything is written, where the run is live
+    locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
         then = _recorded(run_dir)
         now = then
@@ -72,7 +73,7 @@ def resumed(
 
             record(now.loaded, now.plan, run_dir, now.base)
     finally:
-        os.close(lock)
+        release(locks)
     return run_dir
 
 
@@ -153,11 +154,11 @@ def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: 
 
     if now is then:
         return
-    if found := difference((then.loaded.pipeline, then.plan), (now.loaded.pipeline, now.plan)):
+    if found := difference((then.loaded.public, then.plan), (now.loaded.public, now.plan)):
         _tell(*difference_lines(then, now, found), *_follows_length(found, now.plan), "")
     if (checkpoint := _newest(run_dir)) is None:
         return  # the run begins anew, and may begin as it likes
-    changes = changes_since(checkpoint, now.loaded.pipeline, now.plan)
+    changes = changes_since(checkpoint, now.loaded.public, now.plan)
     places = now.loaded.places
     refused = [
         Problem(f"{change.text}: {change.why}", places.of(change.key)) for change in changes if change.may is May.NO

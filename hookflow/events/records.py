@@ -222,7 +222,7 @@ class TextFields(TypedDict):
     name: str
     """What it is called."""
     text: str
-    """The text, cut to 64 kB."""
+    """The text."""
     hook: str
     """The name of the hook that logged it, or "task"."""
 
@@ -359,11 +359,17 @@ LATE = ("checkpoint", "image", "histogram")
 TEXT_LIMIT = 64 * 1024
 """Bytes that are recorded of a string."""
 
+_MARK = 64
+"""Bytes that the note on what was cut may take."""
+
 
 def shortened(text: str) -> str:
-    """Return a string of at most TEXT_LIMIT bytes; one that was cut ends in "…"."""
+    """Return a string of at most TEXT_LIMIT bytes; one that was cut ends in how many bytes of it are left out."""
     data = text.encode(errors="replace")
-    return text if len(data) <= TEXT_LIMIT else f"{data[: TEXT_LIMIT - 3].decode(errors='ignore')}…"
+    if len(data) <= TEXT_LIMIT:
+        return text
+    kept = data[: TEXT_LIMIT - _MARK].decode(errors="ignore")
+    return f"{kept}… [{len(data) - len(kept.encode()):,} bytes left out]"
 
 
 class CommandRecord(TypedDict):
@@ -407,5 +413,9 @@ class Put(Protocol):
 
 
 def stamped(kind: str, it: int, ep: int, fields: Mapping[str, Any]) -> Record:
-    """Return the record of a kind whose fields `Put` has checked, stamped with the time and a place of the run."""
-    return cast(Record, {"k": kind, "t": time.time(), "it": it, "ep": ep, **fields})
+    """Return the record of a kind whose fields `Put` has checked, stamped with the time and a place of the run.
+
+    Its strings are `shortened`: a message of a hundred megabytes would keep each reader of the log for half a minute.
+    """
+    short = {name: shortened(value) if isinstance(value, str) else value for name, value in fields.items()}
+    return cast(Record, {"k": kind, "t": time.time(), "it": it, "ep": ep, **short})

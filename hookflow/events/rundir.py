@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import contextlib
 import json
 import os
 import re
@@ -18,12 +18,14 @@ import psutil
 
 from hookflow.events.log import readable
 from hookflow.events.reading import only_of, read_object
+from hookflow.events.run_lock import NAME, is_locked
 
 FACTS: Mapping[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("id", "name", "host", "base", "source", "hookflow"), str),
-    **dict.fromkeys(("created", "process_started"), (int, float)),
+    **dict.fromkeys(("created", "process_started", "training_ended"), (int, float)),
     **dict.fromkeys(("argv", "overrides"), list),
     "pid": int,
+    "environment": dict,
 }
 """The types of what `run.json` says."""
 
@@ -119,15 +121,15 @@ class RunDir:
 
     @property
     def lock(self) -> Path:
-        """Locked by whoever carries out the run; see `hookflow.runner.launch.claim`."""
-        return self.path / "lock"
+        """Locked by whoever carries out the run, as is the directory; see `hookflow.events.run_lock`."""
+        return self.path / NAME
 
     @classmethod
     def create(cls, root: Path, name: str) -> RunDir:
-        """Make `root/name/<date>-<time>-<four hex digits>/` and return it."""
+        """Make `root/name/<date>-<time>-<four hex digits>/`, which nobody else can read, and return it."""
         stamp = time.strftime("%Y%m%d-%H%M%S")
         path = root / name / f"{stamp}-{secrets.token_hex(2)}"
-        path.mkdir(parents=True)
+        path.mkdir(0o700, parents=True)
         return cls(path)
 
     def describe(self) -> dict[str, Any]:
@@ -144,7 +146,13 @@ class RunDir:
     def sign_process(self, pid: int | None = None) -> None:
         """Note the process that trains: its pid, its start time (pids are used again) and its host."""
         process = psutil.Process(pid)
-        self.sign(pid=process.pid, process_started=process.create_time(), host=socket.gethostname())
+        started, host = process.create_time(), socket.gethostname()
+        self.sign(pid=process.pid, process_started=started, host=host, training_ended=None)
+
+    def sign_off(self) -> None:
+        """Note that the process trains no more, though it may live on, as that of a notebook does."""
+        with contextlib.suppress(OSError):  # a full disk; the process is taken for training as long as it lives
+            self.sign(training_ended=time.time())
 
     def life(self) -> Life:
         """Say whether the process behind the run lives: asked of the system, never guessed from a missing `end`.
@@ -153,26 +161,25 @@ class RunDir:
         """
         facts = self.describe()
         if "pid" not in facts:  # the run is locked before its process starts
-            return "gone" if self.lock.exists() and not self._is_locked() else "not started"
+            return "gone" if self.lock.exists() and not is_locked(self.path) else "not started"
         if facts.get("host") != socket.gethostname():
             return "remote"
-        try:
-            process = psutil.Process(facts["pid"])
-            same = abs(process.create_time() - facts.get("process_started", 0.0)) < 1.0
-            lives = same and process.status() != psutil.STATUS_ZOMBIE
-        except (psutil.Error, ValueError, OverflowError):  # the last two: it is no pid
-            lives = False
-        return "alive" if lives or (self.events_of(1).exists() and self._is_locked()) else "gone"
+        return "alive" if _lives(facts) or (self.events_of(1).exists() and is_locked(self.path)) else "gone"
 
-    def _is_locked(self) -> bool:
-        """Say whether somebody holds the lock of the run, by taking it for a moment."""
-        try:
-            with self.lock.open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # there is none, or a file system that knows no locks
-            pass
+    def trains_elsewhere(self) -> bool:
+        """Say whether another process of this machine has signed the run, lives, and has not signed off."""
+        facts = self.describe()
+        here = facts.get("host") == socket.gethostname()
+        return here and facts.get("pid") != os.getpid() and "training_ended" not in facts and _lives(facts)
+
+
+def _lives(facts: Mapping[str, Any]) -> bool:
+    """Say whether the process that a run names lives, and is no other one that was given its pid since."""
+    try:
+        process = psutil.Process(facts["pid"])
+        same = abs(process.create_time() - facts.get("process_started", 0.0)) < 1.0
+        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
+    except (psutil.Error, LookupError, ValueError, OverflowError):  # the last two: it is no pid
         return False
 
 

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hookflow.errors import Problem, Where, nearest
 from hookflow.pipeline.explain import wrong_value
+from hookflow.pipeline.public import environment_keys
 
 
 def first_names(function: Callable[..., Any], count: int, offered: Collection[str] = ()) -> list[str]:
@@ -55,11 +56,13 @@ def wrong_arguments(
     place: Callable[[str], Where],
     filled: Collection[str] = (),
     offered: Collection[str] = (),
+    public: Mapping[str, Any] | Sequence[Any] | None = None,
 ) -> Iterator[Problem]:
     """Yield what is wrong with `args`, values of a file, for calling `make`: unknown and missing names, types, ranges.
 
     `place` gives the place of an argument by its name (or its place in a list, as text), and that of the call for an
     empty name; `filled` names the arguments that somebody else gives, `offered` those that the file must not give.
+    `public` are the same arguments with references in the place of what the environment has given.
     """
     signature = _signature(make)
     if signature is None:
@@ -82,7 +85,8 @@ def wrong_arguments(
             said = f'{called}: "{name}" is what the point offers, so it cannot be given here'
             yield Problem(said, place(places[name]), "give the argument another name")
         elif name in named:
-            yield from _wrong_value(make, called, name, value, place(places[name]))
+            written = _from_environment(public if public is not None else args, places[name])
+            yield from _wrong_value(make, called, name, value, place(places[name]), written)
         elif inspect.Parameter.VAR_KEYWORD not in kinds:
             hint = nearest(name, free) or takes
             yield Problem(f'{called} takes no argument "{name}"', place(places[name]), hint)
@@ -91,11 +95,22 @@ def wrong_arguments(
         yield Problem(f"{called} needs the argument " + ", ".join(f'"{name}"' for name in missing), place(""))
 
 
-def _wrong_value(make: Callable[..., Any], called: str, name: str, value: Any, where: Where) -> Iterator[Problem]:
+def _from_environment(args: Mapping[str, Any] | Sequence[Any], place: str) -> str:
+    """Return the reference that stands for an argument, or in it; an empty string where none refers to the environment.
+
+    The argument is at `place`: its name, or its place in a list.
+    """
+    written = args[place] if isinstance(args, Mapping) else args[int(place)]
+    return next((text for _, text in environment_keys(written)), "")
+
+
+def _wrong_value(
+    make: Callable[..., Any], called: str, name: str, value: Any, where: Where, written: str
+) -> Iterator[Problem]:
     try:
         _as_annotated(make, name, value)
     except ValidationError as error:
-        said, hint = wrong_value(error.errors(include_url=False)[0], f'{called}: "{name}"')
+        said, hint = wrong_value(error.errors(include_url=False)[0], f'{called}: "{name}"', written)
         yield Problem(said, where, hint)
 
 

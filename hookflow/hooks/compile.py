@@ -103,6 +103,7 @@ class _Declared:
     def __init__(self, name: str, declaration: HookNode, loaded: Loaded, base: Path, points: Points) -> None:
         self.name = name
         self.said = declaration
+        self.public_args = loaded.public.hooks[name].args
         self.places = loaded.places
         self.points = points
         self.where = self._place("use")
@@ -136,7 +137,7 @@ class _Declared:
         hook = PlannedHook(
             name=self.name,
             use=self.said.use,
-            args=self.said.args,
+            args=self.public_args,
             phase=self._phase(),
             about=about(self.hook),
             where=self.places.of(f"hooks.{self.name}").at_line,
@@ -173,6 +174,7 @@ class _Declared:
                 lambda key: self._place(f"args.{key}" if key else "use"),
                 filled,
                 self._offered(),
+                self.public_args,
             )
         )
         self.problems += wrong or self._wrong_together()

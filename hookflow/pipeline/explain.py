@@ -27,6 +27,7 @@ _BOUNDS = {
     "less_than_equal": ("at most", "le"),
     "less_than": ("below", "lt"),
 }
+NOTHING: Mapping[Key, str] = {}
 _TAGS = ("<name>", "<table>", "<list>", "<one>", "<several>", "[key]")
 _EXAMPLES = {
     "run": '[run] with name = "…" and max_epochs = …',
@@ -37,27 +38,47 @@ _EXAMPLES = {
 }
 
 
-def explain(error: ValidationError, tree: Mapping[str, Any], places: SourceMap) -> list[tuple[Key, Problem]]:
-    """Return a problem for each error, by the key that is at fault. `tree` is what was validated."""
+def explain(
+    error: ValidationError, tree: Mapping[str, Any], places: SourceMap, written: Mapping[Key, str] = NOTHING
+) -> list[tuple[Key, Problem]]:
+    """Return a problem for each error, by the key that is at fault. `tree` is what was validated.
+
+    What the environment gave is shown as it is `written`, by its key: it may be a secret.
+    """
     found = []
     for details in error.errors(include_url=False)[: 2 * SHOWN]:  # some may be about one key
-        key = tuple(str(part) for part in details["loc"] if part not in _TAGS)
+        key = key_of(details)
         match details["type"]:
             case "extra_forbidden":
                 message, hint = _unknown(key, details["input"])
             case "missing":
                 message, hint = _missing(key, tree)
             case _:
-                message, hint = wrong_value(details, dotted(key))
-        hint = hint or _as_table(details, key)
+                message, hint = wrong_value(details, dotted(key), written.get(key, ""))
+        hint = hint or ("" if key in written else _as_table(details, key))
         found.append((key, Problem(message, places.of(key), hint)))
     return found
 
 
-def wrong_value(details: ErrorDetails, name: str) -> tuple[str, str]:
-    """Return what is wrong with the value of `name`, and a hint (or an empty one)."""
+def key_of(details: ErrorDetails) -> Key:
+    """Return the key that an error is about."""
+    return tuple(str(part) for part in details["loc"] if part not in _TAGS)
+
+
+def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[str, str]:
+    """Return what is wrong with the value of `name`, and a hint (or an empty one).
+
+    `written` is what stands in the file for a value of the environment, which is not shown.
+    """
     value, context = details["input"], details.get("ctx", {})
     match details["type"]:
+        case kind if written and kind in _KINDS:
+            return f"{name} must be {_KINDS[kind]}, not the value of {written}", ""
+        case kind if written and kind in _BOUNDS:
+            words, bound = _BOUNDS[kind]
+            return f"{name} must be {words} {context[bound]}, not the value of {written}", ""
+        case _ if written:
+            return f"{name} cannot be the value of {written}", ""
         case kind if kind in _KINDS:
             return f"{name} must be {_KINDS[kind]}, not {_shown(value)}", _mend(kind, value)
         case kind if kind in _BOUNDS:

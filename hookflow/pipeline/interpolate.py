@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from hookflow.errors import SHOWN, Problem, nearest
 from hookflow.pipeline.overrides import read_value
@@ -17,16 +17,38 @@ from hookflow.pipeline.source_map import Key, SourceMap
 LONGEST, MOST = 1 << 16, 100_000
 """Characters of a string, and references followed in all: a few lines could double both with each line."""
 
+ENVIRONMENT = "env:"
+"""How the name of a reference begins that is a variable of the environment."""
+
 _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[^{}]*)(?P<end>\}?)")
 
 
-def interpolate(
-    tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str]
-) -> tuple[dict[str, Any], dict[Key, Problem]]:
-    """Return the tree with every reference replaced, and what is wrong, by the key of the string that is at fault."""
-    resolver = _Resolver(tree, places, environ)
-    resolved: dict[str, Any] = resolver.resolve(tree, ())
-    return resolved, resolver.problems
+class Interpolated(NamedTuple):
+    """A tree with its references replaced."""
+
+    tree: dict[str, Any]
+    problems: dict[Key, Problem]
+    """What is wrong, by the key of the string that is at fault."""
+    variables: tuple[str, ...]
+    """The variables of the environment that it refers to."""
+
+
+def interpolate(tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str]) -> Interpolated:
+    """Return the tree with every reference replaced."""
+    return _Resolver(tree, places, environ).result()
+
+
+def without_environment(tree: dict[str, Any], places: SourceMap) -> Interpolated:
+    """Return the tree with every reference replaced but those to the environment, which is not asked.
+
+    Every string is so written that `interpolate` gives what it stands for.
+    """
+    return _Resolver(tree, places, None).result()
+
+
+def refers_to_environment(text: str) -> bool:
+    """Say whether a string of a pipeline refers to a variable of the environment."""
+    return any((match["name"] or "").strip().startswith(ENVIRONMENT) for match in _REFERENCE.finditer(text))
 
 
 def escape(value: Any) -> Any:
@@ -46,13 +68,20 @@ class _UnresolvedError(Exception):
 
 
 class _Resolver:
-    def __init__(self, tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str]) -> None:
+    """Follows the references of a tree; with None for the environment, those to it stay as they are written."""
+
+    def __init__(self, tree: dict[str, Any], places: SourceMap, environ: Mapping[str, str] | None) -> None:
         self.tree = tree
         self.places = places
         self.environ = environ
         self.problems: dict[Key, Problem] = {}
+        self.variables: dict[str, None] = {}
         self._within: list[Key] = []
         self._looked_up = 0
+
+    def result(self) -> Interpolated:
+        resolved: dict[str, Any] = self.resolve(self.tree, ())
+        return Interpolated(resolved, self.problems, tuple(self.variables))
 
     def resolve(self, value: Any, path: Key) -> Any:
         match value:
@@ -88,7 +117,7 @@ class _Resolver:
 
     def _written(self, match: re.Match[str], path: Key) -> str:
         if match["name"] is None:
-            return "${"
+            return "${" if self.environ is not None else match.group()
         value = self._look_up(match, path)
         if isinstance(value, dict | list):
             kind = "table" if isinstance(value, dict) else "list"
@@ -102,8 +131,11 @@ class _Resolver:
             self._fail(path, f"the references of this pipeline refer to more than {MOST:,} others")
         if not name or not match["end"]:
             self._fail(path, f"{match.group()} is no reference", "write ${section.key} or ${env:NAME:-default}")
-        if name.startswith("env:"):
-            variable, has_default, default = name.removeprefix("env:").partition(":-")
+        if name.startswith(ENVIRONMENT):
+            variable, has_default, default = name.removeprefix(ENVIRONMENT).partition(":-")
+            self.variables[variable] = None
+            if self.environ is None:
+                return match.group()
             if variable not in self.environ and not has_default:
                 hint = f"set it, or give a default: ${{env:{variable}:-…}}"
                 self._fail(path, f'the environment variable "{variable}" is not set', hint)

@@ -16,8 +16,9 @@ from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.pipeline.default_hooks import add_default_hooks
 from hookflow.pipeline.explain import explain
 from hookflow.pipeline.extend import extended, over_base
-from hookflow.pipeline.interpolate import escape, interpolate
+from hookflow.pipeline.interpolate import interpolate, without_environment
 from hookflow.pipeline.overrides import Override, apply
+from hookflow.pipeline.public import environment_keys, public
 from hookflow.pipeline.read import read
 from hookflow.pipeline.recover import recover
 from hookflow.pipeline.schema import Pipeline
@@ -32,7 +33,14 @@ class Loaded:
     pipeline: Pipeline
     source: Path
     places: SourceMap
+    public: Pipeline
+    """The pipeline as it is recorded and shown: with references in the place of what the environment has given.
+
+    Its strings are so written that `${…}` in them is a reference, and `$${` a plain `${`.
+    """
     overrides: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    """The variables of the environment that it refers to."""
 
 
 TABLES = Path("<dict>")
@@ -60,18 +68,22 @@ def load(
     without: Sequence[str] = (),
     only: Sequence[str] = (),
     recorded: bool = False,
+    environment: bool = True,
 ) -> Loaded:
     """Read a pipeline file, lay `key=value` overrides over it, fill in its `${…}`, and check it.
 
     The hooks named in `without` are switched off, and, where `only` names any, all that it does not name. A file that
-    is `recorded` has been written by `dump`: its default hooks stand in it.
+    is `recorded` has been written by `dump`: its default hooks stand in it. To show or compare it, the
+    `environment` need not be asked: its references then stay what they are.
     Raises UserError with everything that is wrong, each with its line.
     """
     if isinstance(source, Path):
-        return parse(read(source), source, overrides, without=without, only=only, recorded=recorded)
+        return parse(
+            read(source), source, overrides, without=without, only=only, recorded=recorded, environment=environment
+        )
     places = SourceMap.in_tables(source, str(TABLES))
     tree, places = over_base(deepcopy(dict(source)), places, TABLES)
-    return _understood(tree, places, TABLES, overrides, without, only, recorded)
+    return _understood(tree, places, TABLES, overrides, without, only, recorded, environment)
 
 
 def parse(
@@ -82,10 +94,11 @@ def parse(
     without: Sequence[str] = (),
     only: Sequence[str] = (),
     recorded: bool = False,
+    environment: bool = True,
 ) -> Loaded:
     """Do what `load` does with the text of a file; `source` is the file that problems are shown to stand in."""
     try:
-        return _understood(*extended(text, source), source, overrides, without, only, recorded)
+        return _understood(*extended(text, source), source, overrides, without, only, recorded, environment)
     except RecursionError:
         raise UserError(Problem("its lists and tables are nested too deeply", Where(str(source)))) from None
 
@@ -98,16 +111,20 @@ def _understood(
     without: Sequence[str],
     only: Sequence[str],
     recorded: bool,
+    environment: bool,
 ) -> Loaded:
     """Return what the tables of a file come to; `places` says where each of their keys stands."""
     changes = [said if isinstance(said, Override) else Override(said, Where(f"--set {said}")) for said in overrides]
     problems = list(apply(changes, tree, places))
-    resolved, unresolved = interpolate(tree, places, os.environ)
-    if not recorded:
-        add_default_hooks(resolved, places)
+    written, _, variables = without_environment(tree, places)
+    resolved, unresolved, _ = interpolate(tree, places, os.environ) if environment else (written, {}, ())
+    for tables in (resolved, written):
+        if not recorded:
+            add_default_hooks(tables, places)
     problems += unknown_hooks(hooks_of(resolved), without, only)
     switches = [] if problems else switched_off(hooks_of(resolved), without, only)
     problems += apply(switches, resolved, places)
+    list(apply(switches, written, places))
     problems += dict.fromkeys(unresolved.values())
     if "extends" in resolved:
         wrong = "extends cannot be set from the command line: what a file is built on stands in the file"
@@ -117,20 +134,20 @@ def _understood(
     try:
         pipeline = Pipeline.model_validate(resolved)
     except ValidationError as error:
-        found = explain(error, resolved, places)
+        found = explain(error, resolved, places, dict(environment_keys(written)))
         problems += (problem for key, problem in found if key not in unresolved)
         faulty.update(key for key, _ in found)
     understood = pipeline if pipeline and not faulty else recover(resolved, faulty)
     said = tuple(change.text for change in (*changes, *switches))
-    loaded = Loaded(understood, source, places, said) if understood else None
-    if problems or loaded is None:
-        raise UnsoundError(problems, loaded)
-    return loaded
+    if problems or understood is None:
+        rest = Loaded(understood, source, places, understood) if understood else None
+        raise UnsoundError(problems, rest)
+    return Loaded(understood, source, places, public(resolved, written), said, variables)
 
 
-def dump(pipeline: Pipeline) -> str:
-    """Return the pipeline as TOML that parses to an equal one; it extends no other."""
-    return tomli_w.dumps(escape(as_tables(pipeline)))
+def dump(public: Pipeline) -> str:
+    """Return a pipeline, as it is recorded, as TOML that parses to an equal one; it extends no other."""
+    return tomli_w.dumps(as_tables(public))
 
 
 def as_tables(pipeline: Pipeline) -> dict[str, Any]:

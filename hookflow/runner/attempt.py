@@ -38,6 +38,7 @@ from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals, Stop
 from hookflow.runner.state import RunState
 from hookflow.runner.trainer import Trainer
+from hookflow.runner.variables import changed_variables
 from hookflow.runner.writing import writing
 
 
@@ -62,14 +63,18 @@ def execute(
     say = recorder.say
     texts = {path.name: path.read_text("utf-8") for path in (run_dir.pipeline, run_dir.plan)}
     plan = Plan.from_json(json.loads(texts[run_dir.plan.name]))
-    loaded = _load(run_dir)
+    recorded = load(short(run_dir.pipeline), recorded=True)
+    loaded = _with_places(recorded, run_dir)
+    if ranks.first:
+        for line in changed_variables(run_dir, recorded.variables, resumed=resume):
+            say(line, "warn")
     store = CheckpointStore(run_dir.checkpoints, texts)
     explained = explain_oom(loaded.pipeline, lambda: bool(store.all()))
     with explained, torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks):
         consensus = consensus_of(ranks, loaded.pipeline.distributed.timeout)
         checkpoint = consensus.broadcast_object(_begin(store, say, resume) if ranks.first else None)
         if checkpoint is not None:
-            changes, since = changes_since(checkpoint, loaded.pipeline, plan), f"the checkpoint {checkpoint.name}"
+            changes, since = changes_since(checkpoint, loaded.public, plan), f"the checkpoint {checkpoint.name}"
             if not allow_changed_hooks and (refused := changed_hooks(changes, since)):
                 raise UserError(refused)
             for change in changes:
@@ -94,7 +99,8 @@ def execute(
 
 def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Path | None:
     """Clear away what a killed process has left, and return the checkpoint to resume from, if that is wanted."""
-    store.clear_leftovers()
+    for path in store.clear_leftovers():
+        say(f"{short(path)} is left alone: a process that lives is writing it", "warn")
     if not resume:
         return None
     checkpoint, passed_over = store.newest_good()
@@ -105,15 +111,14 @@ def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Pa
     return checkpoint
 
 
-def _load(run_dir: RunDir) -> Loaded:
-    """Return the recorded pipeline; with the places of the user's own file, if that still says the same."""
-    recorded = load(short(run_dir.pipeline), recorded=True)
+def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
+    """Return the recorded pipeline with the places of the user's own file, if that still says the same."""
     facts = run_dir.describe()
     try:
         written = load(Path(facts["source"]), facts["overrides"])
     except UserError:
         return recorded
-    return written if written.pipeline == recorded.pipeline else recorded
+    return written if written.public == recorded.public else recorded
 
 
 def _record_start(

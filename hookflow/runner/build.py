@@ -23,7 +23,7 @@ from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.parts import key_of, named_parts, trained_by, wrong_parts
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.registry import missing_extra, registry_of
-from hookflow.pipeline.schema import Component, RunSection
+from hookflow.pipeline.schema import Component, Pipeline, RunSection
 from hookflow.runner.checkpoint.weights import load_weights
 from hookflow.runner.contract import FunctionTask, steps_itself, wrong_task
 from hookflow.runner.data.limited import Limited, Repeated, limit, overfitted
@@ -171,13 +171,7 @@ class _Builder:
 
     def _makes(self) -> dict[str, Callable[..., Any]]:
         """Return what each section names. Raises UserError with all unknown names and arguments, of all sections."""
-        pipeline = self.pipeline
-        parts: dict[str, Component | None] = {
-            **named_parts(pipeline),
-            "task": pipeline.task,
-            **{f"data.{split}": getattr(pipeline.data, split) for split in self.splits},
-            **{f"writers.{name}": writer for name, writer in pipeline.writers.items()},
-        }
+        parts, public = self._components(self.pipeline), self._components(self.loaded.public)
         makes: dict[str, Callable[..., Any]] = {}
         problems: list[Problem] = list(wrong_parts(self.loaded))
         for key, part in parts.items():
@@ -191,12 +185,23 @@ class _Builder:
                 except UserError as error:
                     problems += error.problems
                 else:
-                    problems += self._wrong_arguments(makes[key], part, key)
+                    problems += self._wrong_arguments(makes[key], part, public[key], key)
         if problems:
             raise UserError(sorted(problems, key=by_place))
         return makes
 
-    def _wrong_arguments(self, make: Callable[..., Any], part: Component, key: str) -> Iterator[Problem]:
+    def _components(self, pipeline: Pipeline) -> dict[str, Component | None]:
+        """Return what is made of a pipeline's sections, hooks apart, by its key."""
+        return {
+            **named_parts(pipeline),
+            "task": pipeline.task,
+            **{f"data.{split}": getattr(pipeline.data, split) for split in self.splits},
+            **{f"writers.{name}": writer for name, writer in pipeline.writers.items()},
+        }
+
+    def _wrong_arguments(
+        self, make: Callable[..., Any], part: Component, public: Component | None, key: str
+    ) -> Iterator[Problem]:
         def place(name: str) -> Where:
             return self.places.of(f"{key}.args.{name}" if name else f"{key}.use")
 
@@ -207,7 +212,7 @@ class _Builder:
             filled = ["params"]
         if key == "task" and not isinstance(make, type):
             filled = [p.name for p in parameters_of(make)][:2]  # the run and the batch, whatever it calls them
-        return wrong_arguments(make, part.args, key, place, filled)
+        return wrong_arguments(make, part.args, key, place, filled, public=public.args if public else None)
 
     def _loaders(self, device: torch.device) -> dict[str, LoaderParts]:
         """Return what the data sets of each split are loaded with. Raises UserError with all that is wrong in it."""
@@ -350,12 +355,13 @@ class _Builder:
     def _hook(self, planned: PlannedHook, plan: Plan) -> Any:
         """Make a hook's object; a plain function is called itself, with its args bound."""
         found = find_hook(planned.use, self.base, self.places.of(f"hooks.{planned.name}.use"))
+        args = self.pipeline.hooks[planned.name].args  # the plan shows what the environment gives as it was written
         if not isinstance(found, type):
             points = {one.point for one in plan.bindings if one.hook == planned.name}
             offered = {name for point in points for name in plan.points[point].offers}
-            return _bound(found, as_annotated(found, planned.args, offered)) if planned.args else found
+            return _bound(found, as_annotated(found, args, offered)) if args else found
         try:
-            hook = self._call(found, as_annotated(found, planned.args), f"hooks.{planned.name}")
+            hook = self._call(found, as_annotated(found, args), f"hooks.{planned.name}")
         except UserError as error:
             error.at(self.places.of(f"hooks.{planned.name}.args"))
             raise

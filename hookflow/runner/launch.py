@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError
+from hookflow.events.run_lock import Locks, release, share, try_lock
 from hookflow.events.rundir import RunDir, short, write_whole
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.check_imports import missing_objects
@@ -59,7 +57,7 @@ def record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: Any
     if run_dir.plan.exists() and run_dir.plan.read_text("utf-8") != written:
         run_dir.keep_plan()
     write_whole(run_dir.plan, written)
-    write_whole(run_dir.pipeline, dump(loaded.pipeline))
+    write_whole(run_dir.pipeline, dump(loaded.public))
     run_dir.sign(
         base=str(base.resolve()),
         source=str(loaded.source),
@@ -80,7 +78,7 @@ def start(run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts
     """
     if "--resume" in options and (missing := missing_objects(load(short(run_dir.pipeline), recorded=True))):
         raise UserError(missing)
-    lock = claim(run_dir)
+    locks = claim(run_dir)
     command = [sys.executable, "-P", "-m", "hookflow.runner"]
     if nproc is not None:
         command[-1] = "hookflow.runner.distributed.agent"
@@ -95,45 +93,44 @@ def start(run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=[lock],
+                pass_fds=locks,
             )
     finally:
-        os.close(lock)  # the child's copy holds the lock now
+        release(locks)  # the child's copies hold the lock now
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def claim(run_dir: RunDir) -> int:
-    """Lock the run for whoever holds the returned file descriptor, and its children that inherit it.
+def claim(run_dir: RunDir) -> Locks:
+    """Lock the run for whoever holds what is returned, and for its children that inherit it.
 
     The system lets go of the lock when the last of them, and of those that `hold` it beside them, has ended, however
-    it ends. Raises UserError when somebody else holds it: two processes that train in one directory would write over
-    each other.
+    it ends. Raises UserError when somebody else holds it, or where a process trains in the directory that holds none:
+    two that train in one directory would write over each other.
     """
-    lock = _lock(run_dir, fcntl.LOCK_EX)
-    with contextlib.suppress(OSError):
-        fcntl.flock(lock, fcntl.LOCK_SH)  # so that ranks may hold it, too; to claim it takes all of it
-    return lock
+    locks = _lock(run_dir)
+    if run_dir.trains_elsewhere():
+        release(locks)
+        raise UserError(_running(run_dir))
+    share(locks)  # so that ranks may hold it, too; to claim it takes all of it
+    return locks
 
 
-def hold(run_dir: RunDir) -> int:
+def hold(run_dir: RunDir) -> Locks:
     """Hold the lock of a run that has been claimed, for one of its ranks: nobody may claim it before that has ended.
 
     Raises UserError when the run is somebody else's by now.
     """
-    return _lock(run_dir, fcntl.LOCK_SH)
+    return _lock(run_dir, shared=True)
 
 
-def _lock(run_dir: RunDir, how: int) -> int:
-    lock = os.open(run_dir.lock, os.O_RDWR | os.O_CREAT, 0o644)
+def _lock(run_dir: RunDir, *, shared: bool = False) -> Locks:
     for _ in range(TRIES):
-        try:
-            fcntl.flock(lock, how | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(PERIOD)
-        except OSError:  # a file system that knows no locks
-            return lock
-        else:
-            return lock
-    os.close(lock)
+        if (locks := try_lock(run_dir.path, shared=shared)) is not None:
+            return locks
+        time.sleep(PERIOD)
+    raise UserError(_running(run_dir))
+
+
+def _running(run_dir: RunDir) -> Problem:
     hint = f"see it with: hookflow watch {run_dir.id}"
-    raise UserError(Problem(f"the run {run_dir.id} is already running", hint=hint))
+    return Problem(f"the run {run_dir.id} is already running", hint=hint)

@@ -49,7 +49,7 @@ def train(
     began, threads = time.perf_counter(), threading.enumerate()
     ranks = of_environment()
     several = ranks.world > 1
-    if ranks.first and not agent:
+    if signs := ranks.first and not agent:
         run_dir.sign_process()
     state = RunState()
     signals = Signals(state)
@@ -93,6 +93,8 @@ def train(
         seconds = time.perf_counter() - began
         recorder.put("end", status=stop.status, exit=stop.exit, reason=stop.reason, seconds=seconds)
     recorder.close()
+    if signs:
+        run_dir.sign_off()
     sys.stdout.flush()
     if raises and raised is not None:
         raise raised

@@ -15,7 +15,19 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hookflow.events.log import Appender, command_log
-from hookflow.events.records import HOOKFLOW, CommandRecord, Frame, Level, Message, Put, Record, Scalars, Stage, stamped
+from hookflow.events.records import (
+    HOOKFLOW,
+    CommandRecord,
+    Frame,
+    Level,
+    Message,
+    Put,
+    Record,
+    Scalars,
+    Stage,
+    shortened,
+    stamped,
+)
 from hookflow.events.rundir import RunDir
 from hookflow.excerpt import printable
 from hookflow.graph.plan import OnError
@@ -124,7 +136,7 @@ class Recorder:
             why = text = explain_timeout(error, self._run_dir, self._ranks, hook, point)
         if action == "raise":
             self.why = why
-        told = "".join(traceback.format_exception(error))
+        told = shortened("".join(traceback.format_exception(error)))
         whose = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
         if self._prints_failure or action != "raise":
             shown = "\n".join(map(printable, f"{whose}{told}".split("\n")))  # what raised may quote anything

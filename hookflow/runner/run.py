@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, nearest
-from hookflow.events.records import HOOKFLOW, Level, Put, Stage, shortened
+from hookflow.events.records import HOOKFLOW, Level, Put, Stage
 from hookflow.hooks.run import Run as Promised
 from hookflow.runner.build import Parts
 from hookflow.runner.contract import Named, numbers, scalar
@@ -189,7 +189,7 @@ class Run:
     def log_text(self, name: str, text: str) -> None:
         if not isinstance(text, str):
             raise TypeError(f'run.log_text("{name}", …) needs a string, not a {type(text).__name__} ({text!r:.40})')
-        self._recorder.put("text", name=name, text=shortened(text), hook=self._speaker())
+        self._recorder.put("text", name=name, text=text, hook=self._speaker())
 
     def log_histogram(self, name: str, values: Any, bins: int = 30) -> None:
         if bins < 1:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from pathlib import Path
 from threading import Thread
@@ -14,6 +13,7 @@ import torch
 from hookflow.errors import UserError
 from hookflow.events import now
 from hookflow.events.log import Appender, Tail
+from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed import agent, rendezvous
 from hookflow.runner.distributed.exit_status import exit_status, write_end
@@ -135,8 +135,8 @@ def test_a_run_is_claimed_by_one_and_held_by_its_ranks(run_dir: RunDir) -> None:
     for held in (lock, *ranks):
         with pytest.raises(UserError, match="is already running"):
             claim(run_dir)
-        os.close(held)
-    os.close(claim(run_dir))
+        release(held)
+    release(claim(run_dir))
 
 
 def test_what_says_only_that_another_rank_is_gone() -> None:

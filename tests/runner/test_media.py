@@ -152,4 +152,7 @@ def test_a_text_is_cut() -> None:
     assert shortened("short") == "short"
     cut = shortened("é" * TEXT_LIMIT)
     assert len(cut.encode()) <= TEXT_LIMIT
-    assert cut.endswith("é…")
+    kept, _, mark = cut.partition("…")
+    assert mark == f" [{2 * TEXT_LIMIT - len(kept.encode()):,} bytes left out]"
+    assert set(kept) == {"é"}
+    assert shortened("x" * TEXT_LIMIT) == "x" * TEXT_LIMIT

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from hookflow.events.log import Tail
+from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
 from hookflow.runner import recorder as module
 from hookflow.runner.contract import scalar
@@ -141,3 +142,25 @@ def test_a_record_may_hold_what_json_does_not_know(run_dir: RunDir, recorder: Re
     recorder.put("message", text=Path("a"))
     recorder.flush()
     assert read(run_dir)[0]["text"] == "a"
+
+
+def test_no_string_is_recorded_that_would_hold_up_a_reader(
+    run_dir: RunDir, recorder: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "x" * 5_000_000
+    try:
+        raise ValueError(long)
+    except ValueError as error:
+        error.add_note(long)
+        recorder.failure(error, hook="h", point="after_train_iter", action="ignore")
+    recorder.say(long, "warn")
+    recorder.put("text", name="sample", text=long, hook="h")
+    recorder.put("ack", id="0", cmd=long, asked=1.0, ok=False, note=long)
+    recorder.put("end", status="failed", exit=1, reason=long, seconds=1.0)
+    recorder.flush()
+    every = read(run_dir)
+    cut = [value for record in every for value in record.values() if isinstance(value, str) and len(value) > 1000]
+    assert len(every) == 5
+    assert len(cut) == 7
+    assert all(len(value.encode()) <= TEXT_LIMIT and value.endswith(" bytes left out]") for value in cut)
+    assert len(capsys.readouterr().err) <= TEXT_LIMIT, "nor printed"

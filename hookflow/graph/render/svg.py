@@ -6,6 +6,7 @@ it comes from.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from html import escape as escape_html
 from itertools import pairwise
@@ -29,6 +30,10 @@ from hookflow.graph.render.lanes import (
 )
 from hookflow.graph.render.style import dark_sheet, styled
 from hookflow.graph.render.words import KINDS, cells, gave_way, marks, place_of, plain, slots, title_of, wrapped
+
+
+_FORBIDDEN = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML has no way to write, not even escaped."""
 
 
 def as_svg(plan: Plan, title: str = "") -> str:
@@ -202,7 +207,7 @@ def _text(x: float, y: float, text: str, look: str = "", more: str = "") -> str:
 
 def escape(text: str) -> str:
     """Return a text as it may stand in XML and HTML, between tags or in an attribute."""
-    return escape_html(text, quote=True)
+    return escape_html(_FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text), quote=True)
 
 
 def _n(number: float) -> str:

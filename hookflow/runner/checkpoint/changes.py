@@ -18,7 +18,7 @@ HINT = "to resume with the hooks as they are now: --allow-changed-hooks"
 
 
 def changes_since(checkpoint: Path, pipeline: Pipeline, plan: Plan) -> list[Changed]:
-    """Return what has changed since a checkpoint was saved."""
+    """Return what has changed since a checkpoint was saved, of a pipeline as it is recorded."""
     try:
         loaded, planned = recorded(checkpoint)
     except UserError:
@@ -31,7 +31,7 @@ def recorded(folder: Path) -> tuple[Loaded, Plan]:
 
     Raises UserError when another version of hookflow has written them.
     """
-    loaded = load(folder / "pipeline.toml", recorded=True)
+    loaded = load(folder / "pipeline.toml", recorded=True, environment=False)
     try:
         return loaded, Plan.from_json(read_object((folder / "plan.json").read_bytes()))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

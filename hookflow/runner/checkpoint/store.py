@@ -33,6 +33,7 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
+import psutil
 import torch
 
 from hookflow.errors import Problem, UserError
@@ -75,10 +76,14 @@ class CheckpointStore:
         self._whole: set[Path] = set()
         self._abandoned = threading.Event()
 
-    def clear_leftovers(self) -> None:
-        """Remove what a process that was killed had begun to write, or to remove."""
-        for path in [*self.folder.glob(".it*"), *self.folder.glob(f".{EXCEPTION}*")]:
-            shutil.rmtree(path)
+    def clear_leftovers(self) -> list[Path]:
+        """Remove what a process that was killed had begun to write, or to remove; return what a living one writes."""
+        found = [*self.folder.glob(".it*"), *self.folder.glob(f".{EXCEPTION}*")]
+        living = [path for path in found if _is_being_written(path)]
+        for path in found:
+            if path not in living:
+                shutil.rmtree(path)
+        return living
 
     def save(
         self,
@@ -284,6 +289,18 @@ def _tensors(value: Any) -> Callable[[Any], object]:
 
 def _text(text: str) -> Callable[[Any], object]:
     return lambda file: file.write(text.encode())
+
+
+def _is_being_written(path: Path) -> bool:
+    """Say whether another process that writes a checkpoint aside lives: its pid is the end of the name.
+
+    One that began after the directory has been given the pid of another, which is gone.
+    """
+    pid = path.name.rpartition(".")[2]
+    try:
+        return pid != str(os.getpid()) and psutil.Process(int(pid)).create_time() <= path.stat().st_mtime
+    except (psutil.Error, OSError, ValueError, OverflowError):  # the last two: it is no pid
+        return False
 
 
 def _flush(path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import combinations, pairwise
+from typing import Any
 from xml.etree import ElementTree
 
 from hypothesis import given
@@ -166,3 +167,27 @@ def _check_arrows(lane: Lane) -> None:
                         assert ends[0][1] <= ends[1][0] or ends[1][1] <= ends[0][0]
     for arrow in lane.arrows:
         assert all(lane.y < y < lane.y + lane.height for _, y in arrow.corners)
+
+
+FORBIDDEN = "\x00\x08\x1b\x1f\ud800\ufffe\uffff"
+STRUCTURE = ("point", "half", "kind", "phase", "method", "on_error", "ranks", "trigger", "follows")
+
+
+def polluted(value: Any, key: str = "") -> Any:
+    """Return a plan's JSON with characters that XML forbids in every name and text of it."""
+    match value:
+        case str() if value and key not in STRUCTURE:
+            return value + FORBIDDEN
+        case dict():
+            return {name: inner if key == "trigger" else polluted(inner, name) for name, inner in value.items()}
+        case list():
+            return [polluted(inner, key) for inner in value]
+    return value
+
+
+def test_what_xml_forbids_is_left_out() -> None:
+    for tables in (RICH.to_json(), HOSTILE.to_json()):
+        hostile = Plan.from_json(polluted(tables))
+        for drawn in (as_svg(hostile, f"title{FORBIDDEN}"), as_html(hostile, f"title{FORBIDDEN}")):
+            assert not set(FORBIDDEN) & set(drawn)
+            ElementTree.fromstring(drawn[drawn.index("<svg") : drawn.rindex("</svg>") + 6])

@@ -1,0 +1,105 @@
+"""Two trainers in one directory would write over each other: a living one is refused whatever became of its lock."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hookflow.errors import UserError
+from hookflow.events.run_lock import release
+from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.launch import claim, start
+from tests.conftest import NewRun, hookflow, records, wait_for
+from tests.processes import Training
+
+Train = Callable[..., int]
+
+
+@pytest.fixture
+def endless(new_run: NewRun) -> RunDir:
+    return new_run("run.max_epochs=100000")
+
+
+def test_a_living_run_is_not_resumed_though_its_lock_was_removed(endless: RunDir, tmp_path: Path) -> None:
+    with start(endless) as child:
+        wait_for(lambda: bool(records(endless, "checkpoint")))
+        endless.lock.unlink()
+        refused = hookflow("run", "--resume", str(endless.path), "--ui", "none", cwd=tmp_path)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert f"the run {endless.id} is already running" in refused.stderr
+        assert len(records(endless, "run")) == 1
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 143, "it has noticed nothing"
+
+
+def test_nor_one_that_holds_no_lock_at_all(endless: RunDir) -> None:
+    training = Training(endless)  # which nobody has claimed the run for
+    wait_for(lambda: bool(records(endless, "run")))
+    with pytest.raises(UserError, match="is already running"):
+        claim(endless)
+    training.signal(signal.SIGTERM)
+    assert training.wait() == 143
+    release(claim(endless))
+
+
+def test_nor_where_the_file_system_knows_no_locks(endless: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*given: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    release(claim(endless))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        endless.sign_process(child.pid)
+        with pytest.raises(UserError, match="is already running"):
+            claim(endless)
+        child.kill()
+    release(claim(endless))
+
+
+def test_nor_where_the_directory_was_swapped_for_a_copy(endless: RunDir) -> None:
+    locks = claim(endless)
+    away = endless.path.with_name("away")
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        endless.sign_process(child.pid)
+        endless.path.rename(away)
+        shutil.copytree(away, endless.path)
+        with pytest.raises(UserError, match="is already running"):
+            claim(endless)
+        child.kill()
+    release(locks)
+
+
+def test_a_process_that_lives_on_after_its_run_is_not_in_the_way(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    child = start(run_dir, "--resume")
+    assert child.wait(60) == 0, run_dir.output.read_text()
+
+
+def test_what_a_living_process_writes_is_left_alone(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    run_dir.checkpoints.mkdir()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        living = run_dir.checkpoints / f".it00000003.{child.pid}"
+        given_again = run_dir.checkpoints / f".it00000004.1.{child.pid}"
+        dead = run_dir.checkpoints / ".it00000005.4194305"  # more than any system has
+        own, gone = run_dir.checkpoints / f".it00000006.{os.getpid()}", run_dir.checkpoints / ".it00000001.gone"
+        for path in (living, given_again, dead, own, gone):
+            path.mkdir()
+        os.utime(given_again, (1.0, 1.0))
+        assert train_here(run_dir) == 0
+        child.kill()
+    assert [path for path in (living, given_again, dead, own, gone) if path.exists()] == [living]
+    (told,) = (said["text"] for said in records(run_dir, "message") if "left alone" in str(said["text"]))
+    assert str(living.name) in str(told)
+    assert CheckpointStore(run_dir.checkpoints).clear_leftovers() == []

@@ -1,0 +1,209 @@
+"""What the environment gives to a pipeline is nowhere recorded or shown: the reference stands in its place."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from hookflow.api.pipeline import load as load_pipeline
+from hookflow.cli.app import main
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from hookflow.runner.build import build
+from hookflow.runner.launch import prepare
+from hookflow.runner.variables import user_key
+from tests.conftest import TESTS, TOY, hookflow, records
+
+Train = Callable[..., int]
+TOKEN, OTHER, PIN = "hunter2-correct-horse", "swordfish-battery", "271828182"
+HOLDS = """
+[hooks.holds]
+use = "./secretive.py:Holds"
+[hooks.holds.args]
+token = "${env:HOOKFLOW_TOKEN}"
+headers = { auth = "Bearer ${hooks.holds.args.token}" }
+parts = ["${env:HOOKFLOW_TOKEN}-1", "$${env:LITERAL}"]
+pin = "${env:HOOKFLOW_PIN:-0}"
+[writers.knows]
+use = "./secretive.py:Knows"
+args = { file = "NOTES", token = "${hooks.holds.args.token}" }
+"""
+WRITERS = ("writers.csv={use='csv'}", "writers.tensorboard={use='tensorboard'}")
+
+
+@pytest.fixture(autouse=True)
+def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOKFLOW_TOKEN", TOKEN)
+    monkeypatch.setenv("HOOKFLOW_PIN", PIN)
+    monkeypatch.setenv("HOOKFLOW_EPOCHS", "1")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def with_secrets(tmp_path: Path) -> Callable[..., RunDir]:
+    """Make a run of a pipeline file that refers to the environment, also in its overrides."""
+
+    def make(*overrides: str) -> RunDir:
+        file = tmp_path / "toy.toml"
+        text = TOY.read_text().replace("max_epochs = 3", 'max_epochs = "${env:HOOKFLOW_EPOCHS}"') + HOLDS
+        file.write_text(text.replace("./", f"{TESTS}/").replace("NOTES", str(tmp_path / "notes")))
+        said = ("run.threads=1", "task.use=${env:HOOKFLOW_NO_TASK:-hookflow.zoo.tasks:Classification}", *overrides)
+        loaded = parse(file.read_text(), file, said)
+        run_dir = RunDir.create(tmp_path / "runs", "toy")
+        prepare(loaded, compile_pipeline(loaded), run_dir, tmp_path)
+        return run_dir
+
+    return make
+
+
+def holding(folder: Path, *secrets: str) -> Iterator[str]:
+    """Yield each file below a folder that holds one of these."""
+    for path in folder.rglob("*"):
+        if path.is_file() and any(secret.encode() in path.read_bytes() for secret in secrets):
+            yield str(path)
+
+
+def warnings(run_dir: RunDir) -> list[str]:
+    return [str(said["text"]) for said in records(run_dir, "message") if said["level"] == "warn"]
+
+
+def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["hookflow", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code in (0, 1, None), arguments
+    return "".join(capsys.readouterr())
+
+
+def test_no_file_of_a_run_holds_a_secret(
+    with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path
+) -> None:
+    run_dir = with_secrets(*WRITERS)
+    assert train_here(run_dir) == 0, records(run_dir, "error")
+    assert "it is what it should be" in [said["text"] for said in records(run_dir, "message")]
+    assert (tmp_path / "notes").stat().st_size
+    assert list(run_dir.writers.rglob("*tfevents*"))
+    assert len(list(run_dir.checkpoints.glob("it*"))) == 1
+    assert not list(holding(tmp_path, TOKEN, PIN))
+    assert "${env:HOOKFLOW_TOKEN}" in (next(run_dir.checkpoints.glob("it*")) / "pipeline.toml").read_text()
+    assert run_dir.path.stat().st_mode & 0o777 == 0o700
+
+
+def test_no_command_shows_a_secret(
+    with_secrets: Callable[..., RunDir],
+    train_here: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    run_dir = with_secrets()
+    assert train_here(run_dir) == 0
+    monkeypatch.chdir(tmp_path)
+    run, file = str(run_dir.path), "toy.toml"
+    capsys.readouterr()
+    of_file = [("check", file), ("graph", file), ("graph", file, "-f", "html"), ("hooks", "--pipeline", file)]
+    for arguments in [*of_file, ("diff", file, run), ("diff", run, file), ("check", file, "-f", "json")]:
+        text = shown(capsys, monkeypatch, *arguments)
+        assert TOKEN not in text, arguments
+        assert PIN not in text, arguments
+    assert "${env:HOOKFLOW_TOKEN}" in shown(capsys, monkeypatch, "graph", file, "-f", "svg")
+    assert TOKEN not in str(load_pipeline(file))
+    for name in ("HOOKFLOW_TOKEN", "HOOKFLOW_PIN", "HOOKFLOW_EPOCHS"):
+        monkeypatch.delenv(name)
+    for arguments in [("show", run), ("runs",), ("diff", run, run), ("graph", run), ("checkpoints", run)]:
+        assert shown(capsys, monkeypatch, *arguments), "what is recorded is shown where the variables are not set"
+
+
+def test_another_value_is_noticed_by_its_name(
+    with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = with_secrets()
+    assert train_here(run_dir) == 0
+    assert train_here(run_dir, resume=True) == 0
+    assert not warnings(run_dir), "nothing has changed"
+    monkeypatch.setenv("HOOKFLOW_TOKEN", OTHER)
+    assert train_here(run_dir, resume=True) == 0
+    assert warnings(run_dir) == ["the environment gives another value than before: HOOKFLOW_TOKEN"]
+    assert train_here(run_dir, resume=True) == 0
+    assert len(warnings(run_dir)) == 1, "it is told once"
+    assert not list(holding(run_dir.path, TOKEN, OTHER))
+    (tmp_path / "state" / "hookflow" / "key").write_bytes(b"another user's")
+    assert train_here(run_dir, resume=True) == 0
+    assert "cannot be said: another user's key was used" in warnings(run_dir)[-1]
+    assert "HOOKFLOW_TOKEN" in warnings(run_dir)[-1]
+
+
+def test_without_the_variable_a_run_is_not_resumed(
+    with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = with_secrets()
+    monkeypatch.delenv("HOOKFLOW_TOKEN")
+    for arguments in ((str(run_dir.path),), (str(run_dir.path), "--set", "run.max_epochs=2")):
+        ended = hookflow("run", "--resume", *arguments, "--ui", "none", cwd=tmp_path)
+        assert ended.returncode == 2, ended.stderr
+        assert 'the environment variable "HOOKFLOW_TOKEN" is not set' in ended.stderr
+        assert "Traceback" not in ended.stderr
+    assert not run_dir.events.exists(), "nothing was begun"
+    assert train_here(run_dir, resume=True) == 2
+    assert 'the environment variable "HOOKFLOW_TOKEN" is not set' in str(records(run_dir, "end")[-1]["reason"])
+
+
+def test_what_the_schema_holds_to_a_form_is_recorded_as_its_value(with_secrets: Callable[..., RunDir]) -> None:
+    run_dir = with_secrets()
+    recorded = run_dir.pipeline.read_text()
+    assert "max_epochs = 1\n" in recorded
+    assert 'use = "${env:HOOKFLOW_NO_TASK:-hookflow.zoo.tasks:Classification}"' in recorded
+    assert "$${env:LITERAL}" in recorded
+    plan = json.loads(run_dir.plan.read_text())
+    (args,) = (hook["args"] for hook in plan["hooks"] if hook["name"] == "holds")
+    assert args["token"] == "${env:HOOKFLOW_TOKEN}"
+    assert args["headers"] == {"auth": "Bearer ${env:HOOKFLOW_TOKEN}"}
+
+
+def test_the_key_is_the_users_own(tmp_path: Path) -> None:
+    key = user_key()
+    assert len(key) == 32
+    assert user_key() == key
+    (file,) = (tmp_path / "state" / "hookflow").iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_key_that_cannot_be_kept_ends_no_run(
+    with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    run_dir = with_secrets()
+    assert train_here(run_dir) == 0
+    (told,) = warnings(run_dir)
+    assert "HOOKFLOW_TOKEN, HOOKFLOW_PIN will change cannot be noticed: no key can be kept" in told
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("run.max_epochs=${env:HOOKFLOW_TOKEN}", "run.max_epochs must be an integer, not the value of ${env:HOOKFLOW"),
+        ("run.name=x ${env:HOOKFLOW_TOKEN}", "run.name cannot be the value of x ${env:HOOKFLOW_TOKEN}"),
+        ("run.precision=${env:HOOKFLOW_TOKEN}", "run.precision cannot be the value of ${env:HOOKFLOW_TOKEN}"),
+        ("run.threads=-${env:HOOKFLOW_PIN}", "run.threads must be an integer, not the value of -${env:HOOKFLOW_PIN}"),
+        ("hooks.ema.args.decay=${env:HOOKFLOW_TOKEN}", '"decay" must be a number, not the value of ${env:HOOKFLOW'),
+        ("hooks.clip.args=['${env:HOOKFLOW_TOKEN}']", '"max_norm" must be a number, not the value of ${env:HOOKFLOW'),
+        (
+            "model.args.width=${env:HOOKFLOW_TOKEN}",
+            '"width" must be an integer, not the value of ${env:HOOKFLOW_TOKEN}',
+        ),
+    ],
+)
+def test_errors_name_the_reference(override: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        loaded = parse(TOY.read_text(), TOY, (override,))
+        build(loaded, compile_pipeline(loaded), TESTS, lambda *told: None)
+    assert said in str(caught.value)
+    assert TOKEN not in str(caught.value)
+    assert PIN not in str(caught.value)
