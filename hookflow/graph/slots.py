@@ -24,6 +24,7 @@ SLOTS: dict[str, str] = {
     "checkpoint": "the state that is about to be saved, or has been read; elsewhere, that it is to be saved",
     "control": "whether and how the training goes on: a skipped batch or step, the end of an epoch or of the run",
     "rng": "the random generators",
+    "scalars": "the numbers that conditions (`when`) name: outputs of the training, and what hooks log",
 }
 
 ALIKE = ("model", "grads", "optimizer", "lr", "metrics")
