@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from hookflow.errors import Problem, UserError, Where, by_place, nearest
 from hookflow.graph.compile import compile_plan
+from hookflow.graph.lifetimes import doubts
 from hookflow.graph.node import Bound, EdgeSpec, Node
 from hookflow.graph.plan import PHASES, RANKS, EdgeKind, Plan, PlannedHook, Ranks, Trigger
 from hookflow.graph.points import Points
@@ -73,7 +74,9 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
         problems += error.problems
     if problems:
         raise UserError(sorted(problems, key=by_place))
-    return replace(plan, warnings=(*plan.warnings, *misspelt, *warnings))
+    in_epoch = loaded.pipeline.run.validates.unit == "it"
+    doubtful, notes = doubts(plan, nodes, in_epoch)
+    return replace(plan, warnings=(*plan.warnings, *misspelt, *doubtful, *warnings), notes=tuple(notes))
 
 
 def _replaced_defaults(declared: Mapping[str, HookNode], base: Path) -> list[str]:

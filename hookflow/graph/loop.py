@@ -1,0 +1,43 @@
+"""The rounds of the training loop: which points are passed again and again, and in what order within a round."""
+
+from __future__ import annotations
+
+from hookflow.graph.points import Points
+
+ELSEWHERE = ("on_exception", "after_load_checkpoint", "before_save_checkpoint", "after_copy_checkpoint")
+"""Points that fire at no one place of the loop; so do those of `Points` that something else comes to."""
+
+
+class Loop:
+    """Where in a round of the loop each point fires. A validation is due after epochs, or after iterations."""
+
+    def __init__(self, points: Points, validates_in_epoch: bool) -> None:
+        names = [point.name for point in points]
+        if validates_in_epoch:
+            first, last = names.index("before_val"), names.index("after_val") + 1
+            behind = names.index("after_train_iter") + 1
+            names = [*names[:behind], *names[first:last], *names[behind:first], *names[last:]]
+        self._place = {name: k for k, name in enumerate(names)}
+        ends = {
+            "epoch": ("before_train_epoch", names[names.index("after_train") - 1]),
+            "iteration": ("before_train_iter", "after_val" if validates_in_epoch else "after_train_iter"),
+            "batch": ("before_val_iter", "after_val_iter"),
+            "test batch": ("before_test_iter", "after_test_iter"),
+        }
+        self._rounds = {name: (self._place[first], self._place[last]) for name, (first, last) in ends.items()}
+        for name in (*ELSEWHERE, *(point.name for point in points if point.kind in ("state", "log"))):
+            self._place[name] = -1
+
+    def place(self, point: str) -> int:
+        """Return the place of a point in one round; a negative number if it may fire anywhere."""
+        return self._place.get(point, -1)
+
+    def within(self, point: str) -> tuple[str, ...]:
+        """Return what the point is repeated with, from outside in."""
+        place = self._place[point]
+        return tuple(name for name, (first, last) in self._rounds.items() if first <= place <= last)
+
+    def common(self, *points: str) -> str:
+        """Return the innermost round that all points are in; empty where the run passes them once."""
+        shared = [name for name in self.within(points[0]) if all(name in self.within(other) for other in points)]
+        return shared[-1] if shared else ""
