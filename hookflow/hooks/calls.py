@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from hookflow.errors import Problem
+from hookflow.errors import Problem, Where
 from hookflow.graph.node import Bound, Node
-from hookflow.hooks.run_uses import Use, uses
+from hookflow.hooks.run_uses import Use, in_words, uses
 
 SLOT = {"replace_batch": "batch", **dict.fromkeys(("skip_batch", "skip_step", "stop_epoch", "stop"), "control")}
 """The slot that a hook must declare to write, by the call on the run."""
@@ -15,17 +15,17 @@ SLOT = {"replace_batch": "batch", **dict.fromkeys(("skip_batch", "skip_step", "s
 
 def undeclared_calls(hook: Callable[..., Any], node: Node) -> Iterator[Problem]:
     """Yield a warning for each call on the run in the source of a hook that does not declare the call's slot."""
-    told: set[tuple[str, str]] = set()
+    told: set[tuple[str, Where]] = set()
     for bound in node.bound:
         for use in uses(hook, bound.method, SLOT) if "run" in bound.takes else ():
-            if use.call and SLOT[use.name] not in bound.writes and (use.name, use.at_line) not in told:
-                told.add((use.name, use.at_line))
+            if use.call and SLOT[use.name] not in bound.writes and (use.name, use.where) not in told:
+                told.add((use.name, use.where))
                 yield _undeclared(use, node, bound)
 
 
 def _undeclared(use: Use, node: Node, bound: Bound) -> Problem:
     slot, name = SLOT[use.name], node.hook.name
-    said = f'hook "{name}" calls run.{use.name} at {bound.point} ({use.at_line})'
+    said = f'hook "{name}" calls run.{use.name} at {bound.point} ({in_words(use.where)})'
     ends = "" if use.name == "stop" else ", which would end the run with an error"
     hint = how_to_declare(slot, name, bound.writes)
     return Problem(f'{said} without declaring that it writes "{slot}"{ends}', node.where, hint)

@@ -38,6 +38,7 @@ from hookflow.hooks.parameter_keys import ParameterKeys
 from hookflow.hooks.registry import HOOKS
 from hookflow.hooks.scalar_slots import with_scalars
 from hookflow.hooks.slot_keys import filled
+from hookflow.hooks.undeclared_slots import undeclared_slots
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import BindingSpec, HookNode
 
@@ -74,6 +75,7 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
         problems += error.problems
     if problems:
         raise UserError(sorted(problems, key=by_place))
+    warnings += undeclared_slots(plan, nodes, hooks)
     in_epoch = loaded.pipeline.run.validates.unit == "it"
     doubtful, notes = doubts(plan, nodes, in_epoch)
     return replace(plan, warnings=(*plan.warnings, *misspelt, *doubtful, *warnings), notes=tuple(notes))

@@ -31,11 +31,11 @@ class Use:
     where: Where
     call: ast.Call | None = None
 
-    @property
-    def at_line(self) -> str:
-        """The file, relative to the current folder where it lies below it, and the line."""
-        path = Path(self.where.source)
-        return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{self.where.line}"
+
+def in_words(where: Where) -> str:
+    """Return a place in a source: the file, relative to the current folder where it lies below it, and the line."""
+    path = Path(where.source)
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{where.line}"
 
 
 def uses(hook: Callable[..., Any], method: str, names: Collection[str]) -> Iterator[Use]:
@@ -43,6 +43,23 @@ def uses(hook: Callable[..., Any], method: str, names: Collection[str]) -> Itera
     function = _function_of(hook, method)
     if function and _may_use(function, names):
         yield from (use for use in _uses(function, "run") if use.name in names)
+
+
+def keys_read(hook: Callable[..., Any], method: str, argument: str) -> Iterator[tuple[str, Where]]:
+    """Yield the keys that a method looks up in an argument that it is given, as in `metrics["accuracy"]`."""
+    function = _function_of(hook, method)
+    tree = _tree(function.function) if function else None
+    if function is None or tree is None or _binds(tree, argument):
+        return
+    for node in _own_nodes(_body(tree)):
+        match node:
+            case (
+                ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key), ctx=ast.Load())
+                | ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=name), attr="get"), args=[ast.Constant(value=str() as key), *_]
+                )
+            ) if name == argument:
+                yield key, Where(function.function.__code__.co_filename, node.lineno)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,17 +161,20 @@ def _body(tree: _Tree) -> Iterable[ast.AST]:
 
 def _attributes_in(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.Attribute, ast.Call | None]]:
     """Yield the attributes that a function looks up itself, in the order of its source, each with the call of it."""
+    called: dict[ast.expr, ast.Call] = {}
+    for node in _own_nodes(nodes):
+        if isinstance(node, ast.Call):
+            called[node.func] = node
+        elif isinstance(node, ast.Attribute):
+            yield node, called.get(node)
+
+
+def _own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the parts of a function's body in the order of its source, without functions and classes inside of it."""
     for node in nodes:
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() | ast.ClassDef():
-                continue
-            case ast.Call(func=ast.Attribute() as function):
-                yield function, node
-                yield from _attributes_in([function.value, *node.args, *node.keywords])
-                continue
-            case ast.Attribute():
-                yield node, None
-        yield from _attributes_in(ast.iter_child_nodes(node))
+        if not isinstance(node, _Tree | ast.ClassDef):
+            yield node
+            yield from _own_nodes(ast.iter_child_nodes(node))
 
 
 _ONLY_NAME = (ast.Attribute, ast.keyword, ast.arg, ast.Constant, ast.MatchClass)
