@@ -9,28 +9,25 @@ ELSEWHERE = ("on_exception", "after_load_checkpoint", "before_save_checkpoint", 
 
 
 class Loop:
-    """Where in a round of the loop each point fires. A validation is due after epochs, or after iterations."""
+    """Where in a round of the loop each point fires. A validation that is due after iterations has no one place."""
 
     def __init__(self, points: Points, validates_in_epoch: bool) -> None:
         names = [point.name for point in points]
-        if validates_in_epoch:
-            first, last = names.index("before_val"), names.index("after_val") + 1
-            behind = names.index("after_train_iter") + 1
-            names = [*names[:behind], *names[first:last], *names[behind:first], *names[last:]]
-        self._place = {name: k for k, name in enumerate(names)}
+        place = {name: k for k, name in enumerate(names)}
         ends = {
-            "epoch": ("before_train_epoch", names[names.index("after_train") - 1]),
-            "iteration": ("before_train_iter", "after_val" if validates_in_epoch else "after_train_iter"),
+            "epoch": ("before_train_epoch", names[place["after_train"] - 1]),
+            "iteration": ("before_train_iter", "after_train_iter"),
             "batch": ("before_val_iter", "after_val_iter"),
             "test batch": ("before_test_iter", "after_test_iter"),
         }
-        self._rounds = {name: (self._place[first], self._place[last]) for name, (first, last) in ends.items()}
-        for name in (*ELSEWHERE, *(point.name for point in points if point.kind in ("state", "log"))):
-            self._place[name] = -1
+        self._rounds = {name: (place[first], place[last]) for name, (first, last) in ends.items()}
+        validation = names[place["before_val"] : place["after_val"] + 1] if validates_in_epoch else []
+        called = [point.name for point in points if point.kind in ("state", "log")]
+        self._place = place | dict.fromkeys((*ELSEWHERE, *called, *validation), -1)
 
     def place(self, point: str) -> int:
         """Return the place of a point in one round; a negative number if it may fire anywhere."""
-        return self._place.get(point, -1)
+        return self._place[point]
 
     def within(self, point: str) -> tuple[str, ...]:
         """Return what the point is repeated with, from outside in."""
