@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -138,3 +139,22 @@ def nearest(name: str, names: Iterable[str]) -> str:
     by_case = {candidate.lower(): candidate for candidate in known}
     close = difflib.get_close_matches(name.lower(), by_case, n=1, cutoff=0.6)
     return f'did you mean "{by_case[close[0]]}"?' if close else ""
+
+
+def misspelt(name: str, other: str) -> bool:
+    """Say whether two names are probably one with a slip in a word: a letter too many, too few, wrong, or two swapped.
+
+    Short words and digits are never taken for a slip: "top1" and "top5", "min" and "max" are names of two things.
+    """
+    words, others = re.split(r"([\W_]+)", name), re.split(r"([\W_]+)", other)
+    apart = [pair for pair in zip(words, others, strict=False) if pair[0] != pair[1]]
+    if len(words) != len(others) or len(apart) != 1 or not all(len(word) > 3 and word.isalpha() for word in apart[0]):
+        return False
+    one, two = apart[0]
+    begin = next((k for k, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
+    one, two = one[begin:], two[begin:]
+    end = next(
+        (k for k, (a, b) in enumerate(zip(one[::-1], two[::-1], strict=False)) if a != b), min(len(one), len(two))
+    )
+    one, two = one[: len(one) - end], two[: len(two) - end]
+    return max(len(one), len(two)) == 1 or (len(one) == 2 and one == two[::-1])

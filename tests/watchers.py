@@ -398,3 +398,10 @@ def slow(run: Any) -> None:
     import time
 
     time.sleep(0.02)
+
+
+class LogsIter:
+    """Logs how many iterations are done."""
+
+    def after_train_iter(self, run: Any) -> None:
+        run.log("n", run.iter)

@@ -115,6 +115,8 @@ class Findings:
             yield textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * 15, break_on_hyphens=False)
         for problem in self.warnings:
             yield f"\nwarning: {problem}"
+        for note in self.plan.notes:
+            yield f"\nnote: {note}"
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain lists, mappings and values, for an editor."""
@@ -123,6 +125,7 @@ class Findings:
             "valid": True,
             "problems": [],
             "warnings": [problem.to_json() for problem in self.warnings],
+            "notes": [problem.to_json() for problem in self.plan.notes],
             "ambiguities": [self._ambiguity(one) for one in self.ambiguous],
             "epoch": {"iters": self.epoch.iters, "run": self.epoch.run} if self.epoch else None,
             "given_way": _gave_way(self.plan),

@@ -10,7 +10,7 @@ from hookflow.graph.node import EdgeSpec, Node, Nodes
 from hookflow.graph.order import Order, Vertex
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import POINTS, Points
-from hookflow.graph.slots import doubtful_slots, drifting_slots
+from hookflow.graph.slots import doubtful_keys, doubtful_slots, drifting_slots, with_own_state
 
 
 def compile_plan(
@@ -25,6 +25,7 @@ def compile_plan(
     An edge to a hook in `disabled` is dropped. Raises UserError with every unknown name and every cycle at once.
     """
     problems = [*_unknown(nodes, disabled)]
+    nodes = with_own_state(nodes)
     orders = _orders(nodes, points, shuffle)
     problems += as_problems(cycle for order in orders for cycle in order.cycles)
     if problems:
@@ -42,7 +43,7 @@ def compile_plan(
         edges=tuple(edge for point, order in there for edge in order.edges(point)),
         own=tuple(point for point in points if point.kind == "own"),
         given_way=tuple(given for point, order in there for given in order.given_way(point)),
-        warnings=(*_idle(nodes, met), *doubtful_slots(nodes), *drifting_slots(nodes)),
+        warnings=(*_idle(nodes, met), *doubtful_slots(nodes), *doubtful_keys(nodes, disabled), *drifting_slots(nodes)),
         shuffle=shuffle,
     )
 

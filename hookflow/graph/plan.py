@@ -139,7 +139,8 @@ class Plan:
     """Every hook, every binding (point by point in the order of the loop, then in the order of firing), every edge.
 
     `own` are the points that the pipeline declares for itself. `given_way` are the weaker edges that stronger ones
-    have overruled, `warnings` what is probably a mistake. `shuffle` is the seed of another order than the file's.
+    have overruled, `warnings` what is probably a mistake, `notes` what may well be meant. `shuffle` is the seed of
+    another order than the file's.
     """
 
     pipeline: str
@@ -149,6 +150,7 @@ class Plan:
     own: tuple[Point, ...] = ()
     given_way: tuple[GivenWay, ...] = ()
     warnings: tuple[Problem, ...] = ()
+    notes: tuple[Problem, ...] = ()
     shuffle: int | None = None
 
     @cached_property
@@ -208,6 +210,7 @@ class Plan:
                 GivenWay(_edges([given["edge"]])[0], _edges(given["against"])) for given in data["given_way"]
             ),
             warnings=tuple(_problem(**warning) for warning in data["warnings"]),
+            notes=tuple(_problem(**note) for note in data.get("notes", ())),  # older plans have none
             shuffle=data["shuffle"],
         )
 

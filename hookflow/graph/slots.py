@@ -6,11 +6,13 @@ A hook may name slots of its own; these are the ones that the runner and the bui
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import takewhile
 
-from hookflow.errors import Problem, nearest
-from hookflow.graph.keyed import root
-from hookflow.graph.node import Nodes
+from hookflow.errors import Problem, misspelt, nearest
+from hookflow.graph.keyed import root, wider
+from hookflow.graph.node import Node, Nodes
 from hookflow.graph.points import Point
 
 SLOTS: dict[str, str] = {
@@ -24,6 +26,8 @@ SLOTS: dict[str, str] = {
     "checkpoint": "the state that is about to be saved, or has been read; elsewhere, that it is to be saved",
     "control": "whether and how the training goes on: a skipped batch or step, the end of an epoch or of the run",
     "rng": "the random generators",
+    "scalars": "the numbers that conditions (`when`) name: outputs of the training, and what hooks log",
+    "hook": "a hook's own state, by its name: `hook.ema`",
 }
 
 ALIKE = ("model", "grads", "optimizer", "lr", "metrics")
@@ -54,9 +58,52 @@ def doubtful_slots(nodes: Nodes) -> Iterator[Problem]:
             yield Problem(f'hook "{name}" alone touches a slot "{slot}"', nodes[name].where, hint)
         elif slot in readers and slot not in writers:
             yield _unwritten(slot, [name], nodes, writers)
+        elif other := next((one for one in takewhile(slot.__ne__, lone) if one in writers and misspelt(slot, one)), ""):
+            hint = f'did you mean "{other}", as "{lone[other]}" has it?'
+            yield Problem(f'hook "{name}" alone touches a slot "{slot}"', nodes[name].where, hint)
     for slot, several in readers.items():
         if slot not in lone and slot not in writers and slot not in SLOTS:
             yield _unwritten(slot, [*several], nodes, writers)
+
+
+def doubtful_keys(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
+    """Yield a warning for each part of a slot that is read, and is nearly one that is written; and for a hook's own
+    state (`hook.ema`) where there is no such hook."""
+    every = [(name, bound) for name, node in nodes.items() for bound in node.bound]
+    written = {slot for _, bound in every for slot in bound.writes}
+    told: set[tuple[str, str]] = set()
+    for name, bound in every:
+        for slot in bound.reads:
+            if "." not in slot or (name, slot) in told or root(slot) == "scalars":  # which conditions are warned of
+                continue
+            told.add((name, slot))
+            if (owner := owner_of(slot)) is not None:
+                if owner not in nodes and owner not in disabled:
+                    said = f'hook "{name}" reads the state of a hook "{owner}", which is not in this pipeline'
+                    yield Problem(said, nodes[name].where, nearest(owner, nodes))
+            elif not written.intersection((slot, *wider(slot))):
+                meant = next((other for other in sorted(written) if misspelt(slot, other)), None)
+                if meant:
+                    said = f'hook "{name}" reads "{slot}", which no hook writes'
+                    yield Problem(said, nodes[name].where, f'did you mean "{meant}"?')
+
+
+def with_own_state(nodes: Nodes) -> Nodes:
+    """Return the nodes with what each hook writes of its own state, where another one reads that: `hook.ema`."""
+    read = {owner_of(slot) for node in nodes.values() for bound in node.bound for slot in bound.reads}
+    owners = [name for name in nodes if name in read]
+    return {**nodes, **{name: _writing_its_own(nodes[name]) for name in owners}} if owners else nodes
+
+
+def _writing_its_own(node: Node) -> Node:
+    own = f"hook.{node.hook.name}"
+    return replace(node, bound=tuple(replace(b, writes=tuple(sorted({*b.writes, own}))) for b in node.bound))
+
+
+def owner_of(slot: str) -> str | None:
+    """Return the hook whose state a slot is: "ema" of `hook.ema`, also of a part of it; None for another slot."""
+    kind, _, rest = slot.partition(".")
+    return rest.partition(".")[0] if kind == "hook" and rest else None
 
 
 def _users(nodes: Nodes, verb: str) -> dict[str, dict[str, None]]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from hookflow.hooks.base import Hook
+from hookflow.hooks.base import Hook, Slots
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -22,6 +22,7 @@ class ActivationStats(Hook):
     waits; while `every` keeps it idle, it computes nothing.
     """
 
+    reads: ClassVar[Slots] = {"before_run": ("model",)}
     modules = ("*",)
     ranks = "zero"
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from hookflow.errors import Problem, UserError, Where, by_place, nearest
 from hookflow.graph.compile import compile_plan
+from hookflow.graph.lifetimes import doubts
 from hookflow.graph.node import Bound, EdgeSpec, Node
 from hookflow.graph.plan import PHASES, RANKS, EdgeKind, Plan, PlannedHook, Ranks, Trigger
 from hookflow.graph.points import Points
@@ -35,7 +36,9 @@ from hookflow.hooks.module_keys import KEYS, ModuleKeys, with_prepended_first
 from hookflow.hooks.own_points import own_points
 from hookflow.hooks.parameter_keys import ParameterKeys
 from hookflow.hooks.registry import HOOKS
+from hookflow.hooks.scalar_slots import with_scalars
 from hookflow.hooks.slot_keys import filled
+from hookflow.hooks.undeclared_slots import undeclared_slots
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import BindingSpec, HookNode
 
@@ -48,6 +51,7 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
     Raises UserError with everything that is wrong with the hooks: names, arguments, points, edges, cycles.
     """
     nodes: dict[str, Node] = {}
+    hooks: dict[str, Callable[..., Any]] = {}
     prepended: dict[str, Mapping[str, Where]] = {}
     points, problems = own_points(loaded)
     warnings: list[Problem] = []
@@ -58,11 +62,12 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
     for name, declaration in declared.items():
         if name not in disabled:
             hook = _Declared(name, declaration, loaded, base, points)
-            nodes[name] = hook.node()
+            nodes[name], hooks[name] = hook.node(), hook.hook
             prepended[name] = hook.inside.prepended
             problems += hook.problems
             warnings += undeclared_calls(hook.hook, nodes[name])
     problems += wrong_comm_hooks(nodes)
+    nodes, misspelt = with_scalars(nodes, hooks)
     try:
         ordered = with_prepended_first(nodes, prepended)
         plan = compile_plan(loaded.pipeline.run.name, ordered, disabled, points, shuffle)
@@ -70,7 +75,10 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
         problems += error.problems
     if problems:
         raise UserError(sorted(problems, key=by_place))
-    return replace(plan, warnings=(*plan.warnings, *warnings))
+    warnings += undeclared_slots(plan, nodes, hooks)
+    in_epoch = loaded.pipeline.run.validates.unit == "it"
+    doubtful, notes = doubts(plan, nodes, in_epoch)
+    return replace(plan, warnings=(*plan.warnings, *misspelt, *doubtful, *warnings), notes=tuple(notes))
 
 
 def _replaced_defaults(declared: Mapping[str, HookNode], base: Path) -> list[str]:

@@ -34,7 +34,7 @@ class Metrics(Hook):
     """
 
     reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
-    writes: ClassVar[Slots] = dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics",))
+    writes: ClassVar[Slots] = dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics.{metrics}",))
 
     def __init__(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 
 import pytest
 from hypothesis import assume, given
@@ -143,6 +144,42 @@ class TestKeyedSlots:
             ("a", "b", ("lr",)),
             ("a", "c", ("lr.generator",)),
         }
+
+
+class TestNamesOfSlots:
+    def told(self, *nodes: Node) -> list[tuple[str, str]]:
+        return [(problem.message, problem.hint) for problem in plan(*nodes).warnings]
+
+    def test_two_that_are_nearly_the_same_are_told_once(self) -> None:
+        (said,) = self.told(node("a", writes=["average"]), node("b", writes=["avrage"]))
+        assert said == ('hook "b" alone touches a slot "avrage"', 'did you mean "average", as "a" has it?')
+        assert not self.told(node("a", writes=["top1"]), node("b", writes=["top5"]))
+
+    def test_of_a_reader_it_is_told_that_nobody_writes_it(self) -> None:
+        for hooks in permutations([node("a", writes=["average"]), node("b", reads=["avrage"])]):
+            (said,) = self.told(*hooks)
+            assert said == ('"b" reads the slot "avrage", which no hook writes', 'did you mean "average"?')
+
+    def test_a_part_that_is_nearly_another_one(self) -> None:
+        accuracy = node("a", writes=["metrics.accuracy"])
+        (said,) = self.told(accuracy, node("b", reads=["metrics.acuracy"]))
+        assert said == ('hook "b" reads "metrics.acuracy", which no hook writes', 'did you mean "metrics.accuracy"?')
+        assert not self.told(accuracy, node("b", reads=["metrics.loss"]))
+        assert not self.told(accuracy, node("b", reads=["metrics.acuracy"]), node("c", writes=["metrics"]))
+
+    def test_the_state_of_a_hook_that_is_not_there(self) -> None:
+        (said,) = self.told(node("average"), node("b", reads=["hook.avrage"]))
+        assert said == (
+            'hook "b" reads the state of a hook "avrage", which is not in this pipeline',
+            'did you mean "average"?',
+        )
+
+
+def test_who_reads_the_state_of_a_hook_fires_after_it() -> None:
+    found = plan(node("a", reads=["hook.b"]), node("b"), node("c"))
+    assert order(found) == ["b", "a", "c"]
+    assert [edge.slots for edge in found.edges] == [("hook.b",)]
+    assert not any(binding.writes for binding in found.bindings if binding.hook != "b")
 
 
 def test_all_cycles_are_told_at_once() -> None:

@@ -82,7 +82,7 @@ Of a hook that has a state they are such that the rest of a run depends on it: t
 OTHERS = ("accuracy", "clip", "schedule", "ema", "throughput", "log", "early_stop", "checkpoint")
 """The hooks of the toy pipeline."""
 
-TOUCHES_NOTHING = {"activation_stats", "empty_cache", "env_info", "memory", "profiler"}
+TOUCHES_NOTHING = {"empty_cache", "env_info", "memory", "profiler"}
 """Hooks that neither read nor write any state of the run."""
 
 INSTEAD_OF = {"scheduler": "schedule"}

@@ -75,6 +75,7 @@ def as_html(plan: Plan, title: str = "") -> str:
             *_edges(plan),
             *_list("Edges that gave way", map(gave_way, plan.given_way)),
             *_list("Warnings", map(_warning, plan.warnings)),
+            *_list("Notes", map(_warning, plan.notes)),
             f"<script>\n{_SCRIPT}\n</script>\n</body></html>",
         ]
     )

@@ -1,0 +1,122 @@
+"""Conditions and logs as data flow: who logs a number fires before who has a condition on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hookflow.graph.plan import Plan
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+from tests.conftest import NewRun
+from tests.hooks.test_inspect_troubles import HEAD
+from tests.runner.test_when import Train, iterations, told
+
+
+def compiled(folder: Path, logs: str, when: str, more: str = "") -> Plan:
+    """Return the plan of a hook with a condition ahead of one that logs in its second line."""
+    file = f"h{len(list(folder.iterdir()))}.py"  # a file is imported once
+    code = f"class Logs:\n    def after_train_iter(self, run, name='x'):\n        {logs}\ndef gate(run): pass\n"
+    (folder / file).write_text(code)
+    gate = f'[hooks.gate]\nuse = "./{file}:gate"\npoints = ["after_train_iter"]\nwhen = {when!r}\n'
+    text = f'{HEAD}{gate}[hooks.logs]\nuse = "./{file}:Logs"\n{more}'
+    return compile_pipeline(parse(text, folder / "p.toml"))
+
+
+def flows(plan: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
+    return [(edge.first, edge.then, edge.slots) for edge in plan.edges if edge.kind == "flow"]
+
+
+@pytest.mark.parametrize(
+    ("logs", "when"),
+    [
+        ('run.log("n", 1)', "n == 3"),
+        ('run.log(name="n", value=1)', "n == 3"),
+        ('run.log("train/n", 1)', 'value("train/n") == 3'),
+        ('run.log(f"train/{name}", 1)', 'value("train/n") == 3'),
+        ('run.log(f"{name}/n", 1)', 'value("train/n") == 3'),
+        ('run.log("n" if run.epoch else f"first/{name}", 1)', "n == 3"),
+        ('run.log("n" if run.epoch else f"first/{name}", 1)', 'value("first/x") == 3'),
+        ("self.tell(run)\n    def tell(self, it): it.log('n', 1)", "n == 3"),
+    ],
+)
+def test_who_logs_a_number_fires_before_who_has_a_condition_on_it(tmp_path: Path, logs: str, when: str) -> None:
+    plan = compiled(tmp_path, logs, when)
+    assert plan.order["after_train_iter"][:2] == ("logs", "gate")
+    ((first, then, (slot,)),) = flows(plan)
+    assert (first, then, slot.partition(".")[0]) == ("logs", "gate", "scalars")
+
+
+@pytest.mark.parametrize(
+    ("logs", "when"),
+    [
+        ('run.log("n", 1)', "m == 3"),
+        ('run.log("n", 1)', "metrics.n == 3"),
+        ('run.log("n", 1)', "iter == 3"),
+        ("run.log(name, 1)", "n == 3"),
+        ('run.log(f"{name}", 1)', "n == 3"),
+        ('run.log(f"train/{name}", 1)', 'value("val/n") == 3'),
+        ('run.log_text("n", "1")', "n == 3"),
+        ('run.task.log("n", 1)', "n == 3"),
+    ],
+)
+def test_what_is_another_number_or_not_certain_is_no_edge(tmp_path: Path, logs: str, when: str) -> None:
+    plan = compiled(tmp_path, logs, when)
+    assert plan.order["after_train_iter"][:2] == ("gate", "logs")
+    assert not flows(plan)
+
+
+def test_a_name_that_the_source_does_not_tell_is_declared(tmp_path: Path) -> None:
+    assert flows(compiled(tmp_path, "run.log(name, 1)", "n == 3", 'writes = ["scalars.n"]\n'))
+
+
+def test_a_stated_edge_is_stronger(tmp_path: Path) -> None:
+    plan = compiled(tmp_path, 'run.log("n", 1)', "n == 3", 'after = ["gate"]\n')
+    assert plan.order["after_train_iter"][:2] == ("gate", "logs")
+    assert [given.edge.slots for given in plan.given_way] == [("scalars.n",)]
+
+
+def test_two_that_log_what_a_condition_reads_are_in_no_order(tmp_path: Path) -> None:
+    from hookflow.graph.ambiguity import ambiguities
+
+    second = '[hooks.again]\nuse = "./h0.py:Logs"\n'
+    assert [one.slots for one in ambiguities(compiled(tmp_path, 'run.log("n", 1)', "n == 3", second))] == [
+        ("scalars.n",)
+    ]
+
+
+def test_nobody_else_reads_a_number_so_without_a_condition_it_is_no_slot(tmp_path: Path) -> None:
+    plan = compiled(tmp_path, 'run.log("n", 1); run.log("other", 1)', "n == 3")
+    assert {slot for binding in plan.bindings for slot in binding.writes if "scalars" in slot} == {"scalars.n"}
+
+
+def test_a_metric_is_read_after_the_hook_that_makes_it(tmp_path: Path) -> None:
+    gate = '[hooks.gate]\nuse = "builtins:print"\npoints = ["after_val_epoch"]\nwhen = "accuracy > 0"\n'
+    text = f'{HEAD}{gate}[hooks.accuracy]\nuse = "accuracy"\n'
+    plan = compile_pipeline(parse(text, tmp_path / "p.toml"))
+    assert plan.order["after_val_epoch"] == ("accuracy", "gate")
+
+
+@pytest.mark.parametrize(
+    ("logs", "when", "meant"),
+    [
+        ('run.log("average", 1)', "avrage > 3", "average"),
+        ('run.log("average", 1)', "metrics.avreage > 3", "average"),
+        ('run.log("average", 1)', "average > 3", ""),
+        ('run.log("top1", 1)', "top5 > 3", ""),
+        ('run.log("loss", 1)', 'value("loss_d") > 3', ""),
+    ],
+)
+def test_a_name_that_is_nearly_one_that_a_hook_logs_is_warned_of(
+    tmp_path: Path, logs: str, when: str, meant: str
+) -> None:
+    hints = [problem.hint for problem in compiled(tmp_path, logs, when).warnings]
+    assert hints == ([f'did you mean "{meant}"?'] if meant else [])
+
+
+def test_a_run_follows_the_order(new_run: NewRun, train_here: Train) -> None:
+    logs = 'hooks.logs={use="./watchers.py:LogsIter"}'
+    run_dir = new_run(told("after_train_iter", "n == 3"), logs)
+    assert train_here(run_dir) == 0
+    assert iterations(run_dir) == [3], "in the iteration that logs 3, and not in the next one"
