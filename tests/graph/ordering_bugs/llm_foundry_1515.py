@@ -1,4 +1,4 @@
-"""mosaicml/llm-foundry#1515: an exporter ahead of the saver: slow, and what it does to the weights is saved with them."""
+"""mosaicml/llm-foundry#1515: an exporter ahead of the saver is slow, and what it does to the weights is saved."""
 
 from __future__ import annotations
 
