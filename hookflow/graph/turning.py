@@ -47,16 +47,24 @@ def unordered(plan: Plan) -> Iterator[Pair]:
             if first.hook == then.hook or first.half == then.half == "exit":
                 continue
             if decided.reason(first, then) == "file" and frozenset((first.hook, then.hook)) not in allowed:
-                yield Pair(point, key(first), key(then))
+                yield pair_of(point, first, then)
+
+
+def pair_of(point: str, first: Binding, then: Binding) -> Pair:
+    return Pair(point, key(first), key(then))
 
 
 def key(binding: Binding) -> Key:
     return binding.hook, binding.half
 
 
-def same_order(plan: Plan, other: Plan) -> bool:
-    """Say whether everything fires in the same order."""
-    return keys(plan) == keys(other)
+def meeting_points(plan: Plan, hook: str, other: str) -> set[str]:
+    """Return the points at which two hooks both fire, but for those where arounds are left."""
+    found = [
+        {binding.point for binding in plan.bindings if binding.hook == one and binding.half != "exit"}
+        for one in (hook, other)
+    ]
+    return found[0] & found[1]
 
 
 def keys(plan: Plan) -> tuple[tuple[str, Key], ...]:

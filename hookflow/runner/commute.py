@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ from hookflow.graph.turning import (
     unordered,
     way,
 )
+from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded
 from hookflow.runner.comparison import Difference, changing, difference
 from hookflow.runner.trial import SECONDS, TRIALS, EnoughError, Trials, trials
@@ -62,11 +63,12 @@ class Commuted:
 
 @dataclass(frozen=True, slots=True)
 class Bisected:
-    """The one `step` on the way from the declared order to a shuffled one that makes a difference; None without one.
+    """The one `step` on the way from the declared order to that of a `seed` that makes a difference.
 
-    `turned` are all pairs that fire the other way round in the shuffled order.
+    None where no seed makes one; then `turned` are all pairs that some seed has turned, otherwise those of the one.
     """
 
+    seed: int | None
     step: Step | None
     turned: tuple[Pair, ...]
     trials: int
@@ -87,11 +89,18 @@ def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], 
         return Commuted(tuple(steps), tuple(same), tuple(untried), unlooked, search.noise, made.count, made.seconds)
 
 
-def bisect(loaded: Loaded, plan: Plan, shuffled: Plan, base: Path, say: Callable[[str, Level], None]) -> Bisected:
-    """Find the pair that makes a shuffled order differ from that of the plan; otherwise as `commute`."""
+def bisect(loaded: Loaded, plan: Plan, seeds: Iterable[int], base: Path, say: Callable[[str, Level], None]) -> Bisected:
+    """Find the pair that makes the order of the first such seed differ from that of the plan; else as `commute`."""
+    every: dict[Pair, None] = {}
     with trials(loaded, plan, base, say) as made:
-        step = next(_Search(made, plan).steps(plan, shuffled), None)
-        return Bisected(step, tuple(turned(plan, shuffled)), made.count, made.seconds)
+        search = _Search(made, plan)
+        for seed in seeds:
+            shuffled = compile_pipeline(loaded, base, seed)
+            pairs = turned(plan, shuffled)
+            if step := next(search.steps(plan, shuffled), None):
+                return Bisected(seed, step, tuple(pairs), made.count, made.seconds)
+            every.update(dict.fromkeys(pairs))
+        return Bisected(None, None, tuple(every), made.count, made.seconds)
 
 
 class _Search:

@@ -66,7 +66,8 @@ class Difference:
     def __str__(self) -> str:
         if self.raised:
             return self.raised
-        later = f"; later in {', '.join(self.later)}" if self.later else ""
+        more = f" and {len(self.later) - NAMED} more" * (len(self.later) > NAMED)
+        later = f"; later in {', '.join(self.later[:NAMED])}{more}" if self.later else ""
         return f"differ in {'; in '.join(map(str, self.parts))}{later}"
 
 
