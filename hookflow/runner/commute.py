@@ -130,16 +130,18 @@ class _Search:
 
     def steps(self, a: Plan, b: Plan) -> Iterator[Step]:
         """Yield the smallest steps on the way from one order to another that make a difference, by halving the way."""
-        yield from self._halved(a, way(a, b))
+        swaps = way(a, b)
+        yield from self._halved(a, swaps, 0, len(swaps))
 
-    def _halved(self, a: Plan, swaps: Sequence[Pair]) -> Iterator[Step]:
-        b = self._made.compiled(swapped(a, swaps))
+    def _halved(self, begin: Plan, swaps: Sequence[Pair], low: int, high: int) -> Iterator[Step]:
+        """Yield them between the orders after so many swaps and after so many."""
+        a, b = (self._made.compiled(swapped(begin, swaps[:done])) for done in (low, high))
         if not self.differ(a, b):
             return
-        if len(swaps) > 1:
-            half = len(swaps) // 2
-            yield from self._halved(a, swaps[:half])
-            yield from self._halved(self._made.compiled(swapped(a, swaps[:half])), swaps[half:])
+        if high - low > 1:
+            half = (low + high) // 2
+            yield from self._halved(begin, swaps, low, half)
+            yield from self._halved(begin, swaps, half, high)
         elif found := self._confirmed(a, b):
             yield found
 
