@@ -1,4 +1,4 @@
-"""Eight ordering bugs of other frameworks, by hooks that declare nothing: which command finds each, and what ends it."""
+"""Eight ordering bugs of other frameworks, by hooks that declare nothing: what finds each, and what ends it."""
 
 from __future__ import annotations
 
