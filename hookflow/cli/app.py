@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from hookflow.cli.bisect import bisect
 from hookflow.cli.check import check
 from hookflow.cli.checkpoints import checkpoints
 from hookflow.cli.diff import diff
@@ -46,7 +47,7 @@ app = typer.Typer(
 )
 COMMANDS = {
     "Train": (new, run, stop, val, test, predict),
-    "The graph of a pipeline": (check, graph, why, diff),
+    "The graph of a pipeline": (check, bisect, graph, why, diff),
     "What there is": (explain, points, hooks, schema),
     "Runs": (runs, watch, show, export, replay, checkpoints),
 }

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tomli
 
+from hookflow.cli import commute_report
 from hookflow.cli.lint import lint
 from hookflow.errors import Problem
 from hookflow.events.rundir import RunDir
@@ -20,8 +21,12 @@ from hookflow.graph.ambiguity import Ambiguity, ambiguities, ways_to_state
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.links import Reason, bound_points, neighbours
 from hookflow.graph.plan import GivenWay, Plan
+from hookflow.graph.turning import pair_of
 from hookflow.pipeline.load import Loaded, dump
 from hookflow.pipeline.schema import Component, Pipeline
+
+if TYPE_CHECKING:
+    from hookflow.runner.commute import Commuted
 
 COUNTED = 1000
 """How many ambiguous pairs are looked for; where thousands of hooks write one slot, so are the pairs."""
@@ -77,7 +82,10 @@ def _iters_per_epoch(events: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """A valid pipeline and its plan, with what they come to; `forecasts` are by the binding's id."""
+    """A valid pipeline and its plan, with what they come to; `forecasts` are by the binding's id.
+
+    `commuted` is what trials have shown of pairs that nothing orders, if there have been any.
+    """
 
     loaded: Loaded
     plan: Plan
@@ -85,6 +93,7 @@ class Findings:
     warnings: Sequence[Problem]
     forecasts: Mapping[int, Forecast]
     epoch: Epoch | None
+    commuted: Commuted | None = None
 
     @classmethod
     def of(cls, loaded: Loaded, plan: Plan) -> Findings:
@@ -105,7 +114,13 @@ class Findings:
     @property
     def doubtful(self) -> bool:
         """Whether there is anything that `--strict` does not let pass."""
-        return bool(self.ambiguous or self.warnings)
+        return bool(self.alarms or self.warnings or (self.commuted and self.commuted.steps))
+
+    @property
+    def alarms(self) -> Sequence[Ambiguity]:
+        """The ambiguous pairs but for those that have been fired both ways without any difference."""
+        same = set(self.commuted.same) if self.commuted else ()
+        return [one for one in self.ambiguous if pair_of(one.point, one.first, one.then) not in same]
 
     def lines(self, width: int) -> Iterator[str]:
         """Yield all of it for people."""
@@ -126,7 +141,7 @@ class Findings:
             "problems": [],
             "warnings": [problem.to_json() for problem in self.warnings],
             "notes": [problem.to_json() for problem in self.plan.notes],
-            "ambiguities": [self._ambiguity(one) for one in self.ambiguous],
+            "ambiguities": [self._ambiguity(one) for one in self.alarms],
             "epoch": {"iters": self.epoch.iters, "run": self.epoch.run} if self.epoch else None,
             "given_way": _gave_way(self.plan),
             "default_hooks": [hook.name for hook in self.plan.hooks if hook.default],
@@ -136,12 +151,16 @@ class Findings:
                 for binding in self.plan.bindings
                 for told in [self.forecasts[binding.id]]
             ],
+            **({"commute": commute_report.to_json(self.plan, self.commuted)} if self.commuted else {}),
         }
 
     def _but(self) -> str:
-        pairs = _count(len({(one.first.hook, one.then.hook) for one in self.ambiguous}), "ambiguous pair")
-        least = "at least " * (len(self.ambiguous) == COUNTED)
-        doubts = [f"{least}{pairs}"] * bool(self.ambiguous)
+        alarms = self.alarms
+        pairs = _count(len({(one.first.hook, one.then.hook) for one in alarms}), "ambiguous pair")
+        least = "at least " * (len(alarms) == COUNTED)
+        doubts = [f"{least}{pairs}"] * bool(alarms)
+        if self.commuted and (steps := self.commuted.steps):
+            doubts.append(f"{_count(len(steps), 'pair')} whose order makes a difference")
         doubts += [_count(len(self.warnings), "warning")] * bool(self.warnings)
         return f", with {' and '.join(doubts)}" if doubts else ""
 
@@ -153,9 +172,12 @@ class Findings:
         return {"point": one.point, "first": first, "then": then, "slots": one.slots, **problem.to_json()}
 
     def _details(self) -> Iterator[tuple[str, str]]:
-        yield from _some("ambiguous", _folded(self.ambiguous), more=len(self.ambiguous) == COUNTED)
-        if self.ambiguous:
+        yield from _some("ambiguous", _folded(self.alarms), more=len(self.alarms) == COUNTED)
+        if self.alarms:
             yield "", "(state which fires first, by after or before; or that either may, by ambiguous_with)"
+        if self.commuted:
+            settled = [one for one in self.ambiguous if one not in self.alarms]
+            yield from commute_report.lines(self.plan, self.commuted, settled)
         yield from _some("gave way", _gave_way(self.plan))
         firings = self._firings()
         yield from _some("fires", firings)

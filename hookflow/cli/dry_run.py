@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hookflow.cli.output import echo, exits_after_traceback, warn
+from hookflow.cli.output import echo, exits_after_traceback, warn_of
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
@@ -18,13 +18,8 @@ def print_dry_run(loaded: Loaded, plan: Plan) -> None:
     from hookflow.runner.dry_run import dry_run
 
     with exits_after_traceback():
-        found = dry_run(loaded, plan, loaded.source.parent, _say)
+        found = dry_run(loaded, plan, loaded.source.parent, warn_of)
     echo("\n".join(_lines(loaded, plan, found)))
-
-
-def _say(text: str, level: str = "info") -> None:
-    if level != "info":
-        warn(f"{level}: {text}")
 
 
 def _by_reason(found: DryRun) -> dict[str, list[str]]:

@@ -35,6 +35,12 @@ def warn(text: str) -> None:
     _print(text, sys.stderr)
 
 
+def warn_of(text: str, level: str = "info") -> None:
+    """Print a message of a run that leaves nothing behind, unless it is mere information."""
+    if level != "info":
+        warn(f"{level}: {text}")
+
+
 def echo_error(error: UserError) -> None:
     """Print all that the user did wrong; on a terminal, in colours."""
     print(error.show(sys.stderr.isatty() and "NO_COLOR" not in os.environ), file=sys.stderr)

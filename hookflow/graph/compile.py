@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.graph.cycles import as_problems
 from hookflow.graph.node import EdgeSpec, Node, Nodes
-from hookflow.graph.order import Order, Vertex
+from hookflow.graph.order import Order, Places, Vertex
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import POINTS, Points
 from hookflow.graph.slots import doubtful_keys, doubtful_slots, drifting_slots, with_own_state
@@ -19,14 +19,17 @@ def compile_plan(
     disabled: Collection[str] = (),
     points: Points = POINTS,
     shuffle: int | None = None,
+    wanted: Places | None = None,
 ) -> Plan:
     """Order the hooks at every point; where nothing else decides, by the file, or as the seed `shuffle` has it.
+
+    `wanted` says of every binding where it shall stand, as far as nothing else decides.
 
     An edge to a hook in `disabled` is dropped. Raises UserError with every unknown name and every cycle at once.
     """
     problems = [*_unknown(nodes, disabled)]
     nodes = with_own_state(nodes)
-    orders = _orders(nodes, points, shuffle)
+    orders = _orders(nodes, points, shuffle, wanted)
     problems += as_problems(cycle for order in orders for cycle in order.cycles)
     if problems:
         raise UserError(problems)
@@ -48,7 +51,7 @@ def compile_plan(
     )
 
 
-def _orders(nodes: Nodes, points: Points, shuffle: int | None) -> list[Order]:
+def _orders(nodes: Nodes, points: Points, shuffle: int | None, wanted: Places | None) -> list[Order]:
     """Return the order of each point where anybody stands; the two points of an `around_X` have one together."""
     standing: dict[str, list[Vertex]] = {point.name: [] for point in points}
     for node in nodes.values():
@@ -60,7 +63,7 @@ def _orders(nodes: Nodes, points: Points, shuffle: int | None) -> list[Order]:
         if standing[point]:
             together.setdefault(opened_by.get(point, point), []).append(point)
     return [
-        Order(pair, [vertex for point in pair for vertex in standing[point]], shuffle)
+        Order(pair, [vertex for point in pair for vertex in standing[point]], shuffle, wanted)
         for pair in (sorted(names, key=lambda point: point in opened_by) for names in together.values())
     ]
 

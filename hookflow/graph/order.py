@@ -22,8 +22,11 @@ from hookflow.graph.cycles import Cycle, Step
 from hookflow.graph.flow import flows
 from hookflow.graph.node import Bound, EdgeSpec, Node
 from hookflow.graph.phases import LAST, moved
-from hookflow.graph.plan import PHASES, Binding, Edge, EdgeKind, GivenWay
+from hookflow.graph.plan import PHASES, Binding, Edge, EdgeKind, GivenWay, Half
 from hookflow.graph.sort import Rows, ordered
+
+Places = Mapping[tuple[str, str, Half], int]
+"""Where a hook's method, or half of its around, is wanted at a point, as far as nothing else decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,15 @@ class Order:
     `cycles` the cycles: if there are any, there is no order.
     """
 
-    def __init__(self, points: Sequence[str], vertices: Sequence[Vertex], shuffle: int | None) -> None:
+    def __init__(
+        self, points: Sequence[str], vertices: Sequence[Vertex], shuffle: int | None, wanted: Places | None = None
+    ) -> None:
         self.points = points
         self.vertices = vertices
         self.met: set[int] = set()
         self.cycles: list[Cycle] = []
         self._shuffle = shuffle
+        self._wanted = wanted
         self._names = [vertex.node.hook.name for vertex in vertices]
         self._at = {point: [row for row, v in enumerate(vertices) if v.bound.point == point] for point in points}
         self._closing = set(self._at[points[1]]) if len(points) > 1 else set()
@@ -263,7 +269,10 @@ class Order:
         return LAST - phase if row in self._closing else phase
 
     def _tie(self, row: int) -> tuple[bytes, int]:
-        """Return what decides last: the file's order, or a random one of the seed, the point and the hook's name."""
+        """Return what decides last: a wanted place, the file's order, or a random one of the seed, point and hook."""
+        if self._wanted is not None:
+            bound = self.vertices[row].bound
+            return b"", self._wanted[bound.point, self._names[row], bound.half]
         if self._shuffle is None:
             return b"", row
         text = f"{self._shuffle} {self.vertices[row].bound.point} {self._names[row]}"

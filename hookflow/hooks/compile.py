@@ -13,6 +13,7 @@ from hookflow.errors import Problem, UserError, Where, by_place, nearest
 from hookflow.graph.compile import compile_plan
 from hookflow.graph.lifetimes import doubts
 from hookflow.graph.node import Bound, EdgeSpec, Node
+from hookflow.graph.order import Places
 from hookflow.graph.plan import PHASES, RANKS, EdgeKind, Plan, PlannedHook, Ranks, Trigger
 from hookflow.graph.points import Points
 from hookflow.hooks.arguments import first_names, wrong_arguments
@@ -43,11 +44,13 @@ from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import BindingSpec, HookNode
 
 
-def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | None = None) -> Plan:
+def compile_pipeline(
+    loaded: Loaded, base: Path | None = None, shuffle: int | None = None, wanted: Places | None = None
+) -> Plan:
     """Compile the pipeline's hooks into a plan.
 
     Files that the pipeline names are relative to `base`, which is its own folder if left out. `shuffle` is the seed of
-    another order that the edges and phases allow.
+    another order that the edges and phases allow; `wanted` says of every binding where it shall stand, likewise.
     Raises UserError with everything that is wrong with the hooks: names, arguments, points, edges, cycles.
     """
     nodes: dict[str, Node] = {}
@@ -70,7 +73,7 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
     nodes, misspelt = with_scalars(nodes, hooks)
     try:
         ordered = with_prepended_first(nodes, prepended)
-        plan = compile_plan(loaded.pipeline.run.name, ordered, disabled, points, shuffle)
+        plan = compile_plan(loaded.pipeline.run.name, ordered, disabled, points, shuffle, wanted)
     except UserError as error:
         problems += error.problems
     if problems:

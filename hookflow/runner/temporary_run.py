@@ -27,16 +27,21 @@ Found = TypeVar("Found")
 
 
 def in_temporary_run(
-    parts: Parts, plan: Plan, execute: Callable[[Trainer, CheckpointStore], Found], say: Callable[[str, Level], None]
+    parts: Parts,
+    plan: Plan,
+    execute: Callable[[Trainer, CheckpointStore], Found],
+    say: Callable[[str, Level], None],
+    *,
+    prints_failure: bool = True,
 ) -> tuple[Found, list[Record]]:
     """Let `execute` use a trainer and the store of its checkpoints; return what comes of it, and what was recorded.
 
     `say` is given the messages. The sources are closed. Whatever raises goes through, printed with its traceback where
-    it is no mistake in the pipeline.
+    it is no mistake in the pipeline, unless `prints_failure` is off.
     """
     with tempfile.TemporaryDirectory(prefix="hookflow-") as folder:
         run_dir = RunDir(Path(folder))
-        recorder = Recorder(run_dir, lambda command: None)
+        recorder = Recorder(run_dir, lambda command: None, prints_failure=prints_failure)
         recorder.start()
         try:
             state = RunState()

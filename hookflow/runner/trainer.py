@@ -158,10 +158,15 @@ class Trainer:
             self._recorder.say(f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn")
         return self._safe_point.stop
 
-    def train_once(self, store: CheckpointStore, *, test: bool) -> None:
-        """Do everything of a run once: an iteration, a validation, a checkpoint that is read back, and the test."""
+    def train_once(
+        self, store: CheckpointStore, *, test: bool, sanity: bool = False, epochs: int = 1, iters: int = 1
+    ) -> None:
+        """Do everything of a run once: a few iterations, a validation, a checkpoint that is read back, and the test.
+
+        The iterations are those of so many `epochs`, `iters` in each, with a validation after it.
+        """
         with self._running():
-            self._make_loop(sanity=self._parts.section.sanity).train_once()
+            self._make_loop(sanity=sanity).train_once(epochs, iters)
             self._requests.save(["last"])
             self._checkpoints.save_the_rest()
             self._load(store.names()["last"])

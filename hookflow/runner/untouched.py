@@ -94,7 +94,7 @@ class _Kept:
             case nn.Module():
                 yield _attributes(thing, _OF_TORCH)
                 yield _collection(thing._buffers, thing._buffers.update)
-            case _ if _is_object(thing):
+            case _ if is_object(thing):
                 yield _attributes(thing)
 
 
@@ -107,10 +107,10 @@ def _held(thing: Any) -> Iterable[Any]:
     if isinstance(thing, nn.Module):
         own = (value for name, value in vars(thing).items() if name not in _OF_TORCH)
         return [*own, *thing._parameters.values(), *thing._buffers.values(), *thing._modules.values()]
-    return list(vars(thing).values()) if _is_object(thing) else ()
+    return list(vars(thing).values()) if is_object(thing) else ()
 
 
-def _is_object(thing: Any) -> bool:
+def is_object(thing: Any) -> bool:
     """Say whether something is an object of the user's, or of a library that he uses, with attributes of its own."""
     kind = type(thing)
     if not hasattr(thing, "__dict__") or callable(getattr(thing, "__get__", None)) or isinstance(thing, _PURE):

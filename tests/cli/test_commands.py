@@ -53,6 +53,7 @@ ASKED = {
 WRONG = {
     "run": ["wrong.toml"],
     "check": ["wrong.toml"],
+    "bisect": ["wrong.toml"],
     "graph": ["wrong.toml"],
     "why": ["a", "b", "--pipeline", "wrong.toml"],
     "diff": ["wrong.toml", "wrong.toml"],

@@ -1,0 +1,153 @@
+"""Pairs of hooks that nothing orders, and orders in which some of them are turned.
+
+An order is given as the place of each binding (`hookflow.graph.order.Places`), and made a plan by compiling: so what is
+stated, what follows from data flow, and how arounds nest, holds in each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from hookflow.graph.links import Decided
+from hookflow.graph.order import Places
+from hookflow.graph.plan import Binding, Half, Plan
+
+Key = tuple[str, Half]
+"""A binding of a point, whatever its place: the hook, and which half of an around it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """`first` fires before `then` at `point`."""
+
+    point: str
+    first: Key
+    then: Key
+
+    @property
+    def turned(self) -> Pair:
+        return Pair(self.point, self.then, self.first)
+
+    @property
+    def hooks(self) -> tuple[str, str]:
+        return self.first[0], self.then[0]
+
+
+def unordered(plan: Plan) -> Iterator[Pair]:
+    """Yield each pair of two hooks that nothing orders, and that no `ambiguous_with` lets fire either way.
+
+    How two arounds are left follows from how they are entered: they are a pair where they are entered.
+    """
+    allowed = {frozenset((hook.name, other)) for hook in plan.hooks for other in hook.ambiguous_with}
+    for point in plan.order:
+        decided = Decided(plan, point)
+        for first, then in combinations(plan.at(point), 2):
+            if first.hook == then.hook or first.half == then.half == "exit":
+                continue
+            if decided.reason(first, then) == "file" and frozenset((first.hook, then.hook)) not in allowed:
+                yield pair_of(point, first, then)
+
+
+def pair_of(point: str, first: Binding, then: Binding) -> Pair:
+    return Pair(point, key(first), key(then))
+
+
+def key(binding: Binding) -> Key:
+    return binding.hook, binding.half
+
+
+def meeting_points(plan: Plan, hook: str, other: str) -> set[str]:
+    """Return the points at which two hooks both fire, but for those where arounds are left."""
+    found = [
+        {binding.point for binding in plan.bindings if binding.hook == one and binding.half != "exit"}
+        for one in (hook, other)
+    ]
+    return found[0] & found[1]
+
+
+def keys(plan: Plan) -> tuple[tuple[str, Key], ...]:
+    """Return every binding in order: what two plans of the same hooks can be told apart by."""
+    return tuple((binding.point, key(binding)) for binding in plan.bindings)
+
+
+def turned(plan: Plan, other: Plan) -> list[Pair]:
+    """Return the pairs of `plan` that fire the other way round in `other`, but for how arounds are left."""
+    found = []
+    for point in plan.order:
+        row = {key(binding): row for row, binding in enumerate(other.at(point))}
+        for first, then in combinations(map(key, plan.at(point)), 2):
+            if row[first] > row[then] and not first[1] == then[1] == "exit":
+                found.append(Pair(point, first, then))
+    return found
+
+
+def neighbouring(plan: Plan, pairs: Collection[Pair]) -> list[Pair]:
+    """Return pairs that stand one right behind the other, as they stand there; no two of them share a binding."""
+    found = []
+    for point in plan.order:
+        there = [*map(key, plan.at(point))]
+        row = 0
+        while row + 1 < len(there):
+            pair = Pair(point, there[row], there[row + 1])
+            if pair in pairs or pair.turned in pairs:
+                found.append(pair)
+                row += 1
+            row += 1
+    return found
+
+
+def swapped(plan: Plan, swaps: Iterable[Pair]) -> Places:
+    """Return the order of a plan after neighbours have changed places, one pair after the other."""
+    order = {point: [*map(key, plan.at(point))] for point in plan.order}
+    for swap in swaps:
+        there = order[swap.point]
+        row = there.index(swap.first)
+        there[row : row + 2] = [swap.then, swap.first]
+    return _places(order.items())
+
+
+def brought_together(plan: Plan, pairs: Iterable[Pair], free: Collection[Pair]) -> Places:
+    """Return an order in which a pair of each point stands one right behind the other, if that can be.
+
+    `free` are the pairs that may fire either way. What must come after the first of a pair is moved behind the second;
+    all else between them, ahead of the first.
+    """
+    wanted = {pair.point: pair for pair in reversed(list(pairs))}
+    order = {}
+    for point in plan.order:
+        there = [*map(key, plan.at(point))]
+        if pair := wanted.get(point):
+            begin, end = sorted((there.index(pair.first), there.index(pair.then)))
+            ahead: list[Key] = []
+            behind = [there[begin]]
+            for one in there[begin + 1 : end]:
+                follows = any(
+                    Pair(point, other, one) not in free and Pair(point, one, other) not in free for other in behind
+                )
+                (behind if follows else ahead).append(one)
+            there[begin : end + 1] = [*ahead, there[begin], there[end], *behind[1:]]
+        order[point] = there
+    return _places(order.items())
+
+
+def way(plan: Plan, other: Plan) -> list[Pair]:
+    """Return which neighbours change places, one pair after the other, from the order of one plan to that of another.
+
+    None of them turns a pair that is ordered, if both orders are allowed, and none of them turns one back.
+    """
+    swaps = []
+    for point in plan.order:
+        there = [*map(key, plan.at(point))]
+        row = {key(binding): row for row, binding in enumerate(other.at(point))}
+        for k in range(1, len(there)):
+            while k > 0 and row[there[k - 1]] > row[there[k]]:
+                swaps.append(Pair(point, there[k - 1], there[k]))
+                there[k - 1 : k + 1] = [there[k], there[k - 1]]
+                k -= 1
+    return swaps
+
+
+def _places(order: Iterable[tuple[str, Sequence[Key]]]) -> Places:
+    return {(point, *one): place for point, there in order for place, one in enumerate(there)}

@@ -1,0 +1,164 @@
+"""A probe fires last at each point of a run and takes the fingerprints of everything that a hook may have changed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger
+from hookflow.runner.fingerprint import Fingerprints, Leaves, of_bytes, of_tensor
+from hookflow.runner.numerics.random_state import random_state
+from hookflow.runner.run import Run
+
+NAME = "the probe"
+"""What the probe goes by among the hooks; no table can be called so."""
+
+KINDS = ("standard", "step", "own")
+"""The points at which it looks: PyTorch's own lie within them, and what fires there shows at the next of these."""
+
+ALWAYS = ("after_train_iter", "after_train_epoch", "after_val", "before_save_checkpoint", "after_run")
+"""Where it looks even if no hook fires there, for what hooks have done inside the network."""
+
+OFFERED = ("batch", "outputs", "metrics", "checkpoint")
+"""What it looks at, of all that points offer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What a run held when a point had been fired: the fingerprint of each value."""
+
+    point: str
+    iter: int
+    leaves: Leaves
+
+
+class Probe:
+    """Keeps what it has seen in `visits`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.visits: list[Visit] = []
+        self._files: dict[Path, tuple[tuple[int, int], Leaves]] = {}
+        for binding in probed(plan):
+            setattr(self, binding.method, partial(self._look, binding.point, binding.takes[1:]))
+
+    def _look(self, point: str, names: Sequence[str], run: Run, *offered: Any) -> None:
+        leaves = dict(_of_run(run, self))
+        known = [run, run.task, *run.models.values(), *run.optimizers.values(), *run.data.values()]
+        known += [module for model in run.models.values() for module in model.modules()]
+        known += [weights for model in run.models.values() for weights in (*model.parameters(), *model.buffers())]
+        hooks = {name: hook for name, hook in run.hooks.items() if hook is not self}
+        look = Fingerprints([*known, *hooks.values()])
+        for name, value in zip(names, offered, strict=True):
+            leaves.update(look.of(_plainly(value) if name == "checkpoint" else value, name))
+        for name, hook in hooks.items():
+            for attribute, value in vars(hook).items() if hasattr(hook, "__dict__") else ():
+                leaves.update(look.of(value, "hooks", name, attribute))
+        for attribute, value in vars(run.task).items() if hasattr(run.task, "__dict__") else ():
+            leaves.update(look.of(value, "task", attribute))
+        leaves.update(self._of_files(run.dir))
+        self.visits.append(Visit(point, run.iter, leaves))
+
+    def _of_files(self, folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
+        """Yield the fingerprints of what hooks have written into the run directory; each file is read once."""
+        for path in _written_by_hooks(folder):
+            stat = path.stat()
+            known = self._files.get(path)
+            if known is None or known[0] != (stat.st_mtime_ns, stat.st_size):
+                known = (stat.st_mtime_ns, stat.st_size), dict(_of_file(path, str(path.relative_to(folder))))
+                self._files[path] = known
+            yield from known[1].items()
+
+
+def probed(plan: Plan) -> list[Binding]:
+    """Return the probe's bindings, with the numbers that follow those of the plan: it fires last at each point."""
+    points = [p for p in plan.points if p.kind in KINDS and (plan.at(p.name) or p.name in ALWAYS)]
+    found: list[Binding] = []
+    for point in points:
+        takes = [name for name in point.offers if name in OFFERED and point.name != "after_save_checkpoint"]
+        binding = Binding(
+            id=len(plan.bindings) + len(found),
+            hook=NAME,
+            point=point.name,
+            method=f"at_{point.name}",
+            half="whole",
+            takes=("run", *takes),
+            trigger=Trigger(),
+            phase="last",
+        )
+        found.append(binding)
+    return found
+
+
+def with_probe(plan: Plan) -> Plan:
+    """Return a plan in which the probe fires, too."""
+    hook = PlannedHook(NAME, "", {}, "last", "", "", "raise")
+    return replace(plan, hooks=(*plan.hooks, hook), bindings=(*plan.bindings, *probed(plan)))
+
+
+def _of_run(run: Run, probe: Probe) -> Iterator[tuple[tuple[str, ...], bytes]]:
+    """Yield the fingerprints of weights, gradients, modes, optimizers, learning rates, metrics and generators."""
+    names: dict[int, str] = {}
+    for whose, model in run.models.items():
+        prefix = f"{whose}." * (len(run.models) > 1)
+        for name, weights in model.named_parameters():
+            names[id(weights)] = prefix + name
+            yield ("model", prefix + name), of_tensor(weights)
+            if weights.grad is not None:
+                yield ("gradients", prefix + name), of_tensor(weights.grad)
+        for name, buffer in model.named_buffers():
+            yield ("model", prefix + name), of_tensor(buffer)
+        modes = [name for name, module in model.named_modules() if module.training]
+        yield ("modes", whose), of_bytes(" ".join(modes).encode())
+    look = Fingerprints()
+    for whose, optimizer in run.optimizers.items():
+        prefix = f"{whose}." * (len(run.optimizers) > 1)
+        for k, group in enumerate(optimizer.param_groups):
+            for name, value in group.items():
+                if name != "params":
+                    yield from look.of(value, "lr" if name == "lr" else "optimizer", f"{prefix}group {k}", name)
+        for trained, state in optimizer.state.items():
+            yield from look.of(state, "optimizer", names.get(id(trained), prefix))
+    yield from look.of(dict(run.metrics), "metrics")
+    for name, state in random_state(run.device).items():
+        yield from look.of(state, "rng", name)
+
+
+def _plainly(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is saved, without who has asked for it first: a stop is a stop, and a save a save."""
+    asked = checkpoint.get("requests", {})
+    saves = sorted(asked.get("saves", {}))
+    plain = {name: value is not None for name, value in asked.items() if name in ("stop", "epoch_end")}
+    return {**checkpoint, "requests": {**asked, **plain, "saves": saves}}
+
+
+def _written_by_hooks(folder: Path) -> list[Path]:
+    """Return the files of a run directory that are not the runner's own."""
+    own = RunDir(folder)
+    mine = {own.events, own.commands, own.output, own.now, own.lock, own.identity, own.pipeline, own.plan}
+    apart = {own.checkpoints, own.images, own.writers}
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if Path(place, name) not in apart]
+        found += [path for name in files if (path := Path(place, name)) not in mine and path.is_file()]
+    return sorted(found)
+
+
+def _of_file(path: Path, name: str) -> Iterator[tuple[tuple[str, ...], bytes]]:
+    """Yield the fingerprint of each value that `torch.save` has written into a file, or that of the whole file."""
+    if path.suffix in (".pt", ".pth", ".ckpt"):
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError):  # something else, or not written by torch
+            pass
+        else:
+            yield from Fingerprints().of(state, "files", name)
+            return
+    yield ("files", name), of_bytes(path.read_bytes())

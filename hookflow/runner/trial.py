@@ -1,0 +1,157 @@
+"""Trials: the same short run again and again, each with its hooks in another order, and compared with one another.
+
+A trial is two epochs of two iterations, with a validation of two batches after each, a checkpoint that is written and
+read back, and the test if the run has one. The models, the optimizers and the hooks are built anew for each, from the
+seed; the batches are fetched once. Amounts in triggers do not count, so that a hook fires that would come only after
+hours; a `when` holds or does not, as in the run itself. The run directory is a temporary one.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hookflow.events.records import Level, Record
+from hookflow.graph.order import Places
+from hookflow.graph.plan import Plan, Trigger
+from hookflow.graph.turning import Key, key, keys
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import Loaded
+from hookflow.runner.build import build
+from hookflow.runner.data.limited import Repeated
+from hookflow.runner.data.source import close
+from hookflow.runner.fingerprint import of_bytes
+from hookflow.runner.numerics.memory import explain_oom
+from hookflow.runner.numerics.settings import torch_settings
+from hookflow.runner.probe import NAME, Probe, Visit, with_probe
+from hookflow.runner.silent import fired_in
+from hookflow.runner.temporary_run import in_temporary_run
+from hookflow.runner.trainer import Trainer
+
+EPOCHS, ITERS, VAL_BATCHES = 2, 2, 2
+"""How long a trial is: what lags by an iteration, or by an epoch, shows in the second one."""
+
+TRIALS, SECONDS = 200, 600.0
+"""After how many trials, or after how many seconds of them, no other one begins."""
+
+KEPT = 16
+"""How many traces are kept."""
+
+
+class EnoughError(Exception):
+    """There have been as many trials, or they have taken as long, as may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a trial held whenever a point had been fired, and what its hooks have logged.
+
+    `fired` are the bindings that have fired. `raised` says what has ended it, if anything has.
+    """
+
+    visits: tuple[Visit, ...]
+    fired: frozenset[tuple[str, Key]]
+    raised: str = ""
+
+
+class FewBatches(Repeated):
+    """The first batches of a source, fetched once; an epoch is as long as before, for whoever asks."""
+
+    def __len__(self) -> int:
+        return self.whole
+
+
+@dataclass
+class Trials:
+    """Makes trials of one pipeline. `count` is how many there have been, `seconds` how long they have taken."""
+
+    loaded: Loaded
+    base: Path
+    data: Mapping[str, Any]
+    say: Callable[[str, Level], None]
+    count: int = 0
+    seconds: float = 0.0
+    _known: dict[Any, Trace] = field(default_factory=dict)
+    """The latest traces by their order: one takes megabytes where a network has many tensors."""
+
+    def compiled(self, wanted: Places) -> Plan:
+        """Return the plan with its hooks in an order as near to the wanted one as can be."""
+        return compile_pipeline(self.loaded, self.base, wanted=wanted)
+
+    def of(self, plan: Plan) -> Trace:
+        """Return the trace of a plan; one of the same order is seldom made twice."""
+        order = keys(plan)
+        trace = self._known.pop(order, None) or self.again(plan)
+        self._known[order] = trace
+        if len(self._known) > KEPT:
+            del self._known[next(iter(self._known))]
+        return trace
+
+    def again(self, plan: Plan, *, may_raise: bool = True) -> Trace:
+        """Make a trial, whether there has been one or not. Whatever raises goes through, unless it `may_raise`."""
+        if self.count >= TRIALS or self.seconds > SECONDS:
+            raise EnoughError
+        began = time.perf_counter()
+        run = self.loaded.pipeline.run
+        plan = replace(plan, bindings=tuple(replace(b, trigger=Trigger(when=b.trigger.when)) for b in plan.bindings))
+        probe = Probe(plan)
+        first = not self.count
+        say = self.say if first else _silence
+        self.count += 1
+        recorded: list[Record] = []
+        raised = ""
+        try:
+            parts = build(self.loaded, plan, self.base, say, splits=())
+            parts = replace(parts, data=self.data, hooks={**parts.hooks, NAME: probe})
+            execute = partial(Trainer.train_once, test=run.test, epochs=EPOCHS, iters=ITERS)
+            with redirect_stdout(io.StringIO()):
+                _, recorded = in_temporary_run(parts, with_probe(plan), execute, say, prints_failure=not may_raise)
+        except Exception as error:
+            if not may_raise:
+                raise
+            raised = f"{type(error).__name__}: {error}"
+        self.seconds += time.perf_counter() - began
+        fired = fired_in(recorded)
+        bound = frozenset((one.point, key(one)) for one in plan.bindings if fired[one.id])
+        return Trace((*probe.visits, *_logged(recorded)), bound, raised)
+
+
+@contextmanager
+def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> Iterator[Trials]:
+    """Fetch the batches that trials need; `say` is given the messages of the first one. Files are relative to `base`.
+
+    Raises UserError where something cannot be built.
+    """
+    run = loaded.pipeline.run
+    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, lambda *said: None):
+        whole = build(loaded, plan, base, lambda *said: None).data
+        batches = {"train": ITERS * run.accumulate, "val": VAL_BATCHES, "test": VAL_BATCHES}
+        data = {
+            split: FewBatches(source, min(batches[split], len(source)), "a trial", run.seed)
+            for split, source in whole.items()
+        }
+        try:
+            yield Trials(loaded, base, data, say)
+        finally:
+            for source in whole.values():
+                close(source)
+
+
+def _logged(recorded: Sequence[Record]) -> Iterator[Visit]:
+    """Yield what hooks have logged, iteration by iteration; of one name the last number counts."""
+    found: dict[int, dict[str, float]] = {}
+    for record in recorded:
+        if record["k"] == "scalars":
+            found.setdefault(record["it"], {}).update(record["v"])
+    for it, numbers in sorted(found.items()):
+        yield Visit("on_log", it, {("logged", name): of_bytes(repr(value).encode()) for name, value in numbers.items()})
+
+
+def _silence(text: str, level: Level = "info") -> None:
+    """Say nothing: the first trial has said it."""

@@ -1,0 +1,101 @@
+"""Eight ordering bugs of other frameworks, by hooks that declare nothing: what finds each, and what ends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hookflow.cli.check_report import Findings
+from hookflow.cli.pipelines import read_pipeline, valid_plan
+from hookflow.pipeline.load import Loaded
+from hookflow.runner.commute import Commuted, bisect, commute
+
+BUGS = Path(__file__).parent / "ordering_bugs"
+
+FOUND = {
+    "mmcv_689": {
+        ("after_train_iter", "saver", "average"): "the file weights-1.pt",
+        ("after_train_iter", "saver", "projection"): "the file weights-1.pt",
+        ("after_train_iter", "average", "projection"): "model: 4 of 15 tensors",
+    },
+    "nequip_590": {("after_val", "saver", "average"): "the file weights-2.pt: 5 of 9 values, from `average.average`"},
+    "lightning_1464": {("after_val", "saver", "early_stop"): "the file hooks-1.pt: early_stop.best"},
+    "lightning_1592": {
+        ("after_val", "saver", "patience"): "the file hooks-1.pt: patience.waited",
+        ("after_val", "patience", "best"): "`patience`: seen, waited",
+    },
+    "lightning_9950": {
+        ("before_val", "pruned", "quantized"): "`pruned`: 6 of 8 values",
+        ("after_val", "pruned", "quantized"): "model: 6 of 9 tensors, from `quantized.found`",
+    },
+    "lightning_18265": {("after_train_iter", "writer", "normalization"): "the file predictions-1.pt"},
+    "ignite_706": {("after_val_epoch", "logger", "accuracy"): "logged: accuracy"},
+    "llm_foundry_1515": {("after_val", "exporter", "saver"): "the file weights-2.pt: 8 of 9 values"},
+}
+"""The pairs that make a difference in each pipeline, and what they first differ in."""
+
+MENDED = {
+    "mmcv_689": ['hooks.average.after=["projection"]', 'hooks.saver.after=["average"]'],
+    "nequip_590": ['hooks.saver.after=["average"]'],
+    "lightning_1464": ['hooks.saver.after=["early_stop"]'],
+    "lightning_1592": ['hooks.patience.after=["best"]', 'hooks.saver.after=["patience"]'],
+    "lightning_9950": [f'hooks.{name}.use="./lightning_9950.py:Encloses"' for name in ("pruned", "quantized")],
+    "lightning_18265": ['hooks.writer.after=["normalization"]'],
+    "ignite_706": ['hooks.logger.after=["accuracy"]'],
+    "llm_foundry_1515": ['hooks.exporter.after=["saver"]'],
+}
+"""What each file has to say. Exits that are not reversed are mended by `around_val`, and impossible with it."""
+
+
+def loaded(name: str, *overrides: str) -> Loaded:
+    return read_pipeline(BUGS / f"{name}.toml", overrides)
+
+
+def tried(pipeline: Loaded) -> Commuted:
+    return commute(pipeline, valid_plan(pipeline), BUGS, lambda *said: None)
+
+
+def found_in(name: str, commuted: Commuted) -> dict[tuple[str, str, str], str]:
+    return {(pair.point, *pair.hooks): str(step.difference) for step in commuted.steps for pair in step.pairs}
+
+
+def test_there_are_eight() -> None:
+    assert {path.stem for path in BUGS.glob("*_*.toml")} == FOUND.keys() == MENDED.keys()
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_nothing_is_declared_and_so_check_alone_sees_nothing(name: str) -> None:
+    pipeline = loaded(name)
+    plan = valid_plan(pipeline)
+    own = [binding for binding in plan.bindings if not plan.hook(binding.hook).default]
+    assert not any(binding.reads or binding.writes for binding in own)
+    assert not plan.edges
+    assert not Findings.of(pipeline, plan).doubtful
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_it_is_found_by_firing_the_hooks_both_ways(name: str) -> None:
+    commuted = tried(loaded(name))
+    found = found_in(name, commuted)
+    assert found.keys() == FOUND[name].keys()
+    for pair, what in FOUND[name].items():
+        assert f"differ in {what}" in found[pair]
+    assert not commuted.untried
+    assert not commuted.noise
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_with_the_edges_that_were_missing_no_pair_differs(name: str) -> None:
+    commuted = tried(loaded(name, *MENDED[name]))
+    assert not found_in(name, commuted)
+    assert not commuted.untried
+
+
+@pytest.mark.parametrize("name", ["mmcv_689", "lightning_9950", "ignite_706"])
+def test_a_shuffled_order_is_bisected_to_one_pair(name: str) -> None:
+    pipeline = loaded(name)
+    found = bisect(pipeline, valid_plan(pipeline), range(8), BUGS, lambda *said: None)
+    assert found.step is not None
+    [pair] = found.step.pairs
+    assert (pair.point, *pair.hooks) in FOUND[name]

@@ -1,0 +1,135 @@
+"""Pairs that nothing orders, orders in which they are turned, and the search for those that make a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hookflow.errors import UserError
+from hookflow.graph.compile import compile_plan
+from hookflow.graph.node import Node
+from hookflow.graph.order import Places
+from hookflow.graph.plan import Plan
+from hookflow.graph.turning import Pair, key, keys, neighbouring, swapped, turned, unordered, way
+from hookflow.runner.commute import _Search
+from hookflow.runner.probe import Visit
+from hookflow.runner.trial import Trace, Trials
+from tests.hook_nodes import POINT, acyclic, node, plan
+
+
+def compiles(nodes: list[Node]) -> bool:
+    try:
+        plan(*nodes)
+    except UserError:
+        return False
+    return True
+
+
+pipelines = acyclic().filter(compiles)
+
+
+def wanted(nodes: list[Node], places: Places) -> Plan:
+    return compile_plan("p", {one.hook.name: one for one in nodes}, wanted=places)
+
+
+@given(pipelines, st.integers(0, 9))
+def test_a_shuffle_turns_nothing_but_what_nothing_orders(nodes: list[Node], seed: int) -> None:
+    declared = plan(*nodes)
+    assert {*turned(declared, plan(*nodes, shuffle=seed))} <= {*unordered(declared)}
+
+
+@given(pipelines, st.integers(0, 9))
+def test_the_way_to_a_shuffled_order_turns_each_pair_once_and_is_allowed_all_along(
+    nodes: list[Node], seed: int
+) -> None:
+    declared, shuffled = plan(*nodes), plan(*nodes, shuffle=seed)
+    swaps = way(declared, shuffled)
+    assert len({*swaps}) == len(swaps)
+    assert keys(wanted(nodes, swapped(declared, swaps))) == keys(shuffled)
+    for k in range(len(swaps)):
+        assert {*turned(declared, wanted(nodes, swapped(declared, swaps[:k])))} <= {*turned(declared, shuffled)}
+
+
+@given(pipelines)
+def test_neighbours_that_nothing_orders_change_places_and_nobody_else(nodes: list[Node]) -> None:
+    declared = plan(*nodes)
+    free = {*unordered(declared)}
+    swaps = neighbouring(declared, free)
+    there = [one for swap in swaps for one in ((swap.point, swap.first), (swap.point, swap.then))]
+    assert len({*there}) == len(there)
+    plain = {swap for swap in swaps if swap.first[1] == swap.then[1] == "whole"}
+    assert plain <= {*turned(declared, wanted(nodes, swapped(declared, swaps)))} <= free
+
+
+@dataclass
+class Planted:
+    """Trials that differ in nothing but which of some pairs fires first: the others make no difference."""
+
+    nodes: list[Node]
+    pairs: Collection[Pair]
+    count: int = 0
+    seconds: float = 0.0
+
+    def compiled(self, places: Places) -> Plan:
+        return wanted(self.nodes, places)
+
+    def of(self, plan: Plan) -> Trace:
+        self.count += 1
+        leaves: dict[tuple[str, ...], bytes] = {}
+        for pair in self.pairs:
+            row = {key(binding): row for row, binding in enumerate(plan.at(pair.point))}
+            leaves["model", str(pair)] = b"first" if row[pair.first] < row[pair.then] else b"then"
+        return Trace((Visit(POINT, 1, leaves),), frozenset((one.point, key(one)) for one in plan.bindings))
+
+    def again(self, plan: Plan, *, may_raise: bool = True) -> Trace:
+        return self.of(plan)
+
+
+@given(pipelines, st.data())
+def test_exactly_the_pairs_are_found_that_make_a_difference(nodes: list[Node], data: st.DataObject) -> None:
+    declared = plan(*nodes)
+    free = [*unordered(declared)]
+    planted = data.draw(st.lists(st.sampled_from(free), unique=True, max_size=3)) if free else []
+    made = Planted(nodes, planted)
+    steps, same, untried = _Search(cast(Trials, made), declared).all(free)
+    found = {pair for step in steps for pair in step.pairs}
+    stuck = {pair for pair, _ in untried}
+    assert {*planted} <= found | stuck
+    assert all({*step.pairs} & {*planted} for step in steps), "a step without a pair that makes a difference"
+    assert not {*same} & {*planted}
+    assert found | {*same} | stuck == {*free}
+
+
+def test_every_pair_is_tried_though_an_edge_keeps_some_from_being_turned_together() -> None:
+    """Of a → c with b beside them no order turns both a, b and b, c."""
+    nodes = [node("a"), node("b"), node("c", after=["a"])]
+    declared = plan(*nodes)
+    pairs = [*unordered(declared)]
+    assert [pair.hooks for pair in pairs] == [("a", "b"), ("b", "c")]
+    for one in pairs:
+        steps, same, untried = _Search(cast(Trials, Planted(nodes, [one])), declared).all(pairs)
+        assert [step.pairs for step in steps] == [(one,)]
+        assert (len(same), untried) == (1, [])
+
+
+def test_trials_are_about_as_many_as_hooks_at_a_point() -> None:
+    nodes = [node(name) for name in "abcdefghij"]
+    made = Planted(nodes, [])
+    steps, same, untried = _Search(cast(Trials, made), plan(*nodes)).all([*unordered(plan(*nodes))])
+    assert (steps, len(same), untried) == ([], 45, [])
+    assert made.count <= 3 * len(nodes)
+
+
+def test_a_hook_that_may_fire_either_way_is_left_alone() -> None:
+    one, other = node("a", ambiguous_with=["b"]), node("b")
+    assert not [*unordered(plan(one, other))]
+    assert [pair.hooks for pair in combinations_of(plan(node("a"), node("b")))] == [("a", "b")]
+
+
+def combinations_of(compiled: Plan) -> list[Any]:
+    return [Pair(POINT, key(a), key(b)) for a, b in combinations(compiled.at(POINT), 2)]
