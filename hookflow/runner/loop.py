@@ -81,22 +81,33 @@ class Loop:
         self._checkpoints.request_last()
         safe_point.process(wait=True)
 
-    def train_once(self) -> None:
-        """Fire each point of the training once: in an iteration, at the end of its epoch, in a validation."""
-        state, engine = self._state, self._engine
+    def train_once(self, epochs: int, iters: int) -> None:
+        """Fire each point of the training: in a few iterations, at the end of their epoch, in a validation after it.
+
+        Between two epochs, what hooks have asked for is saved; a stop that they have asked for is not obeyed.
+        """
         self._begin()
+        for epoch in range(epochs):
+            if epoch:
+                self._safe_point.process(wait=True)
+            self._short_epoch(epoch, iters)
+        self._update.settle()
+        self._engine.fire("after_train")
+
+    def _short_epoch(self, epoch: int, iters: int) -> None:
+        state, engine = self._state, self._engine
         engine.fire("before_train_epoch")
-        state.batches, state.next_stop = state.batches_per_epoch, 1
+        state.batches, state.next_stop = state.batches_per_epoch, min(state.iter + iters, state.max_iters)
         self._timeline.restart()
-        self._iterate(iter(self._data["train"].epoch(0)))
-        if not state.iter:
-            raise too_few(state)
-        state.epoch, state.batch_idx = 1, 0
+        batches: Iterator[Any] = iter(self._data["train"].epoch(epoch))
+        while (done := state.iter) < state.next_stop and not state.epoch_is_over:
+            self._iterate(batches)
+            if state.iter == done:
+                raise too_few(state)
+        state.epoch, state.batch_idx, state.epoch_ends = epoch + 1, 0, False
         engine.fire("after_train_epoch")
         if self._validates:
             self._validate()
-        self._update.settle()
-        engine.fire("after_train")
 
     def _begin(self) -> None:
         self._state.enter("train")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -46,6 +47,9 @@ from hookflow.runner.timing import Books, Timeline
 from hookflow.runner.triggers import make_triggers
 from hookflow.runner.update import Update
 
+if TYPE_CHECKING:
+    from hookflow.runner.observe.observer import Observer
+
 
 class Trainer:
     """One execution of a plan."""
@@ -60,6 +64,7 @@ class Trainer:
         signals: Signals,
         state: RunState,
         consensus: AnyConsensus,
+        observer: Observer | None = None,
     ) -> None:
         self.state = state
         self._parts = parts
@@ -132,7 +137,10 @@ class Trainer:
         )
         self._safe_point = SafePoint(state, requests, signals, consensus, self._checkpoints, timeline, recorder.put)
         self._evaluate = self._make_evaluation()
-        engine.bind(self.run)
+        if observer:
+            engine.bind(observer.run(self.run), observer.wrap)
+        else:
+            engine.bind(self.run)
         recorder.watch(books, state)
 
     def train(self, resume: Path | None = None, *, test: bool = False) -> Stop | None:
@@ -158,10 +166,15 @@ class Trainer:
             self._recorder.say(f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn")
         return self._safe_point.stop
 
-    def train_once(self, store: CheckpointStore, *, test: bool) -> None:
-        """Do everything of a run once: an iteration, a validation, a checkpoint that is read back, and the test."""
+    def train_once(
+        self, store: CheckpointStore, *, test: bool, sanity: bool = False, epochs: int = 1, iters: int = 1
+    ) -> None:
+        """Do everything of a run once: a few iterations, a validation, a checkpoint that is read back, and the test.
+
+        The iterations are those of so many `epochs`, `iters` in each, with a validation after it.
+        """
         with self._running():
-            self._make_loop(sanity=self._parts.section.sanity).train_once()
+            self._make_loop(sanity=sanity).train_once(epochs, iters)
             self._requests.save(["last"])
             self._checkpoints.save_the_rest()
             self._load(store.names()["last"])
