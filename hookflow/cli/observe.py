@@ -73,30 +73,28 @@ class Report:
             yield f"\nwarning: {problem}"
 
     def problems(self) -> Iterator[Problem]:
-        """Yield a warning for each hook that touches more than it declares, with the line to add."""
-        for declaration in self.declarations:
-            hook, verb = declaration.hook, declaration.key
-            touched = {
-                method: slots
-                for (name, method), both in self.missing.items()
-                if name == hook and (slots := both.reads if verb == "reads" else both.writes)
-            }
-            at = ", and ".join(
-                f"{', '.join(slots)} at {self._points(hook, method)}" for method, slots in touched.items()
+        """Yield a warning for each hook that touches more than it declares, with the lines to add."""
+        for hook in dict.fromkeys(one.hook for one in self.declarations):
+            at: dict[str, list[str]] = {}
+            for (name, method), both in self.missing.items():
+                for verb, slots in (("reads", both.reads), ("writes", both.writes)):
+                    if name == hook and slots:
+                        at.setdefault(f"{verb} {', '.join(slots)}", []).append(self._points(hook, method))
+            touched = "; ".join(f"{slots} at {' and '.join(points)}" for slots, points in at.items())
+            lines = [f"\n        {one}" for one in self.declarations if one.hook == hook]
+            yield Problem(
+                f'hook "{hook}" touches what it does not declare: {touched}',
+                self.loaded.places.of(f"hooks.{hook}"),
+                f"declare it in [hooks.{hook}], or in its class:{''.join(lines)}",
             )
-            said = f'hook "{hook}" {verb} {at} without declaring it'
-            where = self.loaded.places.of(f"hooks.{hook}")
-            yield Problem(said, where, f"declare it: {declaration} in [hooks.{hook}], or in its class")
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain lists, mappings and values."""
         return {
             "iters": self.observed.iters,
             "bindings": to_json(self.observed.seen, self.missing),
-            "undeclared": [
-                {"hook": one.hook, "key": one.key, "value": one.value, **problem.to_json()}
-                for one, problem in zip(self.declarations, self.problems(), strict=True)
-            ],
+            "undeclared": [problem.to_json() for problem in self.problems()],
+            "declare": [{"hook": one.hook, "key": one.key, "value": one.value} for one in self.declarations],
             "not_seen": {name: {"reads": both.reads, "writes": both.writes} for name, both in self.never.items()},
             "not_fired": [{"hook": one.hook, "point": one.point, "why": one.why} for one in self.observed.silent],
             "contents_compared": self.observed.by_content,

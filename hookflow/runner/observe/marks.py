@@ -90,7 +90,7 @@ def _inside(value: Any, opaque: Set[int], depth: int, left: Iterator[int]) -> It
     if isinstance(value, nn.Module):
         yield value.training
         for name, tensor in (*value.named_parameters(), *value.named_buffers()):
-            yield name, mark_of_tensor(tensor)
+            yield name, _mark(tensor, opaque, depth, left)
     elif isinstance(value, Mapping):
         yield len(value)
         items = dict.items(value) if isinstance(value, dict) else value.items()

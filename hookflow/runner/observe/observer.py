@@ -6,6 +6,7 @@ What fires within a firing (a hook inside the network that another one calls) is
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -60,11 +61,12 @@ class Observer:
         self._tensors = RunTensors(parts)
         self._touched = {binding.id: Touched() for binding in plan.bindings}
         self._frames: list[Frame] = []
+        self._looking = False
         self._metrics: dict[int, tuple[Any, WatchedDict | WatchedMapping]] = {}
         self._opaque = frozenset(
             id(part)
             for part in (
-                parts, parts.task, *parts.models.values(), parts.model, *parts.optimizers.values(),
+                parts, parts.task, *parts.model.modules(), *parts.optimizers.values(),
                 *parts.data.values(), *parts.hooks.values(),
             )
         )  # fmt: skip
@@ -147,8 +149,9 @@ class Observer:
 
     def _operated(self, verb: Any, at: int) -> None:
         """Take that an operator has read or written the memory at an address."""
-        for slot in self._frames[-1].at.get(at, ()) if self._frames and at else ():
-            self.note(verb, slot)
+        if not self._looking and self._frames and at:
+            for slot in self._frames[-1].at.get(at, ()):
+                self.note(verb, slot)
 
     # A firing.
 
@@ -159,17 +162,26 @@ class Observer:
         return value
 
     def _enter(self, frame: Frame) -> None:
-        if self._frames:
-            self._settle(self._frames[-1])
-        self._tensors.watch_groups(self._slot_noting)
-        self._touched[frame.binding.id].firings += 1
-        self._frames.append(frame)
-        self._begin(frame)
+        with self._look():
+            if self._frames:
+                self._settle(self._frames[-1])
+            self._tensors.watch_groups(self._slot_noting)
+            self._touched[frame.binding.id].firings += 1
+            self._frames.append(frame)
+            self._begin(frame)
 
     def _leave(self) -> None:
-        self._settle(self._frames.pop())
-        if self._frames:
-            self._begin(self._frames[-1])
+        with self._look():
+            self._settle(self._frames.pop())
+            if self._frames:
+                self._begin(self._frames[-1])
+
+    @contextmanager
+    def _look(self) -> Iterator[None]:
+        """Look at everything: what operators do meanwhile no hook has done."""
+        self._looking = True
+        yield
+        self._looking = False
 
     def _begin(self, frame: Frame) -> None:
         """Learn where everything is, and how it is marked."""
