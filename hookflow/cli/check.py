@@ -10,16 +10,27 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli.options import Format, Only, Overrides, PipelineFile, Shuffle, Without
-from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn_of
-from hookflow.errors import UserError
+from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn, warn_of
+from hookflow.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from hookflow.cli.check_report import Findings
+    from hookflow.cli.observe import Report
 
 
 def check(
     pipeline: PipelineFile,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 on a warning or an ambiguous order.")] = False,
+    observe: Annotated[
+        bool,
+        typer.Option(
+            "--observe",
+            help="Train for a few iterations, watch what each hook reads and writes, and say what is not declared.",
+        ),
+    ] = False,
+    write: Annotated[
+        bool, typer.Option("--write", help="With --observe: put the declarations that are missing into the file.")
+    ] = False,
     commute: Annotated[
         bool,
         typer.Option(
@@ -40,6 +51,11 @@ def check(
     Checked are its keys, its hooks with their arguments, order and triggers, and that all it names is there. The
     arguments of model, data and optimizer are checked by a run, before it fetches any data.
 
+    `--observe` trains: two epochs of two iterations, with a validation of two batches after each and one checkpoint,
+    in a temporary folder. Each hook fires wherever it can, whatever its trigger. It costs as much as a dry run and a
+    few seconds more. What a hook does only later in a run is not seen, nor what it writes to files, to globals or to
+    anything that is not the run's.
+
     With `--commute` it is also run: two epochs of two iterations, with validations and a checkpoint, again and again
     from the same seed, each time with other hooks turned. Compared are weights, gradients, optimizers, learning rates,
     random generators, metrics, logged scalars, checkpoints, attributes of hooks, and files in the run directory. Pairs
@@ -50,8 +66,10 @@ def check(
     Exits with 0 if the pipeline is valid and with 2 if it is not; with `--strict`, with 1 if it has warnings, an
     ambiguous order, or a pair that differs.
     """
+    if write and not observe:
+        raise UserError(Problem("--write needs --observe: what is missing is what was seen"))
     try:
-        found = _look(pipeline, set_ or [], without or [], only or [], shuffle)
+        found, seen = _look(pipeline, set_ or [], without or [], only or [], shuffle, observe=observe)
         if commute:
             found = _tried(found)
     except UserError as error:
@@ -60,19 +78,33 @@ def check(
         echo_json({"file": str(pipeline), "valid": False, "problems": error.to_json()})
         raise typer.Exit(2) from None
     if format_ is Format.json:
-        echo_json(found.to_json())
+        echo_json(found.to_json() | ({"observed": seen.to_json()} if seen else {}))
     else:
-        echo("\n".join(found.lines(shutil.get_terminal_size().columns)))
-    if strict and found.doubtful:
+        width = shutil.get_terminal_size().columns
+        echo("\n".join([*found.lines(width), *(seen.lines(found.ambiguous, width) if seen else ())]))
+    if seen and write:
+        for line in seen.write():
+            (echo if format_ is Format.text else warn)(line)
+    if strict and (found.doubtful or (seen and seen.doubtful)):
         raise typer.Exit(1)
 
 
-def _look(pipeline: Path, overrides: list[str], without: list[str], only: list[str], shuffle: int | None) -> Findings:
+def _look(
+    pipeline: Path, overrides: list[str], without: list[str], only: list[str], shuffle: int | None, *, observe: bool
+) -> tuple[Findings, Report | None]:
+    """Return what is found, and what was observed; then every pair is judged by what its hooks were seen to touch."""
     from hookflow.cli.check_report import Findings
     from hookflow.cli.pipelines import read_pipeline, valid_plan
 
     loaded = read_pipeline(pipeline, overrides, without=without, only=only)
-    return Findings.of(loaded, valid_plan(loaded, shuffle=shuffle))
+    plan = valid_plan(loaded, shuffle=shuffle)
+    if not observe:
+        return Findings.of(loaded, plan), None
+    from hookflow.cli.observe import Report
+    from hookflow.graph.observation import with_observed
+
+    seen = Report.of(loaded, plan)
+    return Findings.of(loaded, with_observed(plan, seen.observed.seen)), seen
 
 
 def _tried(found: Findings) -> Findings:

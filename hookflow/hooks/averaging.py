@@ -52,6 +52,10 @@ class Average(Hook):
         if args.get("monitor") is not None:
             mode_of(args["monitor"], args.get("mode"))
 
+    @classmethod
+    def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**args, "monitor": args.get("monitor") or ()}
+
     def before_train(self, run: Run) -> None:
         self.first = iterations(self.begin, run)
         if self.average:

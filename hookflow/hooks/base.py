@@ -62,7 +62,7 @@ class Hook:
         """Return what stands for a name in the slots' braces, as in `reads = ("model.{model}",)`: the arguments.
 
         `args` are all of them, as the file gives them (not checked yet) or by default. A key that is None leaves the
-        whole slot (`model`); a list of several makes a slot of each. `{name}` is the hook's name.
+        whole slot (`model`); a list makes a slot of each, and an empty one none. `{name}` is the hook's name.
         """
         return args
 

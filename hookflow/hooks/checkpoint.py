@@ -48,6 +48,10 @@ class Checkpoint(Hook):
         """For each metric the best values with the iterations that had them, the best first."""
 
     @classmethod
+    def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**args, "monitor": args.get("monitor") or ()}
+
+    @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         _modes(args.get("monitor"), args.get("mode"))
 

@@ -222,16 +222,29 @@ class _Declared:
         return there
 
     def _slots(self, kind: Literal["reads", "writes"]) -> dict[str, tuple[str, ...]]:
-        """Return the slots that each method touches: as the file says, for all of them, or else as the class does."""
+        """Return the slots that each method touches, as the file says, for all of them or by method, or the class."""
         names = dict.fromkeys([method.name for method in self.methods] or [""])
         stated = self.said.reads if kind == "reads" else self.said.writes
-        if stated is not None:
+        if isinstance(stated, list):
             return dict.fromkeys(names, tuple(sorted(stated)))
         found, faults = slots(self.hook, kind, names)
         self._told(faults, self.where)
         keyed = {name: filled(touched, self.hook, self.name, self.said.args) for name, touched in found.items()}
         self._told(dict.fromkeys(issue for _, issues in keyed.values() for issue in issues), self.where)
-        return {name: touched for name, (touched, _) in keyed.items()}
+        return {name: touched for name, (touched, _) in keyed.items()} | self._slots_by_method(
+            kind, stated or {}, names
+        )
+
+    def _slots_by_method(
+        self, kind: str, stated: Mapping[str, Sequence[str]], methods: Iterable[str]
+    ) -> dict[str, tuple[str, ...]]:
+        """Return the slots of those methods for which the file says them."""
+        for name in stated:
+            if self.hook is not _Missing and name not in methods:
+                said = f'hook "{self.name}" has no method "{name}"'
+                hint = nearest(name, methods) if self.methods else f"a plain function has none: {kind} = [...]"
+                self.problems.append(Problem(said, self._place(f"{kind}.{name}"), hint))
+        return {name: tuple(sorted(slots)) for name, slots in stated.items()}
 
     def _without_effect(self, bound: Sequence[Bound]) -> Iterator[Problem]:
         """Yield each key of the whole hook that holds at none of its points."""

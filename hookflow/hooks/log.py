@@ -30,7 +30,7 @@ class Log(Hook):
 
     phase = "late"
     points = ("after_train_iter",)
-    reads: ClassVar[Slots] = {"after_train_iter": ("outputs", "lr")}
+    reads: ClassVar[Slots] = {"after_train_iter": ("batch", "outputs", "lr")}
 
     def __init__(
         self,

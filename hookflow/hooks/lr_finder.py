@@ -37,12 +37,13 @@ class LRFinder(Hook):
 
     phase = "late"  # its rates replace those of a schedule
     reads: ClassVar[Slots] = {
+        "before_train": ("model", "optimizer", "lr"),
         "before_train_iter": ("optimizer",),
-        "after_train_iter": ("outputs",),
+        "after_train_iter": ("batch", "outputs"),
     }
     writes: ClassVar[Slots] = {
         "before_train_iter": ("lr",),
-        "after_train_iter": ("model", "optimizer", "control"),
+        "after_train_iter": ("model", "optimizer", "lr", "control"),
     }
 
     def __init__(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.amounts import Progress, iterations
-from hookflow.hooks.base import Hook
+from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.interpolation import eased
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class ParamSchedule(Hook):
     depend on nothing but the iteration, so a resumed run needs no state to go on exactly.
     """
 
-    reads = ("optimizer",)
-    writes = ("optimizer",)
+    reads: ClassVar[Slots] = ("optimizer",)
+    writes: ClassVar[Slots] = dict.fromkeys(("before_train", "before_train_iter"), ("optimizer",))
 
     def __init__(
         self,

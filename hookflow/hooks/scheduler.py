@@ -32,6 +32,7 @@ class Scheduler(Hook):
     """
 
     reads = {  # noqa: RUF012  # it is read, never changed
+        "before_run": ("optimizer.{optimizer}",),
         "before_train_iter": ("optimizer.{optimizer}",),
         "after_val": ("optimizer.{optimizer}", "metrics.{metric}"),
     }
@@ -72,6 +73,10 @@ class Scheduler(Hook):
         self.end = 0
         self.made: dict[str, Any] = {}
         self.began: dict[str, Any] = {}
+
+    @classmethod
+    def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**args, "metric": args.get("metric") or ()}
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:

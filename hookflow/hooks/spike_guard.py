@@ -41,8 +41,9 @@ class SpikeGuard(Hook):
     """
 
     reads: ClassVar[Slots] = {
-        "after_forward": ("outputs",),
-        "before_save_checkpoint": ("checkpoint",),
+        "after_forward": ("batch", "outputs"),
+        "after_train_iter": ("lr",),
+        "before_save_checkpoint": ("checkpoint", "model", "optimizer"),
         "after_load_checkpoint": ("checkpoint",),
     }
     writes: ClassVar[Slots] = {"after_forward": ("control",), "after_train_iter": ("model", "optimizer", "control")}

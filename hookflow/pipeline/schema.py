@@ -435,10 +435,10 @@ class HookNode(Section):
     """Hooks that fire later wherever both are bound; "name?" if it may be missing."""
     requires: list[str] = []
     """Hooks that must be in the pipeline too."""
-    reads: list[str] | None = None
-    """The slots of run state that it reads; what the class says if left out."""
-    writes: list[str] | None = None
-    """The slots of run state that it writes; what the class says if left out."""
+    reads: list[str] | dict[str, list[str]] | None = Field(default=None, examples=[["model"]])
+    """The slots of run state that it reads, or those by method; what the class says if left out."""
+    writes: list[str] | dict[str, list[str]] | None = Field(default=None, examples=[{"around_val": ["model"]}])
+    """The slots of run state that it writes, or those by method; what the class says if left out."""
     ranks: Literal["zero", "all"] | None = None
     """On which of several processes to fire: on rank "zero" alone, or on "all"; what the class says if left out."""
     ambiguous_with: list[str] = []

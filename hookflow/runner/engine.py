@@ -56,13 +56,15 @@ class Engine:
         self._calls: dict[str, Callable[..., None]] = {}
         self.dispatcher = Dispatcher(plan, self._at, books, here, report)
 
-    def bind(self, run: object) -> None:
-        """Make every binding ready to be called with this run."""
+    def bind(self, run: object, wrap: Callable[[Binding, Call], Call] | None = None) -> None:
+        """Make every binding ready to be called with this run; `wrap` puts something around each call."""
         self.dispatcher.run = run
         for binding in self.plan.bindings:
             if self._rank and self.plan.hook(binding.hook).ranks == "zero":
                 continue
             firing = self._firing(binding, run)
+            if wrap:
+                firing.call = wrap(binding, firing.call)
             self._put(binding.point, firing)
             if binding.half == "exit":
                 self._closings[whose(binding)] = firing
@@ -71,7 +73,7 @@ class Engine:
                 self._put(_again(binding.point), again)
         for name, firings in self._at.items():
             self._calls[name] = partial(self.dispatcher.fire, name)
-            if self._generates and name in self.plan.points:
+            if self._generates and not wrap and name in self.plan.points:
                 point = self.plan.points[name]
                 if can_be_generated(self.plan, point, firings):
                     self._calls[name] = generate(point, firings, self.dispatcher, self._books, self._here, self._state)

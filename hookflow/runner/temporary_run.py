@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from hookflow.errors import UserError
 from hookflow.events.log import event_log
@@ -23,6 +23,9 @@ from hookflow.runner.signals import Signals
 from hookflow.runner.state import RunState
 from hookflow.runner.trainer import Trainer
 
+if TYPE_CHECKING:
+    from hookflow.runner.observe.observer import Observer
+
 Found = TypeVar("Found")
 
 
@@ -32,12 +35,13 @@ def in_temporary_run(
     execute: Callable[[Trainer, CheckpointStore], Found],
     say: Callable[[str, Level], None],
     *,
+    observer: Observer | None = None,
     prints_failure: bool = True,
 ) -> tuple[Found, list[Record]]:
     """Let `execute` use a trainer and the store of its checkpoints; return what comes of it, and what was recorded.
 
-    `say` is given the messages. The sources are closed. Whatever raises goes through, printed with its traceback where
-    it is no mistake in the pipeline, unless `prints_failure` is off.
+    `say` is given the messages; `observer`, if any, watches the hooks. The sources are closed. Whatever raises goes
+    through, printed with its traceback where it is no mistake in the pipeline, unless `prints_failure` is off.
     """
     with tempfile.TemporaryDirectory(prefix="hookflow-") as folder:
         run_dir = RunDir(Path(folder))
@@ -46,7 +50,7 @@ def in_temporary_run(
         try:
             state = RunState()
             store = CheckpointStore(run_dir.checkpoints)
-            trainer = Trainer(parts, plan, run_dir, store, recorder, Signals(state), state, Alone())
+            trainer = Trainer(parts, plan, run_dir, store, recorder, Signals(state), state, Alone(), observer)
             trainer.run.is_temporary = True
             found = explaining_worker_errors(partial(execute, trainer, store))
         except Exception as error:

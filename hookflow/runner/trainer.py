@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
@@ -46,6 +47,9 @@ from hookflow.runner.timing import Books, Timeline
 from hookflow.runner.triggers import make_triggers
 from hookflow.runner.update import Update
 
+if TYPE_CHECKING:
+    from hookflow.runner.observe.observer import Observer
+
 
 class Trainer:
     """One execution of a plan."""
@@ -60,6 +64,7 @@ class Trainer:
         signals: Signals,
         state: RunState,
         consensus: AnyConsensus,
+        observer: Observer | None = None,
     ) -> None:
         self.state = state
         self._parts = parts
@@ -132,7 +137,10 @@ class Trainer:
         )
         self._safe_point = SafePoint(state, requests, signals, consensus, self._checkpoints, timeline, recorder.put)
         self._evaluate = self._make_evaluation()
-        engine.bind(self.run)
+        if observer:
+            engine.bind(observer.run(self.run), observer.wrap)
+        else:
+            engine.bind(self.run)
         recorder.watch(books, state)
 
     def train(self, resume: Path | None = None, *, test: bool = False) -> Stop | None:

@@ -23,7 +23,7 @@ class Densify(Hook):
     """
 
     reads: ClassVar[Slots] = ("batch", "outputs")
-    writes: ClassVar[Slots] = ("model", "optimizer")
+    writes: ClassVar[Slots] = ("model", "grads", "optimizer", "rng")
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Prune(Hook):
     """Removes Gaussians that nobody sees: those of less colour than a threshold in all three channels."""
 
     reads: ClassVar[Slots] = ("model",)
-    writes: ClassVar[Slots] = ("model", "optimizer")
+    writes: ClassVar[Slots] = ("model", "grads", "optimizer")
 
     def __init__(
         self,

@@ -1,0 +1,178 @@
+"""What hooks were seen to read and write in a run that was observed, held against what they declare."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from hookflow.graph.keyed import root, wider, widest
+from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.slots import commutes
+
+MANY = 4
+"""Who touches more parts of one of these slots is said to touch the slot."""
+CROWDED = ("outputs", "metrics", "checkpoint", "scalars")
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Slots that are read, and slots that are written."""
+
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.reads or self.writes)
+
+    def __or__(self, other: Slots) -> Slots:
+        return Slots(_summed((*self.reads, *other.reads)), _summed((*self.writes, *other.writes)))
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the firings of one binding have touched."""
+
+    binding: Binding
+    firings: int
+    touched: Slots
+
+
+Method = tuple[str, str]
+"""A hook and its method, for which slots are declared; of a plain function the method is empty."""
+
+
+def by_method(observed: Iterable[Seen]) -> dict[Method, Slots]:
+    """Return what each method was seen to touch, at all of its points and in both halves of an `around`."""
+    found: dict[Method, Slots] = {}
+    for seen in observed:
+        method = seen.binding.hook, seen.binding.method
+        found[method] = found.get(method, Slots()) | seen.touched
+    return found
+
+
+def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
+    """Return what methods were seen to touch that they do not declare.
+
+    Who declares to write a slot need not declare to read it. A hook's own state and what it logs are its own until
+    another hook touches the one or reads the other, and a request to save needs no order outside of the iteration.
+    """
+    declared = {(binding.hook, binding.method): binding for binding in plan.bindings}
+    shared = _shared(observed)
+    found: dict[Method, Slots] = {}
+    for seen in observed:
+        binding = seen.binding
+        matters = [
+            {slot for slot in slots if not _is_private(slot, shared) and not _needs_no_order(plan, binding, slot)}
+            for slots in (seen.touched.reads, seen.touched.writes)
+        ]
+        method = binding.hook, binding.method
+        found[method] = found.get(method, Slots()) | Slots(*map(_summed, matters))
+    without = {
+        method: Slots(
+            tuple(slot for slot in slots.reads if not covered(slot, (*bound.reads, *bound.writes))),
+            tuple(slot for slot in slots.writes if not covered(slot, bound.writes)),
+        )
+        for method, slots in found.items()
+        for bound in [declared[method]]
+    }
+    return {method: slots for method, slots in without.items() if slots}
+
+
+def never_seen(plan: Plan, observed: Sequence[Seen]) -> dict[str, Slots]:
+    """Return, by hook, the declared slots that no firing of the hook has touched. Who has not fired is left out."""
+    touched: dict[str, Slots] = {}
+    declared: dict[str, Slots] = {}
+    for seen in observed:
+        if seen.firings:
+            name = seen.binding.hook
+            touched[name] = touched.get(name, Slots()) | seen.touched
+            declared[name] = declared.get(name, Slots()) | Slots(seen.binding.reads, seen.binding.writes)
+    found = {
+        name: Slots(
+            tuple(slot for slot in slots.reads if not _met(slot, touched[name].reads)),
+            tuple(slot for slot in slots.writes if not _met(slot, touched[name].writes)),
+        )
+        for name, slots in declared.items()
+    }
+    return {name: slots for name, slots in found.items() if slots}
+
+
+def with_observed(plan: Plan, observed: Sequence[Seen]) -> Plan:
+    """Return the plan as it is, order and all, with what was seen beside what is declared.
+
+    No edge follows from that: so a pair that the declarations would order is reported until they are there.
+    """
+    more = missing(plan, observed)
+
+    def added(binding: Binding) -> Binding:
+        slots = more.get((binding.hook, binding.method), Slots())
+        return replace(
+            binding,
+            reads=widest({*binding.reads, *slots.reads}),
+            writes=widest({*binding.writes, *slots.writes}),
+        )
+
+    return replace(plan, bindings=tuple(map(added, plan.bindings)))
+
+
+def covered(slot: str, declared: Collection[str]) -> bool:
+    """Say whether a slot, or one that it is a part of, is among those declared."""
+    return slot in declared or any(other in declared for other in wider(slot))
+
+
+def _met(slot: str, touched: Collection[str]) -> bool:
+    """Say whether a slot, one that it is a part of, or a part of it was touched."""
+    return covered(slot, touched) or any(slot in wider(other) for other in touched)
+
+
+def _shared(observed: Iterable[Seen]) -> set[str]:
+    """Return the slots of hooks' own state that other hooks touch, and of what is logged, that a hook reads."""
+    found: set[str] = set()
+    for seen in observed:
+        binding, touched = seen.binding, seen.touched
+        found.update(slot for slot in (*binding.reads, *touched.reads) if root(slot) == "scalars")
+        for slot in (*binding.reads, *binding.writes, *touched.reads, *touched.writes):
+            if root(slot) == "hook" and slot != f"hook.{binding.hook}":
+                found.add(slot)
+    return found
+
+
+def _is_private(slot: str, shared: Collection[str]) -> bool:
+    return root(slot) in ("hook", "scalars") and not _met(slot, shared)
+
+
+def _needs_no_order(plan: Plan, binding: Binding, slot: str) -> bool:
+    """Say whether a slot is a request to save, and made where nobody waits for it: outside of the iteration."""
+    point = plan.points[binding.point]
+    return root(slot) == "checkpoint" and commutes(slot, point) and not plan.points.in_iteration(point.name)
+
+
+def _summed(slots: Iterable[str]) -> tuple[str, ...]:
+    """Return slots without the parts of others among them; of many parts of one, that one."""
+    return widest({*slots, *_crowded(set(slots))})
+
+
+def _crowded(slots: Collection[str]) -> Iterator[str]:
+    parts: dict[str, int] = {}
+    for slot in slots:
+        if slot != root(slot) and root(slot) in CROWDED:
+            parts[root(slot)] = parts.get(root(slot), 0) + 1
+    yield from (slot for slot, many in parts.items() if many > MANY)
+
+
+def to_json(observed: Sequence[Seen], without: Mapping[Method, Slots]) -> list[dict[str, object]]:
+    """Return what each binding was seen to touch, with what its method does not declare."""
+    return [
+        {
+            "hook": binding.hook,
+            "point": binding.point,
+            "method": binding.method,
+            "firings": seen.firings,
+            "reads": [*seen.touched.reads],
+            "writes": [*seen.touched.writes],
+            "undeclared": {"reads": [*more.reads], "writes": [*more.writes]},
+        }
+        for seen in observed
+        for binding in [seen.binding]
+        for more in [without.get((binding.hook, binding.method), Slots())]
+    ]

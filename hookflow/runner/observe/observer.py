@@ -1,0 +1,250 @@
+"""Watches every firing: what it touches by way of the run, of its arguments and of PyTorch, and what it leaves changed.
+
+What fires within a firing (a hook inside the network that another one calls) is watched on its own, and no part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from torch import Tensor
+
+from hookflow.graph.observation import Seen, Slots
+from hookflow.graph.plan import Binding, Plan
+from hookflow.runner.build import Parts
+from hookflow.runner.firing import Call
+from hookflow.runner.observe.marks import address, mark, mark_of_random
+from hookflow.runner.observe.operators import watched_operators
+from hookflow.runner.observe.run import WatchedRun
+from hookflow.runner.observe.tensors import RunTensors
+from hookflow.runner.observe.watched import Note, WatchedDict, WatchedMapping
+
+ARGUMENTS = ("batch", "outputs", "metrics", "checkpoint")
+"""What points offer that is a slot."""
+
+KEYED = ("outputs", "metrics", "checkpoint")
+"""Those of them that are mappings, whose keys are parts of the slot."""
+
+
+@dataclass(slots=True)
+class Touched:
+    """What the firings of a binding have touched by now."""
+
+    firings: int = 0
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Frame:
+    """A firing that is under way: the slots at each address in memory, and how everything was marked before."""
+
+    binding: Binding
+    offered: Mapping[str, Any]
+    at: dict[int, set[str]] = field(default_factory=dict)
+    opaque: Set[int] = frozenset()
+    before: dict[str, Hashable] = field(default_factory=dict)
+    held: list[Tensor] = field(default_factory=list)
+    """What is at those addresses, so that nothing else can be meanwhile."""
+
+
+class Observer:
+    """Watches the hooks of one run, in its process and thread. `begin` before they are called, `end` afterwards."""
+
+    def __init__(self, plan: Plan, parts: Parts) -> None:
+        self._plan = plan
+        self._hooks = parts.hooks
+        self._tensors = RunTensors(parts)
+        self._touched = {binding.id: Touched() for binding in plan.bindings}
+        self._frames: list[Frame] = []
+        self._looking = False
+        self._metrics: dict[int, tuple[Any, WatchedDict | WatchedMapping]] = {}
+        self._opaque = frozenset(
+            id(part)
+            for part in (
+                parts, parts.task, *parts.model.modules(), *parts.optimizers.values(),
+                *parts.data.values(), *parts.hooks.values(),
+            )
+        )  # fmt: skip
+
+    @property
+    def by_content(self) -> bool:
+        """Whether the contents of the network were compared."""
+        return self._tensors.by_content
+
+    def end(self) -> None:
+        """Leave the optimizers as they were."""
+        self._tensors.unwatch_groups()
+
+    def run(self, run: Any) -> WatchedRun:
+        """Return what hooks are given as the run."""
+        self._opaque |= {id(run)}
+        watched = WatchedRun(run, self)
+        self._opaque |= {id(watched)}
+        return watched
+
+    def wrap(self, binding: Binding, call: Call) -> Call:
+        """Return a call of a binding that is watched."""
+        names = self._plan.points[binding.point].offers
+
+        def watched(offered: Sequence[Any]) -> object:
+            given = [self._given(binding, name, value) for name, value in zip(names, offered, strict=True)]
+            self._enter(Frame(binding, dict(zip(names, given, strict=True))))
+            try:
+                if len(self._frames) > 1:
+                    return call(given)
+                with watched_operators(self._operated):
+                    return call(given)
+            finally:
+                self._leave()
+
+        return watched
+
+    def observed(self) -> list[Seen]:
+        """Return what each binding has touched, in the order of the plan."""
+        return [
+            Seen(binding, found.firings, Slots() | Slots(tuple(found.reads), tuple(found.writes)))
+            for binding in self._plan.bindings
+            for found in [self._touched[binding.id]]
+        ]
+
+    # What the watched objects tell.
+
+    def note(self, verb: Any, slot: str) -> None:
+        """Take that the hook that is being called has read or written a slot."""
+        if self._frames:
+            found = self._touched[self._frames[-1].binding.id]
+            (found.reads if verb == "reads" else found.writes).add(slot)
+
+    def watch(self, root: str, mapping: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return a mapping that notes who touches it; of metrics the same for the same, since hooks compare them."""
+        if root != "metrics":
+            return self._watching(root, mapping)
+        if id(mapping) not in self._metrics:
+            self._metrics[id(mapping)] = mapping, self._watching(root, mapping)
+        made = self._metrics[id(mapping)][1]
+        if isinstance(made, WatchedDict):
+            made.take_over()
+        return made
+
+    def _watching(self, root: str, mapping: Mapping[str, Any]) -> WatchedDict | WatchedMapping:
+        if isinstance(mapping, dict) and root != "hook":
+            return WatchedDict(mapping, self._noting(root), mapping)
+        return WatchedMapping(mapping, self._noting(root))
+
+    def _noting(self, root: str) -> Note:
+        def note(verb: Any, key: str | None) -> None:
+            for name in self._hooks if root == "hook" and key is None else [key]:
+                if root != "hook" or (self._frames and name != self._frames[-1].binding.hook):
+                    self.note(verb, root if name is None else f"{root}.{name}")
+
+        return note
+
+    def _slot_noting(self, slot: str) -> Callable[[Any], None]:
+        return lambda verb: self.note(verb, slot)
+
+    def _operated(self, verb: Any, at: int) -> None:
+        """Take that an operator has read or written the memory at an address."""
+        if not self._looking and self._frames and at:
+            for slot in self._frames[-1].at.get(at, ()):
+                self.note(verb, slot)
+
+    # A firing.
+
+    def _given(self, binding: Binding, name: str, value: Any) -> Any:
+        """Return what a hook is given as an argument of its point."""
+        if name in KEYED and name in binding.takes and isinstance(value, dict | MappingProxyType):
+            return self.watch(name, value)
+        return value
+
+    def _enter(self, frame: Frame) -> None:
+        with self._look():
+            if self._frames:
+                self._settle(self._frames[-1])
+            self._tensors.watch_groups(self._slot_noting)
+            self._touched[frame.binding.id].firings += 1
+            self._frames.append(frame)
+            self._begin(frame)
+
+    def _leave(self) -> None:
+        with self._look():
+            self._settle(self._frames.pop())
+            if self._frames:
+                self._begin(self._frames[-1])
+
+    @contextmanager
+    def _look(self) -> Iterator[None]:
+        """Look at everything: what operators do meanwhile no hook has done."""
+        self._looking = True
+        yield
+        self._looking = False
+
+    def _begin(self, frame: Frame) -> None:
+        """Learn where everything is, and how it is marked."""
+        frame.at, frame.held = {}, []
+        frame.opaque = self._opaque | {address(tensor) for _, _, tensor in self._tensors}
+        for slot, _, tensor in self._tensors:
+            frame.held.append(tensor)
+            frame.at.setdefault(address(tensor), set()).add(slot)
+        for slot, tensor in self._given_tensors(frame):
+            if (at := address(tensor)) not in frame.opaque:
+                frame.held.append(tensor)
+                frame.at.setdefault(at, set()).add(slot)
+        frame.before = dict(self._marks(frame))
+
+    def _settle(self, frame: Frame) -> None:
+        """Note what has changed since the firing has begun, or another one within it has ended."""
+        found = self._touched[frame.binding.id]
+        now = dict(self._marks(frame))
+        found.writes |= {slot for slot, marked in now.items() if frame.before.get(slot) != marked}
+        found.writes |= frame.before.keys() - now.keys()
+
+    def _marks(self, frame: Frame) -> Iterator[tuple[str, Hashable]]:
+        for slot, marks in self._tensors.marks().items():
+            yield slot, frozenset(marks.items())
+        yield "rng", mark_of_random()
+        for name, hook in self._hooks.items():
+            if hasattr(hook, "__dict__"):
+                yield f"hook.{name}", mark(vars(hook), frame.opaque)
+        for name in self._slots_taken(frame):
+            value = frame.offered[name]
+            if isinstance(value, WatchedDict):
+                for key, inner in value.quietly().items():
+                    yield f"{name}.{key}", mark(inner, frame.opaque)
+            elif not isinstance(value, WatchedMapping):
+                yield name, mark(value, frame.opaque)
+
+    def _given_tensors(self, frame: Frame) -> Iterator[tuple[str, Tensor]]:
+        """Yield the tensors among the arguments, each with its slot."""
+        for name in self._slots_taken(frame):
+            value = frame.offered[name]
+            if isinstance(value, WatchedDict):
+                for key, inner in value.quietly().items():
+                    for tensor in _tensors_in(inner):
+                        yield f"{name}.{key}", tensor
+            else:
+                for tensor in _tensors_in(value):
+                    yield name, tensor
+        if isinstance(parameter := frame.offered.get("param"), Tensor) and isinstance(
+            gradient := frame.offered.get("grad"), Tensor
+        ):
+            yield self._tensors.grads_of(parameter), gradient
+
+    def _slots_taken(self, frame: Frame) -> Collection[str]:
+        return [name for name in ARGUMENTS if name in frame.offered and name in frame.binding.takes]
+
+
+def _tensors_in(value: Any, depth: int = 4) -> Iterator[Tensor]:
+    """Yield the tensors in nested mappings, lists and tuples, and in the attributes of what else is there."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping) and depth:
+        for inner in value.values():
+            yield from _tensors_in(inner, depth - 1)
+    elif isinstance(value, list | tuple) and depth:
+        for inner in value:
+            yield from _tensors_in(inner, depth - 1)

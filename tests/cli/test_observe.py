@@ -1,0 +1,208 @@
+"""`hookflow check --observe`: hooks that declare nothing are judged by what they do; their slots are written down."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from hookflow.cli.app import app
+from hookflow.cli.pipelines import valid_plan
+from hookflow.pipeline.load import load
+from tests.conftest import TESTS
+
+ROOT = TESTS.parent
+
+HEAD = f"""\
+# A pipeline of mine.
+[run]
+name = "mine"
+max_epochs = 3
+default_hooks = false
+threads = 1
+[model]
+use = "{TESTS}/toy.py:Net"
+[optimizer]
+use = "torch.optim:SGD"
+args = {{ lr = 0.1, momentum = 0.9 }}
+[data.train]
+use = "{TESTS}/toy.py:Points"
+[data.val]
+use = "{TESTS}/toy.py:Points"
+args = {{ split = 1, examples = 16 }}
+"""
+
+
+def hooks(**classes: str) -> str:
+    return "".join(f'\n[hooks.{name}]\nuse = "{TESTS}/undeclared.py:{of}"\n' for name, of in classes.items())
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a pipeline is to be written: p.toml in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    return Path("p.toml")
+
+
+def check(file: Path | str, *options: str, exit_code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["check", str(file), *options], catch_exceptions=False)
+    assert result.exit_code == exit_code, result.output
+    return result.stdout
+
+
+BUGS = {
+    "the average is swapped in while the weights are saved": (
+        hooks(saver="Saver", average="SwappedAverage"), "saver", "average", "model", "after_val"),
+    "a state is saved before it is updated": (
+        hooks(states="SaverOfStates", plateau="Plateau"), "states", "plateau", "hook.plateau, lr", "after_val"),
+    "a metric is read before it is computed": (
+        hooks(judge="Judge", score="Score"), "judge", "score", "metrics.score", "after_val_epoch"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_wrong_order_of_hooks_that_declare_nothing_is_found_and_declared_away(bug: str, file: Path) -> None:
+    text, wrong, right, slots, point = BUGS[bug]
+    file.write_text(HEAD + text)
+    assert "ambiguous" not in check(file, "--strict"), "nothing declared, nothing known"
+    told = check(file, "--strict", "--observe", "--write", exit_code=1)
+    assert f"  ambiguous  {wrong} and {right} touch {slots}, at {point}\n" in told
+    assert f"once all is declared, {right} ahead of {wrong}, and now it is the other way" in " ".join(told.split())
+    assert valid_plan(load(file)).order[point] == (right, wrong)
+    assert "ambiguous" not in check(file, "--strict", "--observe")
+
+
+def test_the_report_says_what_each_hook_touches_and_which_lines_to_add(file: Path) -> None:
+    file.write_text(HEAD + hooks(plateau="Plateau", average="SwappedAverage"))
+    found = check(file, "--observe")
+    told = found[found.index("\nobserved ") :].split("\n\n")
+    first, *table = told[0].strip().splitlines()
+    assert first.startswith("observed 4 iterations in ")
+    assert first.endswith("; nothing was kept")
+    assert table == [
+        "  hook     at                    firings  reads  writes",
+        "  average  after_optimizer_step  4        model  -",
+        "  average  before_val            2        model  model",
+        "  plateau  after_val             2        lr     lr",
+        "  average  after_val             2        -      model",
+    ]
+    assert told[1:] == [
+        "warning: p.toml:18:8: hook \"plateau\" touches what it does not declare: reads lr at after_val; writes lr at "
+        "after_val\n"
+        "    18 | [hooks.plateau]\n"
+        "       |        ^^^^^^^\n"
+        "    declare it in [hooks.plateau], or in its class:\n"
+        '        reads = ["lr"]\n'
+        '        writes = ["lr"]',
+        'warning: p.toml:21:8: hook "average" touches what it does not declare: reads model at '
+            "after_optimizer_step and "
+        "before_val; writes model at before_val and after_val\n"
+        "    21 | [hooks.average]\n"
+        "       |        ^^^^^^^\n"
+        "    declare it in [hooks.average], or in its class:\n"
+        '        reads = { after_optimizer_step = ["model"], before_val = ["model"] }\n'
+        '        writes = { before_val = ["model"], after_val = ["model"] }\n',
+    ]  # fmt: skip
+
+
+def test_only_what_is_missing_is_written_and_all_else_in_the_file_stays(file: Path) -> None:
+    text = HEAD + hooks(plateau="Plateau", score="Score")
+    text = text.replace('Plateau"\n', 'Plateau"  # halves\nreads = ["optimizer", # its settings\n]\n')
+    file.write_text(text)
+    check(file, "--observe", "--write")
+    text = text.replace('"optimizer", #', '"optimizer", "lr", #').replace(
+        "]\n\n[hooks.score]", ']\nwrites = ["lr"]\n\n[hooks.score]'
+    )
+    assert file.read_text() == text + 'reads = ["metrics.loss"]\nwrites = ["metrics.score"]\n'
+    told = check(file, "--observe", "--write", "--strict")
+    assert "  not seen   plateau reads optimizer\n" in told
+    assert told.endswith("p.toml: nothing is missing\n")
+
+
+def test_what_a_base_file_declares_stays_there(file: Path) -> None:
+    base = HEAD + hooks(plateau="Plateau")
+    (file.parent / "base.toml").write_text(base)
+    file.write_text('extends = "base.toml"\n')
+    assert 'p.toml: writes = ["lr"] in [hooks.plateau]\n' in check(file, "--observe", "--write")
+    assert file.read_text() == 'extends = "base.toml"\n\n[hooks.plateau]\nreads = ["lr"]\nwrites = ["lr"]\n'
+    assert (file.parent / "base.toml").read_text() == base
+    check(file, "--strict", "--observe")
+
+
+def test_what_cannot_be_written_is_told_and_nothing_is(file: Path) -> None:
+    file.write_text(HEAD + hooks(score="Score"))
+    before = file.read_text()
+    given = f'hooks.plateau={{use="{TESTS}/undeclared.py:Plateau"}}'
+    result = CliRunner().invoke(app, ["check", "p.toml", "--observe", "--write", "--set", given])
+    assert isinstance(result.exception, Exception)
+    assert 'p.toml: [hooks.plateau] cannot be changed here\n    add: reads = ["lr"]' in str(result.exception)
+    assert file.read_text() == before
+
+
+def test_it_speaks_json(file: Path) -> None:
+    file.write_text(HEAD + hooks(judge="Judge", score="Score"))
+    found = json.loads(check(file, "--observe", "--write", "--format", "json"))
+    assert [(pair["first"], pair["then"], pair["slots"]) for pair in found["ambiguities"]] == [
+        ("judge", "score", ["metrics.score"])
+    ]
+    seen = found["observed"]
+    assert seen["iters"] == 4
+    assert seen["bindings"][0] == {
+        "hook": "judge",
+        "point": "after_val_epoch",
+        "method": "after_val_epoch",
+        "firings": 2,
+        "reads": ["metrics.score"],
+        "writes": [],
+        "undeclared": {"reads": ["metrics.score"], "writes": []},
+    }
+    assert seen["declare"] == [
+        {"hook": "judge", "key": "reads", "value": ["metrics.score"]},
+        {"hook": "score", "key": "reads", "value": ["metrics.loss"]},
+        {"hook": "score", "key": "writes", "value": ["metrics.score"]},
+    ]
+    assert [problem["line"] for problem in seen["undeclared"]] == [18, 21]
+    assert seen["not_fired"] == [{"hook": "judge", "point": "after_val_epoch", "why": "raised KeyError: 'score'"}]
+
+
+def test_what_a_hook_raises_is_told_and_is_not_strict(file: Path) -> None:
+    file.write_text(HEAD + '\n[hooks.fails]\nuse = "./fails.py:fails"\npoints = ["after_train"]\n')
+    (file.parent / "fails.py").write_text('def fails():\n    raise RuntimeError("on purpose")\n')
+    assert "  not fired  fails at after_train: raised RuntimeError: on purpose\n" in check(file, "--observe")
+    check(file, "--observe", "--strict", exit_code=1)
+
+
+def test_what_is_no_hook_and_raises_ends_it(file: Path) -> None:
+    file.write_text(HEAD.replace("lr = 0.1", "lr = -1"))
+    result = CliRunner().invoke(app, ["check", "p.toml", "--observe"])
+    assert "Invalid learning rate" in str(result.exception)
+    file.write_text(HEAD + '\n[task]\nuse = "./task.py:step"\n')
+    (file.parent / "task.py").write_text('def step(run, batch):\n    raise RuntimeError("on purpose")\n')
+    check(file, "--observe", exit_code=1)
+
+
+def test_write_needs_observe(file: Path) -> None:
+    file.write_text(HEAD)
+    result = CliRunner().invoke(app, ["check", "p.toml", "--write"])
+    assert "--write needs --observe" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tests/toy.toml",
+        "tests/gan.toml",
+        "pipelines/hello.toml",
+        "pipelines/gaussian2d.toml",
+        pytest.param("pipelines/cifar.toml", marks=pytest.mark.long),
+        pytest.param("pipelines/chargpt.toml", marks=pytest.mark.long),
+    ],
+)
+def test_pipelines_whose_hooks_declare_what_they_do_raise_no_alarm(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    told = check(name, "--observe", "--strict", "--set", "run.threads=1")
+    assert "ambiguous" not in told
+    assert "warning" not in told

@@ -1,0 +1,191 @@
+"""What an observed run sees of hooks: each of these touches one thing, in one of the ways that there are."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli
+import torch
+
+from hookflow.cli.pipelines import valid_plan
+from hookflow.graph.observation import Slots, by_method, missing, never_seen
+from hookflow.graph.plan import Plan
+from hookflow.pipeline.load import load
+from hookflow.runner.build import build
+from hookflow.runner.numerics.settings import torch_settings
+from hookflow.runner.observe.marks import mark_of_random
+from hookflow.runner.observe.observer import Observer
+from hookflow.runner.observed_run import Observed, observe
+from hookflow.runner.temporary_run import in_temporary_run
+from hookflow.runner.trainer import Trainer
+from tests.conftest import TOY
+
+NOTHING = Slots()
+
+
+def observed(hooks: Mapping[str, Any], **run: Any) -> tuple[Plan, Observed]:
+    """Observe the toy pipeline with these hooks and no others."""
+    tables: dict[str, Any] = tomli.loads(TOY.read_text())
+    tables["run"] |= {"default_hooks": False, "threads": 1, **run}
+    if "max_iters" in run:
+        del tables["run"]["max_epochs"]
+    tables["hooks"] = hooks
+    loaded = load(tables)
+    plan = valid_plan(loaded, TOY.parent)
+    return plan, observe(loaded, plan, TOY.parent, lambda *said: None)
+
+
+TOUCHES = {
+    # name of the function in undeclared.py: where it stands, and what is seen
+    "clips_by_numpy": ("after_backward", Slots(("grads",), ("grads",))),
+    "writes_by_data": ("after_train_iter", Slots(("model",), ("model",))),
+    "replaces": ("after_train_epoch", Slots((), ("grads", "model"))),
+    "trains_again": ("before_train_epoch", Slots(("grads", "model"), ("grads", "model", "rng"))),
+    "draws_torch": ("after_train_iter", Slots((), ("rng",))),
+    "draws_python": ("after_train_iter", Slots((), ("rng",))),
+    "draws_numpy": ("after_train_iter", Slots((), ("rng",))),
+    "leaves_a_note": ("after_train_iter", Slots((), ("run.note",))),
+    "reads_the_note": ("after_val", Slots(("run.note",))),
+    "looks_at_shapes": ("after_train_iter", NOTHING),
+    "looks_at_the_batch": ("after_train_iter", Slots(("batch",))),
+    "asks_for_its_size": ("after_train_iter", Slots(("batch",))),
+    "decays": ("before_optimizer_step", Slots((), ("optimizer",))),
+    "keeps_the_rate": ("before_optimizer_step", Slots(("lr",), ("lr",))),
+    "forgets_momentum": ("after_train_epoch", Slots((), ("optimizer",))),
+    "scales_the_batch": ("before_train_iter", Slots(("batch",), ("batch",))),
+    "changes_the_loss": ("after_forward", Slots(("outputs.loss",), ("outputs.loss",))),
+    "copies_outputs": ("after_forward", Slots(("outputs",))),
+    "adds_to_checkpoint": ("before_save_checkpoint", Slots((), ("checkpoint.extra",))),
+    "reads_checkpoint": ("before_save_checkpoint", Slots(("checkpoint.position",))),
+    "asks_for_a_metric": ("after_val", Slots(("metrics.loss",))),
+    "looks_for_a_metric": ("after_val_epoch", Slots(("metrics.psnr",))),
+    "makes_a_metric": ("after_val_epoch", Slots((), ("metrics.mine",))),
+    "saves_all": ("after_train", Slots(("lr", "model", "optimizer"))),
+    "logs": ("after_train_iter", Slots((), ("scalars.mine",))),
+}
+
+
+@pytest.fixture(scope="module")
+def all_at_once() -> tuple[Plan, Observed]:
+    return observed({name: {"use": f"./undeclared.py:{name}", "points": [at]} for name, (at, _) in TOUCHES.items()})
+
+
+@pytest.mark.parametrize("name", TOUCHES)
+def test_what_a_hook_touches_is_seen_and_nothing_else(all_at_once: tuple[Plan, Observed], name: str) -> None:
+    plan, found = all_at_once
+    assert not [one for one in found.silent if one.hook == name]
+    assert by_method(found.seen)[name, ""] == TOUCHES[name][1]
+    alone = name in ("looks_at_shapes", "logs")
+    assert missing(plan, found.seen).get((name, ""), NOTHING) == (NOTHING if alone else TOUCHES[name][1])
+
+
+def test_hooks_that_fire_within_a_hook_are_seen_on_their_own() -> None:
+    hooks = {
+        "outer": {"use": "./undeclared.py:trains_again", "points": ["before_train_epoch"]},
+        "inner": {"use": "./undeclared.py:draws_in_forward", "points": ["forward"], "modules": ["head"]},
+        "listens": {"use": "./undeclared.py:writes_when_logged", "points": ["on_log"]},
+        "logs": {"use": "./undeclared.py:logs", "points": ["after_train_iter"]},
+    }
+    found = by_method(observed(hooks)[1].seen)
+    assert found["outer", ""] == Slots(("grads", "model"), ("grads", "model", "rng"))
+    assert found["inner", ""] == Slots((), ("rng",))
+    assert found["listens", ""] == Slots(("model",), ("model",))
+    assert found["logs", ""] == Slots((), ("scalars.mine",))
+
+
+def test_the_state_of_hooks_matters_once_another_touches_it() -> None:
+    hooks = {
+        "plateau": {"use": "./undeclared.py:Plateau"},
+        "teacher": {"use": "./undeclared.py:Teacher"},
+        "alone": {"use": "./undeclared.py:SwappedAverage"},
+    }
+    plan, found = observed(hooks)
+    lacking = missing(plan, found.seen)
+    assert lacking["teacher", "after_train_iter"] == Slots(("hook.plateau",), ("hook.plateau",))
+    assert lacking["plateau", "after_val"].writes == ("hook.plateau", "lr")
+    assert not any(slot.startswith("hook.alone") for slots in lacking.values() for slot in slots.writes)
+
+
+def test_what_is_declared_is_not_missing_and_what_is_not_seen_is_told() -> None:
+    hooks = {
+        "draws": {"use": "./undeclared.py:draws_torch", "points": ["after_val"], "writes": ["rng", "model"]},
+        "logs": {"use": "./undeclared.py:logs", "points": ["after_test"], "reads": ["grads"]},
+    }
+    plan, found = observed(hooks)
+    assert not missing(plan, found.seen)
+    assert never_seen(plan, found.seen) == {"draws": Slots(writes=("model",))}, "logs has not fired"
+    assert [(one.hook, one.why) for one in found.silent] == [("logs", "run.test is off")]
+
+
+def test_several_models_and_optimizers_have_slots_of_their_own() -> None:
+    gan = TOY.with_name("gan.toml")
+    tables: dict[str, Any] = tomli.loads(gan.read_text())
+    tables["run"] |= {"default_hooks": False, "threads": 1}
+    tables["hooks"] = {"mine": {"use": "./undeclared.py:halves_generator", "points": ["after_train_iter"]}}
+    loaded = load(tables)
+    plan = valid_plan(loaded, gan.parent)
+    found = observe(loaded, plan, gan.parent, lambda *said: None)
+    assert by_method(found.seen)["mine", ""] == Slots(
+        ("lr.generator", "model.generator"), ("lr.generator", "model.generator")
+    )
+
+
+def test_a_run_by_iterations_and_a_task_that_accumulates_are_observed_too() -> None:
+    hooks = {"logs": {"use": "./undeclared.py:logs", "points": ["after_train_iter"]}}
+    assert observed(hooks, accumulate=2)[1].iters == 4
+    assert observed(hooks, max_iters=3)[1].iters == 3
+
+
+def test_what_a_hook_raises_ends_nothing_and_stops_are_not_obeyed() -> None:
+    hooks = {
+        "fails": {"use": "./undeclared.py:fails", "points": ["after_train_iter"]},
+        "stops": {"use": "./undeclared.py:stops", "points": ["after_train_iter"], "writes": ["control"]},
+    }
+    _, found = observed(hooks)
+    assert found.iters == 4
+    assert [(one.hook, one.why) for one in found.silent] == [("fails", "raised RuntimeError: on purpose")]
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(1), random.random, np.random.rand])
+def test_a_draw_leaves_another_mark_and_to_look_leaves_none(draw: Callable[[], Any]) -> None:
+    before = mark_of_random()
+    assert mark_of_random() == before
+    draw()
+    assert mark_of_random() != before
+
+
+def test_a_run_that_is_observed_ends_with_the_bits_of_one_that_is_not() -> None:
+    def ends(*, watched: bool) -> dict[str, torch.Tensor]:
+        loaded = load(TOY, ["run.threads=1"])
+        plan = valid_plan(loaded)
+        with torch_settings(loaded.pipeline.run, lambda *said: None):
+            parts = build(loaded, plan, TOY.parent, lambda *said: None)
+            observer = Observer(plan, parts) if watched else None
+            train = partial(Trainer.train_once, test=False, epochs=2, iters=2)
+            in_temporary_run(parts, plan, train, lambda *said: None, observer)
+            if observer:
+                observer.end()
+        assert all(type(group) is dict for group in parts.optimizers["optimizer"].param_groups)
+        return parts.model.state_dict()
+
+    observed, unobserved = ends(watched=True), ends(watched=False)
+    assert all(torch.equal(observed[name], unobserved[name]) for name in unobserved)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    yield tmp_path
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+def test_nothing_is_kept(kept: Path) -> None:
+    observed({"file": {"use": "./undeclared.py:leaves_a_file", "points": ["after_train_iter"]}}, dir=str(kept / "runs"))
+    assert [*kept.iterdir()] == []
