@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 import time
 from collections.abc import Mapping
@@ -26,6 +27,9 @@ FACTS: Mapping[str, type | tuple[type, ...]] = {
     "pid": int,
 }
 """The types of what `run.json` says."""
+
+ROOM = 1 << 14
+"""Bytes that a disk has left at least, where some records can be written."""
 
 Life = Literal["alive", "gone", "remote", "not started"]
 
@@ -146,6 +150,14 @@ class RunDir:
         process = psutil.Process(pid)
         self.sign(pid=process.pid, process_started=process.create_time(), host=socket.gethostname())
 
+    @property
+    def disk_is_full(self) -> bool:
+        """Whether its disk has no room left even for a record."""
+        try:
+            return shutil.disk_usage(self.path).free < ROOM
+        except OSError:  # it is gone
+            return False
+
     def life(self) -> Life:
         """Say whether the process behind the run lives: asked of the system, never guessed from a missing `end`.
 
@@ -206,8 +218,12 @@ def run_argument(run: RunDir) -> str:
 def write_whole(path: Path, text: str) -> None:
     """Write a small file so that a reader sees the old one or the new one, never half of it."""
     aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    aside.write_text(text, "utf-8")
-    aside.replace(path)
+    try:
+        aside.write_text(text, "utf-8")
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 def all_runs(root: Path) -> list[RunDir]:

@@ -72,7 +72,9 @@ def examine(
     if life == "gone" and failed:
         return Health("failed", end_reason(state)[0])
     if life == "gone":
-        return Health("lost", "the process is gone and left no end record: killed, or the machine went down")
+        return Health(
+            "lost", "the process is gone and left no end record: killed, out of disk space, or the machine went down"
+        )
     if not state.run:
         return Health("starting")
     if state.stage == "paused":
