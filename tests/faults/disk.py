@@ -33,7 +33,7 @@ class Disk:
     def __init__(
         self, folder: Path, patch: pytest.MonkeyPatch, begin: int | str = "", strike: Callable[[str], None] = full
     ) -> None:
-        self.folder = os.path.abspath(folder)
+        self.folder = str(folder.absolute())
         self.operations: list[str] = []
         self.begun = False
         self._begin, self._strike = begin, strike
@@ -66,7 +66,7 @@ class Disk:
 
     def has(self, path: Any) -> bool:
         """Say whether a path is below the folder."""
-        return isinstance(path, str | os.PathLike) and os.path.abspath(path).startswith(f"{self.folder}/")
+        return isinstance(path, str | os.PathLike) and str(Path(path).absolute()).startswith(f"{self.folder}/")
 
     def open(self, file: Any, mode: str = "r", *args: Any, **more: Any) -> Any:
         """Open a file; of one that is written each write is noted."""

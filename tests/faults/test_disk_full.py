@@ -148,4 +148,4 @@ def test_a_disk_that_takes_not_even_the_end_is_told_by_who_started_the_run(
     )
     monkeypatch.undo()
     codes = iter([None, 1, 1])
-    assert "lost       exited with code 1 and no end record\n" in told()
+    assert " lost       exited with code 1 and no end record\n" in told()
