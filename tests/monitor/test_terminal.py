@@ -82,6 +82,11 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
+    def drain(self) -> None:
+        """Read what there is, and keep none of it but the screen."""
+        self._read(0)
+        self.output = b""
+
     def finish(self) -> int:
         """Read to the end of the child and return its exit code."""
         until = time.monotonic() + 30
