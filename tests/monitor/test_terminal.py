@@ -102,6 +102,11 @@ class Terminal:
             self.output += data
             self._stream.feed(data)
 
+    def hang_up(self) -> None:
+        """Take the terminal away from the child."""
+        os.close(self._slave)
+        os.close(self._master)
+
     def close(self) -> None:
         self.child.kill()
         self.child.wait()
