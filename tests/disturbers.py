@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from hookflow.runner import threads
@@ -60,3 +62,30 @@ class LeavesPool:
 
     def after_train_iter(self) -> None:
         self.pool.submit(os.getpid).result()
+
+
+class Waits:
+    """Makes a mark in an iteration, and then waits until somebody takes it away."""
+
+    def __init__(self, mark: str, at: int = 7) -> None:
+        self.mark, self.at = Path(mark), at
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == self.at:
+            self.mark.write_text(str(os.getpid()))
+            while self.mark.exists():
+                time.sleep(0.01)
+
+
+class Relocates:
+    """Moves the run directory in mid-run, or deletes it; once."""
+
+    def __init__(self, to: str = "", at: int = 7) -> None:
+        self.to, self.at = to, at
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == self.at and run.dir.exists():
+            if self.to:
+                run.dir.rename(self.to)
+            else:
+                shutil.rmtree(run.dir)

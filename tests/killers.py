@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import Counter
 from pathlib import Path
 from random import Random
 from types import FrameType
@@ -17,40 +18,37 @@ from hookflow.runner.checkpoint import store as checkpoint
 FILES = {str(module.__file__) for module in (checkpoint, manifest, saving)}
 
 
-def kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 class Killer:
     """Kills the process once in each of the first `kills` attempts, wherever the lot falls.
 
     That is at some firing of some point, at some line of what writes a checkpoint, or at some moment. `folder` is where
-    it counts the attempts.
+    it counts the attempts: by a file each, whose name says what the process was doing when it was killed.
     """
 
     def __init__(self, folder: str, seed: int, kills: int) -> None:
         self.folder, self.seed, self.kills = Path(folder), seed, kills
         self.firings = self.lines = 0
 
-    def before_run(self) -> None:
+    def before_run(self, run: Any) -> None:
         attempt = len(list(self.folder.iterdir()))
         if attempt < self.kills:
-            kind = self.draw(Random(f"{self.seed} {attempt}"), ["firing", "line", "line", "moment"])
-            (self.folder / f"{attempt} {kind}").touch()
+            self.draw(run, attempt, Random(f"{self.seed} {attempt}"), ["firing", "line", "line", "moment"])
 
-    def draw(self, lot: Random, kinds: list[str]) -> str:
+    def draw(self, run: Any, attempt: int, lot: Random, kinds: list[str]) -> None:
         """Let the lot fall: one of these kinds, and where."""
-        match kind := lot.choice(kinds):
+        self.run, self.kind = run, lot.choice(kinds)
+        self.mark = self.folder / f"{attempt}"
+        self.mark.touch()
+        match self.kind:
             case "firing":
                 self.firings = lot.randrange(1, 300)
             case "line":
                 self.lines = lot.randrange(1, 800)
                 threading.settrace(self.trace)
             case "moment":
-                moment = threading.Timer(lot.uniform(0.05, 0.4), kill)
+                moment = threading.Timer(lot.uniform(0.05, 0.4), self.kill)
                 moment.daemon = True
                 moment.start()
-        return kind
 
     def trace(self, frame: FrameType, event: str, argument: Any) -> Any:
         """Count the lines that other threads run of what writes a checkpoint."""
@@ -59,23 +57,39 @@ class Killer:
         if event == "line":
             self.lines -= 1
             if self.lines == 0:
-                kill()
+                self.kill()
         return self.trace
 
     def fired(self) -> None:
         self.firings -= 1
         if self.firings == 0:
-            kill()
+            self.kill()
+
+    def kill(self) -> None:
+        doing = "save" if self.kind == "line" else self.run.stage
+        self.mark.rename(f"{self.mark} {doing}")
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class RankKiller(Killer):
     """Does so on one of two ranks. Which attempt it is stands in the file "attempt" of the folder."""
 
-    def before_run(self, run: Any) -> None:  # type: ignore[override]
+    def before_run(self, run: Any) -> None:
         attempt = int((self.folder / "attempt").read_text())
         lot = Random(f"{self.seed} {attempt}")
         if attempt < self.kills and lot.randrange(2) == run.rank:
-            self.draw(lot, ["firing", "moment"] if run.rank else ["firing", "line", "moment"])  # rank 0 alone writes
+            kinds = ["firing", "moment"] if run.rank else ["firing", "line", "moment"]  # rank 0 alone writes
+            self.draw(run, attempt, lot, kinds)
+
+
+def each(run: Any) -> None:
+    """Log something at each iteration."""
+    run.log("each", run.iter)
+
+
+def when_killed(folder: Path) -> Counter[str]:
+    """Return how often a killer has struck, by what the process was doing."""
+    return Counter(mark.name.partition(" ")[2] for mark in folder.iterdir() if " " in mark.name)
 
 
 for _point in POINTS:

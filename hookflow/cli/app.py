@@ -75,6 +75,7 @@ def options(
 
 def main() -> None:
     """Run the command line. A user's mistake is printed as such and exits with 2, without a traceback."""
+    _open_closed_streams()
     gc.set_threshold(50_000)  # importing makes objects that stay: to search them for garbage is a tenth of the start
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # where it takes nothing but ASCII, an arrow is a question mark
@@ -91,6 +92,19 @@ def main() -> None:
             raise SystemExit(1) from None
         warn(f"cannot be written: {error.strerror}")
         raise SystemExit(2) from None
+
+
+def _open_closed_streams() -> None:
+    """Let the standard streams that are closed from the start (`>&-`) lead nowhere.
+
+    The next file that is opened would have the number of one, and be taken for it by every process that is started.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it is given the lowest number that is free
+            setattr(sys, name, io.TextIOWrapper(io.FileIO(number, mode, closefd=False), encoding="utf-8"))
 
 
 def _run() -> None:

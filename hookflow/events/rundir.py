@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import shutil
 import socket
 import time
 from collections.abc import Mapping
@@ -28,6 +29,9 @@ FACTS: Mapping[str, type | tuple[type, ...]] = {
     "environment": dict,
 }
 """The types of what `run.json` says."""
+
+ROOM = 1 << 14
+"""Bytes that a disk has left at least, where some records can be written."""
 
 Life = Literal["alive", "gone", "remote", "not started"]
 
@@ -154,6 +158,14 @@ class RunDir:
         with contextlib.suppress(OSError):  # a full disk; the process is taken for training as long as it lives
             self.sign(training_ended=time.time())
 
+    @property
+    def disk_is_full(self) -> bool:
+        """Whether its disk has no room left even for a record."""
+        try:
+            return shutil.disk_usage(self.path).free < ROOM
+        except OSError:  # it is gone
+            return False
+
     def life(self) -> Life:
         """Say whether the process behind the run lives: asked of the system, never guessed from a missing `end`.
 
@@ -213,8 +225,12 @@ def run_argument(run: RunDir) -> str:
 def write_whole(path: Path, text: str) -> None:
     """Write a small file so that a reader sees the old one or the new one, never half of it."""
     aside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    aside.write_text(text, "utf-8")
-    aside.replace(path)
+    try:
+        aside.write_text(text, "utf-8")
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
 
 
 def all_runs(root: Path) -> list[RunDir]:

@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import signal
+import sys
 import time
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -23,6 +24,7 @@ from hookflow.graph.plan import Plan
 from hookflow.monitor.canvas import Canvas
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.gallery import Shown
+from hookflow.monitor.hang_up import exit_on_hang_up
 from hookflow.monitor.health import Health, examine, look_inside
 from hookflow.monitor.keys import KEYS, Action, Notice, press
 from hookflow.monitor.layout import screen, visible
@@ -106,6 +108,8 @@ class MonitorApp(App[Outcome]):
         loop = asyncio.get_running_loop()
         for name in (signal.SIGTERM, signal.SIGHUP):  # Textual leaves the terminal as it is on these
             loop.add_signal_handler(name, self.exit, Outcome.DETACHED)
+        if not self.is_headless and sys.__stdin__ is not None:
+            exit_on_hang_up(sys.__stdin__.fileno())
         self._life = self._dir.life()
         if self._player is None:
             sensor = Sensor()

@@ -35,6 +35,8 @@ PATIENCE = 10.0
 PATIENCE_AT_FIRST = 120.0
 """Seconds without any progress before a run counts as stalled; the first iteration may compile the model."""
 
+GONE = "the process is gone and left no end record: killed, out of disk space, or the machine went down"
+
 
 @dataclass(frozen=True, slots=True)
 class Health:
@@ -72,7 +74,9 @@ def examine(
     if life == "gone" and failed:
         return Health("failed", end_reason(state)[0])
     if life == "gone":
-        return Health("lost", "the process is gone and left no end record: killed, or the machine went down")
+        return Health(
+            "lost", "the process is gone and left no end record: killed, out of disk space, or the machine went down"
+        )
     if not state.run:
         return Health("starting")
     if state.stage == "paused":
@@ -107,7 +111,7 @@ def _stalled(state: RunState, still: float, plan: Plan | None, inside: Mapping[i
         if NOWHERE < binding < len(plan.bindings):
             stuck.setdefault(binding, []).append(number)
     if not stuck:
-        return f"{nothing}, not inside a hook"
+        return f"{nothing}, {'waiting for the disk' if state.stage == 'save' else 'not inside a hook'}"
     fewest = min(map(len, stuck.values()))  # most ranks are where they wait for the others
     told = []
     for at, ranks in stuck.items():

@@ -85,8 +85,8 @@ def _follow(
 
     code = follow_records(run, live, printer.take, child_exit, relay)
     printer.warn()
-    if child_exit is not None and live.state.end is None and (exit_code := child_exit() or 0) < 0:
-        printer.killed(signal.Signals(-exit_code))
+    if child_exit is not None and live.state.end is None and (exit_code := child_exit()):
+        printer.lost(exit_code)
     return code
 
 
@@ -161,10 +161,16 @@ class _Printer:
         if self._attempt >= self._skip and (told := self._stall.look(time.time())):
             self._print(f"{clock(time.time())} {_line(*told)}")
 
-    def killed(self, by: signal.Signals) -> None:
-        """Print what killed the process that trains."""
-        perhaps = ": the system may have been out of memory" if by == signal.SIGKILL else ""
-        self._print(f"{clock(time.time())} {_line('lost', f'killed by {by.name} (signal {by.value}){perhaps}')}")
+    def lost(self, exit_code: int) -> None:
+        """Print how the process that trains has ended, which has written no end record."""
+        if exit_code < 0:
+            by = signal.Signals(-exit_code)
+            perhaps = ": the system may have been out of memory" if by == signal.SIGKILL else ""
+            told = f"killed by {by.name} (signal {by.value}){perhaps}"
+        else:
+            perhaps = ": no space is left on the disk of its run directory" if self._run.disk_is_full else ""
+            told = f"exited with code {exit_code} and no end record{perhaps}"
+        self._print(f"{clock(time.time())} {_line('lost', told)}")
 
     def relay(self, line: str) -> None:
         """Print a line that the training printed."""

@@ -49,11 +49,18 @@ def train(
     began, threads = time.perf_counter(), threading.enumerate()
     ranks = of_environment()
     several = ranks.world > 1
-    if signs := ranks.first and not agent:
-        run_dir.sign_process()
+    signs = ranks.first and not agent
     state = RunState()
     signals = Signals(state)
-    recorder = Recorder(run_dir, signals.command, ranks, prints_failure=not raises)
+    try:
+        if signs:
+            run_dir.sign_process()
+        recorder = Recorder(run_dir, signals.command, ranks, prints_failure=not raises)
+    except OSError as error:  # there is no log yet that could say so
+        if raises:
+            raise
+        print(f"hookflow: the run directory cannot be written: {error}", file=sys.stderr, flush=True)
+        return 1
     recorder.start()
     built = lost = False
     raised: BaseException | None = None

@@ -14,7 +14,8 @@ from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.launch import prepare
 from tests.conftest import records
 from tests.distributed.several import carry_out
-from tests.runner.same import assert_same_end
+from tests.killers import when_killed
+from tests.runner.same import assert_each_once, assert_same_end
 
 HERE = Path(__file__).parent
 EVERYTHING = [  # beside what the pipeline has: clipping, an average, accuracy
@@ -22,6 +23,7 @@ EVERYTHING = [  # beside what the pipeline has: clipping, an average, accuracy
     'hooks.checkpoint.args={monitor={accuracy="max", loss="min"}, top=2, keep=2}',
     'hooks.schedule={use="scheduler", args={chain=[{use="LinearLR", length="10%"}, {use="CosineAnnealingLR"}]}}',
     'hooks.seen={use="./clouds.py:far", points=["after_train_iter"], when="loss > 0.6", every=2}',
+    'hooks.each={use="../killers.py:each", points=["after_train_iter"]}',
 ]
 SETUPS = {
     "ddp": ["run.accumulate=2", 'model.use="./clouds.py:Normed"', "data.train.loader.drop_last=true"],
@@ -51,6 +53,8 @@ def test_a_rank_killed_at_random(tmp_path: Path, setup: str, seed: int, kills: i
         assert not [path for path in store.all() if damage(path)], "whole or absent"
     assert codes == [0, 0]
     assert_same_end(alone, killed)
+    assert_each_once(killed, "each", until=int(str(records(killed, "end")[-1]["it"])))
+    print(f"killed {kills} times: {dict(when_killed(lots))}")
 
 
 def test_what_was_left_is_cleared_away_by_one(tmp_path: Path) -> None:

@@ -83,6 +83,11 @@ class Terminal:
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
+    def drain(self) -> None:
+        """Read what there is, and keep none of it but the screen."""
+        self._read(0)
+        self.output = b""
+
     def finish(self) -> int:
         """Read to the end of the child and return its exit code."""
         until = time.monotonic() + LIMIT
@@ -97,6 +102,11 @@ class Terminal:
             data = os.read(self._master, 1 << 16)
             self.output += data
             self._stream.feed(data)
+
+    def hang_up(self) -> None:
+        """Take the terminal away from the child."""
+        os.close(self._slave)
+        os.close(self._master)
 
     def close(self) -> None:
         self.child.kill()

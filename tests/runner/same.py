@@ -48,3 +48,18 @@ def assert_same_end(one: RunDir, other: RunDir) -> None:
     """Compare all that two runs have logged, measured and saved last."""
     assert curve(one) == curve(other)
     assert_same(final_state(one), final_state(other))
+
+
+def assert_each_once(run_dir: RunDir, name: str, until: int) -> None:
+    """Look whether a number that is logged at each iteration stands once for each, up to iteration `until`.
+
+    What an attempt has logged after the checkpoint that a later one resumes from does not stand any more.
+    """
+    standing: list[int] = []
+    for record in records(run_dir):
+        if record["k"] == "run":
+            begin = record["it"]
+            standing = [it for it in standing if it <= begin]  # type: ignore[operator]
+        elif record["k"] == "scalars" and name in record["v"]:  # type: ignore[operator]
+            standing.append(record["it"])  # type: ignore[arg-type]
+    assert standing == list(range(1, until + 1))

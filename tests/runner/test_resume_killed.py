@@ -10,8 +10,9 @@ import pytest
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import NewRun, records
+from tests.killers import when_killed
 from tests.processes import Training
-from tests.runner.same import assert_same_end
+from tests.runner.same import assert_each_once, assert_same_end
 from tests.runner.test_loader_runs import over
 
 Train = Callable[..., int]
@@ -19,6 +20,7 @@ EVERYTHING = [  # beside what the toy pipeline has: clipping, an average, a sche
     'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val"]',
     'hooks.checkpoint.args={monitor={accuracy="max", loss="min"}, top=2, keep=2}',
     'hooks.seen={use="./watchers.py:logs_iter", points=["after_train_iter"], when="loss > 0.6", every=2}',
+    'hooks.each={use="./killers.py:each", points=["after_train_iter"]}',
 ]
 CHAINED = 'hooks.schedule={use="scheduler", args={chain=[{use="LinearLR", length="10%"}, {use="CosineAnnealingLR"}]}}'
 
@@ -55,6 +57,8 @@ def test_killed_at_random_and_resumed(
     assert codes[-1] == 0
     assert len(codes) == kills + 1, "it was over before it had been killed so often"
     assert_same_end(alone, killed)
+    assert_each_once(killed, "each", until=int(str(records(killed, "end")[-1]["it"])))
+    print(f"killed {kills} times: {dict(when_killed(tmp_path / 'attempts'))}")
     named = [
         {name: path.name for name, path in CheckpointStore(run.checkpoints).names().items()} for run in (alone, killed)
     ]

@@ -1,0 +1,104 @@
+"""What hookflow prints to goes away, at any time or before it starts: no run ends for that, and nothing is raised."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookflow.events.rundir import RunDir, all_runs
+from tests.conftest import TOY, records, wait_for
+from tests.monitor.test_terminal import Terminal
+
+SLOW = '--set=hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
+HOOKFLOW = shlex.join([sys.executable, "-m", "hookflow"])
+RUN = f"run {TOY} --set run.threads=1"
+COMMANDS = [
+    f"{RUN} --ui plain",
+    f"{RUN} --ui json",
+    f"{RUN} --detach",
+    f"{RUN} --dry-run",
+    f"check {TOY}",
+    f"graph {TOY}",
+    f"why {TOY} ema log",
+    "watch latest --ui plain",
+    "watch latest --ui json",
+    "show latest",
+    "runs",
+    "checkpoints latest",
+    "checkpoints latest --verify",
+    "val latest",
+    "diff latest latest",
+    "export latest",
+    "hooks",
+    "points",
+    "schema",
+    "--help",
+]
+WAYS = {"closed from the start": ">&-", "all closed from the start": "<&- >&- 2>&-", "full": ">/dev/full"}
+
+
+def shell(command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["bash", "-c", command], cwd=cwd, capture_output=True, text=True, timeout=300)
+
+
+def only_run(folder: Path) -> RunDir:
+    (run,) = all_runs(folder / "runs")
+    return run
+
+
+@pytest.mark.parametrize("way", [">&-", "<&- >&- 2>&-"])
+def test_a_run_whose_streams_are_closed_from_the_start(tmp_path: Path, way: str) -> None:
+    done = shell(f"{HOOKFLOW} {RUN} {way}", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = only_run(tmp_path)
+    assert records(run, "end")[0]["status"] == "finished"
+    assert run.output.read_text() == "", "no file of the run is taken for a stream"
+
+
+def test_a_terminal_that_is_gone_ends_the_dashboard_and_not_the_run(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    waits = f'--set=hooks.waits={{use="./disturbers.py:Waits", args={{mark="{mark}"}}}}'
+    terminal = Terminal(sys.executable, "-m", "hookflow", "run", str(TOY), waits, cwd=tmp_path)
+    wait_for(mark.exists)
+    terminal.wait_for("LIVE")
+    terminal.hang_up()
+    assert terminal.child.wait(60) == 128 + signal.SIGHUP
+    assert only_run(tmp_path).life() == "alive"
+    mark.unlink()
+    wait_for(lambda: bool(records(only_run(tmp_path), "end")))
+    assert records(only_run(tmp_path), "end")[0]["status"] == "finished"
+
+
+@pytest.mark.long
+def test_every_command_whose_output_goes_nowhere(tmp_path: Path) -> None:
+    assert shell(f"{HOOKFLOW} {RUN} --ui none", tmp_path).returncode == 0
+    tried = 0
+    for command in COMMANDS:
+        for way in (*WAYS.values(), "| true", "| head -c 1 >/dev/null", "2>&1 | true"):
+            done = shell(f"set -o pipefail; {HOOKFLOW} {command.replace('latest', only(tmp_path))} {way}", tmp_path)
+            assert done.returncode in (0, 1, 2), (command, way, done)
+            assert "Traceback" not in done.stderr, (command, way, done)
+            assert "Exception ignored" not in done.stderr, (command, way, done)
+            tried += 1
+    print(f"{tried} commands with nowhere to print to")
+
+
+def only(folder: Path) -> str:
+    """Return the id of the first run, which is over."""
+    return all_runs(folder / "runs")[-1].id
+
+
+@pytest.mark.long
+def test_a_reader_that_goes_away_at_any_line(tmp_path: Path) -> None:
+    for lines in range(1, 25):
+        folder = tmp_path / str(lines)
+        folder.mkdir()
+        done = shell(f"{HOOKFLOW} {RUN} --ui plain | head -{lines}", folder)
+        assert done.stderr == ""
+        run = only_run(folder)
+        assert records(run, "end")[0]["status"] == "finished", "the viewer waits for it, and so does the pipe"

@@ -1,0 +1,86 @@
+"""A disk that is slow, or hangs: the training goes on, or waits and is told to; it is never kept from ending."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from hookflow.events.now import NOWHERE
+from hookflow.monitor.feed import Live
+from hookflow.monitor.health import examine
+from hookflow.runner import recorder
+from hookflow.runner.checkpoint import manager
+from tests.conftest import NewRun, records, wait_for
+from tests.distributed.launched import asked_to_stop
+from tests.faults.disk import Disk
+from tests.runner.same import assert_same_end
+
+Train = Callable[..., int]
+AT_FIRST = r"fsync .*it00000005.*/manifest\.json"
+THREADS = ("hookflow-checkpoint", "hookflow-recorder")
+
+
+def test_a_slow_disk_changes_nothing(new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone, slow = new_run(), new_run()
+    assert train_here(alone) == 0
+    Disk(slow.path, monkeypatch, AT_FIRST, lambda operation: time.sleep(0.02 * operation.startswith("fsync")))
+    assert train_here(slow) == 0
+    assert_same_end(alone, slow)
+
+
+def test_the_training_waits_for_a_disk_that_hangs_and_goes_on_when_it_answers(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone, run = new_run(), new_run()
+    assert train_here(alone) == 0
+    seen: list[str] = []
+
+    def waits() -> bool:
+        return any(frame["stage"] == "save" and frame["it"] == 10 for frame in records(run, "frame"))
+
+    def hang(operation: str) -> None:
+        if threading.current_thread().name == "hookflow-checkpoint" and not seen:
+            wait_for(waits)
+            live = Live(run)
+            while live.poll():
+                pass
+            seen.append(examine(live.state, "alive", live.state.now + 60, live.plan, {0: (NOWHERE, 60.0)}).sentence)
+
+    Disk(run.path, monkeypatch, AT_FIRST, hang)
+    assert train_here(run) == 0
+    assert seen == ["no progress for 60 s, waiting for the disk"], "five iterations on, before the next one is saved"
+    assert [saved["it"] for saved in records(run, "checkpoint")] == [5, 10, 15]
+    assert_same_end(alone, run)
+
+
+def test_two_signals_end_a_run_whose_disk_never_answers(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    alone, run = new_run(), new_run()
+    assert train_here(alone) == 0
+    monkeypatch.setattr(recorder, "GRACE", 0.1)
+    monkeypatch.setattr(manager, "GRACE", 0.1)
+    answered, sent = threading.Event(), threading.Lock()
+
+    def hang(operation: str) -> None:
+        if sent.acquire(blocking=False):
+            os.kill(os.getpid(), signal.SIGINT)
+            wait_for(lambda: asked_to_stop() is not None)  # of two at once, one may reach a thread that nobody wakes
+            os.kill(os.getpid(), signal.SIGTERM)
+        if threading.current_thread().name in THREADS and not answered.wait(60):
+            answered.set()
+
+    with monkeypatch.context() as patch:
+        Disk(run.path, patch, AT_FIRST, hang)
+        assert train_here(run) == 130
+        assert "the disk does not answer; the end of the event log is lost" in capfd.readouterr().err
+        answered.set()
+        for thread in [each for each in threading.enumerate() if each.name in THREADS]:
+            thread.join(60)
+    assert train_here(run, resume=True) == 0
+    assert_same_end(alone, run)

@@ -1,0 +1,133 @@
+"""Hours at full speed: neither the trainer nor the dashboard grows, the log keeps its size, and no frame is missed.
+
+It takes two hours, or as many seconds as the variable HOOKFLOW_SOAK of the environment says.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from hookflow.events.commands import send
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.feed import Live
+from tests.conftest import NewRun, records, wait_for
+from tests.monitor.test_terminal import Terminal
+from tests.processes import Training
+
+SECONDS = float(os.environ.get("HOOKFLOW_SOAK", "7200"))
+SAMPLES = 240
+GROWTH = 8.0
+"""MB that the straight line through the resident memory may rise by, from the end of the first third on."""
+FRAME, BOUND = 700, 180
+"""Bytes of a frame at most, and for each binding in it; `docs/events.md` promises them."""
+
+LONG = [
+    "run.max_epochs=1000000",
+    "data.train.args.examples=4000",
+    'hooks.log.points=[{at="after_train_iter", every=50}]',
+    "hooks.early_stop.args.patience=1000000000",
+]
+
+
+class Watched:
+    """A process, and what it has taken at each sample."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self.hours: list[float] = []
+        self.rss: list[float] = []
+        self.handles: list[tuple[int, int]] = []
+
+    def sample(self) -> None:
+        self.hours.append(time.monotonic() / 3600)
+        self.rss.append(self._process.memory_info().rss / 1e6)
+        self.handles.append((self._process.num_fds(), self._process.num_threads()))
+
+    @property
+    def slope(self) -> float:
+        """MB an hour, once it has warmed up."""
+        warm = len(self.rss) // 3
+        return statistics.linear_regression(self.hours[warm:], self.rss[warm:]).slope
+
+    @property
+    def growth(self) -> float:
+        return self.slope * (self.hours[-1] - self.hours[len(self.hours) // 3])
+
+    def __str__(self) -> str:
+        (fds, threads), (late_fds, late_threads) = self.handles[len(self.handles) // 3], self.handles[-1]
+        memory = f"{self.rss[len(self.rss) // 3]:.1f} to {self.rss[-1]:.1f} MB, {self.slope:+.1f} MB/h"
+        return f"{memory}; files {fds} to {late_fds}; threads {threads} to {late_threads}"
+
+
+def most_frames(seconds: float) -> float:
+    """Return how many frames a run of that age has at most, as `docs/events.md` promises."""
+    grows = 2400 * math.log(min(max(seconds, 600), 4800) / 600)
+    return min(seconds, 600) * 4 + grows + max(seconds - 4800, 0) / 2 + 2
+
+
+@pytest.mark.long
+def test_a_long_run_and_a_dashboard_over_it(new_run: NewRun) -> None:
+    run = new_run(*LONG)
+    training = Training(run)
+    wait_for(lambda: bool(records(run, "checkpoint")))
+    screen = Terminal(sys.executable, "-m", "hookflow", "watch", str(run.path))
+    try:
+        screen.wait_for("LIVE")
+        assert training.process.pid is not None
+        trainer, viewer = Watched(training.process.pid), Watched(screen.child.pid)
+        for _ in ticks():
+            assert not training.over
+            assert screen.child.poll() is None
+            screen.drain()
+            trainer.sample()
+            viewer.sample()
+        send(run, "stop")
+        assert training.wait() == 0
+    finally:
+        screen.close()
+        training.process.kill()
+    print(f"trainer: {trainer}\nviewer: {viewer}\n{log_of(run)}")
+    for watched in (trainer, viewer):
+        assert watched.growth < GROWTH, str(watched)
+        assert watched.handles[-1] <= watched.handles[len(watched.handles) // 3], str(watched)
+
+
+def ticks() -> Iterator[None]:
+    """Yield SAMPLES times, evenly over the whole time."""
+    began = time.monotonic()
+    for k in range(SAMPLES):
+        while time.monotonic() < began + SECONDS * (k + 1) / SAMPLES:
+            time.sleep(0.2)
+        yield
+
+
+def log_of(run: RunDir) -> str:
+    """Return how large the log is, having looked whether that keeps to the promise, and whether a frame is missing."""
+    lines = run.events.read_bytes().splitlines()
+    (end,) = records(run, "end")
+    frames = records(run, "frame")
+    live = Live(run)
+    while live.poll():
+        pass
+    done = sum(frame["iters"][0] for frame in frames)  # type: ignore[index]
+    assert done == end["it"], "each iteration is in one frame"
+    assert live.state.frames == len(frames)
+    seconds = float(str(end["seconds"]))
+    assert len(frames) <= most_frames(seconds)
+    longest = [line for line in lines if line.startswith(b'{"k":"frame"')]
+    assert len(longest) == len(frames)
+    for line, frame in zip(longest, frames, strict=True):
+        assert len(line) <= FRAME + BOUND * len(frame["hooks"]), line  # type: ignore[arg-type]
+    size = sum(map(len, longest))
+    return (
+        f"{seconds:.0f} s, {end['it']} iterations, {len(frames)} frames of at most {most_frames(seconds):.0f}, "
+        f"{size / len(frames):.0f} bytes each; the log has {run.events.stat().st_size / 1e6:.2f} MB"
+    )
