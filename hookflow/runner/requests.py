@@ -49,6 +49,8 @@ class Requests:
         self._warned: set[str] = set()
         self.offered: list[Any] = []
         self.stop_reason: str | None = None
+        self.lasting_stop_reason: str | None = None
+        """The same, but for what concerns this process alone: so the run stops again if it is resumed before."""
         self.epoch_end_reason: str | None = None
         self.skips_batch = False
         self.skips_step = False
@@ -56,13 +58,24 @@ class Requests:
         """The names to save by; with an iteration, the name of a checkpoint that exists."""
         self.keep: int | None = None
 
-    def stop(self, reason: str) -> None:
-        """End the training at the next safe point. Without the declaration that is obeyed, with a warning."""
+    def stop(self, reason: str, *, this_process: bool = False) -> None:
+        """End the training at the next safe point. Without the declaration that is obeyed, with a warning.
+
+        What concerns `this_process` alone stops no other one that resumes from a state before that safe point.
+        """
         allowed = [point.name for point in self._points if point.name not in TOO_LATE_TO_STOP]
         if undeclared := self._check("stop", allowed):
             self._warn_once(undeclared)
         self.stop_reason = self.stop_reason or reason
+        if not this_process:
+            self.lasting_stop_reason = self.lasting_stop_reason or reason
         self._state.attention = True
+
+    def take_stop(self) -> str | None:
+        """Return why the run is to stop, None if it is not, and forget it."""
+        reason = self.stop_reason
+        self.stop_reason = self.lasting_stop_reason = None
+        return reason
 
     def stop_epoch(self, reason: str) -> None:
         """End the epoch after this iteration, as if the data were at their end."""
@@ -117,7 +130,7 @@ class Requests:
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must still grant. A skipped step may wait for iterations, where a task steps."""
         return {
-            "stop": self.stop_reason,
+            "stop": self.lasting_stop_reason,
             "epoch_end": self.epoch_end_reason,
             "skips_step": self.skips_step,
             "saves": dict(self.saves),
@@ -126,7 +139,8 @@ class Requests:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
-        self.stop_reason, self.epoch_end_reason = state["stop"], state["epoch_end"]
+        self.stop_reason = self.lasting_stop_reason = state["stop"]
+        self.epoch_end_reason = state["epoch_end"]
         self.skips_step, self.saves, self.keep = state["skips_step"], dict(state["saves"]), state["keep"]
         self._state.attention = True
 

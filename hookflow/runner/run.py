@@ -225,8 +225,8 @@ class Run:
 
     # What hooks may ask for.
 
-    def stop(self, reason: str) -> None:
-        self._requests.stop(reason)
+    def stop(self, reason: str, *, this_process: bool = False) -> None:
+        self._requests.stop(reason, this_process=this_process)
 
     def stop_epoch(self, reason: str) -> None:
         self._requests.stop_epoch(reason)
