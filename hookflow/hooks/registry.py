@@ -10,7 +10,7 @@ BUILT_IN: dict[str, str] = {
     "activation_stats": "hookflow.hooks.activation_stats:ActivationStats",
     "checkpoint": "hookflow.hooks.checkpoint:Checkpoint",
     "comm_hook": "hookflow.hooks.comm_hook:CommHook",
-    "confusion": "hookflow.hooks.confusion:Confusion",
+    "confusion_matrix": "hookflow.hooks.confusion_matrix:ConfusionMatrix",
     "early_stop": "hookflow.hooks.early_stop:EarlyStop",
     "ema": "hookflow.hooks.ema:EMA",
     "empty_cache": "hookflow.hooks.empty_cache:EmptyCache",

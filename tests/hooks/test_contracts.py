@@ -44,7 +44,7 @@ SAMPLES: dict[str, dict[str, Any]] = {
     "activation_checkpoint": {"match": ["body"]},
     "activation_stats": {},
     "checkpoint": {"monitor": "accuracy", "top": 3, "keep": 9},
-    "confusion": {},
+    "confusion_matrix": {},
     "early_stop": {"monitor": "accuracy", "patience": 3, "min_delta": 0.9},
     "ema": {"decay": 0.9},
     "empty_cache": {},
