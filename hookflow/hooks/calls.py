@@ -21,7 +21,10 @@ from typing import Any
 from hookflow.errors import Problem, Where
 from hookflow.graph.node import Bound, Node
 
-SLOT = {"replace_batch": "batch", **dict.fromkeys(("skip_batch", "skip_step", "stop_epoch", "stop"), "control")}
+SLOT = {
+    "replace_batch": "batch",
+    **dict.fromkeys(("skip_batch", "skip_step", "accumulate", "stop_epoch", "stop"), "control"),
+}
 """The slot that a hook must declare to write, by the call on the run."""
 
 _Tree = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

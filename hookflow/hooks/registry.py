@@ -5,6 +5,7 @@ from __future__ import annotations
 from hookflow.pipeline.registry import Registry
 
 BUILT_IN: dict[str, str] = {
+    "accumulation_schedule": "hookflow.hooks.accumulation_schedule:AccumulationSchedule",
     "accuracy": "hookflow.hooks.accuracy:Accuracy",
     "activation_checkpoint": "hookflow.hooks.activation_checkpoint:ActivationCheckpoint",
     "activation_stats": "hookflow.hooks.activation_stats:ActivationStats",

@@ -20,6 +20,7 @@ NOTHING: Mapping[str, int] = MappingProxyType({})
 SKIPPED: Any = object()
 """Stands for a batch that is skipped: None is one, too, of a task that makes its own."""
 WITH_A_BATCH = ("before_train_iter", "before_val_iter", "before_test_iter")
+BEFORE_THE_GRADIENTS = ("after_forward", "before_backward")
 BEFORE_THE_STEP = ("after_forward", "before_backward", "after_backward", "before_optimizer_step")
 TOO_LATE_TO_STOP = ("on_exception", "after_run")
 
@@ -54,6 +55,10 @@ class Requests:
         self.epoch_end_reason: str | None = None
         self.skips_batch = False
         self.skips_step = False
+        self.keeps_gradients = False
+        """The next iteration adds to the gradients of this one, which takes no step."""
+        self.loss_weight = 1.0
+        """What the next loss counts."""
         self.saves: dict[str, int | None] = {}
         """The names to save by; with an iteration, the name of a checkpoint that exists."""
         self.keep: int | None = None
@@ -97,6 +102,11 @@ class Requests:
         self._require("skip_step", BEFORE_THE_STEP)
         self.skips_step = True
 
+    def accumulate(self, weight: float, *, step: bool) -> None:
+        """Let the loss count `weight` in the gradients; without `step`, those of the next iteration are added."""
+        self._require("accumulate", BEFORE_THE_GRADIENTS)
+        self.loss_weight, self.keeps_gradients = weight, not step
+
     def skip_batch(self) -> None:
         """Compute nothing of the current batch, and go on with the next one."""
         self._require("skip_batch", WITH_A_BATCH)
@@ -121,6 +131,16 @@ class Requests:
         taken = self.saves, self.keep
         self.saves, self.keep = {}, None
         return taken
+
+    def take_loss_weight(self) -> float:
+        """Return what the loss counts of which the gradients are due, and forget it."""
+        weight, self.loss_weight = self.loss_weight, 1.0
+        return weight
+
+    def take_keeps_gradients(self) -> bool:
+        """Return whether the gradients are kept for the next iteration, and forget it."""
+        keeps, self.keeps_gradients = self.keeps_gradients, False
+        return keeps
 
     def take_skip_batch(self) -> bool:
         """Return whether the current batch is to be skipped, and forget it."""
@@ -152,12 +172,14 @@ class Requests:
         """Return what is wrong if the hook that is being called has not declared the slot that the call writes.
 
         Raises UserError where the call means nothing. The task, and the runner itself, need declare nothing; but a
-        batch is the task's own to change.
+        batch and a loss are the task's own to change.
         """
         here = self._current()
         if here is None:
-            if points is WITH_A_BATCH:
-                raise UserError(Problem(f"run.{call} is for hooks: a task need not ask to change its batch"))
+            if points in (WITH_A_BATCH, BEFORE_THE_GRADIENTS):
+                raise UserError(
+                    Problem(f"run.{call} is for hooks: a task need not ask to change its batch or its loss")
+                )
         elif here.point not in points:
             raise UserError(Problem(f"run.{call} is not allowed at {here.point}", hint=_where(points)))
         elif self._points[here.point].kind == "module" and self._state.stage != "train" and call != "stop":

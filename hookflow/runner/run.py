@@ -237,6 +237,9 @@ class Run:
     def skip_batch(self) -> None:
         self._requests.skip_batch()
 
+    def accumulate(self, weight: float, *, step: bool) -> None:
+        self._requests.accumulate(weight, step=step)
+
     def replace_batch(self, batch: Any) -> None:
         self._requests.replace_batch(batch)
 

@@ -40,6 +40,7 @@ from tests.photographs import photograph
 from tests.runner.same import assert_same_end
 
 SAMPLES: dict[str, dict[str, Any]] = {
+    "accumulation_schedule": {"batches": [["1ep", 4]]},
     "accuracy": {},
     "activation_checkpoint": {"match": ["body"]},
     "activation_stats": {},
