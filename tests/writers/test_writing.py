@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner import writer_thread, writing
 from hookflow.runner.launch import prepare
-from hookflow.runner.writer_history import Call
+from hookflow.runner.writer_history import Call, calls_of
 from tests.conftest import TESTS, TOY, NewRun, records, wait_for
 from tests.distributed.several import carry_out
 from tests.own_writers import Fails, Notes
@@ -110,6 +111,32 @@ def test_one_that_does_not_come_back_is_left_behind(
     assert train_here(run) == 0
     assert warnings(run)[-1].endswith("left at the end) and has not closed")
     assert records(run)[-1]["k"] in ("end", "frame")
+
+
+def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So nothing of the training waits for it, whatever is logged; only the end does, for as long as is set."""
+    released = threading.Event()
+    monkeypatch.setattr(writer_thread, "PLACES", 7)
+    monkeypatch.setattr(writing, "GRACE", 0.1)
+    monkeypatch.setattr(writing, "CLOSING", 0.1)
+    monkeypatch.setattr("tests.own_writers.Blocks.released", released)
+    blocks = own("Blocks", tmp_path / "notes").replace("./own_writers.py", "tests.own_writers")
+    run = new_run(blocks, LOGS)
+    assert train_here(run) == 0
+    assert kinds(tmp_path / "notes") == ["made", "config", "scalar"], "it has not come back from its first call"
+    end = records(run, "end")[-1]
+    assert (end["it"], end["status"]) == (15, "finished")
+    logged = sum(1 for record in records(run) for _ in calls_of(record, run.path))  # type: ignore[arg-type]
+    said = rf"has not written {logged} of {logged} values \((\d+) dropped, as it was too slow; (\d+) left at the end\)"
+    found = re.search(said + " and has not closed$", warnings(run)[-1])
+    assert found, warnings(run)
+    dropped, left = map(int, found.groups())
+    assert dropped + left == logged
+    assert left in (7, 8), "as many as may wait, and that which it is in"
+    released.set()
+    wait_for(lambda: kinds(tmp_path / "notes")[-1] == "close")
 
 
 def test_an_error_is_told_once_and_loses_one_value(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
