@@ -96,3 +96,9 @@ def paints(run: Any, batch: Any) -> dict[str, Any]:
 def spikes(run: Any, batch: Any, at: list[int]) -> dict[str, Any]:
     """Classify, with a loss that is a thousandfold in some iterations of the training, counted from 0."""
     return step(run, batch, 1000.0 if run.model.training and run.iter in at else 1.0)
+
+
+def accumulates(run: Any, batch: Any) -> dict[str, Any]:
+    """Asks for what hooks alone may ask for."""
+    run.accumulate(0.5, step=False)
+    return step(run, batch)

@@ -67,6 +67,16 @@ class Sleeps(Notes):
 _sleep = time.sleep
 
 
+class Blocks(Notes):
+    """Does not come back from its first scalar before `released` is set."""
+
+    released = threading.Event()
+
+    def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
+        super().write_scalar(name, value, iteration, epoch, time)
+        self.released.wait()
+
+
 class Fails(Notes):
     """Raises at scalars, the first `times` times."""
 

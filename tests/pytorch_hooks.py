@@ -145,3 +145,46 @@ def raises_without_output(module: Any, input: Any, output: Any) -> None:
     note("raises_without_output", module, input, output)
     if output is None:
         raise ValueError("the hook, as told")
+
+
+# The names of tutorials, which PyTorch never sees: it gives arguments by position.
+
+
+def terse_forward(self: Any, inp: Any, out: Any) -> Any:
+    note("terse_forward", self, inp, out)
+    return out * 1.1
+
+
+def terse_forward_kwargs(m: Any, a: Any, k: Any, o: Any) -> None:
+    note("terse_forward_kwargs", m, a, k, o)
+
+
+def terse_forward_pre(m: Any, x: Any) -> Any:
+    note("terse_forward_pre", m, x)
+    return x[0] - 0.1
+
+
+def terse_forward_pre_kwargs(mod: Any, args: Any, kw: Any) -> None:
+    note("terse_forward_pre_kwargs", mod, args, kw)
+
+
+def terse_full_backward_pre(layer: Any, dy: Any) -> Any:
+    note("terse_full_backward_pre", layer, dy)
+    return tuple(gradient * 0.9 for gradient in dy)
+
+
+def terse_full_backward(module: Any, gin: Any, gout: Any, scale: float = 0.5) -> Any:
+    note("terse_full_backward", module, gin, gout)
+    return tuple(None if gradient is None else gradient * scale for gradient in gin)
+
+
+def misplaced(output: Any, inp: Any, module: Any) -> None: ...
+
+
+def metrics_wanted(module: Any, inp: Any, metrics: Any) -> None: ...
+
+
+def two_of_three(m: Any, i: Any) -> None: ...
+
+
+def by_name_alone(*, m: Any, i: Any, o: Any) -> None: ...

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator
 
+from hookflow.errors import Problem, UserError
 from hookflow.pipeline.units import parse_amount
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
+
+Value = TypeVar("Value")
 
 
 def _counted(written: Any) -> Any:
@@ -34,3 +38,13 @@ def iterations(progress: int | str, run: Run) -> int:
     if amount.unit == "ep":
         return int(amount.value) * run.iters_per_epoch
     return round(run.max_iters * amount.value / 100) if amount.unit == "%" else int(amount.value)
+
+
+def at_iterations(name: str, values: Sequence[tuple[int | str, Value]], run: Run) -> list[tuple[int, Value]]:
+    """Return values with their places in iterations. Raises UserError when these do not follow one another."""
+    places = [(iterations(at, run), value) for at, value in values]
+    for (one, _), (other, _), (written, _) in zip(places, places[1:], values[1:], strict=False):
+        if other <= one:
+            said = f"{name}: positions must increase: {written} is iteration {other}, the one before it {one}"
+            raise UserError(Problem(said))
+    return places

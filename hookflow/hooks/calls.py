@@ -9,7 +9,10 @@ from hookflow.errors import Problem, Where
 from hookflow.graph.node import Bound, Node
 from hookflow.hooks.run_uses import Use, in_words, uses
 
-SLOT = {"replace_batch": "batch", **dict.fromkeys(("skip_batch", "skip_step", "stop_epoch", "stop"), "control")}
+SLOT = {
+    "replace_batch": "batch",
+    **dict.fromkeys(("skip_batch", "skip_step", "accumulate", "stop_epoch", "stop"), "control"),
+}
 """The slot that a hook must declare to write, by the call on the run."""
 
 

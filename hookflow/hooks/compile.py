@@ -119,6 +119,7 @@ class _Declared:
         self.points = points
         self.where = self._place("use")
         self.problems: list[Problem] = []
+        self.filled: set[str] = set()  # arguments of a plain function that its points give it
         self.hook: Callable[..., Any] = _Missing
         try:
             self.hook = find_hook(declaration.use, base, self.where)
@@ -176,7 +177,7 @@ class _Declared:
         return stated if stated in RANKS else "all"  # which is told as what is wrong with the class
 
     def _check_arguments(self, bound: Sequence[Bound]) -> None:
-        filled = () if isinstance(self.hook, type) else {name for one in bound for name in one.takes}
+        filled = () if isinstance(self.hook, type) else self.filled
         wrong = list(
             wrong_arguments(
                 self.hook,
@@ -320,6 +321,7 @@ class _Declared:
 
     def _bound(self, method: Method, spec: BindingSpec | None = None, key: str = "") -> Bound:
         whole, near = self.said, spec
+        self.filled.update(method.names)
         return Bound(
             point=method.point,
             method=method.name,

@@ -15,6 +15,7 @@ from hookflow.graph.plan import PHASES, RANKS, Half
 from hookflow.graph.points import Points
 from hookflow.hooks.arguments import first_names, parameters_of
 from hookflow.hooks.base import Hook
+from hookflow.hooks.positional import ORDERS, in_pytorch_s_order
 
 LIKENESS = 0.78
 """From here on a method's name is a point's, misspelt, to difflib; "forward_post" is, and "save_model" is not."""
@@ -33,12 +34,16 @@ TAKES_ANYTHING: Issue = (
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """A method of a hook at a point; `name` is empty when the hook is a plain function."""
+    """A method of a hook at a point; `name` is empty when the hook is a plain function.
+
+    `takes` is what it is given of what the point offers; `names` are those of its own arguments for that.
+    """
 
     point: str
     name: str
     half: Half
     takes: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
 
 def about(hook: Callable[..., Any]) -> str:
@@ -64,7 +69,8 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
         if wrong := _no_method(name, attribute, points):
             faults.append((f"{called} {wrong[0]}", wrong[1]))
             continue
-        takes = _takes(attribute, offers)[1:]
+        names = _names(attribute, offers)[1:]
+        takes = in_pytorch_s_order(parameters_of(attribute)[1:], names, places[0][0], points) or names
         faults += _not_offered(called, takes, places[0][0], offers)
         found += (Method(point, name, half, takes) for point, half in places)
     if not found and not faults and not makes_callables(hook):
@@ -144,7 +150,8 @@ def makes_callables(hook: type) -> bool:
 def object_at(hook: type, point: str, points: Points) -> tuple[Method, list[Issue]]:
     """Return a call of the class's object as the method of a hook at `point`."""
     offers = points[point].offers
-    takes = _takes(hook.__call__, offers)[1:]
+    names = _names(hook.__call__, offers)[1:]
+    takes = in_pytorch_s_order(parameters_of(hook.__call__)[1:], names, point, points) or names
     faults = _no_call(hook.__call__, hook.__name__, point, points)
     return Method(point, "", "whole", takes), [*faults, *_not_offered(hook.__name__, takes, point, offers)]
 
@@ -162,10 +169,12 @@ def function_at(
     """
     offers = points[point].offers
     given = args if isinstance(args, Mapping) else first_names(function, len(args), offered)
-    takes = tuple(name for name in _takes(function, offers) if name not in given)
+    names = tuple(name for name in _names(function, offers) if name not in given)
+    in_order = isinstance(args, Mapping) or not args  # a list fills by position, too
+    takes = (in_order and in_pytorch_s_order(parameters_of(function), names, point, points)) or names
     called = getattr(function, "__name__", repr(function))
     faults = _no_call(function, called, point, points)
-    return Method(point, "", "whole", takes), [*faults, *_not_offered(called, takes, point, offers)]
+    return Method(point, "", "whole", takes, names), [*faults, *_not_offered(called, takes, point, offers)]
 
 
 def _no_call(function: Callable[..., Any], called: str, point: str, points: Points) -> Iterator[Issue]:
@@ -229,7 +238,7 @@ def _never_runs(function: Callable[..., Any], point: str, points: Points) -> Iss
     return None
 
 
-def _takes(function: Callable[..., Any], offers: Sequence[str]) -> tuple[str, ...]:
+def _names(function: Callable[..., Any], offers: Sequence[str]) -> tuple[str, ...]:
     """Return the arguments that a point must fill: those without a default, and those that it offers by that name."""
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return tuple(
@@ -251,8 +260,14 @@ def _not_offered(called: str, takes: tuple[str, ...], point: str, offers: Sequen
     return [
         (
             f'{called} asks for "{name}", which {point} does not offer',
-            nearest(name, offers) or f"it offers {', '.join(offers)}",
+            nearest(name, offers) or f"it offers {', '.join(offers)}{_by_position(point)}",
         )
         for name in takes
         if name not in offers
     ]
+
+
+def _by_position(point: str) -> str:
+    """Say how a hook is called at a point where PyTorch calls it, under whatever names."""
+    orders = [f"({', '.join(order)})" for order in ORDERS.get(point, ())]
+    return f"; by position, as PyTorch does: {' or '.join(orders)}" if orders else ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from hookflow.errors import Problem, UserError
-from hookflow.hooks.amounts import Progress, iterations
+from hookflow.hooks.amounts import Progress, at_iterations
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.interpolation import eased
 
@@ -71,7 +71,9 @@ class ParamSchedule(Hook):
 
     def before_train(self, run: Run) -> None:
         given = {"momentum": self.momentum, "weight_decay": self.weight_decay}
-        self.schedules = {name: _places(name, values, run) for name, values in given.items() if values is not None}
+        self.schedules = {
+            name: at_iterations(name, values, run) for name, values in given.items() if values is not None
+        }
         for _, group in self._groups(run) if self.weight_decay is not None else ():
             group.setdefault("initial_weight_decay", group["weight_decay"])  # after a checkpoint has been loaded
 
@@ -90,16 +92,6 @@ class ParamSchedule(Hook):
         """Return the parameter groups, each with the name of its optimizer."""
         chosen = run.optimizers if self.optimizer is None else [self.optimizer]
         return [(name, group) for name in chosen for group in run.optimizers[name].param_groups]
-
-
-def _places(name: str, values: Sequence[tuple[int | str, float]], run: Run) -> list[tuple[int, float]]:
-    """Return the values with their places in iterations. Raises UserError when these do not follow one another."""
-    places = [(iterations(at, run), value) for at, value in values]
-    for (one, _), (other, _), (written, _) in zip(places, places[1:], values[1:], strict=False):
-        if other <= one:
-            said = f"{name}: positions must increase: {written} is iteration {other}, the one before it {one}"
-            raise UserError(Problem(said))
-    return places
 
 
 def _has_no(optimizer: str, setting: str) -> UserError:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from hookflow.pipeline.registry import Registry
 
 BUILT_IN: dict[str, str] = {
+    "accumulation_schedule": "hookflow.hooks.accumulation_schedule:AccumulationSchedule",
     "accuracy": "hookflow.hooks.accuracy:Accuracy",
     "activation_checkpoint": "hookflow.hooks.activation_checkpoint:ActivationCheckpoint",
     "activation_stats": "hookflow.hooks.activation_stats:ActivationStats",
     "checkpoint": "hookflow.hooks.checkpoint:Checkpoint",
     "comm_hook": "hookflow.hooks.comm_hook:CommHook",
-    "confusion": "hookflow.hooks.confusion:Confusion",
+    "confusion_matrix": "hookflow.hooks.confusion_matrix:ConfusionMatrix",
     "early_stop": "hookflow.hooks.early_stop:EarlyStop",
     "ema": "hookflow.hooks.ema:EMA",
     "empty_cache": "hookflow.hooks.empty_cache:EmptyCache",

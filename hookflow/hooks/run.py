@@ -175,13 +175,21 @@ class Run(Protocol):
     def skip_step(self) -> None:
         """Leave the weights as they are in this iteration; who calls it writes `control`."""
 
+    def accumulate(self, weight: float, *, step: bool) -> None:
+        """Let the loss of this iteration count `weight` in the gradients, which without `step` the next one adds to.
+
+        Without it the optimizer takes no step, as after `skip_step`, but the gradients stay. All ranks must ask for the
+        same. Who calls it writes `control`.
+        """
+
     def stop_epoch(self, reason: str) -> None:
         """End the epoch after this iteration, as if the data were at their end; who calls it writes `control`."""
 
-    def stop(self, reason: str) -> None:
+    def stop(self, reason: str, *, this_process: bool = False) -> None:
         """End the training at the next safe point: after this iteration, or after this epoch's validation.
 
-        Who calls it writes `control`.
+        Where a signal cuts that validation short, the resumed run validates and then stops, too, unless the reason
+        concerns `this_process` alone, such as the time of its job. Who calls it writes `control`.
         """
 
     def save_checkpoint(self, *names: str, moved: Mapping[str, int] = ..., keep: int | None = None) -> None:

@@ -58,6 +58,6 @@ class TimeLimit(Hook):
     def after_train_iter(self, run: Run) -> None:
         if time.monotonic() >= self.end:
             run.save_checkpoint()
-            run.stop(f"the time limit of {self.limit} is reached")
+            run.stop(f"the time limit of {self.limit} is reached", this_process=True)
 
     after_val = after_train_iter

@@ -106,6 +106,8 @@ def by_position(method: Callable[..., object], takes: tuple[str, ...]) -> bool:
     if not takes:
         return True
     parameters = [p for p in signature(method).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    if not {p.name for p in parameters}.issuperset(takes):
+        return True  # its own names for what PyTorch gives by position
     return all(p.name == name and p.kind is not p.KEYWORD_ONLY for p, name in zip(parameters, takes, strict=False))
 
 

@@ -20,6 +20,7 @@ NOTHING: Mapping[str, int] = MappingProxyType({})
 SKIPPED: Any = object()
 """Stands for a batch that is skipped: None is one, too, of a task that makes its own."""
 WITH_A_BATCH = ("before_train_iter", "before_val_iter", "before_test_iter")
+BEFORE_THE_GRADIENTS = ("after_forward", "before_backward")
 BEFORE_THE_STEP = ("after_forward", "before_backward", "after_backward", "before_optimizer_step")
 TOO_LATE_TO_STOP = ("on_exception", "after_run")
 
@@ -49,20 +50,37 @@ class Requests:
         self._warned: set[str] = set()
         self.offered: list[Any] = []
         self.stop_reason: str | None = None
+        self.lasting_stop_reason: str | None = None
+        """The same, but for what concerns this process alone: so the run stops again if it is resumed before."""
         self.epoch_end_reason: str | None = None
         self.skips_batch = False
         self.skips_step = False
+        self.keeps_gradients = False
+        """The next iteration adds to the gradients of this one, which takes no step."""
+        self.loss_weight = 1.0
+        """What the next loss counts."""
         self.saves: dict[str, int | None] = {}
         """The names to save by; with an iteration, the name of a checkpoint that exists."""
         self.keep: int | None = None
 
-    def stop(self, reason: str) -> None:
-        """End the training at the next safe point. Without the declaration that is obeyed, with a warning."""
+    def stop(self, reason: str, *, this_process: bool = False) -> None:
+        """End the training at the next safe point. Without the declaration that is obeyed, with a warning.
+
+        What concerns `this_process` alone stops no other one that resumes from a state before that safe point.
+        """
         allowed = [point.name for point in self._points if point.name not in TOO_LATE_TO_STOP]
         if undeclared := self._check("stop", allowed):
             self._warn_once(undeclared)
         self.stop_reason = self.stop_reason or reason
+        if not this_process:
+            self.lasting_stop_reason = self.lasting_stop_reason or reason
         self._state.attention = True
+
+    def take_stop(self) -> str | None:
+        """Return why the run is to stop, None if it is not, and forget it."""
+        reason = self.stop_reason
+        self.stop_reason = self.lasting_stop_reason = None
+        return reason
 
     def stop_epoch(self, reason: str) -> None:
         """End the epoch after this iteration, as if the data were at their end."""
@@ -83,6 +101,11 @@ class Requests:
         """Leave the weights as they are: the optimizer takes no step in this iteration, or not the current one."""
         self._require("skip_step", BEFORE_THE_STEP)
         self.skips_step = True
+
+    def accumulate(self, weight: float, *, step: bool) -> None:
+        """Let the loss count `weight` in the gradients; without `step`, those of the next iteration are added."""
+        self._require("accumulate", BEFORE_THE_GRADIENTS)
+        self.loss_weight, self.keeps_gradients = weight, not step
 
     def skip_batch(self) -> None:
         """Compute nothing of the current batch, and go on with the next one."""
@@ -109,6 +132,16 @@ class Requests:
         self.saves, self.keep = {}, None
         return taken
 
+    def take_loss_weight(self) -> float:
+        """Return what the loss counts of which the gradients are due, and forget it."""
+        weight, self.loss_weight = self.loss_weight, 1.0
+        return weight
+
+    def take_keeps_gradients(self) -> bool:
+        """Return whether the gradients are kept for the next iteration, and forget it."""
+        keeps, self.keeps_gradients = self.keeps_gradients, False
+        return keeps
+
     def take_skip_batch(self) -> bool:
         """Return whether the current batch is to be skipped, and forget it."""
         skips, self.skips_batch = self.skips_batch, False
@@ -117,7 +150,7 @@ class Requests:
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must still grant. A skipped step may wait for iterations, where a task steps."""
         return {
-            "stop": self.stop_reason,
+            "stop": self.lasting_stop_reason,
             "epoch_end": self.epoch_end_reason,
             "skips_step": self.skips_step,
             "saves": dict(self.saves),
@@ -126,7 +159,8 @@ class Requests:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned."""
-        self.stop_reason, self.epoch_end_reason = state["stop"], state["epoch_end"]
+        self.stop_reason = self.lasting_stop_reason = state["stop"]
+        self.epoch_end_reason = state["epoch_end"]
         self.skips_step, self.saves, self.keep = state["skips_step"], dict(state["saves"]), state["keep"]
         self._state.attention = True
 
@@ -138,12 +172,14 @@ class Requests:
         """Return what is wrong if the hook that is being called has not declared the slot that the call writes.
 
         Raises UserError where the call means nothing. The task, and the runner itself, need declare nothing; but a
-        batch is the task's own to change.
+        batch and a loss are the task's own to change.
         """
         here = self._current()
         if here is None:
-            if points is WITH_A_BATCH:
-                raise UserError(Problem(f"run.{call} is for hooks: a task need not ask to change its batch"))
+            if points in (WITH_A_BATCH, BEFORE_THE_GRADIENTS):
+                raise UserError(
+                    Problem(f"run.{call} is for hooks: a task need not ask to change its batch or its loss")
+                )
         elif here.point not in points:
             raise UserError(Problem(f"run.{call} is not allowed at {here.point}", hint=_where(points)))
         elif self._points[here.point].kind == "module" and self._state.stage != "train" and call != "stop":

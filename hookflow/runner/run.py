@@ -225,8 +225,8 @@ class Run:
 
     # What hooks may ask for.
 
-    def stop(self, reason: str) -> None:
-        self._requests.stop(reason)
+    def stop(self, reason: str, *, this_process: bool = False) -> None:
+        self._requests.stop(reason, this_process=this_process)
 
     def stop_epoch(self, reason: str) -> None:
         self._requests.stop_epoch(reason)
@@ -236,6 +236,9 @@ class Run:
 
     def skip_batch(self) -> None:
         self._requests.skip_batch()
+
+    def accumulate(self, weight: float, *, step: bool) -> None:
+        self._requests.accumulate(weight, step=step)
 
     def replace_batch(self, batch: Any) -> None:
         self._requests.replace_batch(batch)

@@ -112,8 +112,8 @@ class SafePoint:
 
     def _stop_as_agreed(self) -> bool:
         """Let the run end, for the gravest reason that any rank has; return whether its state is to be saved first."""
-        signal, reason = self._signal, self._requests.stop_reason
-        self._heard, self._requests.stop_reason = self._signals.stop, None
+        signal, reason = self._signal, self._requests.take_stop()
+        self._heard = self._signals.stop
         if signal is not None:
             text = f"{signal.reason}: stopping after iteration {self._state.iter}"
             self._record("message", level="warn", source="hookflow", text=text)

@@ -74,6 +74,7 @@ class Update:
         for name in self._used.intersection(names):
             self._clear[name]()
         self._used.difference_update(names)
+        weight *= self._requests.take_loss_weight()
         loss = outputs["loss"]
         if self.losses:
             self.losses.watch(loss)
@@ -92,9 +93,14 @@ class Update:
         """Let the optimizers that are named use their gradients, unless a hook has asked to skip that.
 
         Nor do they where the gradients are not finite, if that is to be looked at; what the host knows of it in time
-        looks to hooks as if one had asked.
+        looks to hooks as if one had asked. Where a hook accumulates them, they are kept instead.
         """
         self.stepping = names
+        if self._requests.take_keeps_gradients():
+            if self._skips():
+                self._used.update(names)
+                self.leave_out(True)
+            return
         self._strategy.average_gradients(self._parameters(names))
         self._strategy.broadcast_buffers()
         if self._strategy.several:

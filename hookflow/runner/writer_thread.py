@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
 
-from hookflow.events.records import Record
-from hookflow.events.steps import Series, Steps
 from hookflow.runner.recorder import Recorder
+from hookflow.runner.writer_history import Call, History, Series
+from hookflow.runner.writer_progress import WriterProgress
 from hookflow.writers.base import Writer
 
 PLACES = 10_000
@@ -19,72 +19,55 @@ IN_A_ROW = 10
 """After so many calls in a row that have raised, a writer is switched off."""
 
 
-class Call(NamedTuple):
-    """Something to write: the method of a writer, the series and the iteration that it is of, the arguments."""
-
-    method: str
-    series: Series
-    iteration: int
-    args: tuple[Any, ...]
-
-
-def calls_of(record: Record, folder: Path) -> Iterator[Call]:
-    """Yield what a writer is to write of a record of the run in `folder`."""
-    match record["k"]:
-        case "scalars" | "metrics":
-            prefix = f"{record['split']}/" if record["k"] == "metrics" else ""
-            for name, value in record["v"].items():
-                yield _call("scalar", f"{prefix}{name}", record, value)
-        case "image" if record["figure"]:
-            yield _call("figure", record["name"], record, folder / record["path"])
-        case "image":
-            yield _call("image", record["name"], record, folder / record["path"], record["caption"])
-        case "text":
-            yield _call("text", record["name"], record, record["text"])
-        case "histogram":
-            yield _call("histogram", record["name"], record, record["edges"], record["counts"])
-
-
-def _call(verb: str, name: str, record: Any, *what: Any) -> Call:
-    series = "image" if verb == "figure" else verb, name  # as `hookflow.events.steps` has them
-    return Call(f"write_{verb}", series, record["it"], (name, *what, record["it"], record["ep"], record["t"]))
+CONFIGURED, PROGRESS = "configured", "progress"
+"""Files in a writer's folder: an empty one which says that it has had the pipeline, and how far it has come."""
 
 
 class WriterThread:
-    """Makes the calls of one writer. What raises loses that call; it is told once.
+    """Makes the calls of one writer, whose `folder` is in the run directory. What raises loses that call; it is told.
 
     No step of a series is written twice, or after a later one: in a resumed run what is trained again is passed over,
-    so far as the writer has kept it. One that has been added since is given all that is trained from here on.
+    so far as the writer has kept it, and what waited when the process was killed is made up for from the event log. A
+    writer that has been added since is given all that is trained from here on.
     """
 
     def __init__(
-        self, name: str, writer: Writer, config: Mapping[str, Any], configured: Path, recorder: Recorder
+        self,
+        name: str,
+        writer: Writer,
+        config: Mapping[str, Any],
+        folder: Path,
+        recorder: Recorder,
+        history: History | None = None,
     ) -> None:
         self.name = name
         self._writer = writer
         self._config = config
-        self._configured = configured
+        self._configured = folder / CONFIGURED
         self._recorder = recorder
-        self._queue: SimpleQueue[Call | None] = SimpleQueue()
+        self._history = history
+        self._first = history.calls if history else 0
+        """The number of the first call of this attempt."""
+        self._progress = WriterProgress(folder / PROGRESS, self._first)
+        self._queue: SimpleQueue[tuple[int, Call] | None] = SimpleQueue()
         self._thread = Thread(target=self._work, name=f"hookflow-writer-{name}", daemon=True)
-        self._resumed: tuple[int, Steps] | None = None
         self._next: dict[Series, int] = {}
         self._given = self._dropped = 0  # counted by who gives
         self._done = self._failed = self._in_a_row = 0  # counted by the thread
         self._hurried = self._told = self._off = False
 
-    def start(self, resumed: tuple[int, Steps] | None) -> None:
-        """Begin; a resumed run says at which iteration, and what it has logged before."""
-        self._resumed = resumed
+    def start(self) -> None:
+        """Begin."""
         self._thread.start()
 
     def give(self, call: Call) -> None:
         """Take a call, or drop it where too many wait already."""
+        number = self._first + self._given
         self._given += 1
         if self._off:
             return
         if self._queue.qsize() < PLACES:
-            self._queue.put(call)
+            self._queue.put((number, call))
             return
         self._dropped += 1
         if self._dropped == 1:
@@ -116,42 +99,76 @@ class WriterThread:
 
     def _work(self) -> None:
         if not self._configured.exists():  # nor has it been given anything that it could be asked for twice
+            self._progress.save(begun=self._first, safe=self._first)
+            self._progress.leave_out(0, self._first, -1)
             self._try("write_config", self._configure)
-        elif self._resumed is not None:
-            self._try("resume_at", self._resume)
-        while (call := self._queue.get()) is not None and not self._hurried:
-            self._write(call)
+        elif self._history is not None:
+            self._try("resume_at", self._resume, self._history)
+        number = self._first - 1
+        while (given := self._queue.get()) is not None and not self._hurried:
+            number, call = given
+            if self._write(number, call):
+                self._done += 1
+            else:
+                self._failed += 1
             if self._queue.empty():
-                self._try("flush", self._writer.flush)
+                self._secure("flush", number + 1)
             if self._in_a_row >= IN_A_ROW:
                 self._off = True
                 said = f'the writer "{self.name}" has raised {IN_A_ROW} times in a row: it is switched off'
                 self._recorder.say(said, "warn")
                 break
-        self._try("close", self._writer.close)
+        self._secure("close", number + 1)
+        self._progress.close()
 
-    def _resume(self) -> None:
-        assert self._resumed is not None
-        iteration, steps = self._resumed
-        self._next = {series: it + 1 for series, it in steps.ever.items()}  # what counts if the next line raises
-        if self._writer.resume_at(iteration):
-            self._next = {series: it + 1 for series, it in steps.standing.items()}
+    def _secure(self, method: str, calls: int) -> None:
+        """Let the writer bring to its place what it has been given, which is so many calls."""
+        if self._try(method, getattr(self._writer, method)) and calls > self._progress.safe:
+            self._progress.save(safe=calls)
+
+    def _resume(self, history: History) -> None:
+        """Let the writer forget what will be trained again, and as much of the rest as it may lack; write that again.
+
+        One that cannot forget is given what it certainly lacks.
+        """
+        progress = self._progress
+        begun, safe, cut = progress.begun, progress.safe, history.iteration
+        for number, call in history.numbered():
+            if progress.has_begun(number, call.iteration):
+                self._next[call.series] = max(call.iteration + 1, self._next.get(call.series, 0))
+            if number >= safe:
+                cut = max(min(cut, call.iteration - 1), 0)
+        if cut < history.iteration:
+            forgotten = (number for number, call in history.standing() if call.iteration > cut)
+            progress.save(safe=min(safe, next(forgotten, safe)))
+        progress.leave_out(begun, history.calls, history.iteration)
+        forgets = self._writer.resume_at(cut)
+        if forgets:
+            self._next = {}
+        stand: dict[Series, int] = {}
+        for number, call in history.standing():
+            stand[call.series] = max(call.iteration + 1, stand.get(call.series, 0))
+            if number >= begun or (forgets and call.iteration > cut):
+                self._write(number, call)
+            if self._hurried:
+                return
+        self._next |= {series: max(following, self._next.get(series, 0)) for series, following in stand.items()}
+        progress.save(begun=history.calls)
+        self._secure("flush", history.calls)
 
     def _configure(self) -> None:
         self._writer.write_config(self._config)
         self._configured.touch()
 
-    def _write(self, call: Call) -> None:
+    def _write(self, number: int, call: Call) -> bool:
+        """Make a call unless the writer has the step already; return whether it has it now."""
         if call.iteration < self._next.get(call.series, 0):
-            self._done += 1  # it stands there already
-            return
+            return True
         self._next[call.series] = call.iteration
-        if self._try(call.method, getattr(self._writer, call.method), *call.args):
-            self._done += 1
-            self._in_a_row = 0
-        else:
-            self._failed += 1
-            self._in_a_row += 1
+        self._progress.save(begun=max(number + 1, self._progress.begun))
+        written = self._try(call.method, getattr(self._writer, call.method), *call.args)
+        self._in_a_row = 0 if written else self._in_a_row + 1
+        return written
 
     def _try(self, what: str, call: Callable[..., Any], *args: Any) -> bool:
         """Make a call of the writer, and return whether it has raised nothing."""

@@ -15,17 +15,14 @@ import tomli
 
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir, count_attempts
-from hookflow.events.steps import steps
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals
-from hookflow.runner.writer_thread import WriterThread, calls_of
+from hookflow.runner.writer_history import History, calls_of
+from hookflow.runner.writer_thread import WriterThread
 from hookflow.writers.base import Writer
 
 GRACE, CLOSING = 10.0, 5.0
 """Seconds that the end of a run waits for its writers to write what is left, and then for them to close."""
-
-CONFIGURED = "configured"
-"""The empty file in a writer's folder which says that the writer has had the pipeline."""
 
 
 @contextmanager
@@ -43,10 +40,9 @@ def writing(
     if not makes:
         yield
         return
-    threads = _made(makes, run_dir, recorder)
-    resumed = (iteration, steps(run_dir, iteration)) if count_attempts(run_dir) else None
+    threads = _made(makes, run_dir, recorder, History(run_dir, iteration) if count_attempts(run_dir) else None)
     for thread in threads:
-        thread.start(resumed)
+        thread.start()
 
     def hand_on(records: Sequence[Record]) -> None:
         for record in records:
@@ -69,7 +65,10 @@ def writing(
 
 
 def _made(
-    makes: Mapping[str, Callable[[Mapping[str, Any]], Writer]], run_dir: RunDir, recorder: Recorder
+    makes: Mapping[str, Callable[[Mapping[str, Any]], Writer]],
+    run_dir: RunDir,
+    recorder: Recorder,
+    history: History | None,
 ) -> list[WriterThread]:
     """Make all the writers; when one of them cannot be made, the others are closed."""
     config = tomli.loads(run_dir.pipeline.read_text("utf-8"))
@@ -80,7 +79,7 @@ def _made(
             folder.mkdir(parents=True, exist_ok=True)
             writer = make({"dir": folder, "run_name": run_dir.path.parent.name, "run_id": run_dir.id})
             opened.callback(writer.close)
-            threads.append(WriterThread(name, writer, config, folder / CONFIGURED, recorder))
+            threads.append(WriterThread(name, writer, config, folder, recorder, history))
         opened.pop_all()
     return threads
 

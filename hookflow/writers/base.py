@@ -54,9 +54,11 @@ class Writer(ABC):
         """Bring to its place what is kept back. Called whenever nothing more is waiting to be written."""
 
     def resume_at(self, iteration: int) -> bool:
-        """Forget what an earlier attempt has written after `iteration`, where the run resumes; return whether it does.
+        """Forget what earlier attempts have written after `iteration`, and return whether it does.
 
-        Called first in every attempt but the first that has the writer. Of one that cannot forget, and returns False,
-        nothing is asked twice: what it was given before is passed over when the resumed run logs it again.
+        Called first in every attempt but the first that has the writer. The run resumes at that iteration or later:
+        what the writer may lack up to there, as the process was killed, is written again then. Of one that cannot
+        forget, and returns False, nothing is asked twice: what it was given before is passed over when the resumed run
+        logs it again.
         """
         return False

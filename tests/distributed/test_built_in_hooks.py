@@ -23,7 +23,7 @@ HOOKS = [
     'hooks.norms={use="grad_norm"}',
     'hooks.params={use="param_stats", args={histogram=true}, every=4}',
     'hooks.activations={use="activation_stats"}',
-    'hooks.confusion={use="confusion"}',
+    'hooks.confusion={use="confusion_matrix"}',
     'hooks.memory={use="memory"}',
     'hooks.env={use="env_info"}',
     'hooks.profiler={use="profiler", args={wait=1, warmup=1, active=1}}',

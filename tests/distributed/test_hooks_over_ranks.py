@@ -28,6 +28,7 @@ def test_weights_and_metrics_are_those_of_one_process(new_clouds: NewClouds, tra
         'hooks.swa={use="swa", args={begin="1ep", every="2it", lr=0.02, anneal="3it"}}',
         'hooks.schedule={use="param_schedule", args={weight_decay=[[0, 0.01], ["100%", 0.1]]}}',
         f'hooks.metrics={{use="metrics", args={{metrics={{{f1}}}}}}}',
+        'hooks.accumulation={use="accumulation_schedule", args={batches=[["1ep", 2]]}}',
         "hooks.ema.enabled=false",
     )
     alone, together = new_clouds(*hooks), new_clouds(*hooks)

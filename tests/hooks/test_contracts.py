@@ -40,11 +40,12 @@ from tests.photographs import photograph
 from tests.runner.same import assert_same_end
 
 SAMPLES: dict[str, dict[str, Any]] = {
+    "accumulation_schedule": {"batches": [["1ep", 4]]},
     "accuracy": {},
     "activation_checkpoint": {"match": ["body"]},
     "activation_stats": {},
     "checkpoint": {"monitor": "accuracy", "top": 3, "keep": 9},
-    "confusion": {},
+    "confusion_matrix": {},
     "early_stop": {"monitor": "accuracy", "patience": 3, "min_delta": 0.9},
     "ema": {"decay": 0.9},
     "empty_cache": {},

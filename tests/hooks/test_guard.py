@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from pathlib import Path
+from signal import SIGTERM
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +22,7 @@ from hookflow.hooks.time_limit import TimeLimit, seconds
 from hookflow.runner.checkpoint.store import read
 from tests.conftest import NewRun, records
 from tests.runner.same import assert_same, assert_same_end, final_state
+from tests.runner.test_resume import strikes as interrupts
 
 Train = Callable[..., int]
 
@@ -54,6 +57,26 @@ class TestTimeLimit:
         assert (stopped.checkpoints / "last").resolve().name == "it00000007"
         assert train_here(stopped, resume=True) == 0
         assert_same_end(alone, stopped)
+
+    @pytest.mark.parametrize("stops", ["the time limit", "a hook"])
+    def test_a_signal_cuts_the_validation_short_after_which_it_would_have_stopped(
+        self, new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: str
+    ) -> None:
+        """The limit was that of the job that is over; what another hook has asked for still holds."""
+        limit = 'hooks.limit={use="time_limit", args={limit="1h"}}'
+        steers = 'use="./steerers.py:Steers", args={call="stop", point="after_train_iter", at=8}'
+        once = f'hooks.once={{{steers}, points=["after_train_iter"], writes=["control"]}}'
+        common = (limit if stops == "the time limit" else once, "run.val_every=4")
+        swap, strikes = ("max_epochs = 3", "max_iters = 15"), interrupts(tmp_path, SIGTERM, ("before_val_iter", 8))
+        alone, broken = new_run(*common, swap=swap), new_run(*common, *strikes, swap=swap)
+        assert train_here(alone) == 0
+        calls = itertools.count()  # of the clock: when the hook is made, after 4 iterations, a validation, and 4 more
+        clock = SimpleNamespace(monotonic=lambda: 3600.0 if next(calls) == 9 else 0.0)
+        monkeypatch.setattr("hookflow.hooks.time_limit.time", clock)
+        assert train_here(broken) == 143
+        assert train_here(broken, resume=True) == 0
+        assert records(broken, "end")[-1]["it"] == (15 if stops == "the time limit" else 8)
+        assert_same_end(alone, broken)
 
 
 class TestEarlyStop:

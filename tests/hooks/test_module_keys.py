@@ -102,6 +102,36 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("function", "unknown"),
+    [("misplaced", ["inp"]), ("metrics_wanted", ["inp", "metrics"]), ("two_of_three", ["m", "i"])],
+)
+def test_names_of_its_own_are_refused_where_it_is_unclear_what_they_mean(function: str, unknown: list[str]) -> None:
+    told = wrong(one(function, 'points = ["forward"]', 'modules = ["*"]'))
+    assert [line.partition(": ")[2].partition(" (")[0] for line in told] == [
+        f'{function} asks for "{name}", which forward does not offer' for name in unknown
+    ]
+    in_order = "by position, as PyTorch does: (module, input, output) or (module, args, kwargs, output)"
+    assert any(in_order in line or "did you mean" in line for line in told)
+
+
+def test_names_that_stand_after_a_star_cannot_be_given_by_position() -> None:
+    told = wrong(one("by_name_alone", 'points = ["forward"]', 'modules = ["*"]'))
+    assert len(told) == 3 and all("which forward does not offer" in line for line in told)
+
+
+@pytest.mark.parametrize(
+    ("args", "takes"), [("args.scale = 0.1", ("module", "grad_input", "grad_output")), ("args = [0.1]", ())]
+)
+def test_names_of_its_own_beside_arguments_of_the_file(args: str, takes: tuple[str, ...]) -> None:
+    """A list would fill them, too, so it is refused."""
+    table = one("terse_full_backward", 'points = ["full_backward"]', 'modules = ["*"]', args)
+    if takes:
+        assert plan(table).bindings[0].takes == takes
+    else:
+        assert any("which full_backward does not offer" in line for line in wrong(table))
+
+
 @pytest.mark.parametrize(("table", "said"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_told_with_its_line(table: str, said: list[str]) -> None:
     told = wrong(table)
@@ -126,6 +156,24 @@ def test_methods_have_the_usual_signatures_too(tmp_path: Path, method: str) -> N
     text = HEAD + '[hooks.a]\nuse = "./own.py:Own"\n'
     (binding,) = compile_pipeline(parse(text, tmp_path / "keys.toml")).bindings
     assert binding.takes == tuple(names.split(", "))
+
+
+def test_methods_may_have_names_of_their_own_too(tmp_path: Path) -> None:
+    methods = (
+        "    def forward(self, m, i, o): ...\n",
+        "    def parameter_grad(self, g): ...\n",
+        "    def optimizer_step_pre(self, opt, args, kwargs): ...\n",
+    )
+    (tmp_path / "own.py").write_text(
+        f"class Own:\n    modules = ('*',)\n    parameters = ('*',)\n{''.join(methods)}"
+        "class Called:\n    def __call__(self, m, i, o): ...\n"
+    )
+    called = '[hooks.b]\nuse = "./own.py:Called"\npoints = ["forward"]\nmodules = ["*"]\n'
+    compiled = compile_pipeline(parse(f'{HEAD}[hooks.a]\nuse = "./own.py:Own"\n{called}', tmp_path / "keys.toml"))
+    found = {(binding.hook, binding.point): binding.takes for binding in compiled.bindings}
+    assert found["a", "forward"] == found["b", "forward"] == ("module", "input", "output")
+    assert found["a", "parameter_grad"] == ("grad",)
+    assert found["a", "optimizer_step_pre"] == ("optimizer", "args", "kwargs")
 
 
 def test_the_plan_holds_them_and_every_drawing_says_them() -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from hookflow.errors import UserError
-from hookflow.hooks import confusion, env_info, images
+from hookflow.hooks import confusion_matrix, env_info, images
 from hookflow.hooks.activation_stats import ActivationStats
 from hookflow.hooks.grad_norm import GradNorm
 from hookflow.hooks.lr_monitor import LRMonitor
@@ -213,36 +213,36 @@ class TestConfusion:
     predicted = torch.tensor([0, 1, 1, 2, 0, 2, 1])
 
     def test_the_counts_are_those_by_hand(self) -> None:
-        assert confusion.counts(self.predicted, self.target, 3).tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 2]]
+        assert confusion_matrix.counts(self.predicted, self.target, 3).tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 2]]
 
     def test_counts_of_pixels(self) -> None:
-        counts = confusion.counts(self.predicted.reshape(1, 7, 1), self.target.reshape(1, 7, 1), 3)
+        counts = confusion_matrix.counts(self.predicted.reshape(1, 7, 1), self.target.reshape(1, 7, 1), 3)
         assert counts.sum() == 6
 
     def test_the_text_and_the_image(self) -> None:
-        matrix = confusion.counts(self.predicted, self.target, 3)
-        assert confusion.text(matrix.tolist(), ["cat", "dog", "cow"]).splitlines() == [
+        matrix = confusion_matrix.counts(self.predicted, self.target, 3)
+        assert confusion_matrix.text(matrix.tolist(), ["cat", "dog", "cow"]).splitlines() == [
             "    cat dog cow",
             "cat   1   1   0",
             "dog   0   1   0",
             "cow   1   0   2",
         ]
-        image = confusion.image(matrix)
+        image = confusion_matrix.image(matrix)
         assert image.shape == (159, 159) and image[0, 0] == 0.5 and image[-1, 0] == pytest.approx(1 / 3)
 
     def test_of_many_classes_the_worst_are_told(self) -> None:
         matrix = torch.eye(100, dtype=torch.int64) * 9
         matrix[3, 7], matrix[8, 2] = 4, 5
-        assert confusion.text(matrix.tolist(), [f"c{k}" for k in range(100)]).splitlines() == [
+        assert confusion_matrix.text(matrix.tolist(), [f"c{k}" for k in range(100)]).splitlines() == [
             "     5 × c8 taken for c2",
             "     4 × c3 taken for c7",
         ]
 
     def test_a_run_counts_each_example_of_a_pass_once(self, new_run: NewRun, train_here: Train) -> None:
-        run_dir = new_run("run.max_epochs=2", "run.test=true", 'hooks.confusion={use="confusion"}')
+        run_dir = new_run("run.max_epochs=2", "run.test=true", 'hooks.confusion={use="confusion_matrix"}')
         assert train_here(run_dir) == 0
         told = [(record["name"], str(record["text"])) for record in records(run_dir, "text")]
-        assert [name for name, _ in told] == ["val/confusion", "val/confusion", "test/confusion"]
+        assert [name for name, _ in told] == ["val/confusion_matrix", "val/confusion_matrix", "test/confusion_matrix"]
         for _, text in told:
             rows = [list(map(int, line.split()[1:])) for line in text.splitlines()[1:]]
             assert sum(map(sum, rows)) == 16
@@ -252,7 +252,7 @@ class TestConfusion:
         assert [record["name"] for record in records(run_dir, "image")] == [name for name, _ in told]
 
     def test_the_names_must_be_as_many_as_the_classes(self, new_run: NewRun, train_here: Train) -> None:
-        run_dir = new_run('hooks.confusion={use="confusion", args={classes=["a", "b"]}}')
+        run_dir = new_run('hooks.confusion={use="confusion_matrix", args={classes=["a", "b"]}}')
         assert train_here(run_dir) == 2
         assert "names of 2 classes, and the task's logits have 3" in str(records(run_dir, "end")[-1]["reason"])
 

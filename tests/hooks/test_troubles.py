@@ -25,6 +25,7 @@ ARGUMENTS = {
     "activation_checkpoint": 'args = { match = ["*"] }',
     "freeze": 'args = { params = ["*"] }',
     "grad_clip": "args = { max_norm = 1.0 }",
+    "accumulation_schedule": "args = { batches = [[0, 2]] }",
     "comm_hook": 'args = { algorithm = "fp16_compress" }',
     "metrics": 'args = { metrics = { f1 = { use = "MulticlassF1Score" } } }',
     "predict": 'args = { outputs = ["logits"] }',

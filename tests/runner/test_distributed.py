@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.distributed.consensus import Alone
 from hookflow.runner.distributed.fsdp import units_of, unmatched_units
-from hookflow.runner.distributed.gather import OWN, full_state
+from hookflow.runner.distributed.gather import OWN, full_state, local_state
 from hookflow.runner.distributed.process_group import backend_of, device_of
 from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.distributed.strategy import choose_strategy
@@ -79,6 +81,43 @@ def test_what_is_gathered_from_the_ranks_lies_in_the_host_s_memory() -> None:
     assert type(mine["hooks"]["own"]) is OrderedDict
     assert mine["hooks"]["own"]["number"] == 1
     assert found["scalars"]["loss"] is tensor, "its own goes with all that is copied at once"
+
+
+class Meeting(Alone):
+    """One of two ranks, which are threads of this process."""
+
+    def __init__(self, rank: int, barrier: Barrier, told: dict[int, Any]) -> None:
+        self.ranks = Ranks(rank, 2)
+        self.barrier, self.told = barrier, told
+
+    def all_gather_object(self, mine: Any) -> list[Any]:
+        self.told[self.ranks.rank] = mine
+        self.barrier.wait(60)
+        everyone = [self.told[rank] for rank in range(2)]
+        self.barrier.wait(60)
+        return everyone
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.bool])
+def test_what_a_hook_holds_on_each_rank_is_told_apart_by_its_values_however_large_it_is(dtype: torch.dtype) -> None:
+    """A few values differ, or their order; the average of the weights is alike, and is kept once."""
+    ema = torch.rand(5000, generator=torch.Generator().manual_seed(1))
+    window = torch.zeros(2000).to(dtype)
+    window[7] = 1
+    hooks = [{"log": {"total": window.roll(rank)}, "ema": {"average": ema.clone()}} for rank in range(2)]
+    own: dict[str, Any] = {key: {} for key in OWN}
+    barrier = Barrier(2)
+    told: dict[int, Any] = {}
+
+    def saved(rank: int) -> dict[str, Any]:
+        return full_state({**own, "hooks": hooks[rank]}, Meeting(rank, barrier, told))
+
+    with ThreadPoolExecutor(2) as pool:
+        state, _ = pool.map(saved, range(2))
+    for rank in range(2):
+        found = local_state(state, Ranks(rank, 2))["hooks"]
+        assert torch.equal(found["log"]["total"], hooks[rank]["log"]["total"])
+    assert list(state["ranks"][0]["hooks"]) == ["log"]
 
 
 def test_a_sum_is_taken_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

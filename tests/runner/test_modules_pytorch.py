@@ -119,6 +119,12 @@ def test_every_kind_is_called_and_replaces_as_by_hand(tmp_path: Path, train_here
     assert same(EVERYTHING, tmp_path, train_here) == 0
 
 
+def test_arguments_of_any_names_are_given_by_position_as_by_hand(tmp_path: Path, train_here: Train) -> None:
+    terse = ("forward", "forward_kwargs", "forward_pre", "forward_pre_kwargs", "full_backward_pre", "full_backward")
+    hooks = [Declared(f"terse_{name}", name.removesuffix("_kwargs"), ("scaled", "block.1")) for name in terse]
+    assert same([*hooks, *EVERYTHING], tmp_path, train_here) == 0
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_any_order_with_some_prepended_is_as_by_hand(seed: int, tmp_path: Path, train_here: Train) -> None:
     draw = random.Random(seed)

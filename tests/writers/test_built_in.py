@@ -150,8 +150,7 @@ def test_no_step_is_doubled_after_a_kill(name: str, new_run: NewRun, train_here:
             (it, name, value) for it, name, value in logged(run, name == "tensorboard") if name != "samples_per_s"
         ]
         found = {row for row in READERS[name](run) if row[1] != "samples_per_s"}
-        assert found <= set(stable), "what was given before a kill and not written yet is in the event log alone"
-        assert {row for row in stable if row[0] > 9} <= found, "of the last attempt nothing is missing"
+        assert found == set(stable), "what waited at a kill is made up for"
 
 
 def test_tensorboard_has_images_texts_histograms_and_the_pipeline(new_run: NewRun, train_here: Train) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,7 +24,10 @@ OWN = ("random", "data", "gradients", "scalars", "requests", "engine", "module_h
 """The entries of a state of which each rank has one of its own."""
 
 SMALL = 1024
-"""Elements of a tensor whose values are looked at; of a larger one only how it is made."""
+"""Elements of a tensor whose values are compared one by one; of a larger one its fingerprint is."""
+
+PIECE = 2**20
+"""Elements that a number of a fingerprint covers."""
 
 
 def full_state(state: dict[str, Any], consensus: AnyConsensus) -> dict[str, Any]:
@@ -77,14 +81,29 @@ def _on_host(value: Any) -> Any:
 
 
 def _look(value: Any) -> str:
-    """Return what tells two states of a hook apart, for all but the values of large tensors."""
+    """Return what tells two states of a hook apart."""
     return hashlib.sha256(pickle.dumps(_plain(value))).hexdigest()
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        values = value.tolist() if value.numel() <= SMALL else None
+        values = value.tolist() if value.numel() <= SMALL else _fingerprint(value)
         return "tensor", str(value.dtype), tuple(value.shape), values
     if isinstance(value, dict):
         return [(key, _plain(item)) for key, item in value.items()]
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _fingerprint(tensor: torch.Tensor) -> Any:
+    """Return numbers that tensors of different bits all but never share: sums of their words, each times a weight.
+
+    They are computed where the tensor is, so that no rank need fetch an average of all weights from its device.
+    """
+    words = tensor.detach().contiguous().view(-1).view(torch.int32 if tensor.element_size() % 4 == 0 else torch.uint8)
+    weights = _weights(words.device)
+    return torch.stack([(weights[: len(piece)] * piece).sum() for piece in torch.split(words, PIECE)]).tolist()
+
+
+@cache
+def _weights(device: torch.device) -> torch.Tensor:
+    return torch.randint(-(2**63), 2**63 - 1, (PIECE,), generator=torch.Generator().manual_seed(0)).to(device)

@@ -22,13 +22,13 @@ CELL = 8
 """Pixels that a cell of a small matrix is wide; one of many classes gets at least one."""
 
 
-class Confusion(Hook):
+class ConfusionMatrix(Hook):
     """Computes the confusion matrix in validation and test, over all ranks, and logs it as text and image.
 
-    Both are called `val/confusion` or `test/confusion`. A row is a class, a column what it is taken for. In the image
-    each row is divided by its sum: white is all examples of the class. Needs a task whose outputs hold `logits`
-    (N, classes, …) and `target` (N, …), as Classification's do; targets that are no class, such as -100, are left out.
-    Counts on the device, so that nothing waits; only the end of the pass reads the counts.
+    Both are called `val/confusion_matrix` or `test/confusion_matrix`. A row is a class, a column what it is taken for.
+    In the image each row is divided by its sum: white is all examples of the class. Needs a task whose outputs hold
+    `logits` (N, classes, …) and `target` (N, …), as Classification's do; targets that are no class, such as -100, are
+    left out. Counts on the device, so that nothing waits; only the end of the pass reads the counts.
     """
 
     reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
@@ -45,22 +45,22 @@ class Confusion(Hook):
 
     def after_val_iter(self, outputs: dict[str, Any]) -> None:
         if "logits" not in outputs or "target" not in outputs:
-            said = f'confusion needs the outputs "logits" and "target" of the task, which gives {", ".join(outputs)}'
-            raise UserError(
-                Problem(said, hint="return them beside the loss, as hookflow.zoo.tasks:Classification does")
-            )
+            given = ", ".join(outputs)
+            said = f'confusion_matrix needs the outputs "logits" and "target" of the task, which gives {given}'
+            hint = "return them beside the loss, as hookflow.zoo.tasks:Classification does"
+            raise UserError(Problem(said, hint=hint))
         logits, target = outputs["logits"], outputs["target"]
         found = counts(logits.argmax(dim=1), target, logits.shape[1])
         self.counts = found if self.counts is None else self.counts + found
 
     def after_val_epoch(self, run: Run) -> None:
-        self._show(run, "val/confusion")
+        self._show(run, "val/confusion_matrix")
 
     before_test_epoch = before_val_epoch
     after_test_iter = after_val_iter
 
     def after_test_epoch(self, run: Run) -> None:
-        self._show(run, "test/confusion")
+        self._show(run, "test/confusion_matrix")
 
     def _show(self, run: Run, name: str) -> None:
         total = run.sum(self.counts)
@@ -68,7 +68,8 @@ class Confusion(Hook):
             return
         names = self.classes or [str(k) for k in range(len(total))]
         if len(names) != len(total):
-            said = f"confusion is given the names of {len(names)} classes, and the task's logits have {len(total)}"
+            given = f"the names of {len(names)} classes"
+            said = f"confusion_matrix is given {given}, and the task's logits have {len(total)}"
             raise UserError(Problem(said))
         run.log_text(name, text(total.tolist(), names))
         run.log_image(name, image(total), "rows: the class; columns: what it is taken for")

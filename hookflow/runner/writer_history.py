@@ -1,0 +1,102 @@
+"""What a run logs as calls of its writers, and which of those that earlier attempts have logged still stand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hookflow.events.log import Tail
+from hookflow.events.reading import read_record
+from hookflow.events.records import Record
+from hookflow.events.rundir import RunDir
+
+Series = tuple[str, str]
+"""What is logged under one name: what kind of thing it is ("scalar", "image", …), and the name."""
+
+
+class Call(NamedTuple):
+    """Something to write: the method of a writer, the series and the iteration that it is of, the arguments."""
+
+    method: str
+    series: Series
+    iteration: int
+    args: tuple[Any, ...]
+
+
+def calls_of(record: Record, folder: Path) -> Iterator[Call]:
+    """Yield what a writer is to write of a record of the run in `folder`."""
+    match record["k"]:
+        case "scalars" | "metrics":
+            prefix = f"{record['split']}/" if record["k"] == "metrics" else ""
+            for name, value in record["v"].items():
+                yield _call("scalar", f"{prefix}{name}", record, value)
+        case "image" if record["figure"]:
+            yield _call("figure", record["name"], record, folder / record["path"])
+        case "image":
+            yield _call("image", record["name"], record, folder / record["path"], record["caption"])
+        case "text":
+            yield _call("text", record["name"], record, record["text"])
+        case "histogram":
+            yield _call("histogram", record["name"], record, record["edges"], record["counts"])
+
+
+def _call(verb: str, name: str, record: Any, *what: Any) -> Call:
+    series = "image" if verb == "figure" else verb, name
+    return Call(f"write_{verb}", series, record["it"], (name, *what, record["it"], record["ep"], record["t"]))
+
+
+class History:
+    """What earlier attempts at a run have logged, which resumes at `iteration` now.
+
+    Calls have numbers, in the order of the event log; `calls` is how many there are. What was logged after the
+    checkpoint that a later attempt resumed from does not stand any more.
+    """
+
+    def __init__(self, run_dir: RunDir, iteration: int) -> None:
+        self.iteration = iteration
+        self.calls = 0
+        self._run_dir = run_dir
+        begins: list[tuple[int, int]] = []
+        for record in self._records():
+            if record["k"] == "run":
+                begins.append((self.calls, record.get("it", 0)))
+            self.calls += sum(1 for _ in calls_of(record, run_dir.path))
+        begins.append((self.calls, iteration))
+        self._attempts = [(number, min(it for _, it in begins[k:])) for k, (number, _) in enumerate(begins)]
+        """The first call of each attempt, and the earliest iteration at which it or a later one has begun."""
+
+    def numbered(self) -> Iterator[tuple[int, Call]]:
+        """Yield every call with its number."""
+        number = 0
+        for record in self._records():
+            for call in calls_of(record, self._run_dir.path):
+                if number == self.calls:  # what this attempt logs
+                    return
+                yield number, call
+                number += 1
+
+    def standing(self) -> Iterator[tuple[int, Call]]:
+        """Yield the calls that stand, no step of a series from two attempts."""
+        attempts = iter(self._attempts)
+        first, earliest = next(attempts)
+        latest: dict[Series, int] = {}
+        before: dict[Series, int] = {}
+        for number, call in self.numbered():
+            while number >= first:
+                first, earliest = next(attempts)
+                before = dict(latest)
+            if before.get(call.series, -1) < call.iteration <= earliest:
+                latest[call.series] = call.iteration
+                yield number, call
+
+    def _records(self) -> Iterator[Record]:
+        log = Tail[Record](self._run_dir.events, _but_frames)
+        log.grew = True
+        while log.grew:
+            yield from log.read()
+
+
+def _but_frames(line: bytes) -> Record | None:
+    """Return what a line of an event log says; frames, which are most of it, are left out."""
+    return None if line.startswith(b'{"k":"frame"') else read_record(line)
