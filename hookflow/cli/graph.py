@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import Only, Overrides, Shuffle, Without
+from hookflow.cli.options import NoImport, Only, Overrides, Shuffle, Without
 from hookflow.cli.output import echo, write_file
 
 if TYPE_CHECKING:
@@ -75,20 +75,23 @@ def graph(
     without: Without = None,
     only: Only = None,
     shuffle: Shuffle = None,
+    no_import: NoImport = False,
 ) -> None:
     """Draw which hooks fire at which points, in what order, and why.
 
     Of a run it is the plan that was recorded when it started.
     """
-    from hookflow.cli.pipelines import names_run, read_pipeline, recorded_target
+    from hookflow.cli.pipelines import names_run, read_pipeline, recorded_target, warn_unknown
     from hookflow.hooks.compile import compile_pipeline
 
     chosen = format_ or _by_suffix(out)
     if names_run(target) and not (set_ or without or only or shuffle is not None):
         plan = recorded_target(target).plan
     else:
-        loaded = read_pipeline(Path(target), set_ or (), without=without or (), only=only or ())
-        plan = compile_pipeline(loaded, shuffle=shuffle)
+        imports = not no_import
+        loaded = read_pipeline(Path(target), set_ or (), without=without or (), only=only or (), imports=imports)
+        plan = compile_pipeline(loaded, shuffle=shuffle, imports=imports)
+    warn_unknown(plan)
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     drawing = _drawn(*_narrowed(plan, point, hook), chosen, colour)
     if out is None:
