@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -14,7 +13,7 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import NoImport, Only, Overrides, Shuffle, Without
-from hookflow.cli.output import echo, write_file
+from hookflow.cli.output import as_json, echo, write_file
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
@@ -139,7 +138,7 @@ def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
 
             return as_html(plan, title)
         case Format.json:
-            return json.dumps(plan.to_json(), indent=1)
+            return as_json(plan.to_json())
 
 
 def _narrowed(plan: Plan, point: str | None, hook: str | None) -> tuple[Plan, str]:
