@@ -8,9 +8,12 @@ import io
 import os
 import platform
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from hookflow.cli.bisect import bisect
 from hookflow.cli.check import check
@@ -35,9 +38,34 @@ from hookflow.cli.val import val
 from hookflow.cli.watch import watch
 from hookflow.cli.why import why
 from hookflow.errors import UserError
+from hookflow.excerpt import printable
 from hookflow.version import __version__
 
+
+class Commands(TyperGroup):
+    """The commands. What is wrong with a command line quotes it, without what would control the terminal."""
+
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        with _quoted():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _quoted():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _quoted() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "format_message") and isinstance(getattr(error, "message", None), str):  # one of click's
+            error.message = printable(error.message)  # type: ignore[attr-defined]
+        raise
+
+
 app = typer.Typer(
+    cls=Commands,
     help="Train with hooks that are nodes of a graph: ordered, timed and shown live.",
     no_args_is_help=True,
     add_completion=True,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hookflow.cli.options import Format, Only, Overrides, PipelineFile, Shuffle, Without
+from hookflow.cli.options import Format, NoImport, Only, Overrides, PipelineFile, Shuffle, Without
 from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn, warn_of
 from hookflow.errors import Problem, UserError
 
@@ -45,11 +45,13 @@ def check(
     without: Without = None,
     only: Only = None,
     shuffle: Shuffle = None,
+    no_import: NoImport = False,
 ) -> None:
     """Say whether a pipeline is valid, and what it amounts to.
 
     Checked are its keys, its hooks with their arguments, order and triggers, and that all it names is there. The
-    arguments of model, data and optimizer are checked by a run, before it fetches any data.
+    arguments of model, data and optimizer are checked by a run, before it fetches any data. Hooks are imported to be
+    looked at, and with that their files run; `--no-import` reads their source instead, and says what it does not tell.
 
     `--observe` trains: two epochs of two iterations, with a validation of two batches after each and one checkpoint,
     in a temporary folder. Each hook fires wherever it can, whatever its trigger. It costs as much as a dry run and a
@@ -68,8 +70,11 @@ def check(
     """
     if write and not observe:
         raise UserError(Problem("--write needs --observe: what is missing is what was seen"))
+    if no_import and (observe or commute):
+        raise UserError(Problem("--no-import runs nothing, --observe and --commute do"))
     try:
-        found, seen = _look(pipeline, set_ or [], without or [], only or [], shuffle, observe=observe)
+        imports = not no_import
+        found, seen = _look(pipeline, set_ or [], without or [], only or [], shuffle, observe=observe, imports=imports)
         if commute:
             found = _tried(found)
     except UserError as error:
@@ -90,14 +95,21 @@ def check(
 
 
 def _look(
-    pipeline: Path, overrides: list[str], without: list[str], only: list[str], shuffle: int | None, *, observe: bool
+    pipeline: Path,
+    overrides: list[str],
+    without: list[str],
+    only: list[str],
+    shuffle: int | None,
+    *,
+    observe: bool,
+    imports: bool,
 ) -> tuple[Findings, Report | None]:
     """Return what is found, and what was observed; then every pair is judged by what its hooks were seen to touch."""
     from hookflow.cli.check_report import Findings
     from hookflow.cli.pipelines import read_pipeline, valid_plan
 
-    loaded = read_pipeline(pipeline, overrides, without=without, only=only)
-    plan = valid_plan(loaded, shuffle=shuffle)
+    loaded = read_pipeline(pipeline, overrides, without=without, only=only, imports=imports)
+    plan = valid_plan(loaded, shuffle=shuffle, imports=imports)
     if not observe:
         return Findings.of(loaded, plan), None
     from hookflow.cli.observe import Report

@@ -49,9 +49,10 @@ class Epoch:
         A run that cannot be read, or did not get as far as to its data, is passed over.
         """
         section = loaded.pipeline.run
-        runs = (Path(section.dir) / section.name).glob("*/events.jsonl")
+        found = (Path(section.dir) / section.name).glob("*/events.jsonl")
+        runs = [run for run in (RunDir(events.parent) for events in found) if run.events.is_file()]
         wanted = _batches(dump(loaded.public))
-        for run in sorted((RunDir(events.parent) for events in runs), key=lambda run: run.id, reverse=True):
+        for run in sorted((run for run in runs if run.pipeline.is_file()), key=lambda run: run.id, reverse=True):
             try:
                 iters = _iters_per_epoch(run.events) if _batches(run.pipeline.read_text("utf-8")) == wanted else 0
             except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -124,7 +125,8 @@ class Findings:
 
     def lines(self, width: int) -> Iterator[str]:
         """Yield all of it for people."""
-        yield f"{self.loaded.source} is valid{self._but()}"
+        told = ", as far as can be told without importing its hooks" * bool(self.plan.unknown)
+        yield f"{self.loaded.source} is valid{told}{self._but()}"
         for name, text in (*_summary(self.loaded.pipeline, self.plan), *self._details()):
             head = f"  {name:<10} "
             yield textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * 15, break_on_hyphens=False)
@@ -132,6 +134,8 @@ class Findings:
             yield f"\nwarning: {problem}"
         for note in self.plan.notes:
             yield f"\nnote: {note}"
+        for problem in self.plan.unknown:
+            yield f"\nunknown: {problem}"
 
     def to_json(self) -> dict[str, Any]:
         """Return all of it as plain lists, mappings and values, for an editor."""
@@ -141,6 +145,7 @@ class Findings:
             "problems": [],
             "warnings": [problem.to_json() for problem in self.warnings],
             "notes": [problem.to_json() for problem in self.plan.notes],
+            "unknown": [problem.to_json() for problem in self.plan.unknown],
             "ambiguities": [self._ambiguity(one) for one in self.alarms],
             "epoch": {"iters": self.epoch.iters, "run": self.epoch.run} if self.epoch else None,
             "given_way": _gave_way(self.plan),

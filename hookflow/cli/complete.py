@@ -12,6 +12,8 @@ from typing import Any
 
 import typer
 
+from hookflow.excerpt import printable
+
 Offer = tuple[str, str]
 """A word, and in a few words what it means (or nothing); zsh and fish show both."""
 
@@ -52,9 +54,10 @@ def schema_keys(incomplete: str) -> list[Offer]:
 
 
 def _fitting(incomplete: str, offers: Callable[..., Iterable[Offer]], *about: object) -> list[Offer]:
-    """Return those of the offers that go on from what is typed."""
+    """Return those of the offers that go on from what is typed, and that a terminal can show."""
     try:
-        return [offer for offer in offers(*about) if offer[0].startswith(incomplete)]
+        fitting = [(word, printable(meaning)) for word, meaning in offers(*about) if word.startswith(incomplete)]
+        return [offer for offer in fitting if printable(offer[0]) == offer[0]]
     except Exception:  # a file that is no TOML yet, a folder that may not be read
         return []
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -13,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import Only, Overrides, Shuffle, Without
-from hookflow.cli.output import echo, write_file
+from hookflow.cli.options import NoImport, Only, Overrides, Shuffle, Without
+from hookflow.cli.output import as_json, echo, write_file
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
@@ -75,20 +74,23 @@ def graph(
     without: Without = None,
     only: Only = None,
     shuffle: Shuffle = None,
+    no_import: NoImport = False,
 ) -> None:
     """Draw which hooks fire at which points, in what order, and why.
 
     Of a run it is the plan that was recorded when it started.
     """
-    from hookflow.cli.pipelines import names_run, read_pipeline, recorded_target
+    from hookflow.cli.pipelines import names_run, read_pipeline, recorded_target, warn_unknown
     from hookflow.hooks.compile import compile_pipeline
 
     chosen = format_ or _by_suffix(out)
     if names_run(target) and not (set_ or without or only or shuffle is not None):
         plan = recorded_target(target).plan
     else:
-        loaded = read_pipeline(Path(target), set_ or (), without=without or (), only=only or ())
-        plan = compile_pipeline(loaded, shuffle=shuffle)
+        imports = not no_import
+        loaded = read_pipeline(Path(target), set_ or (), without=without or (), only=only or (), imports=imports)
+        plan = compile_pipeline(loaded, shuffle=shuffle, imports=imports)
+    warn_unknown(plan)
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     drawing = _drawn(*_narrowed(plan, point, hook), chosen, colour)
     if out is None:
@@ -136,7 +138,7 @@ def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
 
             return as_html(plan, title)
         case Format.json:
-            return json.dumps(plan.to_json(), indent=1)
+            return as_json(plan.to_json())
 
 
 def _narrowed(plan: Plan, point: str | None, hook: str | None) -> tuple[Plan, str]:

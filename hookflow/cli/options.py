@@ -70,6 +70,10 @@ PipelineOption = Annotated[
         autocompletion=complete.files_and_runs,
     ),
 ]
+NoImport = Annotated[
+    bool,
+    typer.Option("--no-import", help="Read the source of hooks and run none of it: for a file that you do not trust."),
+]
 RunArgument = Annotated[
     str | None,
     typer.Argument(

@@ -27,7 +27,12 @@ def echo(text: str, *, coloured: bool = False) -> None:
 
 def echo_json(value: Any) -> None:
     """Print a value as JSON, in ASCII."""
-    print(json.dumps(value, indent=1))
+    print(as_json(value))
+
+
+def as_json(value: Any) -> str:
+    """Return a value as JSON that is ASCII without control characters, which stand in it as escapes."""
+    return json.dumps(value, indent=1).replace("\x7f", r"\u007f")
 
 
 def warn(text: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hookflow.cli.output import warn
 from hookflow.errors import Problem, UserError, by_place, nearest
 
 if TYPE_CHECKING:
@@ -22,43 +23,45 @@ def read_pipeline(
     without: Sequence[str] = (),
     only: Sequence[str] = (),
     recorded: bool = False,
+    imports: bool = True,
 ) -> Loaded:
     """Load a file, or its tables, as `hookflow.pipeline.load.load` does.
 
-    Raises UserError with all that is wrong with it, and with what is understood of its hooks.
+    Raises UserError with all that is wrong with it, and with what is understood of its hooks; unless it `imports`, by
+    their source alone.
     """
     from hookflow.pipeline.load import UnsoundError, load
 
     try:
         return load(source, overrides, without=without, only=only, recorded=recorded)
     except UnsoundError as error:
-        raise UserError(sorted([*error.problems, *_of_hooks(error.rest)], key=by_place)) from None
+        raise UserError(sorted([*error.problems, *_of_hooks(error.rest, imports)], key=by_place)) from None
 
 
-def _of_hooks(rest: Loaded | None) -> list[Problem]:
+def _of_hooks(rest: Loaded | None, imports: bool) -> list[Problem]:
     """Return what is wrong with the hooks of a file that is not valid otherwise."""
     from hookflow.hooks.compile import compile_pipeline
 
     try:
         if rest is not None:
-            compile_pipeline(rest)
+            compile_pipeline(rest, imports=imports)
     except UserError as error:
         return error.problems
     return []
 
 
-def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = None) -> Plan:
+def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = None, *, imports: bool = True) -> Plan:
     """Compile the hooks and look for everything else that the pipeline names.
 
     Files are relative to `base`, the pipeline's own folder if left out; `shuffle` is the seed of another order.
-    Raises UserError with all that is wrong.
+    Unless it `imports`, hooks are known by their source alone. Raises UserError with all that is wrong.
     """
     from hookflow.hooks.compile import compile_pipeline
     from hookflow.pipeline.check_imports import missing_components
 
     problems = missing_components(loaded, base or loaded.source.parent)
     try:
-        plan = compile_pipeline(loaded, base, shuffle)
+        plan = compile_pipeline(loaded, base, shuffle, imports=imports)
     except UserError as error:
         every = [*problems, *error.problems]
         raise UserError(sorted(every, key=by_place)) from None
@@ -77,18 +80,25 @@ class Target:
     base: Path
 
 
-def open_target(named: str | None, hooks: Sequence[str] = ()) -> Target:
+def open_target(named: str | None, hooks: Sequence[str] = (), *, imports: bool = True) -> Target:
     """Return the pipeline file or the run that `named` means; None is the only pipeline file here with these `hooks`.
 
-    Raises UserError when there is no such thing, or it is not valid.
+    Unless it `imports`, hooks are known by their source alone. Raises UserError when there is no such thing, or it is
+    not valid.
     """
     from hookflow.hooks.compile import compile_pipeline
 
     if named is not None and names_run(named):
         return recorded_target(named)
     path = Path(named or only_pipeline(hooks))
-    loaded = read_pipeline(path)
-    return Target(str(path), loaded, compile_pipeline(loaded), path.parent)
+    loaded = read_pipeline(path, imports=imports)
+    return Target(str(path), loaded, compile_pipeline(loaded, imports=imports), path.parent)
+
+
+def warn_unknown(plan: Plan) -> None:
+    """Print what cannot be told of hooks that are not imported, beside the output."""
+    for problem in plan.unknown:
+        warn(f"unknown: {problem}")
 
 
 def names_run(named: str) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from hookflow.cli.options import PipelineOption
+from hookflow.cli.options import NoImport, PipelineOption
 from hookflow.cli.output import echo
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ LEGEND = """\
 Every point offers run; what it offers beside that stands in brackets."""
 
 
-def points(pipeline: PipelineOption = None) -> None:
+def points(pipeline: PipelineOption = None, no_import: NoImport = False) -> None:
     """List the points where hooks can fire, nested as in the loop.
 
     With each stands what has happened there, and the arguments that a hook may take. With `--pipeline`, also that
@@ -46,9 +46,10 @@ def points(pipeline: PipelineOption = None) -> None:
 
     plan = None
     if pipeline is not None:
-        from hookflow.cli.pipelines import open_target
+        from hookflow.cli.pipelines import open_target, warn_unknown
 
-        plan = open_target(pipeline).plan
+        plan = open_target(pipeline, imports=not no_import).plan
+        warn_unknown(plan)
     every = plan.points if plan else POINTS
     echo("\n".join(_lines(every, plan, shutil.get_terminal_size().columns)))
     pairs = ", ".join(f"around_{pair}" for pair in every.pairs)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import PipelineOption
+from hookflow.cli.options import NoImport, PipelineOption
 from hookflow.cli.output import echo
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def why(
     point: Annotated[
         str | None, typer.Option(metavar="POINT", help="Ask of this point alone.", autocompletion=complete.points)
     ] = None,
+    no_import: NoImport = False,
 ) -> None:
     """Say why hook A fires before hook B, or after it.
 
@@ -34,12 +35,13 @@ def why(
 
     Example: `hookflow why ema checkpoint -p pipelines/cifar.toml`
     """
-    from hookflow.cli.pipelines import open_target
+    from hookflow.cli.pipelines import open_target, warn_unknown
     from hookflow.graph.precedence import precedence
 
-    target = open_target(pipeline, (a, b))
+    target = open_target(pipeline, (a, b), imports=not no_import)
     _refuse_unknown(target, (a, b), point)
     plan = target.plan
+    warn_unknown(plan)
     off = [name for name in (a, b) if name not in {hook.name for hook in plan.hooks}]
     if off:
         for name in off:

@@ -34,7 +34,11 @@ def encode(record: Mapping[str, Any]) -> str:
 
 
 def readable(text: str) -> str:
-    """Return JSON without lone surrogates, which no reader takes; file names that are not UTF-8 have them."""
+    """Return JSON in ASCII without lone surrogates, which no reader takes (file names that are not UTF-8 have them).
+
+    What control character it has left, it has as an escape, too.
+    """
+    text = text.replace("\x7f", r"\u007f")
     return _LONE_SURROGATE.sub(r"\\ufffd", text) if "\\ud" in text else text
 
 

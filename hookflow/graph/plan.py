@@ -139,8 +139,8 @@ class Plan:
     """Every hook, every binding (point by point in the order of the loop, then in the order of firing), every edge.
 
     `own` are the points that the pipeline declares for itself. `given_way` are the weaker edges that stronger ones
-    have overruled, `warnings` what is probably a mistake, `notes` what may well be meant. `shuffle` is the seed of
-    another order than the file's.
+    have overruled, `warnings` what is probably a mistake, `notes` what may well be meant, `unknown` what cannot be told
+    of hooks that are not imported. `shuffle` is the seed of another order than the file's.
     """
 
     pipeline: str
@@ -151,6 +151,7 @@ class Plan:
     given_way: tuple[GivenWay, ...] = ()
     warnings: tuple[Problem, ...] = ()
     notes: tuple[Problem, ...] = ()
+    unknown: tuple[Problem, ...] = ()
     shuffle: int | None = None
 
     @cached_property
@@ -193,7 +194,8 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, mappings and strings, as `plan.json` holds them."""
-        return asdict(self)
+        told = asdict(self)
+        return told if self.unknown else {key: value for key, value in told.items() if key != "unknown"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:

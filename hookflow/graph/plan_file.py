@@ -9,6 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from hookflow.events.reading import read_json
 from hookflow.graph.plan import Plan
+from hookflow.graph.points import STANDARD
 
 
 def parse_plan(text: str | bytes) -> Plan:
@@ -20,7 +21,20 @@ def parse_plan(text: str | bytes) -> Plan:
         raise ValueError(f"no plan: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     if [binding.id for binding in plan.bindings] != list(range(len(plan.bindings))):
         raise ValueError("no plan: its bindings are not numbered")
+    if strangers := _strangers(plan):
+        raise ValueError(f"no plan: it has no {min(strangers)}")
     return plan
+
+
+def _strangers(plan: Plan) -> set[str]:
+    """Return the points and hooks that a plan speaks of, and does not have."""
+    points = {point.name for point in (*STANDARD, *plan.own)}
+    hooks = {hook.name for hook in plan.hooks}
+    at = {one.point for one in (*plan.bindings, *plan.edges)} | {point.follows for point in plan.own}
+    named = {binding.hook for binding in plan.bindings} | {
+        name for edge in plan.edges for name in (edge.first, edge.then)
+    }
+    return {f"point {name}" for name in at - points} | {f"hook {name}" for name in named - hooks}
 
 
 @cache

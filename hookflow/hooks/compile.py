@@ -39,36 +39,50 @@ from hookflow.hooks.parameter_keys import ParameterKeys
 from hookflow.hooks.registry import HOOKS
 from hookflow.hooks.scalar_slots import with_scalars
 from hookflow.hooks.slot_keys import filled
+from hookflow.hooks.stand_in import is_open, unknown_of
 from hookflow.hooks.undeclared_slots import undeclared_slots
+from hookflow.hooks.unimported import find_unimported
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import BindingSpec, HookNode
 
+FindHook = Callable[[str, Path, Where | None], Callable[..., Any]]
+"""Returns the class or function that `use` names, relative to a folder, or a stand-in for it. Raises UserError."""
+
 
 def compile_pipeline(
-    loaded: Loaded, base: Path | None = None, shuffle: int | None = None, wanted: Places | None = None
+    loaded: Loaded,
+    base: Path | None = None,
+    shuffle: int | None = None,
+    wanted: Places | None = None,
+    *,
+    imports: bool = True,
 ) -> Plan:
     """Compile the pipeline's hooks into a plan.
 
     Files that the pipeline names are relative to `base`, which is its own folder if left out. `shuffle` is the seed of
     another order that the edges and phases allow; `wanted` says of every binding where it shall stand, likewise.
+    Unless it `imports`, the hooks' source is read and not run.
     Raises UserError with everything that is wrong with the hooks: names, arguments, points, edges, cycles.
     """
+    find: FindHook = find_hook if imports else find_unimported
     nodes: dict[str, Node] = {}
     hooks: dict[str, Callable[..., Any]] = {}
     prepended: dict[str, Mapping[str, Where]] = {}
     points, problems = own_points(loaded)
     warnings: list[Problem] = []
+    unknown: list[Problem] = []
     declared = loaded.pipeline.hooks
     base = base or loaded.source.parent
     disabled = [name for name, declaration in declared.items() if not declaration.enabled]
-    disabled += _replaced_defaults(declared, base)
+    disabled += _replaced_defaults(declared, base, find)
     for name, declaration in declared.items():
         if name not in disabled:
-            hook = _Declared(name, declaration, loaded, base, points)
+            hook = _Declared(name, declaration, loaded, base, points, find)
             nodes[name], hooks[name] = hook.node(), hook.hook
             prepended[name] = hook.inside.prepended
             problems += hook.problems
             warnings += undeclared_calls(hook.hook, nodes[name])
+            unknown += hook.unknown()
     problems += wrong_comm_hooks(nodes)
     nodes, misspelt = with_scalars(nodes, hooks)
     try:
@@ -81,17 +95,18 @@ def compile_pipeline(
     warnings += undeclared_slots(plan, nodes, hooks)
     in_epoch = loaded.pipeline.run.validates.unit == "it"
     doubtful, notes = doubts(plan, nodes, in_epoch)
-    return replace(plan, warnings=(*plan.warnings, *misspelt, *doubtful, *warnings), notes=tuple(notes))
+    warnings = [*plan.warnings, *misspelt, *doubtful, *warnings]
+    return replace(plan, warnings=tuple(warnings), notes=tuple(notes), unknown=tuple(unknown))
 
 
-def _replaced_defaults(declared: Mapping[str, HookNode], base: Path) -> list[str]:
+def _replaced_defaults(declared: Mapping[str, HookNode], base: Path, find: FindHook) -> list[str]:
     """Return the default hooks that give way: another hook's class is theirs, or derived from it."""
-    defaults = {name: find_hook(hook.use, base, None) for name, hook in declared.items() if hook.default}
+    defaults = {name: find(hook.use, base, None) for name, hook in declared.items() if hook.default}
     others: list[Callable[..., Any]] = []
     for hook in declared.values() if defaults else ():
         if hook.enabled and not hook.default:
             with suppress(UserError):  # which is told when the hook's own turn comes
-                others.append(find_hook(hook.use, base, None))
+                others.append(find(hook.use, base, None))
     classes = tuple(other for other in others if isinstance(other, type))
     return [name for name, kind in defaults.items() if any(issubclass(one, kind) for one in classes)]  # type: ignore[arg-type]
 
@@ -111,7 +126,9 @@ class _Missing:
 class _Declared:
     """One hook's table of the file, on its way to a node; `problems` is what is wrong with it."""
 
-    def __init__(self, name: str, declaration: HookNode, loaded: Loaded, base: Path, points: Points) -> None:
+    def __init__(
+        self, name: str, declaration: HookNode, loaded: Loaded, base: Path, points: Points, find: FindHook
+    ) -> None:
         self.name = name
         self.said = declaration
         self.public_args = loaded.public.hooks[name].args
@@ -122,7 +139,7 @@ class _Declared:
         self.filled: set[str] = set()  # arguments of a plain function that its points give it
         self.hook: Callable[..., Any] = _Missing
         try:
-            self.hook = find_hook(declaration.use, base, self.where)
+            self.hook = find(declaration.use, base, self.where)
         except UserError as error:
             self.problems += error.problems
         self.methods = self._methods()
@@ -167,6 +184,11 @@ class _Declared:
             requires=self._all_wishes("requires"),
             ambiguous_with=self._wishes(self.said.ambiguous_with, "ambiguous_with", "file"),
         )
+
+    def unknown(self) -> Iterator[Problem]:
+        """Yield what cannot be told of the hook, since it is not imported."""
+        for why in unknown_of(self.hook):
+            yield Problem(f'hook "{self.name}": {self.said.use} is not imported; {why}', self.where)
 
     def _phase(self) -> str:
         stated = self.said.phase or getattr(self.hook, "phase", "normal")
@@ -293,7 +315,7 @@ class _Declared:
         if spec.at not in self.points.names:
             hint = nearest(spec.at, self.points.names)
             self.problems.append(Problem(f'there is no point "{spec.at}"', where, hint))
-        elif self.hook is _Missing:
+        elif self.hook is _Missing or self._may_have(spec.at):
             found = [Method(point, "", half, ()) for point, half in places_of(spec.at, self.points)]
             return [self._bound(method, spec, f"points.{k}") for method in found]
         elif isinstance(self.hook, type) and (self.methods or not makes_callables(self.hook)):
@@ -313,6 +335,10 @@ class _Declared:
             self._told(faults, where)
             return [self._bound(method, spec, f"points.{k}")]
         return []
+
+    def _may_have(self, method: str) -> bool:
+        """Say whether the hook may have a method that is not seen."""
+        return is_open(self.hook) and method not in {seen.name for seen in self.methods}
 
     def _refuse_twice(self, found: Sequence[Bound]) -> None:
         seen = [(bound.point, bound.half) for bound in found]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -19,6 +18,7 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from hookflow.errors import Where
+from hookflow.pipeline.python_source import parse_file
 
 _Tree = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -111,7 +111,10 @@ def _in_python(found: Any, *more: Any) -> _Function | None:
 
 @cache
 def _uses(function: _Function, run: str) -> tuple[Use, ...]:
-    return tuple(_find(function, run, set()))
+    try:
+        return tuple(_find(function, run, set()))
+    except RecursionError:  # no source that anybody has written is nested that deep
+        return ()
 
 
 def _find(function: _Function, run: str, seen: set[tuple[_Function, str]]) -> Iterator[Use]:
@@ -205,9 +208,8 @@ def _tree(function: FunctionType) -> _Tree | None:
 def _trees(file: str) -> Mapping[tuple[str, int], list[_Tree]]:
     """Return all functions of a file by their name and first line, as their code has them."""
     try:
-        with warnings.catch_warnings(action="ignore"):  # who imports the file has been warned
-            tree = ast.parse(Path(file).read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        tree = parse_file(Path(file))
+    except (OSError, SyntaxError):
         return {}
     found: dict[tuple[str, int], list[_Tree]] = {}
     for node in ast.walk(tree):

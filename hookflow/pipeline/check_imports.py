@@ -6,17 +6,15 @@ module makes up its names as it goes (a star import, a `__getattr__`), it has th
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
 from functools import cache
-from importlib.machinery import PathFinder
-from importlib.util import find_spec
 from pathlib import Path
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.objects import is_object, maker_of
 from hookflow.pipeline.parts import named_parts, wrong_parts
+from hookflow.pipeline.python_source import bindings_in, module_file, parse_file
 from hookflow.pipeline.refer import FORMS, is_file
 from hookflow.pipeline.registry import Registry, missing_extra, registry_of
 from hookflow.pipeline.schema import TYPE, BindingSpec, Component, DataSource, HookNode, Pipeline
@@ -28,10 +26,10 @@ def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
     So for the classes by which hooks pick modules. Also for models and optimizers that do not go together.
     """
     found = (
-        _missing(part.use, base, loaded.places.of(f"{key}.use"), registry_of(key))
+        missing(part.use, base, loaded.places.of(f"{key}.use"), registry_of(key))
         for key, part in _components(loaded.pipeline).items()
     )
-    kinds = (_missing(use, base, loaded.places.of(key), None) for key, use in _module_types(loaded.pipeline))
+    kinds = (missing(use, base, loaded.places.of(key), None) for key, use in _module_types(loaded.pipeline))
     return [*(problem for problem in (*found, *kinds) if problem is not None), *wrong_parts(loaded)]
 
 
@@ -69,7 +67,8 @@ def _module_types(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
                     yield f"{key}.modules.{k}", kind
 
 
-def _missing(use: str, base: Path, where: Where, registry: Registry | None) -> Problem | None:
+def missing(use: str, base: Path, where: Where | None, registry: Registry | None) -> Problem | None:
+    """Return what keeps `use` from naming anything; None if nothing can be seen to. Nothing of it is imported."""
     if is_object(use):
         return _missing_object(use, where)
     if problem := (registry and registry.ambiguity(use, where)) or missing_extra(registry, use, where):
@@ -90,7 +89,7 @@ def _missing(use: str, base: Path, where: Where, registry: Registry | None) -> P
             return Problem(said, where, nearest(Path(module).name, beside))
     else:
         try:
-            file = _module_file(module)
+            file = module_file(module)
         except ModuleNotFoundError as error:
             return Problem(f'there is no module "{error.name}"', where)
     names = _names(file) if file else None
@@ -100,7 +99,7 @@ def _missing(use: str, base: Path, where: Where, registry: Registry | None) -> P
     return Problem(f'"{use}": there is no "{first}" in {module}', where, nearest(first, names))
 
 
-def _missing_object(use: str, where: Where) -> Problem | None:
+def _missing_object(use: str, where: Where | None) -> Problem | None:
     try:
         maker_of(use, where)
     except UserError as error:
@@ -108,45 +107,11 @@ def _missing_object(use: str, where: Where) -> Problem | None:
     return None
 
 
-def _module_file(module: str) -> Path | None:
-    """Return the source of a module without importing its parents; None when it has none that can be read.
-
-    Raises ModuleNotFoundError, with the first part that is missing as its name.
-    """
-    top, *rest = module.split(".")
-    spec = find_spec(top)  # a top-level name has no parents that this would import
-    seen = top
-    for part in rest:
-        if spec is None:
-            break
-        spec, seen = PathFinder.find_spec(f"{seen}.{part}", spec.submodule_search_locations), f"{seen}.{part}"
-    if spec is None:
-        raise ModuleNotFoundError(name=seen)
-    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
-
-
 @cache
 def _names(file: Path) -> set[str] | None:
     """Return what a module defines at its top level; None when that cannot be told without running it."""
     try:
-        tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+        names = {name for name, _ in bindings_in(parse_file(file))}
+    except (OSError, SyntaxError, RecursionError):
         return None  # what is wrong with it, importing it tells better
-    names = set(_bound(tree))
     return None if names & {"*", "__getattr__"} else names
-
-
-def _bound(node: ast.AST) -> Iterator[str]:
-    """Yield every name that is bound at the top level, inside `if` and `try` too."""
-    for child in ast.iter_child_nodes(node):
-        match child:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                yield name
-            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                yield from ((alias.asname or alias.name).partition(".")[0] for alias in aliases)
-            case ast.Name(id=name, ctx=ast.Store()):
-                yield name
-            case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
-                continue
-            case _:
-                yield from _bound(child)

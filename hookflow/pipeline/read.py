@@ -23,6 +23,10 @@ def read(path: Path, named: Where | None = None) -> str:
     where = named or Where(str(path))
     file = f'the file "{path}" ' if named else ""
     try:
+        if (
+            named and path.exists() and not (path.is_file() or path.is_dir())
+        ):  # a device that never ends, a pipe that nobody writes to
+            raise UserError(Problem(f'"{path}" is not a file', where))
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1

@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.neighbours import neighbours_of
 from hookflow.pipeline.objects import is_object, maker_of
+from hookflow.pipeline.python_source import parse_file
 
 FORMS = '"package.module:Name" or "./file.py:Name"'
 
@@ -67,8 +68,8 @@ def _forms(short: Mapping[str, str]) -> str:
 def _inside(file: Path, use: str) -> str:
     """Return what may be meant by a file alone; empty if it is none, or cannot be read."""
     try:
-        body = ast.parse(file.read_bytes()).body if use.endswith(".py") else []
-    except (OSError, SyntaxError, ValueError):
+        body = parse_file(file).body if use.endswith(".py") else []
+    except (OSError, SyntaxError):
         return ""
     defined = [node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
     named = ", ".join(f'"{use}:{name}"' for name in defined if not name.startswith("_"))

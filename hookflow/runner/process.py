@@ -16,6 +16,7 @@ from pathlib import Path
 from hookflow.errors import UserError
 from hookflow.events.records import Level
 from hookflow.events.rundir import RunDir
+from hookflow.excerpt import printable
 from hookflow.runner.distributed.failure_report import agree_on_failure, explain_loss, is_peer_lost
 from hookflow.runner.distributed.parent_watchdog import watch_parent
 from hookflow.runner.distributed.ranks import of_environment
@@ -131,7 +132,7 @@ def _warn_of_threads(recorder: Recorder, before: Collection[threading.Thread]) -
     """Name the threads that hooks have left running; those from `before` the training are none of them."""
     for thread in unfinished(before):
         text = f"the thread {describe(thread)} is still running: end it in after_run, or make it a daemon thread"
-        print(f"hookflow: {text}", file=sys.stderr, flush=True)
+        print(f"hookflow: {printable(text)}", file=sys.stderr, flush=True)
         recorder.say(text, "warn")
 
 

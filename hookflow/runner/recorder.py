@@ -190,7 +190,7 @@ class Recorder:
                 self._lost = 0
             except Exception as error:  # a full disk, a broken device: no reason to end the training, or this thread
                 if not self._lost:
-                    print(f"hookflow: the event log cannot be written: {error}", file=sys.stderr)
+                    print(f"hookflow: the event log cannot be written: {printable(str(error))}", file=sys.stderr)
                 self._lost += max(waiting - len(self._scalars) - len(self._queue), 1)
                 self._why = str(error)
             self._cost = time.perf_counter_ns() - began

@@ -1,49 +1,72 @@
-"""No text that a command prints controls the terminal: names, docstrings, values, metrics, paths, exceptions."""
+"""No text that hookflow prints controls the terminal: names, docstrings, values, metrics, paths, exceptions, arguments.
+
+Every registered command is called, with every option: one that is added is called, too.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import inspect
+import io
 import json
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
-from typer.testing import CliRunner
+import typer
+from textual.pilot import Pilot
 
-from hookflow.cli.app import app
+from hookflow.cli import complete
+from hookflow.cli.app import COMMANDS, app, main
 from hookflow.cli.output import STYLE
-from hookflow.errors import UserError
-from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
 from hookflow.excerpt import CONTROL
-from tests.conftest import hookflow, hookflow_here
-from tests.monitor.fake_run import make
+from hookflow.monitor.app import MonitorApp
+from hookflow.monitor.keys import KEYS
+from tests.monitor.test_terminal import Terminal
 
-EVIL = "ev\x1b[2Jil\x1b]0;title\x07 \u202etxet\u2066 \x9b31m\u2028\x7f"
+EVIL = "ev\x1b[8mil\x1b]0;title\x07 \u202etxet\u2066 \x9b31m\u2028\x7f\r\ufeff\u061c"
+RAW = ("\x1b[8m", "\x1b]0;", "\u202e", "\u2066", "\x9b", "\u2028", "\u061c")
+"""What of it a terminal would heed, and nothing of ours writes."""
 IN_TOML = json.dumps(EVIL).replace("\x7f", "\\u007f")
 HOOKS = f"""
+import os
+EVIL = {EVIL!r}
+
 class Mine:
     {EVIL!r}
 
-    reads = ("ev\\x1b[31mil",)
+    reads = (EVIL,)
 
-    def __init__(self, text: str = {EVIL!r}) -> None: ...
+    def __init__(self, text: str = {EVIL!r}): ...
 
-    def after_val(self, run): ...
+    def after_val_epoch(self, run, metrics):
+        run.log(EVIL, 1.0)
+        metrics[EVIL] = 1.0
+        if "PRINTS" in os.environ:
+            print(EVIL)
 
     def after_opened(self, run): ...
 
-
-def raises(run):
-    error = ValueError({EVIL!r})
-    error.add_note({EVIL!r})
-    raise error
+    def after_run(self, run):
+        error = ValueError(EVIL)
+        error.add_note(EVIL)
+        raise error
 """
 PIPELINE = f"""\
 [run]
 name = "p"
 max_epochs = 1
+threads = 1
 [model]
 use = "hookflow.zoo.circle:Net"
 [optimizer]
@@ -57,89 +80,254 @@ args = {{ split = "val" }}
 follows = "after_val"
 about = {IN_TOML}
 [hooks.mine]
-use = "./mine.py:Mine"
+use = {IN_TOML[:-1].replace('"', '"./')}.py:Mine"
 args = {{ text = {IN_TOML} }}
-when = "loss > value({IN_TOML.replace(chr(34), chr(39))})"
+on_error = "disable"
 [hooks.print]
 use = "builtins:print"
 args = {{ sep = {IN_TOML} }}
-points = ["after_val"]
-writes = ["ev\\u001b[31mil"]
+points = ["after_opened"]
+writes = [{IN_TOML}]
+[hooks.checkpoint]
+use = "checkpoint"
+args = {{ monitor = {IN_TOML}, mode = "max" }}
 """
+FILE = f"{EVIL}.toml"
+NAMES = {function.__name__: function for functions in COMMANDS.values() for function in functions}
+ALONE = ("run", "replay")
+"""Commands that are called with what is wrong alone: what else they do takes long, or a terminal. See their own tests."""
+SHOWS_NONE = ("schema", "stop", "new")
+"""Commands that have nothing to quote but what is wrong with the command line."""
 
 
-SHOWS_LITTLE = ("check p.toml", "graph p.toml", *(f"graph p.toml -f {kind}" for kind in ("boxes", "dot", "mermaid")))
-"""Commands that do not print it, or have a way of their own to write a control character."""
+@dataclass(frozen=True)
+class World:
+    """A folder with a pipeline and two runs of it, in which every text is hostile; `printed` is what the first told."""
+
+    folder: Path
+    run: RunDir
+    copy: RunDir
+    printed: str
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder, with a pipeline and a hook that quote what would control a terminal."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(HOOKS)
-    (tmp_path / "p.toml").write_text(PIPELINE.replace("when = ", "# when = "))
-    (tmp_path / "q.toml").write_text(PIPELINE.replace("text = ", "other = ").replace("when = ", "# when = "))
-    return tmp_path
+@contextmanager
+def here(folder: Path) -> Iterator[pytest.MonkeyPatch]:
+    """Be in a folder, and leave this process as it was."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(gc, "set_threshold", lambda *given: None)
+        patch.setenv("COLUMNS", "200")
+        yield patch
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
 
 
-def harmless(printed: str) -> str:
-    assert not CONTROL.search(printed.replace("\n", "")), printed
+def told(*arguments: str) -> str:
+    """Return what a command line prints, to both streams."""
+    out = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(out):
+        patch.setattr(sys, "argv", ["hookflow", *arguments])
+        try:
+            main()
+        except SystemExit as exit_:
+            assert exit_.code in (0, 1, 2, None), (arguments, exit_.code)
+    return harmless(out.getvalue(), arguments)
+
+
+def harmless(printed: str, what: object = "") -> str:
+    found = CONTROL.search(STYLE.sub("", printed).replace("\n", ""))
+    assert not found, (what, found, printed)
     return printed
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        "check p.toml",
-        "check q.toml",
-        "graph p.toml",
-        "graph p.toml -f boxes",
-        "graph p.toml -f dot",
-        "graph p.toml -f mermaid",
-        "graph p.toml -f svg",
-        "graph p.toml -f html",
-        "graph p.toml -f json",
-        "hooks -p p.toml",
-        "hooks mine -p p.toml",
-        "hooks ./mine.py:Mine",
-        "explain hooks.mine.args.text -p p.toml",
-        "points -p p.toml",
-        "why print mine -p p.toml",
-        "diff p.toml p2.toml",
-    ],
+def poisoned(value: Any, key: str = "") -> Any:
+    """Return JSON with the hostile text in every string that nothing else is known by."""
+    match value:
+        case dict():
+            names = key in ("v", "args", "modes", "files", "metrics")
+            return {name + EVIL * names: poisoned(item, name) for name, item in value.items()}
+        case list():
+            return [poisoned(item, key) for item in value]
+        case str() if key not in FIXED:
+            return value + EVIL
+    return value
+
+
+FIXED = (
+    "k",
+    "status",
+    "stage",
+    "level",
+    "action",
+    "split",
+    "point",
+    "half",
+    "phase",
+    "kind",
+    "mode",
+    "ranks",
+    "on_error",
 )
-def test_a_pipeline_that_quotes_it(arguments: str, here: Path) -> None:
-    (here / "p2.toml").write_text((here / "p.toml").read_text().replace("sep = ", "end = "))
-    done = CliRunner().invoke(app, arguments.split())
-    told = str(done.exception) if isinstance(done.exception, UserError) else done.output
-    assert "ev·[" in harmless(told) or "ev\\u001b[" in told or arguments in SHOWS_LITTLE, told
 
 
-def test_a_run_whose_metrics_are_named_so(here: Path) -> None:
-    run = make(here / "runs")
-    stamp = {"t": 1.8e9, "it": 784, "ep": 8}
-    log = Appender(run.events)
-    log.append([{"k": "metrics", "split": "val", "v": {EVIL: 1.0}, "seconds": 1.0, **stamp}])
-    log.append([{"k": "end", "status": "failed", "exit": 1, "reason": EVIL, "seconds": 1.0, **stamp}])
-    log.close()
-    folder = run.checkpoints / "it00000784"
-    folder.mkdir(parents=True)
-    (folder / "manifest.json").write_text(json.dumps({"hookflow": EVIL, "version": 0, "files": {}}))
-    named = here / "runs" / EVIL / run.id
-    shutil.copytree(run.path, named, symlinks=True)
-    for command in ("runs", "show", "checkpoints", "export", "export -f jsonl", "watch --ui plain", "watch --ui json"):
-        for about in ([], [str(named)]) if command != "runs" else ([],):
-            name, *options = command.split()
-            harmless(CliRunner().invoke(app, [name, *about, *options]).output)
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("hostile") / EVIL
+    folder.mkdir()
+    (folder / f"{EVIL}.py").write_text(HOOKS)
+    (folder / FILE).write_text(PIPELINE)
+    with here(folder) as patch:
+        patch.setenv("PRINTS", "1")
+        printed = told("run", FILE, "--ui=plain")
+    run = RunDir(next((folder / "runs" / "p").iterdir()))
+    copy = RunDir(folder / "runs" / EVIL / run.id)
+    shutil.copytree(run.path, copy.path, symlinks=True)
+    plan, identity = (json.loads(file.read_text()) for file in (copy.plan, copy.path / "run.json"))
+    copy.plan.write_text(json.dumps({**poisoned(plan), "own": [point | {"about": EVIL} for point in plan["own"]]}))
+    (copy.path / "run.json").write_text(json.dumps(poisoned(identity)))
+    records = [json.dumps(poisoned(json.loads(line))) for line in run.events.read_text().splitlines()]
+    copy.events.write_text("\n".join(records) + "\n")
+    copy.output.write_text(f"{EVIL}\n")
+    (copy.checkpoints / f".it{EVIL}").mkdir()
+    return World(folder, run, copy, printed)
 
 
-def test_an_exception_with_notes(here: Path) -> None:
-    raising = "--set=hooks.raises={use='./mine.py:raises', points=['after_val']}"
-    done = hookflow("run", "p.toml", raising, "--ui=plain", cwd=here)
-    assert done.returncode == 1
-    assert "ValueError" in harmless(done.stdout + done.stderr)
-    run = RunDir(next((here / "runs" / "p").iterdir()))
-    assert "ValueError" in harmless(hookflow_here("show", run.id, cwd=here).stdout)
+def test_a_run_tells_nothing_of_it(world: World) -> None:
+    assert "ValueError" in harmless(world.printed)
+    assert "output     | " in world.printed
+
+
+def given(command: str, parameter: Any, world: World) -> list[str]:
+    """Return what an argument or option of a command may be given, by what its help calls it, or by its type."""
+    runs = [str(world.run.path), str(world.copy.path)]
+    files = {"why": ["mine"], "diff": [FILE]}
+    known = {
+        "FILE": ["out.svg"] if "--out" in parameter.opts else [FILE],
+        "FILE|RUN": [FILE, *runs],
+        "RUN": runs,
+        "CHECKPOINT": [f"{run}/checkpoints/it00000016" for run in runs],
+        "A": files.get(command, []),
+        "B": ["print"] if command == "why" else runs,
+        "HOOK": ["mine"],
+        "POINT": ["after_opened"],
+        "KEY=VALUE": [f"hooks.mine.args.text={IN_TOML}", f"hooks.mine.args.other={IN_TOML}", f"run.{EVIL}=1"],
+        "SEED": ["1"],
+        "DIR": ["runs", f"runs/{EVIL}"],
+        "KEY": ["hooks.mine.args.text", "run.seed"],
+        "NAME": [f"./{EVIL}.py:Mine", "mine"],
+        "pipeline|hook": ["pipeline"],
+        "N|auto": [],
+        "N": [],
+        "K": [],
+    }
+    if parameter.metavar:
+        return known[parameter.metavar]
+    kind = get_type_hints(NAMES[command])[parameter.name]
+    choices = [one for one in (kind, *get_args(kind)) if inspect.isclass(one) and issubclass(one, StrEnum)]
+    if choices:
+        return [str(choice) for choice in choices[0] if choice != "tui"]
+    return list(get_args(kind)) if get_origin(kind) is Literal else {bool: [""], float: ["1.0"]}[kind]
+
+
+def lines(command: str, world: World) -> Iterator[list[str]]:
+    """Yield command lines: with every value of every argument and option, and with the hostile text for each."""
+    parameters = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
+    arguments = [one for one in parameters if one.param_type_name == "argument"]
+    first = [given(command, one, world)[0] for one in arguments]
+    pipeline = [f"-p={FILE}"] if any("--pipeline" in one.opts for one in parameters) else []
+    yield [EVIL] * len(arguments)
+    yield [*first, EVIL]
+    yield [*first, f"--{EVIL}"]
+    for k in range(len(arguments)):
+        yield [*first[:k], EVIL, *first[k + 1 :], *pipeline]
+    for option in parameters[len(arguments) :]:
+        flag = given(command, option, world) == [""]
+        yield [*first, option.opts[0]] if flag and command not in ALONE else [*first, *pipeline, option.opts[0], EVIL]
+    if command in ALONE:
+        return
+    for k, argument in enumerate(arguments):
+        for value in given(command, argument, world):
+            yield [*first[:k], value, *first[k + 1 :], *pipeline]
+    yield [*first[: sum(one.required for one in arguments)], *pipeline]
+    for option in parameters[len(arguments) :]:
+        for value in given(command, option, world):
+            yield [*first, *pipeline, *([f"{option.opts[0]}={value}"] if value else [option.opts[0]])]
+
+
+@pytest.mark.parametrize("command", NAMES)
+def test_every_command(command: str, world: World) -> None:
+    with here(world.folder):
+        printed = [told(command, *line) for line in lines(command, world)]
+    whole = "".join(printed)
+    assert command in SHOWS_NONE or "ev·[8m" in whole or r"ev\u001b[8m" in whole or "ev [8m" in whole, whole
+
+
+def test_every_registered_command_is_known_here() -> None:
+    assert set(typer.main.get_command(app).commands) == set(NAMES)  # type: ignore[attr-defined]
+
+
+def test_what_the_shell_is_offered(world: World) -> None:
+    """A word that a terminal cannot show is not offered."""
+    ask = type("Asked", (), {"params": {"target": FILE, "pipeline": FILE}})()
+    offer: dict[str, Callable[..., Any]] = {"files": complete.files_and_runs}
+    with here(world.folder):
+        assert offer["files"]("") == [one for one in offer["files"]("") if not CONTROL.search("".join(one))]
+        for offered in (complete.hooks, complete.known_hooks, complete.points, complete.runs, complete.keys):
+            words = offered(ask, "")
+            assert words
+            assert not any(CONTROL.search("".join(one)) for one in words)
+
+
+def test_every_page_of_the_dashboard(world: World) -> None:
+    seen: list[str] = []
+
+    async def look() -> None:
+        for run in (world.run, world.copy):
+            for size in ((140, 45), (80, 24)):
+                dashboard = MonitorApp(run, readonly=True)
+                async with dashboard.run_test(size=size) as pilot:
+                    await pilot.pause()
+                    await press_all(dashboard, pilot)
+
+    async def press_all(dashboard: MonitorApp, pilot: Pilot[Any]) -> None:
+        for key in [name for key in KEYS for name in key.names if name not in ("q", "ctrl+c", "ctrl+q")]:
+            await pilot.press(key)
+            await pilot.pause()
+            seen.append("\n".join(strip.text for strip in dashboard._canvas._rows))
+            harmless(seen[-1], key)
+
+    with here(world.folder):
+        asyncio.run(look())
+    assert "txet" in "".join(seen)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "until"),
+    [
+        (["replay"], "REPLAY"),
+        (["watch"], "FINISHED"),
+        (["watch", "--ui=plain"], ""),
+        (["show"], ""),
+        (["runs", "--dir=runs"], ""),
+    ],
+    ids=" ".join,
+)
+def test_in_a_terminal(arguments: list[str], until: str, world: World) -> None:
+    command, *options = arguments
+    named = [] if command == "runs" else [str(world.copy.path)]
+    terminal = Terminal(sys.executable, "-m", "hookflow", command, *named, *options, cwd=world.folder)
+    try:
+        if until:
+            terminal.wait_for(until)
+            terminal.press("q")
+        terminal.finish()
+    finally:
+        terminal.close()
+    output = terminal.output.decode("utf-8", "replace")
+    assert "txet" in output
+    assert not [raw for raw in RAW if raw in output]
 
 
 def test_our_own_colours_alone_come_through() -> None:
