@@ -199,5 +199,5 @@ def test_a_key_is_split_from_its_value() -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "a.", ".a=1", "a b=1", "=1", '"a=1', "é=1"])
 def test_what_is_no_key_and_value_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(text)):
+    with pytest.raises(ValueError):
         split_key(text)
