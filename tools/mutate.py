@@ -28,7 +28,10 @@ RUNNER, CLI = "tests/runner/", "tests/cli/"
 TESTS = {
     "hookflow/graph/render": ["tests/graph/render", CLI + "test_graph.py"],
     "hookflow/graph": [
-        *(f"tests/graph/test_{name}.py" for name in ("order", "nesting", "compile", "ambiguity", "precedence", "fuzz")),
+        *(
+            f"tests/graph/test_{name}.py"
+            for name in ("slots", "order", "nesting", "compile", "ambiguity", "precedence", "fuzz")
+        ),
         "tests/graph/test_recorded_plan.py",
         *(CLI + f"test_{name}.py" for name in ("why_command", "diff_command", "check")),
     ],
