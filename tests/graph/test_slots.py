@@ -8,7 +8,7 @@ from hookflow.graph.points import POINTS, Point
 from hookflow.graph.slots import commutes
 
 
-@pytest.mark.parametrize("point", POINTS, ids=lambda point: point.name)
+@pytest.mark.parametrize("point", [*POINTS], ids=lambda point: point.name)
 def test_requests_need_no_order_and_what_is_changed_does(point: Point) -> None:
     assert commutes("control", point)
     assert commutes("checkpoint", point) == ("checkpoint" not in point.offers), "at hand it is changed"
