@@ -1,12 +1,14 @@
-"""Windows in which a binding can never fire."""
+"""Amounts in the counters that they are measured in, and windows in which a binding can never fire."""
 
 from __future__ import annotations
+
+from math import inf, nextafter
 
 import pytest
 
 from hookflow.graph.plan import Trigger
 from hookflow.graph.points import POINTS
-from hookflow.graph.schedule import window_is_empty
+from hookflow.graph.schedule import Measure, window_is_empty
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,9 @@ def test_a_window_is_empty_where_it_ends_before_it_begins(
     trigger = Trigger(since=since, until=until)
     assert window_is_empty(trigger, POINTS["before_train_iter"]) is before_one
     assert window_is_empty(trigger, POINTS["after_train_iter"]) is after_one
+
+
+def test_what_is_counted_moves_on_by_one_and_seconds_by_as_little_as_there_is() -> None:
+    assert (Measure("it", 3, 2).reached(), Measure("it", 3, 2).passed()) == (2, 2)
+    assert (Measure("it", 3, 1).reached(), Measure("it", 3, 1).passed()) == (3, 4)
+    assert (Measure("s", 3, 2).reached(), Measure("s", 3, 2).passed()) == (1.5, nextafter(1.5, inf))
