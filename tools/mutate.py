@@ -28,7 +28,10 @@ RUNNER, CLI = "tests/runner/", "tests/cli/"
 TESTS = {
     "hookflow/graph/render": ["tests/graph/render", CLI + "test_graph.py"],
     "hookflow/graph": [
-        *(f"tests/graph/test_{name}.py" for name in ("order", "nesting", "compile", "ambiguity", "precedence", "fuzz")),
+        *(
+            f"tests/graph/test_{name}.py"
+            for name in ("slots", "order", "nesting", "compile", "ambiguity", "precedence", "fuzz")
+        ),
         "tests/graph/test_recorded_plan.py",
         *(CLI + f"test_{name}.py" for name in ("why_command", "diff_command", "check")),
     ],
@@ -41,7 +44,12 @@ TESTS = {
 """The tests of each folder."""
 MORE = {
     "hookflow/graph/forecast.py": [RUNNER + "test_triggers_forecast.py", RUNNER + "test_forecast.py"],
-    "hookflow/graph/schedule.py": [RUNNER + "test_triggers.py", RUNNER + "test_triggers_forecast.py"],
+    "hookflow/graph/slots.py": [CLI + "test_ranks_said.py"],
+    "hookflow/graph/schedule.py": [
+        "tests/graph/test_schedule.py",
+        RUNNER + "test_triggers.py",
+        RUNNER + "test_triggers_forecast.py",
+    ],
     "hookflow/graph/points.py": [CLI + "test_points_command.py", RUNNER + "test_modes.py"],
 }
 """Tests of some files beside those of their folder; they come first."""

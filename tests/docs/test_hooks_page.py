@@ -45,7 +45,9 @@ def test_links_of_the_page_lead_somewhere() -> None:
         name: {re.sub(r"[^\w-]", "", heading.lower().replace(" ", "-")) for heading in found}
         for name, found in headings.items()
     }
-    for page, anchor in re.findall(r"\]\((\w+\.md)?#([\w-]+)\)", PAGE):
+    links = re.findall(r"\]\((\w+\.md)?#([\w-]+)\)", PAGE)
+    assert links
+    for page, anchor in links:
         assert anchor in anchors[page or "hooks.md"]
 
 

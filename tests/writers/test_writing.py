@@ -88,8 +88,8 @@ def test_a_slow_one_loses_values_and_harms_neither_run_nor_end(
     new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_thread, "PLACES", 5)
-    monkeypatch.setattr(writing, "GRACE", 0.3)
-    run = new_run(own("Sleeps", tmp_path / "notes", seconds=0.2))
+    monkeypatch.setattr(writing, "GRACE", 0.0)
+    run = new_run(own("Sleeps", tmp_path / "notes", seconds=1.0))
     assert train_here(run) == 0
     assert len(scalars(run)) > 20
     assert records(run, "end")[0]["status"] == "finished"

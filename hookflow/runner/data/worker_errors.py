@@ -20,7 +20,7 @@ KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]
 GONE = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]+)\) exited unexpectedly")
 """The same, when PyTorch sees that the worker is gone before it hears of what."""
 
-PATIENCE = 1.0
+PATIENCE = 10.0
 """Seconds in which the signal that a worker died of is told, where PyTorch has only seen yet that it is gone."""
 
 CRASHED = "a library crashed in it; with workers = 0 the training itself crashes, and shows where"

@@ -1,0 +1,20 @@
+"""Which writers of a slot need no order."""
+
+from __future__ import annotations
+
+import pytest
+
+from hookflow.graph.points import POINTS, Point
+from hookflow.graph.slots import commutes
+
+
+@pytest.mark.parametrize("point", [*POINTS], ids=lambda point: point.name)
+def test_requests_need_no_order_and_what_is_changed_does(point: Point) -> None:
+    assert commutes("control", point)
+    assert commutes("checkpoint", point) == ("checkpoint" not in point.offers), "at hand it is changed"
+    assert not commutes("model", point)
+    assert not commutes("metrics", point)
+
+
+def test_some_points_offer_the_state_of_a_checkpoint_and_some_do_not() -> None:
+    assert {"checkpoint" in point.offers for point in POINTS} == {True, False}
