@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -405,3 +406,8 @@ class LogsIter:
 
     def after_train_iter(self, run: Any) -> None:
         run.log("n", run.iter)
+
+
+def sleeps(run: Any) -> None:
+    """Take a while."""
+    time.sleep(0.02)

@@ -11,6 +11,7 @@ from hookflow.cli.output import warn
 from hookflow.errors import Problem, UserError, by_place, nearest
 
 if TYPE_CHECKING:
+    from hookflow.events.rundir import RunDir
     from hookflow.graph.plan import Plan
     from hookflow.graph.points import Points
     from hookflow.pipeline.load import Loaded, PipelineSource, Said
@@ -72,27 +73,43 @@ def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = N
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A pipeline with its plan; `name` is what the user called it, `base` what its own files are relative to."""
+    """A pipeline with its plan; `name` is what the user called it, `base` what its own files are relative to.
+
+    `run` is the run that has recorded it, if one has.
+    """
 
     name: str
     loaded: Loaded
     plan: Plan
     base: Path
+    run: RunDir | None = None
 
 
-def open_target(named: str | None, hooks: Sequence[str] = (), *, imports: bool = True) -> Target:
+def open_target(
+    named: str | None,
+    hooks: Sequence[str] = (),
+    overrides: Sequence[Said] = (),
+    *,
+    without: Sequence[str] = (),
+    only: Sequence[str] = (),
+    shuffle: int | None = None,
+    imports: bool = True,
+) -> Target:
     """Return the pipeline file or the run that `named` means; None is the only pipeline file here with these `hooks`.
 
-    Unless it `imports`, hooks are known by their source alone. Raises UserError when there is no such thing, or it is
-    not valid.
+    What a run has recorded is not changed from outside. Unless it `imports`, hooks are known by their source alone.
+    Raises UserError when there is no such thing, it is not valid, or a run is to be changed.
     """
     from hookflow.hooks.compile import compile_pipeline
 
     if named is not None and names_run(named):
+        if overrides or without or only or shuffle is not None:
+            hint = "name the pipeline's file, to ask of another order than that of the run"
+            raise UserError(Problem(f"{named} is a run, and its plan is recorded", hint=hint))
         return recorded_target(named)
     path = Path(named or only_pipeline(hooks))
-    loaded = read_pipeline(path, imports=imports)
-    return Target(str(path), loaded, compile_pipeline(loaded, imports=imports), path.parent)
+    loaded = read_pipeline(path, overrides, without=without, only=only, imports=imports)
+    return Target(str(path), loaded, compile_pipeline(loaded, shuffle=shuffle, imports=imports), path.parent)
 
 
 def warn_unknown(plan: Plan) -> None:
@@ -158,4 +175,4 @@ def recorded_target(named: str) -> Target:
 
     run = find_run(named, Path("runs"))
     loaded = load(short(run.pipeline), recorded=True, environment=False)
-    return Target(run.id, loaded, recorded_plan(run), Path(run.describe().get("base", ".")))
+    return Target(run.id, loaded, recorded_plan(run), Path(run.describe().get("base", ".")), run)

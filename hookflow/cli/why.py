@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import NoImport, PipelineOption
+from hookflow.cli.options import NoImport, Only, Overrides, PipelineOption, Shuffle, Without
 from hookflow.cli.output import echo
 
 if TYPE_CHECKING:
+    from hookflow.cli.measured import Measured
     from hookflow.cli.pipelines import Target
+    from hookflow.cli.turning import Turning
     from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
     from hookflow.graph.precedence import Answer
 
@@ -25,20 +27,35 @@ def why(
     point: Annotated[
         str | None, typer.Option(metavar="POINT", help="Ask of this point alone.", autocompletion=complete.points)
     ] = None,
+    set_: Overrides = None,
+    without: Without = None,
+    only: Only = None,
+    shuffle: Shuffle = None,
     no_import: NoImport = False,
 ) -> None:
     """Say why hook A fires before hook B, or after it.
 
     At each point where both are bound it is the edges that lead from one to the other, each with its source; or the
-    phases, or nothing but their order in the file. Without `--pipeline` it is the only pipeline here or in pipelines/,
-    or the only one that has both hooks.
+    phases, or nothing but their order in the file; and the edge that would turn the two. Of hooks that share no point
+    the loop decides. Of a run it is also what the two took. Without `--pipeline` it is the only pipeline here or in
+    pipelines/, or the only one that has both hooks.
 
     Example: `hookflow why ema checkpoint -p pipelines/cifar.toml`
     """
+    from hookflow.cli.measured import Measured
     from hookflow.cli.pipelines import open_target, warn_unknown
+    from hookflow.cli.turning import Turning
     from hookflow.graph.precedence import precedence
 
-    target = open_target(pipeline, (a, b), imports=not no_import)
+    target = open_target(
+        pipeline,
+        (a, b),
+        set_ or (),
+        without=without or (),
+        only=only or (),
+        shuffle=shuffle,
+        imports=not no_import,
+    )
     _refuse_unknown(target, (a, b), point)
     plan = target.plan
     warn_unknown(plan)
@@ -48,8 +65,12 @@ def why(
             place = target.loaded.places.of(f"hooks.{name}.enabled")
             echo(f"{name} fires nowhere: it is switched off ({place.at_line})")
         return
-    found = [answer for answer in precedence(plan, a, b) if point in (None, answer.point)]
-    echo("\n\n".join(_folded(plan, a, found)) if found else "\n".join(_never(plan, a, b, point)))
+    answers = precedence(plan, a, b)
+    found = [answer for answer in answers if point in (None, answer.point)]
+    if found:
+        echo("\n\n".join(_folded(plan, a, found, Turning(target), Measured(target))))
+    else:
+        echo("\n".join(_never(plan, a, b, point) if answers else _apart(target, a, b)))
 
 
 def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> None:
@@ -77,11 +98,14 @@ def _stands_twice(plan: Plan, hook: str) -> bool:
     return len(set(points)) < len(points)
 
 
-def _folded(plan: Plan, a: str, answers: Sequence[Answer]) -> Iterator[str]:
+def _folded(plan: Plan, a: str, answers: Sequence[Answer], turning: Turning, measured: Measured) -> Iterator[str]:
     """Yield the answers, those that differ in nothing but the point as one."""
     points: dict[tuple[str, ...], list[str]] = {}
     for answer in answers:
-        points.setdefault((_order(plan, answer, a), *_told(plan, answer)), []).append(answer.point)
+        said = [*_told(plan, answer), *measured.lines(answer)]
+        if answer.reason != "file" or not _touched(plan, answer):  # which has its own advice
+            said += turning.lines(answer)
+        points.setdefault((_order(plan, answer, a), *said), []).append(answer.point)
     for (order, *rest), at in points.items():
         yield "\n".join([textwrap.fill(f"at {', '.join(at)}: {order}", 80, subsequent_indent="   "), *rest])
 
@@ -100,7 +124,7 @@ def _told(plan: Plan, answer: Answer) -> Iterator[str]:
     if answer.reason == "file":
         if plan.shuffle is None:
             yield from _table([(name, plan.hook(name).where) for name in (first.hook, then.hook)])
-        yield from _advice(plan, first, then)
+        yield from _advice(plan, answer)
     yield from (line for binding in (first, then) for line in _moved(plan, binding))
     dropped = {given.edge for given in plan.given_way}
     circular = [given for given in answer.overruled if dropped.issuperset(given.against)]
@@ -138,12 +162,18 @@ def _source(edge: Edge) -> str:
             return edge.where
 
 
-def _advice(plan: Plan, first: Binding, then: Binding) -> Iterator[str]:
-    from hookflow.graph.ambiguity import clash, ways_to_state
+def _advice(plan: Plan, answer: Answer) -> Iterator[str]:
+    from hookflow.graph.ambiguity import ways_to_state
 
-    if both := clash(plan.points[first.point], first, then):
+    if both := _touched(plan, answer):
         yield f"  both touch {' and '.join(both)}, so it may matter; to state which is right:"
-        yield from (f"    {way}" for way in ways_to_state(first.hook, then.hook))
+        yield from (f"    {way}" for way in ways_to_state(answer.first.hook, answer.then.hook))
+
+
+def _touched(plan: Plan, answer: Answer) -> tuple[str, ...]:
+    from hookflow.graph.ambiguity import clash
+
+    return clash(plan.points[answer.point], answer.first, answer.then)
 
 
 def _moved(plan: Plan, binding: Binding) -> Iterator[str]:
@@ -162,11 +192,25 @@ def _overruled(given: GivenWay) -> Iterator[str]:
 
 
 def _never(plan: Plan, a: str, b: str, point: str | None) -> Iterator[str]:
-    yield f"{a} and {b} never meet" + (f" at {point}" if point else ": they share no point")
+    yield f"{a} and {b} never meet at {point}"
     for name in (a, b):
         points = dict.fromkeys(binding.point for binding in plan.bindings if binding.hook == name)
         at = ", ".join(points)
         yield textwrap.fill(f"{name} fires at {at}", 78, initial_indent="    ", subsequent_indent="        ")
+
+
+def _apart(target: Target, a: str, b: str) -> Iterator[str]:
+    """Say of hooks that share no point what the loop decides."""
+    from hookflow.graph.apart import apart
+
+    found = apart(target.plan, a, b, target.loaded.pipeline.run.validates.unit == "it")
+    order = f"{found.first} fires before {found.then}" if found.first else "the loop comes to them by turns"
+    often = f" in every {found.round}" if found.round else ""
+    yield f"{a} and {b} never meet: they share no point; {order}{often}"
+    yield from _columns([(point, hook, f"in every {each}" if each else "") for point, hook, each in found.rows])
+    for writer, reader, slots, left in found.handed:
+        what = f": what it reads is the last {left}'s" if left else ""
+        yield f"  {writer} writes {' and '.join(slots)}, which {reader} reads{what}"
 
 
 def _name(plan: Plan, binding: Binding) -> str:
@@ -178,5 +222,9 @@ def _name(plan: Plan, binding: Binding) -> str:
 
 
 def _table(rows: Sequence[tuple[str, str]]) -> Iterator[str]:
-    width = max((len(left) for left, _ in rows), default=0)
-    return (f"    {left:<{width}}  {right}" for left, right in rows)
+    return _columns(rows)
+
+
+def _columns(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ("    " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

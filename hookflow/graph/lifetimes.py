@@ -75,14 +75,14 @@ class Lifetimes:
 
     def __init__(self, plan: Plan, validates_in_epoch: bool) -> None:
         self._plan = plan
-        self._loop = Loop(plan.points, validates_in_epoch)
+        self.loop = Loop(plan.points, validates_in_epoch)
         self._parts = Parts((*RUNNER, *(slot for b in plan.bindings for slot in (*b.reads, *b.writes))))
         self._first: dict[str, _Write] = {}
         for slot, points in RUNNER.items():
-            self._note(slot, (_Write(self._loop.place(point), point, None) for point in points))
+            self._note(slot, (_Write(self.loop.place(point), point, None) for point in points))
         for binding in plan.bindings:
             for slot in _passing(binding.writes):
-                self._note(slot, [_Write(self._loop.place(binding.point), binding.point, binding)])
+                self._note(slot, [_Write(self.loop.place(binding.point), binding.point, binding)])
 
     def _note(self, slot: str, writes: Iterable[_Write]) -> None:
         """Note where in a round a slot, and so each of its parts, is first written."""
@@ -112,24 +112,24 @@ class Lifetimes:
     def _stale(self, reader: Binding, slot: str) -> Stale | None:
         writes = [self._first[part] for part in self._parts.of([slot]) if part in self._first]
         first = min(writes, key=lambda write: write.place, default=None)
-        place = self._loop.place(reader.point)
+        place = self.loop.place(reader.point)
         if first is None or place < 0 or first.place <= place:
             return None
-        common = self._loop.common(reader.point, first.point)
-        beside = self._loop.within(reader.point)[-1:] == (common,) and not reader.point.startswith("before_")
+        common = self.loop.common(reader.point, first.point)
+        beside = self.loop.within(reader.point)[-1:] == (common,) and not reader.point.startswith("before_")
         doubtful = not common or (beside and root(slot) in ANEW)
         return Stale(reader, slot, first.point, first.writer, common, doubtful)
 
     def vain(self) -> Iterator[Vain]:
         """Yield who writes a slot at points alone where it has had its use, and that no hook reads behind it."""
         for slot, spent in SPENT.items():
-            readers = [self._loop.place(b.point) for b in self._plan.bindings if slot in map(root, b.reads)]
+            readers = [self.loop.place(b.point) for b in self._plan.bindings if slot in map(root, b.reads)]
             writers: dict[str, list[Binding]] = {}
             for binding in self._plan.bindings:
                 if slot in map(root, binding.writes):
                     writers.setdefault(binding.hook, []).append(binding)
             for several in writers.values():
-                here = self._loop.place(several[0].point)
+                here = self.loop.place(several[0].point)
                 if all(b.point in spent for b in several) and not any(place >= here for place in readers):
                     yield Vain(several[0], slot)
 

@@ -17,7 +17,7 @@ class Loop:
         ends = {
             "epoch": ("before_train_epoch", names[place["after_train"] - 1]),
             "iteration": ("before_train_iter", "after_train_iter"),
-            "batch": ("before_val_iter", "after_val_iter"),
+            "validation batch": ("before_val_iter", "after_val_iter"),
             "test batch": ("before_test_iter", "after_test_iter"),
         }
         self._rounds = {name: (place[first], place[last]) for name, (first, last) in ends.items()}

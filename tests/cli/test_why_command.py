@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ from typer.testing import CliRunner
 
 from hookflow.cli.app import app
 from hookflow.errors import UserError
+from tests.conftest import NewRun
 
 PIPELINE = """\
 [run]
@@ -97,25 +100,113 @@ def test_points_with_one_answer_are_told_together_and_one_point_alone_if_asked()
         "    a → b  p.toml:14\n"
         "    b → c  p.toml:19\n"
         "  d is normal by itself; its edges make it early here\n"
+        '  to turn them: after = ["c"] in [hooks.d]\n'
     )
     assert why("c", "d") == f"{flow}\nat after_train, after_run: c fires before d\n{alone}"
     assert why("c", "d", "--point", "after_run") == f"at after_run: c fires before d\n{alone}"
 
 
 def test_phases_and_halves_are_reasons_too() -> None:
-    assert why("c", "late").endswith("  no edge says so, but the phases do: c is normal, late is late\n")
+    assert why("c", "late").endswith(
+        "  no edge says so, but the phases do: c is normal, late is late\n"
+        '  to turn them: after = ["late"] in [hooks.c]\n'
+    )
     text = PIPELINE.replace("enabled = false\n", "").replace('"after_train", "after_run"', '"after_val"')
     Path("p.toml").write_text(text.replace('writes = ["model"]', ""))
     assert why("c", "off", "--point", "after_val") == (
         "at after_val: c fires before off (leaving around_val)\n"
         "  no edge says so, but around_val is left after whatever else is normal\n"
+        '  to turn them: after = ["off"] in [hooks.c]\n'
     )
 
 
-def test_hooks_that_never_meet_are_told_where_they_fire() -> None:
+def add(*hooks: str) -> None:
+    """Add hooks to the pipeline: the name, a point, and further keys of each."""
+    with Path("p.toml").open("a") as file:
+        for hook in hooks:
+            name, points, *more = hook.split("; ")
+            at = ", ".join(f'"{point}"' for point in points.split())
+            file.write("\n".join([f"[hooks.{name}]", 'use = "builtins:print"', f"points = [{at}]", *more, ""]))
+
+
+def test_of_hooks_that_share_no_point_the_loop_decides() -> None:
+    text = Path("p.toml").read_text()
+    Path("p.toml").write_text(text.replace("max_iters = 10", "max_epochs = 10"))
     assert why("b", "late") == (
-        "b and late never meet: they share no point\n    b fires at before_train\n    late fires at after_train\n"
+        "b and late never meet: they share no point; b fires before late\n    before_train  b\n    after_train   late\n"
     )
+    add('saver; after_val; reads = ["average"]', 'average; after_optimizer_step; writes = ["average"]')
+    assert why("saver", "average") == (
+        "saver and average never meet: they share no point; average fires before saver in every epoch\n"
+        "    after_optimizer_step  average  in every iteration\n"
+        "    after_val             saver    in every epoch\n"
+        "  average writes average, which saver reads\n"
+    )
+    add('early; before_train_iter after_val_iter; reads = ["average"]')
+    assert why("early", "average") == (
+        "early and average never meet: they share no point; the loop comes to them by turns\n"
+        "    before_train_iter     early    in every iteration\n"
+        "    after_optimizer_step  average  in every iteration\n"
+        "    after_val_iter        early    in every validation batch\n"
+        "  average writes average, which early reads\n"
+    )
+    add('earlier; before_train_iter; reads = ["average"]')
+    assert why("earlier", "average").endswith("which earlier reads: what it reads is the last iteration's\n")
+
+
+def test_where_a_validation_is_due_within_an_epoch_it_has_no_one_place() -> None:
+    add("saver; after_val", "average; after_optimizer_step")
+    assert "by turns" in why("saver", "average", "-p", "p.toml")
+
+
+def test_what_stands_against_turning_two_hooks() -> None:
+    add('m; after_run; after = ["c"]', 'n; after_run; after = ["m"]', 'o; after_run; writes = ["model"]')
+    assert "to turn" not in why("c", "n"), "the edges are told"
+    told = why("c", "o", "--set", 'hooks.c.reads=["model"]', "--set", "hooks.c.writes=[]", "--point", "after_run")
+    assert told.endswith('model: o writes, c reads\n  to turn them: after = ["c"] in [hooks.o]\n')
+    add('w; after_val after_run; writes = ["rng"]')
+    with Path("p.toml").open("a") as file:
+        points = 'points = ["after_val", { at = "after_run", after = ["w"] }]'
+        file.write(f'[hooks.r]\nuse = "builtins:print"\n{points}\nreads = ["rng"]\n')
+    here = 'to turn them here alone: { at = "after_val", after = ["r"] } in points of [hooks.w]\n'
+    assert why("w", "r", "--point", "after_val").endswith(here)
+    add('x; before_train; before = ["d"]', 'y; before_train; writes = ["lr"]', 'z; before_train; reads = ["lr"]')
+    told = why("y", "z", "--set", 'hooks.y.before=["x"]', "--set", 'hooks.d.before=["z"]')
+    assert told.endswith(
+        "  to turn them, one of these must go:\n"
+        '    "d" before "z": --set hooks.d.before=["z"]\n'
+        '    "y" before "x": --set hooks.y.before=["x"]\n'
+        '    "x" before "d": p.toml:58:11\n'
+    )
+
+
+def test_it_asks_of_another_pipeline_as_check_does() -> None:
+    assert "an edge says so" in why("c", "d", "--set", 'hooks.d.after=["c"]', "--point", "after_run")
+    assert why("a", "d", "--without", "a").startswith("a fires nowhere: it is switched off")
+    assert why("a", "b", "--only", "a").startswith("b fires nowhere: it is switched off")
+    orders = {why("c", "d", "--shuffle", str(seed), "--point", "after_run").split("\n")[0] for seed in range(9)}
+    assert len(orders) == 2
+    assert "nothing says so but the shuffle with seed 3" in why("c", "d", "--shuffle", "3", "--point", "after_run")
+
+
+def test_the_plan_of_a_run_is_not_changed_and_its_times_are_told(
+    new_run: NewRun, train_here: Callable[..., int]
+) -> None:
+    slow = 'hooks.slow={use="./watchers.py:sleeps", points=["after_val"]}'
+    run_dir = new_run(slow, 'hooks.quick={use="./watchers.py:tells", points=["after_val"]}')
+    assert train_here(run_dir) == 0
+    told = why("slow", "quick", "-p", str(run_dir.path)).splitlines()
+    assert told[1] == "  nothing says so but the file"
+    assert re.fullmatch(
+        r"  in this run: slow, [\d.]+ m?s in 3 firings, ahead of quick, [\d.]+ ms in 3 firings; nothing requires it",
+        told[-1],
+    )
+    assert "to turn" not in "\n".join(told)
+    with pytest.raises(UserError, match="is a run, and its plan is recorded"):
+        why("slow", "quick", "-p", str(run_dir.path), "--shuffle", "1")
+
+
+def test_two_that_do_not_meet_at_a_point() -> None:
     assert why("c", "d", "--point", "before_run").startswith("c and d never meet at before_run\n")
 
 

@@ -12,7 +12,7 @@ It is slow, and for a handful of hooks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hookflow.graph.plan import PHASES
 
@@ -53,7 +53,7 @@ class Oracle:
     """The order of a pipeline's hooks, or that there is none."""
 
     def __init__(self, hooks: Iterable[Described]) -> None:
-        self.hooks = list(hooks)
+        self.hooks = with_own_state(list(hooks))
         self.by_name = {hook.name: hook for hook in self.hooks}
         self.places = [place for hook in self.hooks for place in hook.places()]
         self.stated = {pair for pair in self._stated() if not both_exits(pair)}
@@ -157,6 +157,15 @@ class Oracle:
             fired.append(min(free, key=lambda p: (self.phases[p], p[2] == "exit", self.places.index(p))))
             rest.remove(fired[-1])
         return fired
+
+
+def with_own_state(hooks: list[Described]) -> list[Described]:
+    """Return the hooks with what each writes of its own state, where somebody reads that."""
+    read = {slot for hook in hooks for slot in hook.reads}
+    owned = {hook.name: f"hook.{hook.name}" for hook in hooks}
+    return [
+        replace(hook, writes=(*hook.writes, owned[hook.name])) if owned[hook.name] in read else hook for hook in hooks
+    ]
 
 
 def within(slot: str, slots: Iterable[str]) -> bool:

@@ -21,7 +21,9 @@ from tests.graph.oracle import CLOSING, OPENING, Described, Oracle, Pair, Place,
 from tests.hook_nodes import AROUND, Half, node, plan
 
 METHODS = (OPENING, CLOSING, "around_val", "around_val")
-SLOTS = ("model", "model.a", "model.b", "metrics", "control")
+SLOTS = ("model", "model.a", "model.b", "metrics", "metrics.x", "scalars.n", "control")
+STATES = ("hook.a", "hook.b")
+"""What hooks of these names write, where another one reads it."""
 
 
 def drawn(lots: random.Random, most: int) -> list[Described]:
@@ -44,6 +46,7 @@ def drawn(lots: random.Random, most: int) -> list[Described]:
         after, before = others(name, edges)
         near = {method: others(name, edges) for method in methods if lots.random() < 0.3}
         reads, writes = (tuple(slot for slot in SLOTS if lots.random() < slots) for _ in range(2))
+        reads += tuple(state for state in STATES if lots.random() < slots / 2)
         phase = "normal" if lots.random() < normal else lots.choice(PHASES)
         hooks.append(Described(name, methods, phase, after, before, near, reads, writes))
     return hooks
