@@ -171,6 +171,7 @@ class RunDir:
         try:
             process = psutil.Process(facts["pid"])
             same = abs(process.create_time() - facts.get("process_started", 0.0)) < 1.0
+            same = same or self._is_locked()  # by a process of that pid: the clock was set since it started
             lives = same and process.status() != psutil.STATUS_ZOMBIE
         except (psutil.Error, ValueError, OverflowError):  # the last two: it is no pid
             lives = False
