@@ -176,7 +176,11 @@ class RunDir:
             return "gone" if self.lock.exists() and not is_locked(self.path) else "not started"
         if facts.get("host") != socket.gethostname():
             return "remote"
-        return "alive" if _lives(facts) or (self.events_of(1).exists() and is_locked(self.path)) else "gone"
+        if _lives(facts):
+            return "alive"
+        # of the right pid, by a clock that was set since it started; or ranks without their first one
+        holder = is_locked(self.path) and (_lives(facts, any_start=True) or self.events_of(1).exists())
+        return "alive" if holder else "gone"
 
     def trains_elsewhere(self) -> bool:
         """Say whether another process of this machine has signed the run, lives, and has not signed off."""
@@ -185,11 +189,14 @@ class RunDir:
         return here and facts.get("pid") != os.getpid() and "training_ended" not in facts and _lives(facts)
 
 
-def _lives(facts: Mapping[str, Any]) -> bool:
-    """Say whether the process that a run names lives, and is no other one that was given its pid since."""
+def _lives(facts: Mapping[str, Any], *, any_start: bool = False) -> bool:
+    """Say whether the process that a run names lives, and is no other one that was given its pid since.
+
+    With `any_start`, whenever it has started: that time moves where the clock is set.
+    """
     try:
         process = psutil.Process(facts["pid"])
-        same = abs(process.create_time() - facts.get("process_started", 0.0)) < 1.0
+        same = any_start or abs(process.create_time() - facts.get("process_started", 0.0)) < 1.0
         return bool(same and process.status() != psutil.STATUS_ZOMBIE)
     except (psutil.Error, LookupError, ValueError, OverflowError):  # the last two: it is no pid
         return False

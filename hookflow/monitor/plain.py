@@ -168,8 +168,11 @@ class _Printer:
             perhaps = ": the system may have been out of memory" if by == signal.SIGKILL else ""
             told = f"killed by {by.name} (signal {by.value}){perhaps}"
         else:
-            perhaps = ": no space is left on the disk of its run directory" if self._run.disk_is_full else ""
-            told = f"exited with code {exit_code} and no end record{perhaps}"
+            told = f"exited with code {exit_code} and no end record"
+            if not self._run.path.exists():
+                told += ": its run directory is gone"
+            elif self._run.disk_is_full:
+                told += ": no space is left on the disk of its run directory"
         self._print(f"{clock(time.time())} {_line('lost', told)}")
 
     def relay(self, line: str) -> None:

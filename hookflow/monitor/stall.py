@@ -26,7 +26,7 @@ class StallWatch:
 
     def look(self, clock: float) -> tuple[str, str] | None:
         """Return what there is to tell at this moment (seconds since 1970), the condition and a sentence; else None."""
-        if clock < self._looked + PERIOD:
+        if abs(clock - self._looked) < PERIOD:  # it may have been set back
             return None
         self._looked, state = clock, self._live.state
         life = self._run.life()

@@ -42,6 +42,9 @@ from hookflow.monitor.series import Series
 from hookflow.monitor.timing import Minute, Timing
 from hookflow.monitor.untold import UNTOLD_DATA, UNTOLD_END, UNTOLD_RUN
 
+SET_BACK = 5.0
+"""Seconds that a record must be older than the one before to mean that the clock was set back."""
+
 IDLE = ("start", "paused", "end")
 """Stages whose time is no part of the pace of the training."""
 
@@ -94,6 +97,7 @@ class RunState:
     def _begin(self, run: Run) -> None:
         """Start afresh what belongs to one attempt at the run."""
         self.run = run
+        self._began = run.get("t", 0.0)
         self.ranks = self.ranks.again(run)
         self.end: End | None = None
         self.failed_to_start = False  # the user's mistake ended the attempt before it began: there is nothing to show
@@ -143,7 +147,7 @@ class RunState:
     def _fold(self, record: Record, plan: Plan) -> None:
         if record.get("k") not in KINDS:
             return
-        self.now = max(self.now, record["t"])
+        self._advance(record["t"])
         if "it" in record and record["k"] not in LATE:
             self.it, self.ep = record["it"], record["ep"]
             self.first.it = self.it
@@ -170,6 +174,13 @@ class RunState:
                 self._on_error(record)
             case "end":
                 self._on_end(record)
+
+    def _advance(self, t: float) -> None:
+        """Go on to the time of a record; where the clock was set back, so far back, as if no time had passed."""
+        if t < self.now - SET_BACK:
+            self._began += t - self.now
+            self.now = t
+        self.now = max(self.now, t)
 
     @property
     def first(self) -> Rank:
@@ -228,8 +239,9 @@ class RunState:
     @property
     def elapsed(self) -> float:
         """Return the seconds of this attempt, from its first record to its last."""
-        began: float = self.run["t"] if self.run else self.now - (self.end["seconds"] if self.end else 0.0)
-        return self.now - began
+        if not self.run:
+            return self.end["seconds"] if self.end else 0.0
+        return self.now - self._began
 
     @property
     def pending(self) -> list[Request]:

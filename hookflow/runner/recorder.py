@@ -97,6 +97,7 @@ class Recorder:
         self._lost = 0
         self._why = ""
         self._began = time.monotonic()
+        self._clock = _Clock()
         self._closing = threading.Event()
         self._one_at_a_time = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="hookflow-recorder", daemon=True)
@@ -159,6 +160,9 @@ class Recorder:
         while not self._closing.wait(min(max((time.monotonic() - self._began) / 2400, QUICKEST), SLOWEST)):
             if self._ranks.first:  # it hears commands for all
                 self._listen()
+            if step := self._clock.step():
+                which = f"back by {-step:.0f} s" if step < 0 else f"forward by {step:.0f} s, or the machine slept"
+                self.say(f"the clock was set {which}: times before and after that cannot be compared", "warn")
             self.flush()
         self.flush()
         self._log.close()
@@ -246,6 +250,21 @@ def _on_host(values: list[float | torch.Tensor]) -> list[float]:
         for k, number in zip(places, torch.stack(tensors).tolist(), strict=True):
             numbers[k] = float(number)
     return numbers
+
+
+class _Clock:
+    """Notices when the system's clock is set, by one that nobody sets."""
+
+    def __init__(self) -> None:
+        self._apart = time.time() - time.monotonic()
+
+    def step(self) -> float:
+        """Return the seconds that it was set by since the last look; 0 for less than one."""
+        before, now, after = time.monotonic(), time.time(), time.monotonic()
+        if after - before > 0.1:  # this process has stood still in between
+            return 0.0
+        was, self._apart = self._apart, now - before
+        return step if abs(step := self._apart - was) >= 1 else 0.0
 
 
 class _Frames:

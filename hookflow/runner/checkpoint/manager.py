@@ -137,9 +137,14 @@ class CheckpointManager:
     def _write(self, saving: Saving, moved: Mapping[str, int], keep: int | None) -> Saved:
         """Bring a checkpoint to the disk, and remove those that it replaces. Another thread does this."""
         self._recorder.flush(frame=False)  # what a checkpoint has behind it, the log must have too
-        saved = self._store.save(saving.state, saving.names, saving.facts, moved)
-        if keep is not None:
-            self._store.prune(keep)
+        try:
+            saved = self._store.save(saving.state, saving.names, saving.facts, moved)
+            if keep is not None:
+                self._store.prune(keep)
+        except FileNotFoundError:
+            if self._folder.exists():
+                raise
+            raise FileNotFoundError("the run directory is gone: it was moved or deleted") from None
         return saved
 
     def report(self) -> None:

@@ -1,0 +1,96 @@
+"""A clock that is set back in mid-run: nothing of the run is lost, it is told, and who watches goes on to show it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hookflow.events.log import Appender
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.feed import Live, Recording
+from hookflow.monitor.stall import StallWatch
+from hookflow.monitor.state import RunState
+from hookflow.runner.launch import claim
+from tests.conftest import NewRun, records, wait_for
+from tests.monitor.fake_run import make
+from tests.runner.same import assert_each_once, assert_same_end
+from tests.runner.test_resume import messages
+
+Train = Callable[..., int]
+HOUR = 3600.0
+EACH = 'hooks.each={use="./killers.py:each", points=["after_train_iter"]}'
+
+
+@pytest.mark.parametrize(
+    ("by", "said"), [(-HOUR, "set back by 3600 s"), (HOUR, "set forward by 3600 s, or the machine slept")]
+)
+def test_a_clock_that_is_set_while_a_run_trains(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, by: float, said: str
+) -> None:
+    mark = tmp_path / "mark"
+    alone = new_run(EACH)
+    run = new_run(EACH, f'hooks.waits={{use="./disturbers.py:Waits", args={{mark="{mark}"}}}}')
+    assert train_here(alone) == 0
+    clock = time.time
+    set_by: list[float] = []
+
+    def go_on() -> None:
+        wait_for(mark.exists)
+        set_by.append(by)
+        wait_for(lambda: any("the clock was set" in text for text in messages(run)))
+        mark.unlink()
+
+    monkeypatch.setattr(time, "time", lambda: clock() + sum(set_by))
+    person = threading.Thread(target=go_on)
+    person.start()
+    assert train_here(run) == 0
+    person.join()
+    (told,) = [text for text in messages(run) if "the clock was set" in text]
+    assert said in told
+    assert_same_end(alone, run)
+    assert_each_once(run, "each", until=15)
+    state = RunState()
+    for record in records(run):
+        state.apply(record)  # type: ignore[arg-type]
+    assert state.end is not None
+    assert state.frames == len(records(run, "frame"))
+
+
+def test_who_watches_goes_on(tmp_path: Path) -> None:
+    run = make(tmp_path, upto=100)
+    run.sign_process()
+    live = Live(run)
+    while live.poll():
+        pass
+    before, elapsed, frames = live.state.now, live.state.elapsed, live.state.frames
+    watch = StallWatch(run, live)
+    assert watch.look(before) is None
+    log = Appender(run.events)
+    again = records(run, "frame")[-20:]
+    log.append([{**record, "t": record["t"] - HOUR} for record in again])  # type: ignore[operator]
+    while live.poll():
+        pass
+    state = live.state
+    assert state.frames == frames + len(again)
+    assert before - HOUR - 10 < state.now <= before - HOUR
+    assert elapsed <= state.elapsed < elapsed + 20
+    assert state.minute.sums(state.now)["iters"] > 0, "the last minute is the last minute by the new clock"
+    assert watch.look(state.now + 60) == ("stalled", "no progress for 60 s")
+    recording = Recording(run)
+    recording.seek(recording.last)
+    assert recording.state.frames == state.frames
+
+
+def test_a_run_whose_process_seems_to_have_started_at_another_time_lives(tmp_path: Path) -> None:
+    run = RunDir.create(tmp_path, "toy")
+    run.sign_process()
+    run.sign(process_started=run.describe()["process_started"] + HOUR)
+    assert run.life() == "gone", "another process has the pid by now"
+    lock = claim(run)
+    assert run.life() == "alive", "it holds the lock: the system reckons its start by the clock that was set"
+    os.close(lock)
