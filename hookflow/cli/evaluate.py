@@ -71,8 +71,9 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
 
     if named and (Path(named) / "manifest.json").is_file():
         folder = Path(named).resolve()
-        run_dir = RunDir(folder.parent.parent)
-        if not run_dir.pipeline.is_file():
+        above = (folder.parent.parent, Path(named).absolute().parent.parent)  # with out_dir the two are not the same
+        run_dir = next((run for run in map(RunDir, above) if run.pipeline.is_file()), None)
+        if run_dir is None:
             hint = "a checkpoint is evaluated by the pipeline of its run, which lies two folders above it"
             raise UserError(Problem(f"{named} is a checkpoint without its run", Where("CHECKPOINT"), hint))
         return run_dir, folder

@@ -48,6 +48,9 @@ class Hook:
     modes: Mapping[str, Mode] = MappingProxyType({})
     """The metrics that it monitors: the name of each, and whether its "min" or its "max" is the best."""
 
+    keeps_checkpoints_in: str | None = None
+    """The folder in which the run's checkpoints are kept, instead of in the run directory."""
+
     watches: Mapping[str, Callable[..., None]] = MappingProxyType({})
     """By the name of a method: what is called before it at every visit of its point, with the same arguments, whether
     or not the method is due. A hook sets it that must see each iteration, and speaks of them now and then."""

@@ -22,6 +22,10 @@ class Checkpoint(Hook):
     The best go by `best`, `best-2`, …; where several metrics are watched, by `best-accuracy`, `best-accuracy-2`, …
     Bound to `on_exception`, it saves what stands when something raises, apart from what a run resumes from.
 
+    With `from`, as `from = "3ep"`, it begins then: what comes earlier is not saved, and is no best. With `out_dir` the
+    checkpoints are in `<out_dir>/<run.name>/<id>/`, and `checkpoints` in the run directory is a link to that: what
+    looks for them there finds them.
+
     Saving is asked for here and done by the runner at the next safe point, when every hook has had its turn: so no
     hook's state is saved half a step late, and no average is ever caught swapped in.
     """
@@ -40,7 +44,11 @@ class Checkpoint(Hook):
         mode: Annotated[Mode | None, Field(description=MODE_MEANING)] = None,
         top: Annotated[int, Field(ge=1, description="how many of the best by each metric stay")] = 1,
         keep: Annotated[int, Field(ge=1, description="how many of the newest stay, beside the best")] = 1,
+        out_dir: Annotated[
+            str | None, Field(description="the folder for checkpoints of all runs; the run directory if left out")
+        ] = None,
     ) -> None:
+        self.keeps_checkpoints_in = out_dir
         self.modes = _modes(monitor, mode)
         self.top = top
         self.keep = keep

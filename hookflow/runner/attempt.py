@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import torch
 
-from hookflow.errors import UserError
+from hookflow.errors import Problem, UserError
 from hookflow.events.records import VERSION
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
@@ -82,6 +82,8 @@ def execute(
             if ranks.first:
                 store.rewind(checkpoint)
         parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks, fresh=checkpoint is None)
+        if ranks.first:
+            _place_checkpoints(store, run_dir, parts.hooks.values())
         check_comm_hook(plan, parts.strategy, parts.place)
         begin = read_manifest(checkpoint)["it"] if checkpoint else 0
         with writing(parts.writers, run_dir, begin, recorder, signals):
@@ -119,6 +121,16 @@ def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
     except UserError:
         return recorded
     return written if written.public == recorded.public else recorded
+
+
+def _place_checkpoints(store: CheckpointStore, run_dir: RunDir, hooks: Iterable[Any]) -> None:
+    """Keep the checkpoints where the hooks say, of which no two may say otherwise."""
+    folders = {folder for hook in hooks if (folder := getattr(hook, "keeps_checkpoints_in", None)) is not None}
+    if len(folders) > 1:
+        said = f"the checkpoints of a run are in one folder, and out_dir says {' and '.join(sorted(folders))}"
+        raise UserError(Problem(said))
+    for folder in folders:
+        store.keep_in(Path(folder) / run_dir.path.parent.name / run_dir.id)
 
 
 def _record_start(

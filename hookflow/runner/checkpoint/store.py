@@ -76,6 +76,24 @@ class CheckpointStore:
         self._whole: set[Path] = set()
         self._abandoned = threading.Event()
 
+    def keep_in(self, elsewhere: Path) -> None:
+        """Keep the checkpoints in a folder elsewhere, to which that of the run is a link from then on.
+
+        Raises UserError where the run has checkpoints in another place already.
+        """
+        elsewhere = elsewhere.absolute()
+        if self.folder.is_symlink() and self.folder.readlink() == elsewhere:
+            return
+        if any(self.folder.glob("*")):
+            said = f"the run's checkpoints are in {short(self.folder.resolve())}, and out_dir says {short(elsewhere)}"
+            raise UserError(Problem(said, hint="keep out_dir as it was in a run that is resumed"))
+        elsewhere.mkdir(parents=True, exist_ok=True)
+        if self.folder.is_symlink():
+            self.folder.unlink()
+        elif self.folder.exists():
+            self.folder.rmdir()
+        self.folder.symlink_to(elsewhere)
+
     def clear_leftovers(self) -> list[Path]:
         """Remove what a process that was killed had begun to write, or to remove; return what a living one writes."""
         found = [*self.folder.glob(".it*"), *self.folder.glob(f".{EXCEPTION}*")]

@@ -1,0 +1,69 @@
+"""`out_dir` of the hook `checkpoint`: the checkpoints are elsewhere, and everything finds them in the run directory."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hookflow.cli.evaluate import find_checkpoint
+from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoint.manifest import damage
+from hookflow.runner.checkpoint.store import CheckpointStore
+from tests.conftest import NewRun, hookflow, records
+from tests.runner.same import assert_same_end
+from tests.runner.test_resume import strikes
+
+Train = Callable[..., int]
+
+
+def in_folder(folder: Path, name: str = "checkpoint") -> str:
+    return f'hooks.{name}={{use="checkpoint", args={{monitor="accuracy", keep=2, out_dir="{folder}"}}}}'
+
+
+def elsewhere(folder: Path, run: RunDir) -> list[Path]:
+    return sorted((folder / "toy" / run.id).iterdir())
+
+
+def test_a_run_is_resumed_from_them_to_the_bit(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    big = tmp_path / "big" / "disk"
+    alone = new_run()
+    broken = new_run(in_folder(big), *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)))
+    assert train_here(alone) == 0
+    assert train_here(broken) == 143
+    assert {"last", "best"} <= {path.name for path in elsewhere(big, broken)}
+    assert train_here(broken, resume=True) == 0
+    assert_same_end(alone, broken)
+    assert broken.checkpoints.resolve() == big / "toy" / broken.id
+    assert {path.name for path in broken.checkpoints.iterdir()} == {path.name for path in alone.checkpoints.iterdir()}
+    assert not any(damage(path) for path in CheckpointStore(broken.checkpoints).all())
+    assert {str(record["path"]) for record in records(broken, "checkpoint")} >= {"checkpoints/it00000015"}
+
+
+def test_the_commands_find_them(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    run = new_run(in_folder(tmp_path / "big"), "run.max_epochs=1")
+    assert train_here(run) == 0
+    listed = hookflow("checkpoints", str(run.path), "--verify", cwd=tmp_path)
+    assert listed.returncode == 0 and "best" in listed.stdout, listed.stdout
+    for named in (f"{run.path}:best", str(run.checkpoints / "best"), str(run.checkpoints / "it00000005")):
+        found, checkpoint = find_checkpoint(named, tmp_path / "runs")
+        assert (found.path, checkpoint.resolve().name) == (run.path, "it00000005")
+    with pytest.raises(UserError, match="is a checkpoint without its run"):
+        find_checkpoint(str(tmp_path / "big/toy" / run.id / "best"), tmp_path / "runs")
+
+
+def test_two_folders_are_refused_before_the_training(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    run = new_run(in_folder(tmp_path / "one"), in_folder(tmp_path / "two", "other"))
+    assert train_here(run) == 2
+    assert "the checkpoints of a run are in one folder, and out_dir says" in str(records(run, "end")[-1]["reason"])
+
+
+def test_a_run_that_has_checkpoints_keeps_them_where_they_are(tmp_path: Path) -> None:
+    here = tmp_path / "checkpoints"
+    (here / "it00000005").mkdir(parents=True)
+    with pytest.raises(UserError, match="keep out_dir as it was in a run that is resumed"):
+        CheckpointStore(here).keep_in(tmp_path / "big")
+    assert not here.is_symlink()
