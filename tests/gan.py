@@ -111,3 +111,12 @@ class Looks(Adversarial):
         after = self.judged(run, batch[0], 1.0)
         assert run.iter or not torch.equal(before, after), "the old weights"  # later the steps are too small for bf16
         return {}
+
+
+class Tells(Adversarial):
+    """Gives the scores of both answers to whether something is real, as a classification does."""
+
+    def evaluate(self, run: Any, batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
+        real = run.models["discriminator"](batch[0])
+        scores = torch.cat([-real, real, torch.zeros_like(real)], 1)
+        return {**super().evaluate(run, batch), "logits": scores, "target": torch.ones(len(real), dtype=torch.long)}

@@ -34,7 +34,7 @@ def bisect(
     only: Only = None,
     format_: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.text,
 ) -> None:
-    """Find the pair of hooks that makes a shuffled order end differently.
+    """Find the pair of hooks that makes a shuffled order differ.
 
     The declared order and the shuffled one are run for a few iterations from the same seed, as by
     `hookflow check --commute`, and so are orders halfway between the two, until two hooks that change places are left.

@@ -35,7 +35,7 @@ def lines(plan: Plan, commuted: Commuted, settled: Sequence[Ambiguity]) -> Itera
         pairs = _named(pair_of(one.point, one.first, one.then) for one in settled)
         yield "", f"(so these need no edge, though they touch the same: {pairs})"
     for why, untried in _by_reason(commuted.untried).items():
-        yield "", f"not tried, for {why}: {_named(untried)}"
+        yield "", f"not tried, since {why}: {_named(untried)}"
     if commuted.unlooked:
         yield "", "there are more pairs than were looked at"
     if commuted.noise:

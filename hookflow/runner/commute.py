@@ -82,6 +82,8 @@ def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], 
     """
     found = list(islice(unordered(plan), PAIRS + 1))
     unlooked, pairs = len(found) > PAIRS, found[:PAIRS]
+    if not pairs:
+        return Commuted((), (), (), unlooked=False, noise=(), trials=0, seconds=0.0)
     with trials(loaded, plan, base, say) as made:
         search = _Search(made, plan)
         steps, same, left = search.all([pair for pair in pairs if search.fires(pair)])
@@ -118,7 +120,7 @@ class _Search:
 
     @property
     def noise(self) -> tuple[str, ...]:
-        """The values that are not compared, by the attribute of a hook, or by name."""
+        """What is not compared: hooks, by their names, and other values."""
         return tuple(sorted(".".join(leaf[1:] if leaf[0] == "hooks" else leaf) for leaf in self._noise))
 
     def fires(self, pair: Pair) -> bool:
@@ -156,8 +158,8 @@ class _Search:
     def all(self, pairs: Sequence[Pair]) -> tuple[list[Step], list[Pair], list[tuple[Pair, str]]]:
         """Turn each of these pairs once; return the steps that differ, the pairs that do not, and the rest with why.
 
-        As many are turned at once as stand side by side. From there on the next are turned, as in a sort: no pair has
-        been turned back meanwhile, so that each is tried among other neighbours than the last.
+        As many are turned at once as stand side by side, and the next from there on, as in a sort. What differs is
+        turned back before: the others are tried in an order whose results are those of the declared one.
         """
         left = dict.fromkeys(pairs)
         steps: list[Step] = []
@@ -173,6 +175,9 @@ class _Search:
                 steps.extend(self.steps(begin, order))
                 differing = {pair for step in steps for pair in step.pairs}
                 same += [pair for pair in tried if pair not in differing]
+                if not differing.isdisjoint(tried):
+                    kept = [pair for pair in swaps if differing.isdisjoint((pair, pair.turned))]
+                    order = self._made.compiled(swapped(begin, kept))
                 stuck += [] if tried else [pair for pair in left if pair in swaps or pair.turned in swaps]
                 left = {pair: None for pair in left if pair not in tried and pair not in stuck}
         except EnoughError:

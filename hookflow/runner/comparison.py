@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from hookflow.runner.fingerprint import OF_SEVERAL, Leaves
 from hookflow.runner.fingerprint import Path as Leaf
+from hookflow.runner.probe import Visit
 from hookflow.runner.trial import Trace
 
 WORDS = {
@@ -73,27 +74,28 @@ class Difference:
 
 def difference(a: Trace, b: Trace, noise: frozenset[Leaf]) -> Difference | None:
     """Return what a trial and one of another order differ in, but for noise; None where no difference is seen."""
-    first: tuple[str, Leaves, Leaves, list[Leaf]] | None = None
-    later: dict[str, None] = {}
-    for one, other in zip(a.visits, b.visits, strict=False):
-        if (one.point, one.iter) != (other.point, other.iter):
-            break
-        differing = [leaf for leaf in _differing(one.leaves, other.leaves) if whose(leaf) not in noise]
-        if differing and first is None:
-            first = one.point, one.leaves, other.leaves, differing
-        elif differing:
-            later.update(dict.fromkeys(_part(leaf) for leaf in differing))
+    found = list(_visits(a, b, noise))
+    point = found[0][0].point if found else ""
     if a.raised != b.raised:
         ways = (("as it is", a), ("the other way round", b))
         said = "; ".join(f"{name} it raises {trace.raised}" for name, trace in ways if trace.raised)
-        return Difference(first[0] if first else "", (), raised=said)
-    if first is None:
-        if len(a.visits) != len(b.visits):
-            return Difference("", (), raised="other points are fired")
-        return None
-    point, left, right, differing = first
-    parts = tuple(_parts(left, right, differing))
+        return Difference(point, (), raised=said)
+    if not found:
+        places = [[(visit.point, visit.iter) for visit in trace.visits] for trace in (a, b)]
+        return None if places[0] == places[1] else Difference("", (), raised="differ in which points are fired")
+    (one, other, differing), *rest = found
+    parts = tuple(_parts(one.leaves, other.leaves, differing))
+    later = dict.fromkeys(_part(leaf) for *_, leaves in rest for leaf in leaves)
     return Difference(point, parts, tuple(name for name in later if name not in {part.name for part in parts}))
+
+
+def _visits(a: Trace, b: Trace, noise: frozenset[Leaf]) -> Iterator[tuple[Visit, Visit, list[Leaf]]]:
+    """Yield the visits of the same place that differ, with the values that do."""
+    for one, other in zip(a.visits, b.visits, strict=False):
+        if (one.point, one.iter) != (other.point, other.iter):
+            return
+        if differing := [leaf for leaf in _differing(one.leaves, other.leaves) if whose(leaf) not in noise]:
+            yield one, other, differing
 
 
 def changing(a: Trace, b: Trace) -> frozenset[Leaf]:
@@ -103,8 +105,13 @@ def changing(a: Trace, b: Trace) -> frozenset[Leaf]:
 
 
 def whose(leaf: Leaf) -> Leaf:
-    """Return what is compared or not as a whole: an attribute of a hook, or else the value alone."""
-    return leaf[:3] if leaf[0] == "hooks" else leaf
+    """Return what is compared or not as a whole: what a hook knows, or else the value alone.
+
+    Of a hook with one value that depends on the time, the others may do so, too, now and then.
+    """
+    if leaf[:2] == ("checkpoint", "hooks"):
+        leaf = leaf[1:]
+    return leaf[:2] if leaf[0] == "hooks" else leaf
 
 
 def _differing(a: Leaves, b: Leaves) -> list[Leaf]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from hookflow.pipeline.load import Loaded
 from hookflow.runner.build import build
 from hookflow.runner.data.limited import Repeated
 from hookflow.runner.data.source import close
-from hookflow.runner.fingerprint import of_bytes
+from hookflow.runner.fingerprint import Leaves, of_bytes
 from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.probe import NAME, Probe, Visit, with_probe
@@ -108,9 +108,10 @@ class Trials:
         raised = ""
         try:
             parts = build(self.loaded, plan, self.base, say, splits=())
-            parts = replace(parts, data=self.data, hooks={**parts.hooks, NAME: probe})
+            section = run.model_copy(update={"compile": False})  # it would take longer than all the rest
+            parts = replace(parts, section=section, data=self.data, hooks={**parts.hooks, NAME: probe})
             execute = partial(Trainer.train_once, test=run.test, epochs=EPOCHS, iters=ITERS)
-            with redirect_stdout(io.StringIO()):
+            with redirect_stdout(io.StringIO()), nullcontext() if first else redirect_stderr(io.StringIO()):
                 _, recorded = in_temporary_run(parts, with_probe(plan), execute, say, prints_failure=not may_raise)
         except Exception as error:
             if not may_raise:
@@ -119,7 +120,7 @@ class Trials:
         self.seconds += time.perf_counter() - began
         fired = fired_in(recorded)
         bound = frozenset((one.point, key(one)) for one in plan.bindings if fired[one.id])
-        return Trace((*probe.visits, *_logged(recorded)), bound, raised)
+        return Trace((*probe.visits, _logged(recorded)), bound, raised)
 
 
 @contextmanager
@@ -143,14 +144,17 @@ def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], N
                 close(source)
 
 
-def _logged(recorded: Sequence[Record]) -> Iterator[Visit]:
-    """Yield what hooks have logged, iteration by iteration; of one name the last number counts."""
-    found: dict[int, dict[str, float]] = {}
+def _logged(recorded: Sequence[Record]) -> Visit:
+    """Return what hooks have logged, in all iterations; of one name the last number of each counts."""
+    found: dict[str, dict[int, float]] = {}
     for record in recorded:
         if record["k"] == "scalars":
-            found.setdefault(record["it"], {}).update(record["v"])
-    for it, numbers in sorted(found.items()):
-        yield Visit("on_log", it, {("logged", name): of_bytes(repr(value).encode()) for name, value in numbers.items()})
+            for name, value in record["v"].items():
+                found.setdefault(name, {})[record["it"]] = value
+    leaves: Leaves = {
+        ("logged", name): of_bytes(repr(sorted(values.items())).encode()) for name, values in found.items()
+    }
+    return Visit("on_log", 0, leaves)
 
 
 def _silence(text: str, level: Level = "info") -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, cast
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hookflow.errors import UserError
@@ -37,12 +37,14 @@ def wanted(nodes: list[Node], places: Places) -> Plan:
     return compile_plan("p", {one.hook.name: one for one in nodes}, wanted=places)
 
 
+@settings(max_examples=50)
 @given(pipelines, st.integers(0, 9))
 def test_a_shuffle_turns_nothing_but_what_nothing_orders(nodes: list[Node], seed: int) -> None:
     declared = plan(*nodes)
     assert {*turned(declared, plan(*nodes, shuffle=seed))} <= {*unordered(declared)}
 
 
+@settings(max_examples=50)
 @given(pipelines, st.integers(0, 9))
 def test_the_way_to_a_shuffled_order_turns_each_pair_once_and_is_allowed_all_along(
     nodes: list[Node], seed: int
@@ -55,6 +57,7 @@ def test_the_way_to_a_shuffled_order_turns_each_pair_once_and_is_allowed_all_alo
         assert {*turned(declared, wanted(nodes, swapped(declared, swaps[:k])))} <= {*turned(declared, shuffled)}
 
 
+@settings(max_examples=50)
 @given(pipelines)
 def test_neighbours_that_nothing_orders_change_places_and_nobody_else(nodes: list[Node]) -> None:
     declared = plan(*nodes)
@@ -90,6 +93,7 @@ class Planted:
         return self.of(plan)
 
 
+@settings(max_examples=50)
 @given(pipelines, st.data())
 def test_exactly_the_pairs_are_found_that_make_a_difference(nodes: list[Node], data: st.DataObject) -> None:
     declared = plan(*nodes)
