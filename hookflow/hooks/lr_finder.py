@@ -36,6 +36,7 @@ class LRFinder(Hook):
     """
 
     phase = "late"  # its rates replace those of a schedule
+    after = ("log?", "lr_monitor?")  # which log the rate of the iteration, before it puts back another one
     reads: ClassVar[Slots] = {
         "before_train": ("model", "optimizer", "lr"),
         "before_train_iter": ("optimizer",),

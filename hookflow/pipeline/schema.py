@@ -418,6 +418,17 @@ def _kind_of_args(args: Any) -> str:
     return "<list>" if isinstance(args, list) else "<table>"
 
 
+def _kind_of_slots(slots: Any) -> str:
+    return "<table>" if isinstance(slots, dict) else "<list>"
+
+
+Slots = Annotated[
+    Annotated[list[str], Tag("<list>")] | Annotated[dict[str, list[str]], Tag("<table>")],
+    Discriminator(_kind_of_slots),
+]
+"""The slots that a hook touches, in all of its methods or by method."""
+
+
 class HookNode(Section):
     """A hook: what it is, where and when it fires, and what becomes of its errors."""
 
@@ -435,9 +446,9 @@ class HookNode(Section):
     """Hooks that fire later wherever both are bound; "name?" if it may be missing."""
     requires: list[str] = []
     """Hooks that must be in the pipeline too."""
-    reads: list[str] | dict[str, list[str]] | None = Field(default=None, examples=[["model"]])
+    reads: Slots | None = Field(default=None, examples=[["model"]])
     """The slots of run state that it reads, or those by method; what the class says if left out."""
-    writes: list[str] | dict[str, list[str]] | None = Field(default=None, examples=[{"around_val": ["model"]}])
+    writes: Slots | None = Field(default=None, examples=[{"around_val": ["model"]}])
     """The slots of run state that it writes, or those by method; what the class says if left out."""
     ranks: Literal["zero", "all"] | None = None
     """On which of several processes to fire: on rank "zero" alone, or on "all"; what the class says if left out."""

@@ -248,3 +248,5 @@ def _tensors_in(value: Any, depth: int = 4) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple) and depth:
         for inner in value:
             yield from _tensors_in(inner, depth - 1)
+    elif hasattr(value, "__dict__") and depth:
+        yield from _tensors_in(vars(value), depth - 1)
