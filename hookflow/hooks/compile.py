@@ -24,14 +24,12 @@ from hookflow.hooks.inspect import (
     about,
     function_at,
     makes_callables,
-    methods,
     names_of,
     object_at,
     places_of,
     points_for,
-    slots,
-    wrong_attributes,
 )
+from hookflow.hooks.inspected import Inspected
 from hookflow.hooks.module_keys import KEYS, ModuleKeys, with_prepended_first
 from hookflow.hooks.own_points import own_points
 from hookflow.hooks.parameter_keys import ParameterKeys
@@ -56,12 +54,13 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
     points, problems = own_points(loaded)
     warnings: list[Problem] = []
     declared = loaded.pipeline.hooks
-    base = base or loaded.source.parent
+    folder = base or loaded.source.parent
+    inspected = Inspected(lambda use, where: find_hook(use, folder, where), points)
     disabled = [name for name, declaration in declared.items() if not declaration.enabled]
-    disabled += _replaced_defaults(declared, base)
+    disabled += _replaced_defaults(declared, inspected)
     for name, declaration in declared.items():
         if name not in disabled:
-            hook = _Declared(name, declaration, loaded, base, points)
+            hook = _Declared(name, declaration, loaded, inspected, points)
             nodes[name], hooks[name] = hook.node(), hook.hook
             prepended[name] = hook.inside.prepended
             problems += hook.problems
@@ -81,14 +80,14 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
     return replace(plan, warnings=(*plan.warnings, *misspelt, *doubtful, *warnings), notes=tuple(notes))
 
 
-def _replaced_defaults(declared: Mapping[str, HookNode], base: Path) -> list[str]:
+def _replaced_defaults(declared: Mapping[str, HookNode], inspected: Inspected) -> list[str]:
     """Return the default hooks that give way: another hook's class is theirs, or derived from it."""
-    defaults = {name: find_hook(hook.use, base, None) for name, hook in declared.items() if hook.default}
+    defaults = {name: inspected.find(hook.use, None) for name, hook in declared.items() if hook.default}
     others: list[Callable[..., Any]] = []
     for hook in declared.values() if defaults else ():
         if hook.enabled and not hook.default:
             with suppress(UserError):  # which is told when the hook's own turn comes
-                others.append(find_hook(hook.use, base, None))
+                others.append(inspected.find(hook.use, None))
     classes = tuple(other for other in others if isinstance(other, type))
     return [name for name, kind in defaults.items() if any(issubclass(one, kind) for one in classes)]  # type: ignore[arg-type]
 
@@ -108,16 +107,17 @@ class _Missing:
 class _Declared:
     """One hook's table of the file, on its way to a node; `problems` is what is wrong with it."""
 
-    def __init__(self, name: str, declaration: HookNode, loaded: Loaded, base: Path, points: Points) -> None:
+    def __init__(self, name: str, declaration: HookNode, loaded: Loaded, inspected: Inspected, points: Points) -> None:
         self.name = name
         self.said = declaration
         self.places = loaded.places
         self.points = points
+        self.inspected = inspected
         self.where = self._place("use")
         self.problems: list[Problem] = []
         self.hook: Callable[..., Any] = _Missing
         try:
-            self.hook = find_hook(declaration.use, base, self.where)
+            self.hook = inspected.find(declaration.use, self.where)
         except UserError as error:
             self.problems += error.problems
         self.methods = self._methods()
@@ -212,8 +212,8 @@ class _Declared:
         """Return the methods of a class that are named like points; a plain function has none."""
         if self.hook is _Missing:
             return []
-        there, faults = methods(self.hook, self.points) if isinstance(self.hook, type) else ([], [])
-        self._told((*faults, *wrong_attributes(self.hook, self.points)), self.where)
+        there, faults = self.inspected.methods(self.said.use)
+        self._told(faults, self.where)
         return there
 
     def _slots(self, kind: Literal["reads", "writes"]) -> dict[str, tuple[str, ...]]:
@@ -222,7 +222,7 @@ class _Declared:
         stated = self.said.reads if kind == "reads" else self.said.writes
         if stated is not None:
             return dict.fromkeys(names, tuple(sorted(stated)))
-        found, faults = slots(self.hook, kind, names)
+        found, faults = ({}, []) if self.hook is _Missing else self.inspected.slots(self.said.use, kind, names)
         self._told(faults, self.where)
         keyed = {name: filled(touched, self.hook, self.name, self.said.args) for name, touched in found.items()}
         self._told(dict.fromkeys(issue for _, issues in keyed.values() for issue in issues), self.where)
