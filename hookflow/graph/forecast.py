@@ -61,19 +61,20 @@ class Forecast:
 
 def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
     """Return a forecast for each binding of the plan, by the binding's id."""
-    entered = {(b.hook, b.method): b.trigger for b in plan.bindings if b.half == "enter"}
-    return {
-        binding.id: _evaluated(binding, length)
-        if binding.stages and "train" not in binding.stages
-        else _forecast(
-            entered[binding.hook, binding.method] if binding.half == "exit" else binding.trigger,
-            plan.points[binding.point],
-            # the second half fires where the first one has: the trigger is asked there
-            plan.points[_opening(plan, binding)],
-            length,
-        )
-        for binding in plan.bindings
-    }
+    entered = {(b.hook, b.method): b for b in plan.bindings if b.half == "enter"}
+    known: dict[tuple[Trigger, str, str], Forecast] = {}
+    found: dict[int, Forecast] = {}
+    for binding in plan.bindings:
+        if binding.stages and "train" not in binding.stages:
+            found[binding.id] = _evaluated(binding, length)
+            continue
+        # the second half fires where the first one has: the trigger is asked there
+        asked = entered[binding.hook, binding.method] if binding.half == "exit" else binding
+        key = asked.trigger, binding.point, asked.point
+        if key not in known:
+            known[key] = _forecast(asked.trigger, plan.points[binding.point], plan.points[asked.point], length)
+        found[binding.id] = known[key]
+    return found
 
 
 def _evaluated(binding: Binding, length: Length) -> Forecast:
@@ -84,12 +85,6 @@ def _evaluated(binding: Binding, length: Length) -> Forecast:
         return Forecast("never", 0, "never")
     first = " and ".join({"val": "in validation", "test": "in the test"}[stage] for stage in there)
     return Forecast(first, None, _conditional(f"{first}, at each module", binding.trigger))
-
-
-def _opening(plan: Plan, binding: Binding) -> str:
-    if binding.half != "exit":
-        return binding.point
-    return next(b.point for b in plan.bindings if (b.hook, b.method, b.half) == (binding.hook, binding.method, "enter"))
 
 
 @dataclass(frozen=True, slots=True)

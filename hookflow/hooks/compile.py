@@ -25,14 +25,12 @@ from hookflow.hooks.inspect import (
     about,
     function_at,
     makes_callables,
-    methods,
     names_of,
     object_at,
     places_of,
     points_for,
-    slots,
-    wrong_attributes,
 )
+from hookflow.hooks.inspected import Inspected
 from hookflow.hooks.module_keys import KEYS, ModuleKeys, with_prepended_first
 from hookflow.hooks.own_points import own_points
 from hookflow.hooks.parameter_keys import ParameterKeys
@@ -44,9 +42,6 @@ from hookflow.hooks.undeclared_slots import undeclared_slots
 from hookflow.hooks.unimported import find_unimported
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import BindingSpec, HookNode
-
-FindHook = Callable[[str, Path, Where | None], Callable[..., Any]]
-"""Returns the class or function that `use` names, relative to a folder, or a stand-in for it. Raises UserError."""
 
 
 def compile_pipeline(
@@ -64,7 +59,7 @@ def compile_pipeline(
     Unless it `imports`, the hooks' source is read and not run.
     Raises UserError with everything that is wrong with the hooks: names, arguments, points, edges, cycles.
     """
-    find: FindHook = find_hook if imports else find_unimported
+    find = find_hook if imports else find_unimported
     nodes: dict[str, Node] = {}
     hooks: dict[str, Callable[..., Any]] = {}
     prepended: dict[str, Mapping[str, Where]] = {}
@@ -72,12 +67,13 @@ def compile_pipeline(
     warnings: list[Problem] = []
     unknown: list[Problem] = []
     declared = loaded.pipeline.hooks
-    base = base or loaded.source.parent
+    folder = base or loaded.source.parent
+    inspected = Inspected(lambda use, where: find(use, folder, where), points)
     disabled = [name for name, declaration in declared.items() if not declaration.enabled]
-    disabled += _replaced_defaults(declared, base, find)
+    disabled += _replaced_defaults(declared, inspected)
     for name, declaration in declared.items():
         if name not in disabled:
-            hook = _Declared(name, declaration, loaded, base, points, find)
+            hook = _Declared(name, declaration, loaded, inspected, points)
             nodes[name], hooks[name] = hook.node(), hook.hook
             prepended[name] = hook.inside.prepended
             problems += hook.problems
@@ -99,14 +95,14 @@ def compile_pipeline(
     return replace(plan, warnings=tuple(warnings), notes=tuple(notes), unknown=tuple(unknown))
 
 
-def _replaced_defaults(declared: Mapping[str, HookNode], base: Path, find: FindHook) -> list[str]:
+def _replaced_defaults(declared: Mapping[str, HookNode], inspected: Inspected) -> list[str]:
     """Return the default hooks that give way: another hook's class is theirs, or derived from it."""
-    defaults = {name: find(hook.use, base, None) for name, hook in declared.items() if hook.default}
+    defaults = {name: inspected.find(hook.use, None) for name, hook in declared.items() if hook.default}
     others: list[Callable[..., Any]] = []
     for hook in declared.values() if defaults else ():
         if hook.enabled and not hook.default:
             with suppress(UserError):  # which is told when the hook's own turn comes
-                others.append(find(hook.use, base, None))
+                others.append(inspected.find(hook.use, None))
     classes = tuple(other for other in others if isinstance(other, type))
     return [name for name, kind in defaults.items() if any(issubclass(one, kind) for one in classes)]  # type: ignore[arg-type]
 
@@ -126,20 +122,19 @@ class _Missing:
 class _Declared:
     """One hook's table of the file, on its way to a node; `problems` is what is wrong with it."""
 
-    def __init__(
-        self, name: str, declaration: HookNode, loaded: Loaded, base: Path, points: Points, find: FindHook
-    ) -> None:
+    def __init__(self, name: str, declaration: HookNode, loaded: Loaded, inspected: Inspected, points: Points) -> None:
         self.name = name
         self.said = declaration
         self.public_args = loaded.public.hooks[name].args
         self.places = loaded.places
         self.points = points
+        self.inspected = inspected
         self.where = self._place("use")
         self.problems: list[Problem] = []
         self.filled: set[str] = set()  # arguments of a plain function that its points give it
         self.hook: Callable[..., Any] = _Missing
         try:
-            self.hook = find(declaration.use, base, self.where)
+            self.hook = inspected.find(declaration.use, self.where)
         except UserError as error:
             self.problems += error.problems
         self.methods = self._methods()
@@ -240,8 +235,8 @@ class _Declared:
         """Return the methods of a class that are named like points; a plain function has none."""
         if self.hook is _Missing:
             return []
-        there, faults = methods(self.hook, self.points) if isinstance(self.hook, type) else ([], [])
-        self._told((*faults, *wrong_attributes(self.hook, self.points)), self.where)
+        there, faults = self.inspected.methods(self.said.use)
+        self._told(faults, self.where)
         return there
 
     def _slots(self, kind: Literal["reads", "writes"]) -> dict[str, tuple[str, ...]]:
@@ -250,7 +245,7 @@ class _Declared:
         stated = self.said.reads if kind == "reads" else self.said.writes
         if isinstance(stated, list):
             return dict.fromkeys(names, tuple(sorted(stated)))
-        found, faults = slots(self.hook, kind, names)
+        found, faults = ({}, []) if self.hook is _Missing else self.inspected.slots(self.said.use, kind, names)
         self._told(faults, self.where)
         keyed = {name: filled(touched, self.hook, self.name, self.said.args) for name, touched in found.items()}
         self._told(dict.fromkeys(issue for _, issues in keyed.values() for issue in issues), self.where)
