@@ -217,3 +217,12 @@ class TestAmbiguity:
         assert not list(ambiguities(plan(*hooks)))  # w need not wait for a second half, z must
         hooks[2] = node("w", points=VAL, after=["b"], writes=["model"])
         assert [(one.first.hook, one.then.hook) for one in ambiguities(plan(*hooks))] == [("w", "z")]
+
+
+@pytest.mark.parametrize(("phases", "loose"), [(("early", "late"), False), (("normal", "normal"), True)])
+def test_how_two_are_left_is_loose_where_the_file_alone_says_how_they_are_entered(
+    phases: tuple[str, str], loose: bool
+) -> None:
+    compiled = plan(*(node(name, phase=phase, points=AROUND) for name, phase in zip("ab", phases, strict=True)))
+    (left,) = compiled.edges
+    assert (left.point, left.first, left.then, left.loose) == ("after_val", "b", "a", loose)
