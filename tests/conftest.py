@@ -110,7 +110,7 @@ def records(run_dir: RunDir, kind: str | None = None) -> list[dict[str, object]]
     return [record for record in everything if kind is None or record["k"] == kind]
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 300) -> None:
     """Look again and again until the condition holds."""
     end = time.monotonic() + seconds
     while not condition():
