@@ -12,8 +12,10 @@ def exit_on_hang_up(terminal: int) -> None:
     """End this process as SIGHUP does, once the terminal with this file descriptor is closed on the other side.
 
     A signal is not sent to everybody who paints on a terminal, and may come too late: whoever paints waits by then.
+    Nothing is done where it is no terminal.
     """
-    threading.Thread(target=_wait, args=(terminal,), name="hookflow-hang-up", daemon=True).start()
+    if os.isatty(terminal):
+        threading.Thread(target=_wait, args=(terminal,), name="hookflow-hang-up", daemon=True).start()
 
 
 def _wait(terminal: int) -> None:

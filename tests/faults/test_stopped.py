@@ -1,0 +1,100 @@
+"""Processes that stand still (SIGSTOP): the run is told as stalled, and goes on where it was when they do."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import psutil
+
+from hookflow.events.rundir import RunDir
+from hookflow.monitor.feed import Live
+from hookflow.monitor.stall import StallWatch
+from tests.conftest import NewRun, records, wait_for
+from tests.processes import Training
+from tests.runner.same import assert_each_once, assert_same_end
+from tests.runner.test_loader_runs import over
+
+EACH = 'hooks.each={use="./killers.py:each", points=["after_train_iter"]}'
+
+
+class Watching:
+    """Somebody who watches a run, and is told of a hang and its end."""
+
+    def __init__(self, run: RunDir) -> None:
+        self.run, self.live = run, Live(run)
+        self.watch = StallWatch(run, self.live)
+
+    def read(self) -> None:
+        while self.live.poll():
+            pass
+
+    def told(self, seconds: float) -> tuple[str, str] | None:
+        """Return what is told so many seconds after the training was last seen to get on."""
+        self.read()
+        return self.watch.look(self.live.state.moved + seconds)
+
+
+def stopped(pid: int) -> bool:
+    return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+
+
+def test_a_training_that_is_stopped_goes_on(new_run: NewRun, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    waits = f'hooks.waits={{use="./disturbers.py:Waits", args={{mark="{mark}"}}}}'
+    alone, run = new_run(EACH), new_run(EACH, waits)
+    assert Training(alone).wait() == 0
+    training, watching = Training(run), Watching(run)
+    wait_for(mark.exists)
+    pid = int(mark.read_text())
+    wait_for(lambda: any(frame["it"] == 7 for frame in records(run, "frame")))
+    training.signal(signal.SIGSTOP)
+    wait_for(lambda: stopped(pid))
+    assert run.life() == "alive"
+    condition, sentence = watching.told(3600) or ("", "")
+    assert condition == "stalled"
+    assert 'inside "waits" at after_train_iter' in sentence
+    mark.unlink()
+    training.signal(signal.SIGCONT)
+    wait_for(lambda: any(frame["it"] > 7 for frame in records(run, "frame")))
+    assert training.wait() == 0
+    assert_same_end(alone, run)
+    assert_each_once(run, "each", until=15)
+
+
+def struck(new_run: NewRun, tmp_path: Path, number: signal.Signals) -> RunDir:
+    """Return a run of which a data worker is sent a signal, once."""
+    args = f'data.train.args={{mark="{tmp_path / "mark"}", number={number.value}}}'
+    return new_run(EACH, over("Struck", workers=2), args)
+
+
+def test_a_data_worker_that_is_killed_ends_the_run_which_is_resumed(new_run: NewRun, tmp_path: Path) -> None:
+    alone, run = new_run(EACH, over("Clouds", workers=2)), struck(new_run, tmp_path, signal.SIGKILL)
+    assert Training(alone).wait() == 0
+    assert Training(run).wait() == 1
+    assert "was killed by SIGKILL (signal 9): probably this machine was out of memory" in str(records(run, "end"))
+    assert Training(run, resume=True).wait() == 0
+    assert_same_end(alone, run)
+    assert_each_once(run, "each", until=15)
+
+
+def test_a_data_worker_that_is_stopped_is_waited_for(new_run: NewRun, tmp_path: Path) -> None:
+    alone, run = new_run(EACH, over("Clouds", workers=2)), struck(new_run, tmp_path, signal.SIGSTOP)
+    assert Training(alone).wait() == 0
+    training, watching = Training(run), Watching(run)
+    wait_for((tmp_path / "mark").exists)
+    worker = int((tmp_path / "mark").read_text())
+    wait_for(lambda: stopped(worker))
+
+    def stands_still() -> bool:
+        frames = [(frame["it"], frame["bi"], frame["samples"]) for frame in records(run, "frame")]
+        return len(frames) > 3 and len({frame[:2] for frame in frames[-3:]}) == 1 and not frames[-1][2]
+
+    wait_for(stands_still)
+    condition, sentence = watching.told(3600) or ("", "")
+    assert (condition, sentence.partition(", ")[2]) == ("stalled", "not inside a hook")
+    os.kill(worker, signal.SIGCONT)
+    assert training.wait() == 0
+    assert_same_end(alone, run)
+    assert_each_once(run, "each", until=15)
