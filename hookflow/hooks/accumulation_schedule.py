@@ -19,13 +19,14 @@ Batches = Annotated[list[tuple[Progress, Annotated[int, Field(ge=1)]]], Field(mi
 
 
 class AccumulationSchedule(Hook):
-    """Lets the optimizer step once every few batches, of which their gradients are the mean; how many is scheduled.
+    """Schedules gradient accumulation: on how many batches the optimizer steps, as the run goes on.
 
-    Before the first place a step takes one batch. As in Lightning's `GradientAccumulationScheduler`, the length of the
-    run, its schedules and its triggers do not depend on it: an iteration still takes one batch, and the optimizer
-    steps in the last one of a group alone. `before_` and `after_optimizer_step` fire there, once for all of them. A
-    group ends with its epoch, and with the run. Each batch counts by its examples, over all ranks. For the same number
-    throughout there is `run.accumulate`, where an iteration takes several batches; the two exclude each other.
+    The gradients of a step are the mean over its batches. Before the first place it takes one. As in Lightning's
+    `GradientAccumulationScheduler`, the length of the run, its schedules and its triggers do not depend on it: an
+    iteration still takes one batch, and the optimizer steps in the last one of a group alone. `before_` and
+    `after_optimizer_step` fire there, once for all of them. A group ends with its epoch, and with the run. Each batch
+    counts by its examples, over all ranks. For the same number throughout there is `run.accumulate`, where an iteration
+    takes several batches; the two exclude each other.
     """
 
     phase = "early"

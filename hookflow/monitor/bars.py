@@ -100,7 +100,8 @@ def bars(state: RunState, plan: Plan) -> Iterator[Bar]:
     per = state.run["iters_per_epoch"]
     validates = state.stage in ("val", "test")
     if 0 < per < state.total_iters:
-        done = per if validates and state.it == state.ep * per else state.it - state.ep * per
+        over = state.epoch == state.ep and state.it == state.ep * per  # and the next one has not begun
+        done = per if over else state.it - state.ep * per
         yield Bar(f"epoch {out_of(state.epoch, state.run['max_epochs'])}", min(max(done, 0), per), per)
     if validates:
         metrics = in_order(state.metrics.by_name, plan)

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Self, TextIO
 
+from rich.console import Console
+
 from hookflow.events.records import DataInfo, Error, Record
 from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.graph.plan import Plan
@@ -21,6 +23,7 @@ from hookflow.monitor.follower import follow_records
 from hookflow.monitor.formatting import clock, many, number, one_line, out_of, span
 from hookflow.monitor.gallery import brief
 from hookflow.monitor.journal import BECAME, Entry
+from hookflow.monitor.metrics_table import metrics_table
 from hookflow.monitor.monitored import monitored_first
 from hookflow.monitor.output import Output
 from hookflow.monitor.pace import Pace, bottleneck
@@ -47,7 +50,8 @@ def follow(
 ) -> int:
     """Print the run until it has ended or its process is gone; return the exit code to leave with.
 
-    With `bars`, for which `out` must be a terminal, progress bars stand below the lines. The exit code is the run's
+    With `bars`, for which `out` must be a terminal, progress bars stand below the lines, and a table of
+    the metrics at the end. The exit code is the run's
     own, or 1 when it went without an end record. `child_exit` returns the exit code of the process that trains once it
     has ended, when the caller is its parent; `interrupts`, how often Ctrl-C has been pressed, of which that process was
     told. Of a resumed run only the newest attempt is told. A mistake that ends a run before it has begun is left for
@@ -56,6 +60,8 @@ def follow(
     live = Live(run)
     with Bars(out) if bars else Lines(out) as sheet:
         code = _follow(run, live, sheet, child_exit, interrupts)
+    if bars and (table := metrics_table(live.state, live.plan or NO_PLAN)):
+        Console(file=out, highlight=False, markup=False, emoji=False).print(table)
     if not live.state.failed_to_start:
         print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
     return code

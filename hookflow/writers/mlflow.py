@@ -26,7 +26,8 @@ class MLflowWriter(Writer):
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
-        if "://" not in uri:
+        self._in_files = "://" not in uri
+        if self._in_files:
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # MLflow 3 wants to be asked for its file format
             uri = (Path(uri) if uri else dir).absolute().as_uri()
         self._client, self._param = MlflowClient(tracking_uri=uri), Param
@@ -36,11 +37,24 @@ class MLflowWriter(Writer):
         runs = self._client.search_runs([place], f"tags.`hookflow.run` = '{run_id}'")
         run = runs[0] if runs else self._client.create_run(place, run_name=run_id, tags={"hookflow.run": run_id})
         self._run = run.info.run_id
+        self._metrics = set(run.data.metrics)
+        """The metrics that MLflow has, by its names."""
         if runs:
             self._client.update_run(self._run, status="RUNNING")
 
     def write_scalar(self, name: str, value: float, iteration: int, epoch: int, time: float) -> None:
-        self._client.log_metric(self._run, _allowed(name), value, timestamp=round(time * 1000), step=iteration)
+        metric = self._metric(_allowed(name))
+        self._client.log_metric(self._run, metric, value, timestamp=round(time * 1000), step=iteration)
+        self._metrics.add(metric)
+
+    def _metric(self, name: str) -> str:
+        """Return what a metric is called: in a folder it is a file, and `lr` cannot be beside `lr/0`."""
+        if not self._in_files or name in self._metrics:
+            return name
+        if any(other.startswith(f"{name}/") for other in self._metrics):
+            return f"{name}/value"
+        taken = next((other for other in self._metrics if name.startswith(f"{other}/")), None)
+        return name if taken is None else f"{taken}.{name[len(taken) + 1 :]}"
 
     def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
         self._client.log_artifact(self._run, str(file), f"images/{_allowed(name)}")

@@ -67,6 +67,9 @@ def test_an_epoch_that_is_over_is_whole_until_the_next_begins(scene: At) -> None
 
     seen = scene(92)
     assert (epoch(587, 5, "train").done, epoch(588, 6, "val").done, epoch(589, 6, "train").done) == (97, 98, 1)
+    assert epoch(783, 7, "train").done == 97
+    seen.state.apply({"k": "epoch", "t": seen.state.now, "it": 784, "ep": 8, "seconds": 1.0})
+    assert epoch(784, 8, "train") == Bar("epoch 8/8", 98, 98), "none comes after the last"
 
 
 def end(run: RunDir, **fields: Any) -> None:
@@ -106,6 +109,8 @@ def test_on_a_terminal_lines_scroll_above_bars_which_are_gone_at_the_end(going: 
     shown = "\n".join(terminal.screen.display)
     assert "end        finished" in shown
     assert "best accuracy" in shown
+    assert re.search(r"metric +last +best +at epoch +iteration", shown)
+    assert re.search(r"^ +accuracy +0\.\d+ +0\.\d+ +\d +\d+ *$", shown, re.MULTILINE)
     assert "╌" not in shown
     assert not terminal.screen.cursor.hidden
     assert re.search(

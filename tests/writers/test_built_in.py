@@ -183,6 +183,25 @@ def test_mlflow_has_parameters_and_artifacts(new_run: NewRun) -> None:
     assert len(artifacts) == 5
 
 
+def test_a_metric_may_be_called_as_what_stands_before_the_slash_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder each is a file: the second of the two has another name, in every attempt the same."""
+    mlflow = pytest.importorskip("mlflow", reason="MLflow is not installed: pip install 'hookflow[mlflow]'")
+    from hookflow.writers.mlflow import MLflowWriter
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # which the writer would set for good
+    for iteration in (1, 2):
+        writer = MLflowWriter(tmp_path, "toy", "one")
+        for name in ("lr", "lr/0", "param/weight", "param"):
+            writer.write_scalar(name, 0.5, iteration, 0, 1.0)
+        writer.close()
+    client = mlflow.MlflowClient(tracking_uri=tmp_path.as_uri())
+    (found,) = client.search_runs([client.get_experiment_by_name("toy").experiment_id])
+    assert set(found.data.metrics) == {"lr", "lr.0", "param/weight", "param/value"}
+    assert [metric.step for metric in client.get_metric_history(found.info.run_id, "lr.0")] == [1, 2]
+
+
 def test_wandb_has_images_and_texts(new_run: NewRun) -> None:
     pytest.importorskip("wandb", reason="W&B is not installed: pip install 'hookflow[wandb]'")
     run = new_run(*writers("wandb"), LOGS, "run.max_epochs=1")
