@@ -10,7 +10,6 @@ import gc
 import inspect
 import io
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -156,7 +155,9 @@ def poisoned(value: Any, key: str = "") -> Any:
     return value
 
 
-FIXED = ("k", "status", "stage", "level", "action", "split", "point", "half", "phase", "kind", "mode", "ranks", "on_error")
+FIXED = ("k", "status", "stage", "level", "action", "split", "point", "half", "phase", "kind", "mode", "ranks")
+FIXED += ("on_error",)
+"""The keys of a record or a plan whose values are words of ours."""
 
 
 @pytest.fixture(scope="module")
@@ -274,19 +275,17 @@ def test_every_page_of_the_dashboard(world: World) -> None:
     seen: list[str] = []
 
     async def look() -> None:
-        for run in (world.run, world.copy):
-            for size in ((140, 45), (80, 24)):
-                dashboard = MonitorApp(run, readonly=True)
-                async with dashboard.run_test(size=size) as pilot:
-                    await pilot.pause()
-                    await press_all(dashboard, pilot)
+        dashboard = MonitorApp(world.copy, readonly=True)
+        async with dashboard.run_test(size=(120, 40)) as pilot:
+            await pilot.pause()
+            await press_all(dashboard, pilot)
 
     async def press_all(dashboard: MonitorApp, pilot: Pilot[Any]) -> None:
-        for key in [name for key in KEYS for name in key.names if name not in ("q", "ctrl+c", "ctrl+q")]:
-            await pilot.press(key)
+        for name in (name for key in KEYS for name in key.names if name not in ("q", "ctrl+c", "ctrl+q")):
+            await pilot.press(name)
             await pilot.pause()
             seen.append("\n".join(strip.text for strip in dashboard._canvas._rows))
-            harmless(seen[-1], key)
+            harmless(seen[-1], name)
 
     with here(world.folder):
         asyncio.run(look())
