@@ -1,4 +1,9 @@
-"""`python -m hookflow` is `hookflow`."""
+"""`python -m hookflow` is `hookflow`: the current folder is not searched for modules, as it is not in a training."""
+
+import sys
+
+if not sys.flags.safe_path:
+    del sys.path[0]
 
 from hookflow.cli.app import main
 

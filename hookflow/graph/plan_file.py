@@ -30,9 +30,10 @@ def _strangers(plan: Plan) -> set[str]:
     """Return the points and hooks that a plan speaks of, and does not have."""
     points = {point.name for point in (*STANDARD, *plan.own)}
     hooks = {hook.name for hook in plan.hooks}
-    at = {one.point for one in plan.bindings} | {one.point for one in plan.edges} | {one.follows for one in plan.own}
-    ends = {name for edge in plan.edges for name in (edge.first, edge.then)}
-    named = {binding.hook for binding in plan.bindings} | ends
+    at = {binding.point for binding in plan.bindings} | {edge.point for edge in plan.edges}
+    at |= {point.follows for point in plan.own}
+    edges = (name for edge in plan.edges for name in (edge.first, edge.then))
+    named = {*edges, *(binding.hook for binding in plan.bindings)}
     return {f"point {name}" for name in at - points} | {f"hook {name}" for name in named - hooks}
 
 

@@ -41,7 +41,7 @@ def _unpack(archive: Path, root: Path) -> None:
     aside.mkdir()
     with tarfile.open(archive) as tar:
         for member in tar:
-            source = tar.extractfile(member)
+            source = tar.extractfile(member) if member.isfile() else None  # no link, which may lead anywhere
             if source is not None and Path(member.name).parent == Path(FOLDER):
                 with (aside / Path(member.name).name).open("wb") as file:
                     shutil.copyfileobj(source, file)

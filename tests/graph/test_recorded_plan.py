@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from hookflow.graph.links import stated
 from hookflow.graph.plan import Plan
+from hookflow.graph.plan_file import parse_plan
 from hookflow.graph.precedence import precedence
 from hookflow.graph.render.text import as_text
 from tests.hook_nodes import AROUND, node, plan
@@ -38,3 +41,24 @@ def test_its_edges_lead_from_where_the_first_hook_stands_last() -> None:
     assert [answer.reason for answer in precedence(read, "a", "r")] == ["phase", "edge"]
     assert as_text(read).count("after a, s (p.toml:1)") == 1
     assert len(read.given_way) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"own": [{"name": "after_x", "follows": "nowhere"}]}, "point nowhere"),
+        ({"hooks": []}, "hook a"),
+        ({"bindings": [{"point": "after_x"}]}, "point after_x"),
+        ({"edges": [{"first": "x"}]}, "hook x"),
+    ],
+)
+def test_a_plan_that_does_not_hold_together_is_none(change: dict[str, Any], said: str) -> None:
+    """A run directory is data: its readers lean on what a plan says."""
+    written = json.loads(json.dumps(plan(node("a", writes=["lr"]), node("b", reads=["lr"])).to_json()))
+    assert parse_plan(json.dumps(written)).edges
+    point = {"depth": 1, "offers": ["run"], "unit": "it", "about": "", "kind": "own"}
+    whole = {"own": [point], "bindings": written["bindings"], "edges": written["edges"]}
+    for key, items in change.items():
+        written[key] = [whole[key][0] | item for item in items] if items else []
+    with pytest.raises(ValueError, match=f"it has no {said}"):
+        parse_plan(json.dumps(written))

@@ -43,12 +43,12 @@ VALUES = ["{}", "[]", '""', "-1", "true", "1e400", '"${run}"', '"${env:HOME}"', 
 SECONDS = 10
 
 
-def told(path: Path, *overrides: str) -> str:
+def told(path: Path, *overrides: str, imports: bool = True) -> str:
     """Return the problems of a file, as they are shown; none if it is valid."""
     began = time.process_time()
     try:
         loaded = load(path, overrides)
-        compile_pipeline(loaded)
+        compile_pipeline(loaded, imports=imports)
         problems = UserError(missing_components(loaded, path.parent)).show()
     except UserError as error:
         problems = error.show()
@@ -110,19 +110,104 @@ def mutated(text: str, chance: random.Random) -> str:
             case 1:
                 lines.insert(k, chance.choice(lines))
             case 2:
-                lines[k] = chance.choice(
-                    ["[[x]]\n", "x = \n", '"', "= 1\n", "[run]\n", "a.b.c = 1\n", "\x00", "\udcff"]
-                )
+                lines[k] = chance.choice(MADE_UP)
             case 3:
                 at = chance.randrange(len(lines[k]))
                 lines[k] = lines[k][:at] + chance.choice("[]{}=\"'.$\\,0-e\n\t") + lines[k][at + 1 :]
             case _:
-                value = chance.choice(
-                    ["{}", "[]", '""', "-1", "true", "1e400", '"${run}"', '"${env:HOME}"', "[[[1]]]", "1979-05-27"]
-                )
+                value = chance.choice(VALUES)
                 lines[k] = f"{lines[k].partition('=')[0].strip() or 'x'} = {value}\n"
         text = "".join(lines)
     return text
+
+
+KEYS = (
+    "run",
+    "run.max_epochs",
+    "run.seed",
+    "model",
+    "model.args",
+    "data",
+    "hooks",
+    "hooks.clip",
+    "hooks.clip.use",
+    "hooks.clip.points",
+    "hooks.new",
+    "hooks.clip.args.max_norm",
+    "points.after_x",
+    "extends",
+    "",
+    ".",
+    "a..b",
+)
+
+
+def override(chance: random.Random) -> str:
+    """Return a `--set` with something odd in it: its key, its value, or what parts them."""
+    value = chance.choice([*VALUES, NINES, EFS, "[[", "{a=", "'", '"${model}"', "{use='log'}", "['after_val']", "\0"])
+    text = f"{chance.choice(KEYS)}{chance.choice(['=', '=', '=', ' = ', '', '=='])}{value}"
+    at = chance.randrange(len(text) + 1)
+    return text[:at] + chance.choice(["", "", "", "\0", "\n", "\udcff", "[", '"', ".", "="]) + text[at:]
+
+
+def test_mutated_overrides(tmp_path: Path) -> None:
+    for seed in range(150):
+        attack_overrides(tmp_path, seed)
+
+
+def attack_overrides(folder: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    path = folder / "p.toml"
+    path.write_text(f'{BASE}[hooks.clip]\nuse = "grad_clip"\nargs = {{ max_norm = 1.0 }}\n')
+    told(path, *(override(chance) for _ in range(chance.randrange(1, 4))), imports=bool(seed % 2))
+
+
+SOURCE = (
+    (Path(__file__).parents[2] / "hookflow" / "hooks" / "empty_cache.py").read_text()
+    + """
+SLOTS = ("model", "grads")
+
+class Mine(Hook):
+    reads = SLOTS
+    writes = {"after_val": ("metrics.{name}",)}
+    phase = "late"
+
+    def __init__(self, every: int = 3, kind: Literal["a"] | None = None, *rest: "list[int]", last=()): ...
+
+    @torch.no_grad()
+    def around_val(self, run):
+        yield run.stop()
+
+    after_val = after_test = lambda self: 3
+
+class Sub(Mine, EmptyCache): ...
+
+def plain(run, outputs, *, weight=1.0): ...
+"""
+)
+
+
+def attack_sources(folder: Path, seed: int) -> None:
+    """Garble the source of hooks that are not imported."""
+    chance = random.Random(seed)
+    source = mutated(SOURCE, chance)
+    for _ in range(chance.randrange(3)):
+        at, length = chance.randrange(len(source) + 1), chance.randrange(12)
+        taken = chance.randrange(len(source))
+        source = source[:at] + source[taken : taken + 20] + source[at + length :]
+    file = folder / f"hooks{seed}.py"
+    file.write_bytes(source.encode("utf-8", "surrogateescape"))
+    uses = "".join(
+        f'[hooks.h{k}]\nuse = "./{file.name}:{name}"\n' for k, name in enumerate(("EmptyCache", "Mine", "Sub", "plain"))
+    )
+    path = folder / "p.toml"
+    path.write_text(f'{BASE}{uses}points = ["after_train_iter"]\n')
+    told(path, imports=False)
+
+
+def test_mutated_sources(tmp_path: Path) -> None:
+    for seed in range(150):
+        attack_sources(tmp_path, seed)
 
 
 def attack(folder: Path, seed: int) -> None:
@@ -130,7 +215,7 @@ def attack(folder: Path, seed: int) -> None:
     path = folder / "toy.toml"
     text = mutated(TOY.read_text().replace('"./', f'"{os.fspath(TOY.parent)}/'), chance)
     path.write_bytes(text.encode("utf-8", "surrogateescape"))
-    told(path)
+    told(path, imports=bool(seed % 2))
 
 
 def test_mutated_files(tmp_path: Path) -> None:
@@ -142,3 +227,5 @@ def test_mutated_files(tmp_path: Path) -> None:
 def test_thousands_of_mutated_files(tmp_path: Path) -> None:
     for seed in range(1_000, 21_000):
         attack(tmp_path, seed)
+        attack_overrides(tmp_path, seed)
+        attack_sources(tmp_path, seed)

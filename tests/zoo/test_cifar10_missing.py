@@ -27,6 +27,9 @@ def archive(server, monkeypatch):
             member = tarfile.TarInfo(name)
             member.size = len(data)
             tar.addfile(member, io.BytesIO(data))
+        link = tarfile.TarInfo(f"{FOLDER}/data_batch_4.bin")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
+        tar.addfile(link)
     server.content = packed.getvalue()
     monkeypatch.setattr(cifar10_archive, "URL", server.url)
     monkeypatch.setattr(cifar10_archive, "MD5", server.md5)
