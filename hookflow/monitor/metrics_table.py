@@ -15,14 +15,15 @@ from hookflow.monitor.style import clean
 
 def metrics_table(state: RunState, plan: Plan) -> Table | None:
     """Return the table; None of a run that has not been validated or tested."""
-    names = [name for name in in_order(state.metrics, plan) if state.metrics[name]]
+    metrics = state.metrics.by_name
+    names = [name for name in in_order(metrics, plan) if metrics[name]]
     if not names:
         return None
     table = Table("metric", box=SIMPLE_HEAD, header_style="bold")
     for heading in ("last", "best", "at epoch", "iteration"):
         table.add_column(heading, justify="right")
     for name in names:
-        best = state.best.get(name)
+        best = state.metrics.best.get(name)
         where = (number(best.value), str(best.ep), str(best.it)) if best else ("", "", "")
-        table.add_row(Text(clean(name)), number(state.metrics[name][-1][1]), *where)
+        table.add_row(Text(clean(name)), number(metrics[name][-1][1]), *where)
     return table
