@@ -81,7 +81,7 @@ def execute(
                 say(f"since {since}: {change.text}", "info" if change.may is May.YES else "warn")
             if ranks.first:
                 store.rewind(checkpoint)
-        parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks, fresh=checkpoint is None)
+        parts = build(loaded, plan, run_dir.base(), say, ranks=ranks, fresh=checkpoint is None)
         check_comm_hook(plan, parts.strategy, parts.place)
         begin = read_manifest(checkpoint)["it"] if checkpoint else 0
         with writing(parts.writers, run_dir, begin, recorder, signals):
@@ -116,7 +116,7 @@ def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
     facts = run_dir.describe()
     try:
         written = load(Path(facts["source"]), facts["overrides"])
-    except UserError:
+    except (UserError, KeyError, TypeError):  # it is not valid any more, or nobody knows which it was
         return recorded
     return written if written.public == recorded.public else recorded
 

@@ -31,7 +31,6 @@ from hookflow.graph.render.lanes import (
 from hookflow.graph.render.style import dark_sheet, styled
 from hookflow.graph.render.words import KINDS, cells, gave_way, marks, place_of, plain, slots, title_of, wrapped
 
-
 _FORBIDDEN = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML has no way to write, not even escaped."""
 
