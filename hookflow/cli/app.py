@@ -37,7 +37,7 @@ from hookflow.cli.test import test
 from hookflow.cli.val import val
 from hookflow.cli.watch import watch
 from hookflow.cli.why import why
-from hookflow.errors import UserError
+from hookflow.errors import Problem, UserError, Where
 from hookflow.excerpt import printable
 from hookflow.version import __version__
 
@@ -101,6 +101,10 @@ def options(
     """Take the options that stand before a command."""
 
 
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+"""What the system answers where somebody may not read or write a file."""
+
+
 def main() -> None:
     """Run the command line. A user's mistake is printed as such and exits with 2, without a traceback."""
     _open_closed_streams()
@@ -113,6 +117,9 @@ def main() -> None:
         echo_error(error)
         raise SystemExit(2) from None
     except OSError as error:
+        if error.errno in REFUSED and error.filename is not None:
+            echo_error(UserError(Problem(str(error.strerror), Where(os.path.relpath(os.fsdecode(error.filename))))))
+            raise SystemExit(2) from None
         if error.errno not in (errno.ENOSPC, errno.EPIPE):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or it would fail once more, at the exit

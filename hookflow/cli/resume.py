@@ -83,7 +83,7 @@ def _recorded(run_dir: RunDir) -> Target:
     from hookflow.runner.checkpoint.changes import recorded
 
     loaded, plan = recorded(run_dir.path)
-    return Target(f"{run_dir.id} as it was recorded", loaded, plan, Path(run_dir.describe()["base"]))
+    return Target(f"{run_dir.id} as it was recorded", loaded, plan, run_dir.base())
 
 
 def _wanted(
@@ -104,16 +104,19 @@ def _wanted(
     from hookflow.events.rundir import short
 
     facts = run_dir.describe()
-    kept = list(_kept(facts.get("overrides", []), overrides, hooks))
+    then = [one for one in facts.get("overrides", []) if isinstance(one, str)]
+    kept = list(_kept(then, overrides, hooks))
     if shuffle is None:
         shuffle = recorded_plan(run_dir).shuffle
     if file is None:
-        base = Path(facts["base"])
+        base = run_dir.base()
         loaded = read_pipeline(short(run_dir.pipeline), overrides, without=without, only=only, recorded=True)
         plan = valid_plan(loaded, base, shuffle)
         name = f"{run_dir.id} with {' '.join(loaded.overrides) or f'--shuffle {shuffle}'}"
         every = tuple(dict.fromkeys((*kept, *loaded.overrides)))
-        return Target(name, replace(loaded, source=Path(facts["source"]), overrides=every), plan, base)
+        return Target(
+            name, replace(loaded, source=Path(facts.get("source", run_dir.pipeline)), overrides=every), plan, base
+        )
     off = [match[1] for override in kept if (match := SWITCH.fullmatch(override))]
     kept = [override for override in kept if not SWITCH.fullmatch(override)]
     if said := [*(f"--set {override}" for override in kept), *(f"--without {hook}" for hook in off)]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,15 @@ def find_run(wanted: str | None, root: Path, *, begun: bool = False) -> RunDir:
 
     None means the newest of all. With `begun`, runs that ended before they had trained anything are passed over where
     there is another of their name, unless they are named by more than that. Raises UserError when there is none, or
-    more than one.
+    more than one, and PermissionError where its event log cannot be read.
     """
+    run = _find(wanted, root, begun=begun)
+    with suppress(FileNotFoundError, IsADirectoryError):  # it has not got as far as to have one
+        run.events.open("rb").close()
+    return run
+
+
+def _find(wanted: str | None, root: Path, *, begun: bool) -> RunDir:
     if wanted and (Path(wanted) / "run.json").is_file():
         return RunDir(Path(wanted))
     runs = all_runs(root)

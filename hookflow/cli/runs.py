@@ -27,8 +27,11 @@ def runs(
         echo(f"no runs in {dir}")
         return
     clock = time.time()
-    rows = [HEADS, *(_row(read_overview(run, clock), clock) for run in found)]
-    echo("\n".join(columns(rows)))
+    every = [read_overview(run, clock) for run in found]
+    echo("\n".join(columns([HEADS, *(_row(seen, clock) for seen in every)])))
+    for seen in every:
+        if seen.health.condition == "unreadable":
+            echo(f"{seen.run.id} is unreadable: {seen.health.sentence}")
 
 
 def _row(seen: Overview, clock: float) -> tuple[str, ...]:

@@ -57,9 +57,22 @@ class Appender:
     """Writes records to the end of a file, each batch in one write, so that many may write and none is torn."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._path = path
+        self._file = self._open()
         self._torn = False
         self._mend(path)
+
+    def _open(self) -> int:
+        return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def reopen_if_removed(self) -> bool:
+        """Begin the file anew if somebody has removed it, and say whether that was so; what stood in it is gone."""
+        if os.fstat(self._file).st_nlink:
+            return False
+        anew = self._open()
+        os.close(self._file)
+        self._file, self._torn = anew, False
+        return True
 
     def _mend(self, path: Path) -> None:
         """End a line that a killed writer left torn, so that it costs itself and not the next one too."""
@@ -111,11 +124,19 @@ class Tail(Generic[Line]):
         """Whether the last look has found something new."""
         self._rest = b""
         self._too_long = False
+        self._inode = 0
 
     def read(self) -> list[Line]:
-        """Return the next whole records, at most about `chunk` bytes of them; none when there is nothing new."""
+        """Return the next whole records, at most about `chunk` bytes of them; none when there is nothing new.
+
+        A file that was removed and begun anew is read from its beginning.
+        """
         try:
             with self._path.open("rb") as file:
+                seen = os.fstat(file.fileno())
+                if self._inode not in (0, seen.st_ino) or seen.st_size < self.at:
+                    self.at, self._rest, self._too_long = 0, b"", False
+                self._inode = seen.st_ino
                 file.seek(self.at)
                 data = file.read(self.chunk)
         except OSError:

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import psutil
 
+from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import readable
 from hookflow.events.reading import only_of, read_object
 from hookflow.events.run_lock import NAME, is_locked
@@ -142,6 +143,14 @@ class RunDir:
             return only_of(FACTS, read_object(self.identity.read_bytes()))
         except (OSError, ValueError):
             return {}
+
+    def base(self) -> Path:
+        """Return the folder that the pipeline's own files are relative to; UserError where `run.json` says none."""
+        try:
+            return Path(self.describe()["base"])
+        except KeyError:
+            said = "it cannot be read, or does not say which folder the pipeline's files are in"
+            raise UserError(Problem(said, Where(str(short(self.identity))))) from None
 
     def sign(self, **facts: Any) -> None:
         """Write `facts` into `run.json`, over what is there, whole or not at all."""

@@ -17,7 +17,9 @@ from hookflow.monitor.formatting import lasting
 from hookflow.monitor.ranks import named
 from hookflow.monitor.state import RunState
 
-Condition = Literal["starting", "running", "paused", "stalled", "lost", "finished", "stopped", "interrupted", "failed"]
+Condition = Literal[
+    "starting", "running", "paused", "stalled", "lost", "finished", "stopped", "interrupted", "failed", "unreadable"
+]
 
 GLYPHS: dict[Condition, str] = {
     "starting": "○",
@@ -29,6 +31,7 @@ GLYPHS: dict[Condition, str] = {
     "stopped": "■",
     "interrupted": "■",
     "failed": "✗",
+    "unreadable": "?",
 }
 
 PATIENCE = 10.0
@@ -52,11 +55,11 @@ class Health:
     @property
     def over(self) -> bool:
         """Nothing more will come."""
-        return self.condition in ("lost", "finished", "stopped", "interrupted", "failed")
+        return self.condition in ("lost", "finished", "stopped", "interrupted", "failed", "unreadable")
 
     @property
     def bad(self) -> bool:
-        return self.condition in ("stalled", "lost", "failed")
+        return self.condition in ("stalled", "lost", "failed", "unreadable")
 
 
 def examine(

@@ -39,8 +39,11 @@ def read_overview(run: RunDir, clock: float) -> Overview:
                     last = line if line.endswith(b"}\n") and line.startswith(SKIPPED[0]) else last
                     continue
                 _fold(state, line)
-    except OSError:
+    except FileNotFoundError:
         pass  # it did not get as far as to have a log
+    except OSError as error:
+        said = f"its event log cannot be read: {error.strerror}"
+        return Overview(run, state, Health("unreadable", said), _plan(run))
     if state.end is None:
         _fold(state, last)
     if state.ranks.world > 1 and (state.end is None or state.end["status"] in ("failed", "interrupted")):

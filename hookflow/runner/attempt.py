@@ -81,7 +81,7 @@ def execute(
                 say(f"since {since}: {change.text}", "info" if change.may is May.YES else "warn")
             if ranks.first:
                 store.rewind(checkpoint)
-        parts = build(loaded, plan, Path(run_dir.describe()["base"]), say, ranks=ranks, fresh=checkpoint is None)
+        parts = build(loaded, plan, run_dir.base(), say, ranks=ranks, fresh=checkpoint is None)
         if ranks.first:
             _place_checkpoints(store, run_dir, parts.hooks.values())
         check_comm_hook(plan, parts.strategy, parts.place)
@@ -118,7 +118,7 @@ def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
     facts = run_dir.describe()
     try:
         written = load(Path(facts["source"]), facts["overrides"])
-    except UserError:
+    except (UserError, KeyError, TypeError):  # it is not valid any more, or nobody knows which it was
         return recorded
     return written if written.public == recorded.public else recorded
 

@@ -89,7 +89,7 @@ def _with_checkpoint(
     loaded = load(recorded, overrides, recorded=True)
     if getattr(loaded.pipeline.data, split) is None:
         raise UserError(Problem(f"the pipeline has no [data.{split}]", Where(str(recorded))))
-    base = Path(run_dir.describe()["base"])
+    base = run_dir.base()
     plan = compile_pipeline(loaded, base)
 
     def tell(text: str, level: Level = "info") -> None:

@@ -96,6 +96,7 @@ class Recorder:
         self._cost = 0
         self._lost = 0
         self._why = ""
+        self._beginning: Record | None = None
         self._began = time.monotonic()
         self._clock = _Clock()
         self._closing = threading.Event()
@@ -112,7 +113,10 @@ class Recorder:
 
     def _put(self, kind: str, **fields: Any) -> None:
         """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
-        self._queue.append(stamped(kind, *self._place(), fields))
+        record = stamped(kind, *self._place(), fields)
+        if record["k"] == "run":
+            self._beginning = record
+        self._queue.append(record)
 
     def say(self, text: str, level: Level = "info", source: str = HOOKFLOW) -> None:
         """Record a message; `source` is who says it."""
@@ -187,7 +191,7 @@ class Recorder:
             try:
                 news = self._news(frame)
                 try:
-                    self._log.append([*self._excuse(), *news])
+                    self._log.append([*self._anew(news), *self._excuse(), *news])
                 finally:  # only now, so that a writer never has what a killed run's log does not have
                     if self.listener is not None:
                         self.listener(news)
@@ -207,6 +211,16 @@ class Recorder:
         came = len(self._queue)  # before the numbers are taken: those that came before an event are then among them
         numbers = self._read_scalars()
         return [*sorted([*numbers, *_take(self._queue, came)], key=itemgetter("t")), *frame]
+
+    def _anew(self, news: Sequence[Record]) -> list[Record]:
+        """Return what a log begins with that somebody has removed: the attempt's first record, and a word on that."""
+        if not self._log.reopen_if_removed():
+            return []
+        text = "the event log was removed while the run went on: what stood in it is lost"
+        it, ep = self._place()
+        said = Message(k="message", t=time.time(), it=it, ep=ep, level="warn", source=HOOKFLOW, text=text)
+        begun = self._beginning is not None and self._beginning not in news
+        return [*([self._beginning] if begun and self._beginning else []), said]
 
     def _excuse(self) -> list[Record]:
         """Return a record that says what has been lost, if anything has."""

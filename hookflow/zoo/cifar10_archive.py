@@ -11,6 +11,8 @@ from hookflow.zoo.download import alone, download
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
+MOST = 200_000_000
+"""Bytes that it has at most."""
 
 FOLDER = "cifar-10-batches-bin"
 """The archive's only folder."""
@@ -29,7 +31,7 @@ def fetch(root: Path, say: Callable[[str], None]) -> None:
         archive = root / Path(URL).name
         if not archive.exists():
             say(f"fetching CIFAR-10, 170 MB, from {URL}")
-        download(URL, archive, MD5, say)
+        download(URL, archive, MD5, MOST, say)
         say(f"unpacking {archive}")
         _unpack(archive, root)
 

@@ -23,16 +23,25 @@ TRIES = 3
 CHUNK = 1 << 18
 SAY_EVERY_S = 2.0
 
-BROKEN = (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError)
-"""What a connection may end with; any other OSError is the disk's."""
+NUMBER = r"[0-9]{1,18}"
+"""A number that a server states; another one says nothing."""
+
+BROKEN = (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError, ValueError)
+"""What a connection may end with (ValueError: an answer that leads to no address); another OSError is the disk's."""
+
+
+class TooLongError(Exception):
+    """The server sends more than the file can have."""
 
 
 class DownloadError(Exception):
     """Why the file could not be fetched, in words for people."""
 
 
-def download(url: str, target: Path, md5: str, say: Callable[[str], None]) -> None:
+def download(url: str, target: Path, md5: str, most: int, say: Callable[[str], None]) -> None:
     """Fetch `url` into `target`, which stands there only when it is whole and its MD5 sum is right.
+
+    It has at most `most` bytes: a server that sends more is not listened to, and nothing of it is kept.
 
     A target that is there and right is left alone. What has come so far stands in `<target>.part` and is gone on
     with, now and by the next call. `say` takes lines about the progress. Raises DownloadError, and OSError when the
@@ -44,10 +53,10 @@ def download(url: str, target: Path, md5: str, say: Callable[[str], None]) -> No
         return
     part = target.with_name(target.name + ".part")
     resumed = part.exists()
-    _complete(url, part, say)
+    _complete(url, part, most, say)
     if resumed and _md5(part) != md5:  # what was left from before was of another file: once more, from the start
         part.unlink()
-        _complete(url, part, say)
+        _complete(url, part, most, say)
     if (found := _md5(part)) != md5:
         part.unlink()
         raise DownloadError(f"what {url} sent is not the file: MD5 {found} instead of {md5}")
@@ -66,17 +75,20 @@ def alone(lock: Path, say: Callable[[str], None]) -> Iterator[None]:
         yield
 
 
-def _complete(url: str, part: Path, say: Callable[[str], None]) -> None:
+def _complete(url: str, part: Path, most: int, say: Callable[[str], None]) -> None:
     """Fetch what `part` lacks, over as many connections as it takes."""
     fruitless = 0
     while True:
         had = _size(part)
         try:
-            if _transfer(url, part, say):
+            if _transfer(url, part, most, say):
                 return
             reason = "the connection broke"
         except urllib.error.HTTPError as error:
             raise DownloadError(f"{url} answered {error.code} {error.reason}") from error
+        except TooLongError:
+            part.unlink()
+            raise DownloadError(f"{url} sends more than the {most:,} bytes that the file has at most") from None
         except BROKEN as error:
             reason = str(getattr(error, "reason", error)) or type(error).__name__
         size = _size(part)
@@ -88,7 +100,7 @@ def _complete(url: str, part: Path, say: Callable[[str], None]) -> None:
         time.sleep(fruitless)
 
 
-def _transfer(url: str, part: Path, say: Callable[[str], None]) -> bool:
+def _transfer(url: str, part: Path, most: int, say: Callable[[str], None]) -> bool:
     """Append to `part` what one connection brings. Return whether the file is complete then."""
     start = _size(part)
     headers = {"Range": f"bytes={start}-"} if start else {}
@@ -102,13 +114,17 @@ def _transfer(url: str, part: Path, say: Callable[[str], None]) -> bool:
     with answer, part.open("ab") as file:
         if not _goes_on_at(start, answer.headers.get("Content-Range", "")):
             file.truncate(start := 0)
-        length = answer.headers.get("Content-Length")
-        total = start + int(length) if length else None
+        length = re.fullmatch(NUMBER, answer.headers.get("Content-Length", ""))
+        total = start + int(length[0]) if length else None
         done = start
         told = time.monotonic()
+        if total is not None and total > most:
+            raise TooLongError
         while data := answer.read(CHUNK):
-            file.write(data)
             done += len(data)
+            if done > most:
+                raise TooLongError
+            file.write(data)
             if time.monotonic() - told > SAY_EVERY_S:
                 told = time.monotonic()
                 say(_progress(done, total))
@@ -117,7 +133,7 @@ def _transfer(url: str, part: Path, say: Callable[[str], None]) -> bool:
 
 def _goes_on_at(start: int, content_range: str) -> bool:
     """Say whether the server resumes where we stopped; one that knows no ranges sends everything again."""
-    match = re.match(r"bytes (\d+)-", content_range)
+    match = re.match(rf"bytes ({NUMBER})-", content_range)
     return match is not None and int(match[1]) == start
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from hookflow.runner.data import worker_errors
 from hookflow.runner.data.worker_errors import WorkerError, explaining_worker_errors
 from tests.conftest import NewRun, hookflow_here, records, wait_for
 from tests.processes import Training
@@ -155,6 +156,36 @@ def test_of_the_signal_that_killed_a_worker_its_name_and_number_are_told() -> No
         explaining_worker_errors(dies("Bus error. It is possible that …"))
     with pytest.raises(WorkerError, match=r"\(pid 17\) died of a signal: Odd"):
         explaining_worker_errors(dies("Odd. "))
+
+
+@pytest.mark.parametrize(
+    "message", ["[Errno 104] reset", "Caught ConnectionResetError in pin memory thread for device 0"]
+)
+def test_what_a_worker_died_of_is_asked_for_where_only_its_socket_was_seen_to_break(
+    monkeypatch: pytest.MonkeyPatch, message: str
+) -> None:
+    asked = []
+
+    def ask() -> None:
+        asked.append(len(asked))
+        if len(asked) == 3:
+            raise RuntimeError("DataLoader worker (pid 17) is killed by signal: Segmentation fault. ")
+
+    def _try_get_data() -> None:
+        raise ConnectionResetError(message)
+
+    def pinned() -> None:
+        raise ConnectionResetError(message)
+
+    monkeypatch.setattr(worker_errors, "_error_if_any_worker_fails", ask)
+    with pytest.raises(WorkerError, match=r"\(pid 17\) was killed by SIGSEGV \(signal 11\): .+ with workers = 0"):
+        explaining_worker_errors(pinned if "pin" in message else _try_get_data)
+    with pytest.raises(ConnectionResetError):
+        explaining_worker_errors(_of_the_user)
+
+
+def _of_the_user() -> None:
+    raise ConnectionResetError("the user's own")
 
 
 @pytest.mark.parametrize(

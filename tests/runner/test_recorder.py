@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from hookflow.events.log import Tail
+from hookflow.events.log import Tail, event_log
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
 from hookflow.runner import recorder as module
@@ -164,3 +164,21 @@ def test_no_string_is_recorded_that_would_hold_up_a_reader(
     assert len(cut) == 7
     assert all(len(value.encode()) <= TEXT_LIMIT and value.endswith(" bytes left out]") for value in cut)
     assert len(capsys.readouterr().err) <= TEXT_LIMIT, "nor printed"
+
+
+def test_a_log_that_was_removed_is_begun_anew_and_says_so(run_dir: RunDir, recorder: Recorder) -> None:
+    live = event_log(run_dir.events)
+    recorder.put("run", pipeline="toy")
+    recorder.put("epoch")
+    recorder.flush()
+    assert [record["k"] for record in live.read()] == ["run", "epoch"]
+    run_dir.events.unlink()
+    recorder.put("metrics")
+    recorder.flush()
+    recorder.put("end", status="finished", exit=0, reason="", seconds=1.0)
+    recorder.flush()
+    first, said, *others = read(run_dir)
+    assert (first["k"], first["pipeline"]) == ("run", "toy")
+    assert said["text"] == "the event log was removed while the run went on: what stood in it is lost"
+    assert [record["k"] for record in others] == ["metrics", "end"]
+    assert [record["k"] for record in live.read()] == ["run", "message", "metrics", "end"], "who follows it reads on"

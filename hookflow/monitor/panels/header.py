@@ -17,6 +17,7 @@ CONDITION_STYLES = {
     "stalled": "alarm",
     "lost": "alarm",
     "failed": "error",
+    "unreadable": "error",
     "paused": "warn",
     "stopped": "warn",
     "interrupted": "warn",

@@ -65,9 +65,14 @@ class DamagedError(Exception):
 def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
     """Return the directories of all checkpoints below `folder`, the one that is furthest in the run first.
 
-    With `EXCEPTION` as the prefix, those that were saved after an error, instead of the others.
+    With `EXCEPTION` as the prefix, those that were saved after an error, instead of the others. Raises OSError where
+    the folder is there and cannot be read: that is not to have no checkpoints.
     """
-    found = {path: match for path in folder.glob(f"{prefix}it*") if (match := _NAME.fullmatch(path.name))}
+    try:
+        paths = [path for path in folder.iterdir() if path.name.startswith(f"{prefix}it")]
+    except FileNotFoundError:
+        return []
+    found = {path: match for path in paths if (match := _NAME.fullmatch(path.name))}
     return sorted(found, key=lambda path: [int(part or 0) for part in found[path].groups()], reverse=True)
 
 

@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
+from torch._C import _error_if_any_worker_fails  # what PyTorch itself does when a child has ended
+
 Result = TypeVar("Result")
 
 CAUGHT = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal ")
@@ -19,6 +21,9 @@ KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]
 
 GONE = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]+)\) exited unexpectedly")
 """The same, when PyTorch sees that the worker is gone before it hears of what."""
+
+PINNING = "in pin memory thread"
+"""What is in the message of an exception that the thread has handed on which pins memory."""
 
 PATIENCE = 10.0
 """Seconds in which the signal that a worker died of is told, where PyTorch has only seen yet that it is gone."""
@@ -64,7 +69,7 @@ def _explained(error: Exception) -> WorkerError | None:
         return _in_the_place_of(error, _died(*killed.groups()))
     gone = GONE.match(text)
     if gone or _is_cut_off(error):
-        time.sleep(PATIENCE)
+        _wait_for_word()
         who = f"a DataLoader worker{f' (pid {gone[1]})' if gone else ''}"
         return _in_the_place_of(error, f"{who} died without an exception: {REMEDIES['SIGKILL']}")
     if caught := CAUGHT.match(text):
@@ -80,10 +85,23 @@ def _in_the_place_of(error: Exception, text: str, *notes: str) -> WorkerError:
     return short.with_traceback(error.__traceback__)
 
 
+def _wait_for_word() -> None:
+    """Wait until PyTorch says what a worker died of, as a RuntimeError: it may have said so where nobody listened."""
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        _error_if_any_worker_fails()
+        time.sleep(PATIENCE / 50)
+
+
 def _is_cut_off(error: Exception) -> bool:
-    """Say whether a worker was gone while the training fetched a batch of it."""
+    """Say whether a worker was gone while the training, or the thread that pins memory for it, fetched a batch of it.
+
+    A tensor comes over a socket of the worker's, which may be gone from the file system too.
+    """
+    if not isinstance(error, EOFError | ConnectionError | FileNotFoundError):
+        return False
     frames = traceback.extract_tb(error.__traceback__)
-    return isinstance(error, EOFError | ConnectionError) and any(frame.name == "_try_get_data" for frame in frames)
+    return PINNING in str(error) or any(frame.name == "_try_get_data" for frame in frames)
 
 
 def _died(pid: str, described: str) -> str:
