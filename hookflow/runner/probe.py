@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
@@ -45,6 +48,7 @@ class Probe:
 
     def __init__(self, plan: Plan) -> None:
         self.visits: list[Visit] = []
+        self._saved: dict[Path, Leaves] = {}
         self._files: dict[Path, tuple[tuple[int, int], Leaves]] = {}
         for binding in probed(plan):
             setattr(self, binding.method, partial(self._look, binding.point, binding.takes[1:]))
@@ -64,7 +68,22 @@ class Probe:
         for attribute, value in vars(run.task).items() if hasattr(run.task, "__dict__") else ():
             leaves.update(look.of(value, "task", attribute))
         leaves.update(self._of_files(run.dir))
+        for path, saved in self._saved.items():
+            leaves.update({} if path.is_relative_to(run.dir) else saved)
         self.visits.append(Visit(point, run.iter, leaves))
+
+    @contextmanager
+    def watching_saves(self) -> Iterator[None]:
+        """See what `torch.save` writes meanwhile, wherever that is; of a name the latest."""
+        save = torch.save
+
+        def watched(thing: Any, to: Any, *args: Any, **named: Any) -> None:
+            if isinstance(to, str | os.PathLike) and current_thread() is main_thread():
+                self._saved[Path(to).absolute()] = dict(Fingerprints().of(thing, "files", os.fspath(to)))
+            save(thing, to, *args, **named)
+
+        with patch.object(torch, "save", watched):
+            yield
 
     def _of_files(self, folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
         """Yield the fingerprints of what hooks have written into the run directory; each file is read once."""

@@ -111,7 +111,8 @@ class Trials:
             section = run.model_copy(update={"compile": False})  # it would take longer than all the rest
             parts = replace(parts, section=section, data=self.data, hooks={**parts.hooks, NAME: probe})
             execute = partial(Trainer.train_once, test=run.test, epochs=EPOCHS, iters=ITERS)
-            with redirect_stdout(io.StringIO()), nullcontext() if first else redirect_stderr(io.StringIO()):
+            quiet = nullcontext() if first else redirect_stderr(io.StringIO())
+            with redirect_stdout(io.StringIO()), quiet, probe.watching_saves():
                 _, recorded = in_temporary_run(parts, with_probe(plan), execute, say, prints_failure=not may_raise)
         except Exception as error:
             if not may_raise:

@@ -37,6 +37,7 @@ use = "./two.py:{two}"
 """
 HOOKS = """\
 import time
+import torch
 
 class Adds:
     writes = ("metrics",)
@@ -58,6 +59,9 @@ class Clock:
 
 class Rare:
     def after_val_epoch(self): raise AssertionError("this fires too early")
+
+class Saves:
+    def after_val_epoch(self, run, metrics): torch.save(metrics["loss"], "mine.pt")
 
 class Fails:
     def after_train_iter(self): raise ValueError("on its own")
@@ -134,6 +138,12 @@ def test_an_order_in_which_a_hook_raises_differs_and_its_traceback_is_not_printe
     assert "one and two at after_val_epoch: the other way round it raises KeyError: 'one'" in done.stdout
     assert "Traceback" not in done.output
     assert "needs 1.0" not in done.output, "what hooks print is theirs, and the output the command's"
+
+
+def test_what_is_saved_elsewhere_is_seen(made: Path) -> None:
+    done = invoke("check", "--strict", "--commute", write(made, "Doubles", "Saves"))
+    assert done.exit_code == 1
+    assert "one and two at after_val_epoch: differ in the file mine.pt" in done.stdout
 
 
 def test_what_depends_on_the_time_is_not_compared(made: Path) -> None:
