@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
 
 
+LARGEST = 5_000_000
+"""How many bytes a drawing may have unless a larger one is asked for: no viewer shows more of them well."""
+
+
 class Format(StrEnum):
     """How a plan is drawn."""
 
@@ -70,6 +74,7 @@ def graph(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
+    large: Annotated[bool, typer.Option("--large", help="Draw it even if that takes more than 5 MB.")] = False,
     set_: Overrides = None,
     without: Without = None,
     only: Only = None,
@@ -93,6 +98,8 @@ def graph(
     warn_unknown(plan)
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     drawing = _drawn(*_narrowed(plan, point, hook), chosen, colour)
+    if chosen is not Format.json and not large:
+        _refuse_large(drawing)
     if out is None:
         echo(drawing, coloured=colour)
     else:
@@ -108,6 +115,14 @@ def _by_suffix(out: Path | None) -> Format:
         hint = f"name a format with --format, or end the file's name in one of {', '.join(BY_SUFFIX)}"
         raise UserError(Problem("the name of the file does not say in which format to draw", Where(str(out)), hint))
     return BY_SUFFIX[out.suffix.lower()]
+
+
+def _refuse_large(drawing: str) -> None:
+    from hookflow.errors import Problem, UserError
+
+    if (size := len(drawing.encode())) > LARGEST:
+        hint = "draw a part of it, by --point or --hook; or all of it, by --large"
+        raise UserError(Problem(f"the drawing would have {size / 1e6:.0f} MB", hint=hint))
 
 
 def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
