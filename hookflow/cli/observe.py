@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +39,7 @@ class Report:
         """Run a few iterations; exit with 1 when something raised that is no hook, with 130 after Ctrl-C."""
         from hookflow.runner.observed_run import observe
 
-        with exits_after_traceback():
+        with exits_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is no part of the report
             observed = observe(loaded, plan, loaded.source.parent, _say)
         found = missing(plan, observed.seen)
         never = never_seen(plan, observed.seen)

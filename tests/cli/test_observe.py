@@ -143,7 +143,8 @@ def test_what_cannot_be_written_is_told_and_nothing_is(file: Path) -> None:
 
 
 def test_it_speaks_json(file: Path) -> None:
-    file.write_text(HEAD + hooks(judge="Judge", score="Score"))
+    prints = '[hooks.prints]\nuse = "builtins:print"\nargs = { end = "printed" }\npoints = ["after_val"]\n'
+    file.write_text(HEAD + hooks(judge="Judge", score="Score") + prints)
     found = json.loads(check(file, "--observe", "--write", "--format", "json"))
     assert [(pair["first"], pair["then"], pair["slots"]) for pair in found["ambiguities"]] == [
         ("judge", "score", ["metrics.score"])
