@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hookflow.cli.output import columns, exits_after_traceback, warn, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.ambiguity import Ambiguity, ambiguities
-from hookflow.graph.observation import Method, Seen, Slots, missing, never_seen, to_json
+from hookflow.graph.observation import Method, Seen, Slots, missing, never_seen, to_json, turned, with_observed
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.declarations import Declaration, declarations
@@ -33,6 +33,10 @@ class Report:
     missing: Mapping[Method, Slots]
     never: Mapping[str, Slots]
     declarations: Sequence[Declaration]
+    declared: Plan
+    """The plan that the pipeline would have with them."""
+    turned: Sequence[Ambiguity]
+    """The pairs that clash and fire the other way round there."""
 
     @classmethod
     def of(cls, loaded: Loaded, plan: Plan) -> Report:
@@ -42,8 +46,11 @@ class Report:
         with exits_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is no part of the report
             observed = observe(loaded, plan, loaded.source.parent, _say)
         found = missing(plan, observed.seen)
-        never = never_seen(plan, observed.seen)
-        return cls(loaded, plan, observed, found, never, list(declarations(loaded, plan, found)))
+        more = list(declarations(loaded, plan, found))
+        declared = _declared(loaded, plan, more)
+        still = {_pair(one) for one in ambiguities(declared)}
+        wrong = [one for one in turned(with_observed(plan, observed.seen), declared) if _pair(one) not in still]
+        return cls(loaded, plan, observed, found, never_seen(plan, observed.seen), more, declared, wrong)
 
     @property
     def doubtful(self) -> bool:
@@ -75,7 +82,15 @@ class Report:
             yield f"\nwarning: {problem}"
 
     def problems(self) -> Iterator[Problem]:
-        """Yield a warning for each hook that touches more than it declares, with the lines to add."""
+        """Yield a warning for each pair in an order that the declarations turn, and for each hook that lacks some."""
+        for one in self.turned:
+            first, then = one.first.hook, one.then.hook
+            yield Problem(
+                f'at {one.point}, "{first}" fires ahead of "{then}"; both touch {", ".join(one.slots)}, and once that '
+                "is declared it is the other way round",
+                self.loaded.places.of(f"hooks.{first}"),
+                f'declare what they touch (--write), or state which is right: after = ["{then}"] in [hooks.{first}]',
+            )
         for hook in dict.fromkeys(one.hook for one in self.declarations):
             at: dict[str, list[str]] = {}
             for (name, method), both in self.missing.items():
@@ -95,7 +110,7 @@ class Report:
         return {
             "iters": self.observed.iters,
             "bindings": to_json(self.observed.seen, self.missing),
-            "undeclared": [problem.to_json() for problem in self.problems()],
+            "warnings": [problem.to_json() for problem in self.problems()],
             "declare": [{"hook": one.hook, "key": one.key, "value": one.value} for one in self.declarations],
             "not_seen": {name: {"reads": both.reads, "writes": both.writes} for name, both in self.never.items()},
             "not_fired": [{"hook": one.hook, "point": one.point, "why": one.why} for one in self.observed.silent],
@@ -132,40 +147,36 @@ class Report:
         return method if method.startswith("around_") else " and ".join(names)
 
     def _ordered(self, ambiguous: Sequence[Ambiguity]) -> Iterator[str]:
-        """Yield what the declarations would decide, of the pairs that nothing orders."""
-        if not self.declarations or not ambiguous:
+        """Yield what the declarations would decide, of the pairs that nothing orders and of those that they turn."""
+        if not self.declarations:
             return
-        declared = self._declared()
-        open_pairs = {(one.point, frozenset((one.first.hook, one.then.hook))) for one in ambiguities(declared)}
-        for one in ambiguous:
+        still = {_pair(one) for one in ambiguities(self.declared)}
+        turned = {_pair(one) for one in self.turned}
+        for one in {_pair(each): each for each in (*ambiguous, *self.turned)}.values():
             first, then = one.first.hook, one.then.hook
-            if (one.point, frozenset((first, then))) in open_pairs:
-                yield f"{first} and {then} at {one.point}: by no declaration, so state which fires first"
-                continue
-            turned = _place(declared, one.then) < _place(declared, one.first)
-            ahead = (
-                f"{then} ahead of {first}, and now it is the other way round" if turned else f"{first} ahead, as now"
-            )
-            yield f"{first} and {then} at {one.point}: once all is declared, {ahead}"
-
-    def _declared(self) -> Plan:
-        """Return the plan that the pipeline would have with the declarations in it."""
-        hooks = dict(self.loaded.pipeline.hooks)
-        for one in self.declarations:
-            hooks[one.hook] = hooks[one.hook].model_copy(update={one.key: one.value})
-        pipeline = self.loaded.pipeline.model_copy(update={"hooks": hooks})
-        return compile_pipeline(replace(self.loaded, pipeline=pipeline), shuffle=self.plan.shuffle)
+            if _pair(one) in turned:
+                decided = f"once all is declared, {then} ahead of {first}, and now it is the other way round"
+            elif _pair(one) in still:
+                decided = "by no declaration, so state which fires first"
+            else:
+                decided = f"once all is declared, {first} ahead, as now"
+            yield f"{first} and {then} at {one.point}: {decided}"
 
 
 LARGE = "the network is large: writes to its memory by other code than PyTorch's were not looked for"
 
 
-def _place(plan: Plan, binding: Binding) -> int:
-    return next(
-        k
-        for k, other in enumerate(plan.at(binding.point))
-        if (other.hook, other.method, other.half) == (binding.hook, binding.method, binding.half)
-    )
+def _declared(loaded: Loaded, plan: Plan, more: Sequence[Declaration]) -> Plan:
+    """Return the plan that a pipeline would have with these declarations in it."""
+    hooks = dict(loaded.pipeline.hooks)
+    for one in more:
+        hooks[one.hook] = hooks[one.hook].model_copy(update={one.key: one.value})
+    pipeline = loaded.pipeline.model_copy(update={"hooks": hooks})
+    return compile_pipeline(replace(loaded, pipeline=pipeline), shuffle=plan.shuffle)
+
+
+def _pair(one: Ambiguity) -> tuple[str, frozenset[str]]:
+    return one.point, frozenset((one.first.hook, one.then.hook))
 
 
 def _row(seen: Seen) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hookflow.graph.ambiguity import Ambiguity, clash
 from hookflow.graph.keyed import root, wider, widest
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.slots import commutes
@@ -113,6 +114,25 @@ def with_observed(plan: Plan, observed: Sequence[Seen]) -> Plan:
         )
 
     return replace(plan, bindings=tuple(map(added, plan.bindings)))
+
+
+def turned(observed: Plan, declared: Plan) -> Iterator[Ambiguity]:
+    """Yield each pair that clashes by what was seen, and fires the other way round once that is declared.
+
+    `observed` is the plan as it is with what was seen, `declared` the one that the declarations make.
+    """
+    for point in observed.order:
+        places = {_who(binding): k for k, binding in enumerate(declared.at(point))}
+        bound = observed.at(point)
+        for k, first in enumerate(bound):
+            for then in bound[k + 1 :]:
+                turns = first.hook != then.hook and places[_who(then)] < places[_who(first)]
+                if turns and (slots := clash(observed.points[point], first, then)):
+                    yield Ambiguity(point, first, then, slots)
+
+
+def _who(binding: Binding) -> tuple[str, str, str]:
+    return binding.hook, binding.method, binding.half
 
 
 def covered(slot: str, declared: Collection[str]) -> bool:

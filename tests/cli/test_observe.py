@@ -75,6 +75,16 @@ def test_a_wrong_order_of_hooks_that_declare_nothing_is_found_and_declared_away(
     assert "ambiguous" not in check(file, "--strict", "--observe")
 
 
+def test_a_saver_beside_an_average_is_found_though_their_phase_decides(file: Path) -> None:
+    """Whoever leaves an `around_val` does so after the plain hooks: so nothing is ambiguous, and the order is wrong."""
+    file.write_text(HEAD + '[hooks.ema]\nuse = "ema"\n' + hooks(saver="Saver"))
+    assert valid_plan(load(file)).order["after_val"] == ("saver", "ema")
+    told = check(file, "--strict", "--observe", "--write", exit_code=1)
+    assert 'at after_val, "saver" fires ahead of "ema"; both touch model, and once that is declared it is the' in told
+    assert valid_plan(load(file)).order["after_val"] == ("ema", "saver")
+    check(file, "--strict", "--observe")
+
+
 def test_the_report_says_what_each_hook_touches_and_which_lines_to_add(file: Path) -> None:
     file.write_text(HEAD + hooks(plateau="Plateau", average="SwappedAverage"))
     found = check(file, "--observe")
@@ -165,7 +175,7 @@ def test_it_speaks_json(file: Path) -> None:
         {"hook": "score", "key": "reads", "value": ["metrics.loss"]},
         {"hook": "score", "key": "writes", "value": ["metrics.score"]},
     ]
-    assert [problem["line"] for problem in seen["undeclared"]] == [18, 21]
+    assert [problem["line"] for problem in seen["warnings"]] == [18, 18, 21]
     assert seen["not_fired"] == [{"hook": "judge", "point": "after_val_epoch", "why": "raised KeyError: 'score'"}]
 
 
