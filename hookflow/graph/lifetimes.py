@@ -123,14 +123,15 @@ class Lifetimes:
     def vain(self) -> Iterator[Vain]:
         """Yield who writes a slot at points alone where it has had its use, and that no hook reads behind it."""
         for slot, spent in SPENT.items():
-            readers = [self.loop.place(b.point) for b in self._plan.bindings if slot in map(root, b.reads)]
+            readers = (self.loop.place(b.point) for b in self._plan.bindings if slot in map(root, b.reads))
+            last = max(readers, default=-1)
             writers: dict[str, list[Binding]] = {}
             for binding in self._plan.bindings:
                 if slot in map(root, binding.writes):
                     writers.setdefault(binding.hook, []).append(binding)
             for several in writers.values():
                 here = self.loop.place(several[0].point)
-                if all(b.point in spent for b in several) and not any(place >= here for place in readers):
+                if all(b.point in spent for b in several) and last < here:
                     yield Vain(several[0], slot)
 
 

@@ -67,25 +67,31 @@ def doubtful_slots(nodes: Nodes) -> Iterator[Problem]:
 
 
 def doubtful_keys(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
-    """Yield a warning for each part of a slot that is read, and is nearly one that is written; and for a hook's own
-    state (`hook.ema`) where there is no such hook."""
-    every = [(name, bound) for name, node in nodes.items() for bound in node.bound]
-    written = {slot for _, bound in every for slot in bound.writes}
-    told: set[tuple[str, str]] = set()
-    for name, bound in every:
-        for slot in bound.reads:
-            if "." not in slot or (name, slot) in told or root(slot) == "scalars":  # which conditions are warned of
-                continue
-            told.add((name, slot))
-            if (owner := owner_of(slot)) is not None:
-                if owner not in nodes and owner not in disabled:
-                    said = f'hook "{name}" reads the state of a hook "{owner}", which is not in this pipeline'
-                    yield Problem(said, nodes[name].where, nearest(owner, nodes))
-            elif not written.intersection((slot, *wider(slot))):
-                meant = next((other for other in sorted(written) if misspelt(slot, other)), None)
-                if meant:
-                    said = f'hook "{name}" reads "{slot}", which no hook writes'
-                    yield Problem(said, nodes[name].where, f'did you mean "{meant}"?')
+    """Yield a warning for each part of a slot that is read and is probably misspelt.
+
+    It is nearly one that hooks write, or the state (`hook.ema`) of a hook that is not there.
+    """
+    written = {slot for node in nodes.values() for bound in node.bound for slot in bound.writes}
+    siblings: dict[str, list[str]] = {}
+    for slot in sorted(written):
+        siblings.setdefault(slot.rpartition(".")[0], []).append(slot)
+    for name, slot in _parts_read(nodes):
+        where = nodes[name].where
+        near = siblings.get(slot.rpartition(".")[0], [])
+        if owner := owner_of(slot):
+            if owner not in nodes and owner not in disabled:
+                said = f'hook "{name}" reads the state of a hook "{owner}", which is not in this pipeline'
+                yield Problem(said, where, nearest(owner, nodes))
+        elif len(near) < MANY and not written.intersection((slot, *wider(slot))):
+            meant = next((other for other in near if misspelt(slot, other)), None)
+            if meant:
+                yield Problem(f'hook "{name}" reads "{slot}", which no hook writes', where, f'did you mean "{meant}"?')
+
+
+def _parts_read(nodes: Nodes) -> dict[tuple[str, str], None]:
+    """Return each hook with each part of a slot that it reads; what conditions name is looked at elsewhere."""
+    read = ((name, slot) for name, node in nodes.items() for bound in node.bound for slot in bound.reads)
+    return {(name, slot): None for name, slot in read if "." in slot and root(slot) != "scalars"}
 
 
 def with_own_state(nodes: Nodes) -> Nodes:
