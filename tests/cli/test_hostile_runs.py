@@ -17,8 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from hookflow.cli.app import main
+from hookflow.cli.resume import resumed
+from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.monitor import jsonl, plain
@@ -136,6 +139,17 @@ def replayed(run_dir: RunDir) -> tuple[int, str]:
     return 0, ""
 
 
+def resumable(run_dir: RunDir) -> tuple[int, str]:
+    """Do what `--resume` does before it starts the training, the last of which is to write down what will be run."""
+    try:
+        resumed(str(run_dir.path), ["run.max_epochs=9"])
+    except UserError as error:
+        return 2, str(error)
+    except typer.Exit as ended:
+        return ended.exit_code, ""
+    return 0, ""
+
+
 READERS: dict[str, Callable[[RunDir], tuple[int, str]]] = {
     "runs": command("runs"),
     "show": command("show", "RUN"),
@@ -147,6 +161,7 @@ READERS: dict[str, Callable[[RunDir], tuple[int, str]]] = {
     "plain": followed(plain.follow),
     "json": followed(jsonl.follow),
     "replay": replayed,
+    "resume": resumable,
 }
 
 
