@@ -51,7 +51,7 @@ def only_run(folder: Path) -> RunDir:
     return run
 
 
-@pytest.mark.parametrize("way", [">&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("way", [pytest.param(">&-", marks=pytest.mark.long), "<&- >&- 2>&-"])
 def test_a_run_whose_streams_are_closed_from_the_start(tmp_path: Path, way: str) -> None:
     done = shell(f"{HOOKFLOW} {RUN} {way}", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
