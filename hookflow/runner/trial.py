@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hookflow.errors import Problem, UserError
 from hookflow.events.records import Level, Record
 from hookflow.graph.order import Places
 from hookflow.graph.plan import Plan, Trigger
@@ -128,7 +129,7 @@ class Trials:
 def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> Iterator[Trials]:
     """Fetch the batches that trials need; `say` is given the messages of the first one. Files are relative to `base`.
 
-    Raises UserError where something cannot be built.
+    Raises UserError where something cannot be built, or when there have been too many for an answer.
     """
     run = loaded.pipeline.run
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, lambda *said: None):
@@ -140,6 +141,9 @@ def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], N
         }
         try:
             yield Trials(loaded, base, data, say)
+        except EnoughError:
+            hint = "try a smaller model, or fewer hooks: --only HOOK"
+            raise UserError(Problem(f"no answer within {TRIALS} trials, or {SECONDS:g} s of them", hint=hint)) from None
         finally:
             for source in whole.values():
                 close(source)

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hookflow.cli.app import app
+from hookflow.errors import UserError
 from hookflow.runner import trial
 from tests.conftest import TESTS
 
@@ -179,6 +180,15 @@ def test_the_limit_is_told_with_what_was_not_tried(made: Path, monkeypatch: pyte
     done = invoke("check", "--strict", "--commute", write(made, "Adds", "Adds"))
     assert done.exit_code == 1, "an ambiguous pair that was not tried is ambiguous"
     assert "not tried, since the limit of" in done.stdout
+
+
+@pytest.mark.parametrize("command", [("check", "--commute"), ("bisect",)])
+def test_too_few_trials_for_any_answer_are_told(
+    made: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(trial, "TRIALS", 1)
+    with pytest.raises(UserError, match="no answer within 1 trials"):
+        invoke(*command, write(made, "Adds", "Adds"))
 
 
 def test_it_leaves_nothing_behind(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
