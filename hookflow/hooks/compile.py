@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -57,11 +58,17 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
     disabled += _replaced_defaults(declared, base)
     for name, declaration in declared.items():
         if name not in disabled:
-            hook = _Declared(name, declaration, loaded, base, points)
-            nodes[name] = hook.node()
-            prepended[name] = hook.inside.prepended
-            problems += hook.problems
-            warnings += undeclared_calls(hook.hook, nodes[name])
+            try:
+                hook = _Declared(name, declaration, loaded, base, points)
+                nodes[name] = hook.node()
+                prepended[name] = hook.inside.prepended
+                problems += hook.problems
+                warnings += undeclared_calls(hook.hook, nodes[name])
+            except Exception as error:
+                if not _is_of_user(error):
+                    raise
+                said = f'hook "{name}": looking at {declaration.use} raises {type(error).__name__}: {error}'
+                problems.append(Problem(said, loaded.places.of(f"hooks.{name}.use")))
     problems += wrong_comm_hooks(nodes)
     try:
         ordered = with_prepended_first(nodes, prepended)
@@ -71,6 +78,12 @@ def compile_pipeline(loaded: Loaded, base: Path | None = None, shuffle: int | No
     if problems:
         raise UserError(sorted(problems, key=by_place))
     return replace(plan, warnings=(*plan.warnings, *warnings))
+
+
+def _is_of_user(error: Exception) -> bool:
+    """Say whether something was raised in a class that was only looked at, as a metaclass may: not in hookflow."""
+    *_, innermost = traceback.extract_tb(error.__traceback__)
+    return not isinstance(error, UserError) and not Path(innermost.filename).is_relative_to(Path(__file__).parents[1])
 
 
 def _replaced_defaults(declared: Mapping[str, HookNode], base: Path) -> list[str]:
