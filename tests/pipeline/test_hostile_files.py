@@ -99,6 +99,20 @@ def test_a_file_that_is_a_link_to_itself(tmp_path: Path) -> None:
     assert "cannot be read" in told(path)
 
 
+def test_a_class_that_raises_when_it_is_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(
+        "class Odd(type):\n"
+        "    def __getattribute__(cls, name):\n"
+        "        raise RuntimeError('no ' + name)\n"
+        "class Hook(metaclass=Odd):\n"
+        "    pass\n"
+    )
+    path = tmp_path / "p.toml"
+    path.write_text(f'{BASE}[hooks.odd]\nuse = "./odd.py:Hook"\n')
+    problems = told(path)
+    assert f'{path}:12:1: hook "odd": looking at ./odd.py:Hook raises RuntimeError: no ' in problems
+
+
 def mutated(text: str, chance: random.Random) -> str:
     """Return a file with a line or a few characters taken out, doubled, swapped or made up."""
     for _ in range(chance.randrange(1, 4)):
