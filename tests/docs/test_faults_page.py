@@ -9,7 +9,7 @@ from tests.conftest import TESTS
 
 def test_every_fault_names_its_test() -> None:
     page = (TESTS.parent / "docs" / "faults.md").read_text("utf-8")
-    rows = [row for row in page.splitlines() if row.startswith("| ")][2:]
+    rows = [row for row in page.partition("## Soak")[0].splitlines() if row.startswith("| ")][2:]
     assert len(rows) == 20
     named = re.findall(r"`tests/([\w/]+\.py)::(\w+)`", page)
     assert len(named) == len(rows) + 1
