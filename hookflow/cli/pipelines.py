@@ -83,6 +83,8 @@ class Target:
     plan: Plan
     base: Path
     run: RunDir | None = None
+    imports: bool = True
+    """Whether its hooks may be imported."""
 
 
 def open_target(
@@ -109,7 +111,9 @@ def open_target(
         return recorded_target(named)
     path = Path(named or only_pipeline(hooks))
     loaded = read_pipeline(path, overrides, without=without, only=only, imports=imports)
-    return Target(str(path), loaded, compile_pipeline(loaded, shuffle=shuffle, imports=imports), path.parent)
+    return Target(
+        str(path), loaded, compile_pipeline(loaded, shuffle=shuffle, imports=imports), path.parent, None, imports
+    )
 
 
 def warn_unknown(plan: Plan) -> None:

@@ -75,7 +75,7 @@ def _compiled(target: Target, hook: str, after: list[str]) -> Plan:
     changed = pipeline.hooks[hook].model_copy(update={"after": after})
     hooks = {**pipeline.hooks, hook: changed}
     loaded = replace(target.loaded, pipeline=pipeline.model_copy(update={"hooks": hooks}))
-    return compile_pipeline(loaded, shuffle=target.plan.shuffle)
+    return compile_pipeline(loaded, shuffle=target.plan.shuffle, imports=target.imports)
 
 
 def _is_turned(plan: Plan, answer: Answer) -> bool:

@@ -30,6 +30,7 @@ class AccumulationSchedule(Hook):
     """
 
     phase = "early"
+    reads: ClassVar[Slots] = {"before_backward": ("batch",)}
     writes: ClassVar[Slots] = {"before_backward": ("control",), "before_optimizer_step": ("grads",)}
 
     def __init__(

@@ -36,7 +36,11 @@ class LRFinder(Hook):
     """
 
     phase = "late"  # its rates replace those of a schedule
-    after = ("log?", "lr_monitor?")  # which log the rate of the iteration, before it puts back another one
+    after = (
+        "log?",
+        "lr_monitor?",
+        "spike_guard?",
+    )  # which look at the rate of the iteration, before it puts back another
     reads: ClassVar[Slots] = {
         "before_train": ("model", "optimizer", "lr"),
         "before_train_iter": ("optimizer",),

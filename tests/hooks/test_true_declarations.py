@@ -36,11 +36,13 @@ TOGETHER = tuple(name for name in SAMPLES if name not in ("scheduler", "lr_finde
 OTHERS = (
     ("scheduler", "param_schedule", "grad_clip", "lr_monitor"),
     ("lr_finder", "ema", "log", "grad_norm"),
-    ("images", "confusion", "throughput"),
+    ("images", "confusion_matrix", "throughput"),
 )
 
 UNSEEN: dict[str, Slots] = {
+    "accumulation_schedule": Slots(writes=("grads",)),  # where the last group is smaller than the others
     "activation_checkpoint": Slots(writes=("model",)),  # what a module calls, and no tensor of it
+    "activation_stats": Slots(reads=("model",)),  # its modules by name, and no tensor of it
     "export": Slots(reads=("checkpoint", "model")),  # nothing is exported of a run that is not kept
     "freeze": Slots(reads=("grads",)),  # says where it stands
     "sync_buffers": Slots(reads=("model",), writes=("model",)),  # over several ranks

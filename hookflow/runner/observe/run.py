@@ -66,8 +66,8 @@ class WatchedRun:
         self._notes.note("writes", "checkpoint")
         self._run.save_checkpoint(*names, **how)
 
-    def stop(self, reason: str) -> None:
-        self._ask("stop", reason)
+    def stop(self, reason: str, **how: Any) -> None:
+        self._ask("stop", reason, **how)
 
     def stop_epoch(self, reason: str) -> None:
         self._ask("stop_epoch", reason)
@@ -78,6 +78,9 @@ class WatchedRun:
     def skip_batch(self) -> None:
         self._ask("skip_batch")
 
-    def _ask(self, call: str, *reason: str) -> None:
+    def accumulate(self, weight: float, **how: Any) -> None:
+        self._ask("accumulate", weight, **how)
+
+    def _ask(self, call: str, *given: Any, **how: Any) -> None:
         self._notes.note("writes", "control")
-        getattr(self._run, call)(*reason)
+        getattr(self._run, call)(*given, **how)
