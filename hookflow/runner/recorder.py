@@ -293,6 +293,7 @@ class _Frames:
 
     def next(self, cost: int) -> Frame:
         books, run = self._books, self._progress
+        stage = run.stage  # first: the training goes on meanwhile, and no iteration is older than its stage
         books.update()
         samples, phases = books.samples, dict(books.phases)
         frame = Frame(
@@ -300,7 +301,7 @@ class _Frames:
             t=time.time(),
             it=run.iter,
             ep=run.epoch,
-            stage=run.stage,
+            stage=stage,
             bi=run.batch_idx,
             bn=run.batches,
             samples=samples - self._samples,
