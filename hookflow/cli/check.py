@@ -15,7 +15,7 @@ from hookflow.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from hookflow.cli.check_report import Findings
-    from hookflow.cli.observe import Report
+    from hookflow.cli.observe_report import Report
 
 
 def check(
@@ -112,7 +112,7 @@ def _look(
     plan = valid_plan(loaded, shuffle=shuffle, imports=imports)
     if not observe:
         return Findings.of(loaded, plan), None
-    from hookflow.cli.observe import Report
+    from hookflow.cli.observe_report import Report
     from hookflow.graph.observation import with_observed
 
     seen = Report.of(loaded, plan)

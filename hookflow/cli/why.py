@@ -15,7 +15,7 @@ from hookflow.cli.output import echo
 if TYPE_CHECKING:
     from hookflow.cli.measured import Measured
     from hookflow.cli.pipelines import Target
-    from hookflow.cli.turning import Turning
+    from hookflow.cli.turning_edge import Turning
     from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
     from hookflow.graph.precedence import Answer
 
@@ -44,7 +44,7 @@ def why(
     """
     from hookflow.cli.measured import Measured
     from hookflow.cli.pipelines import open_target, warn_unknown
-    from hookflow.cli.turning import Turning
+    from hookflow.cli.turning_edge import Turning
     from hookflow.graph.precedence import precedence
 
     target = open_target(
