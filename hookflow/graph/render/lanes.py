@@ -74,6 +74,11 @@ class Picture:
     width: float
     bottom: float
 
+    @property
+    def goes_on(self) -> bool:
+        """Whether a point has more than one row."""
+        return any(lane.rows > 1 for lane in self.lanes)
+
 
 def lay_out(plan: Plan, top: float) -> Picture:
     """Place every point that has bindings, from `top` down."""

@@ -38,8 +38,7 @@ class _Drawing:
         columns = int((self.width - 2 * MARGIN) / NOTE_CELL) - 2
         self.gave_way = [line for given in plan.given_way for line in wrapped([gave_way(given)], columns)]
         self.halves = any(binding.half != "whole" for binding in plan.bindings)
-        self.wraps = any(lane.rows > 1 for lane in self.picture.lanes)
-        legend = 1 + self.wraps + len(self.kinds) + self.halves
+        legend = 1 + self.picture.goes_on + len(self.kinds) + self.halves
         self.height = self.picture.bottom + 2 * PAD + (legend + len(self.gave_way)) * NAME_LINE + MARGIN
 
     def lines(self) -> Iterator[str]:
@@ -118,11 +117,11 @@ class _Drawing:
 
     def _legend(self, y: float) -> Iterator[str]:
         yield _text(MARGIN, y + 4, "left to right: the order of firing", "note")
-        if self.wraps:
+        if self.picture.goes_on:
             y += NAME_LINE
-            wraps = "goes on in the next row; an edge between two rows is broken off, and says where its other end is"
+            goes_on = "goes on in the next row; an edge between two rows is broken off, and says where its other end is"
             yield _text(MARGIN + 14, y + 4, "…", "name")
-            yield _text(MARGIN + 46, y + 4, wraps, "note")
+            yield _text(MARGIN + 46, y + 4, goes_on, "note")
         for kind in self.kinds:
             y += NAME_LINE
             yield from _stroke(kind, ((MARGIN, y), (MARGIN + 36, y)), hollow="hollow below")

@@ -180,6 +180,12 @@ def painted_at(root: ElementTree.Element) -> Iterator[tuple[float, float]]:
             yield from zip(numbers[::2], numbers[1::2], strict=True)
 
 
+def test_a_long_picture_is_printed_on_several_pages() -> None:
+    looks = [as_html(drawn).split("<figure", 1)[1].split(">", 1)[0] for drawn in (EXAMPLE, wide(24))]
+    assert looks == [' class="picture"', ' class="picture long"']
+    assert ".picture.long svg { max-height: none; }" in as_html(EXAMPLE)
+
+
 def test_an_edge_between_two_rows_says_at_both_ends_where_the_other_is() -> None:
     drawn = wide(60)
     lanes = lay_out(drawn, top=50).lanes
