@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hookflow.errors import Problem
 from hookflow.graph.plan import Binding, Plan, PlannedHook
+from hookflow.graph.render.lanes import lay_out
 from hookflow.graph.render.svg import as_svg, escape
 from hookflow.graph.render.words import KINDS, gave_way, marks, place_of, plain, slots, title_of
 
@@ -37,6 +38,7 @@ tr.on { background: var(--mark); }
   .picture svg { max-width: 100%; height: auto; max-height: 95vh; }
   body { margin: 0; font-size: 11px; }
   h2 { break-after: avoid; } tr, figure { break-inside: avoid; }
+  .picture.long { margin: 0; break-inside: auto; } .picture.long svg { max-height: none; }
 }"""
 
 _SCRIPT = """\
@@ -63,13 +65,14 @@ document.addEventListener("click", (event) => {
 def as_html(plan: Plan, title: str = "") -> str:
     """Draw every point that has bindings, and list hooks, firings and edges."""
     title = title or title_of(plan)
+    look = "picture long" if lay_out(plan, top=0).goes_on else "picture"
     return "\n".join(
         [
             '<!DOCTYPE html>\n<html lang="en">',
             f'<head><meta charset="utf-8"/><title>{escape(title)}</title>',
             '<meta name="viewport" content="width=device-width, initial-scale=1"/>',
             f"<style>\n{_STYLE}\n</style></head>",
-            f'<body>\n<figure class="picture">\n{as_svg(plan, title)}\n</figure>',
+            f'<body>\n<figure class="{look}">\n{as_svg(plan, title)}\n</figure>',
             *_hooks(plan),
             *_firings(plan),
             *_edges(plan),

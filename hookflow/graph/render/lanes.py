@@ -1,67 +1,57 @@
 """Where everything of a picture stands: a lane for each point, a box for each binding, a way for each edge.
 
-In a lane the boxes stand side by side in the order of firing. An edge to the next box is a straight arrow; the others
-rise from the box, run along a track above the lane's boxes and come down on the box that waits. Edges of one kind that
-leave one box share its track. All in pixels, from the upper left corner.
+A point with more boxes than find room side by side has a lane for each row of them. All in pixels, from the upper left
+corner.
 """
 
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from hookflow.graph.links import Link, bound_points, stated
-from hookflow.graph.plan import Binding, EdgeKind, Plan
+from hookflow.graph.links import bound_points
+from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.render.rails import pairs
-from hookflow.graph.render.words import cells, marks, slots, wrapped
+from hookflow.graph.render.row import (
+    GAP,
+    NAME_CELL,
+    NAME_LINE,
+    NOTE_CELL,
+    NOTE_LINE,
+    PAD,
+    XY,
+    Arrow,
+    Box,
+    Firings,
+    Label,
+    Net,
+    Row,
+    is_free,
+)
+from hookflow.graph.render.words import cells
 
-NAME_CELL, NOTE_CELL = 7.4, 6.2
-"""Width of a sign of a monospaced font, at 12 and at 10 pixels: wider than that of any common one."""
-NAME_LINE, NOTE_LINE = 16, 13
-MARGIN, INDENT, PAD = 16, 16, 8
-GAP = 26  # between two boxes: room for an arrow
-PORT = 9  # between two arrows at the top of a box
-TRACK = 8
-NOTE_CELLS = 24
-
-XY = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A binding: its name, and `notes` below it, one a line."""
-
-    binding: Binding
-    notes: tuple[str, ...]
-    x: float
-    y: float
-    width: float
-    height: float
-
-
-@dataclass(frozen=True, slots=True)
-class Arrow:
-    """An edge: its corners, and where it leaves a track that runs on, if it does."""
-
-    link: Link
-    kind: EdgeKind
-    corners: tuple[XY, ...]
-    branch: XY | None = None
+MARGIN, INDENT = 16, 16
+WIDTH = 1400  # of the lanes: a screen, or a landscape page on which the notes can still be read
+RAILS = 200  # beside them, at the least
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A point with its label at (`x`, middle), its boxes and its arrows."""
+    """A point, or the `row`th of its `rows`: its notes at (`x`, middle), its boxes and its arrows."""
 
     point: Point
+    row: int
+    rows: int
+    notes: tuple[str, ...]
     x: float
     y: float
     width: float
     height: float
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
+    labels: tuple[Label, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +66,18 @@ class Rail:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Lanes from top to bottom, and beside them the rails."""
+    """Lanes from top to bottom, and beside them the rails, but for `hidden` ones that find no room."""
 
     lanes: tuple[Lane, ...]
     rails: tuple[Rail, ...]
+    hidden: int
     width: float
     bottom: float
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a point has more than one row."""
+        return any(lane.rows > 1 for lane in self.lanes)
 
 
 def lay_out(plan: Plan, top: float) -> Picture:
@@ -89,26 +85,36 @@ def lay_out(plan: Plan, top: float) -> Picture:
     points = bound_points(plan)
     outermost = min((point.depth for point in points), default=0)
     indents = [MARGIN + INDENT * (point.depth - outermost) for point in points]
-    label_ends = [x + PAD + label_width(point) for x, point in zip(indents, points, strict=True)]
-    start = max(label_ends, default=MARGIN) + 2 * PAD
-    rows = [_Row(plan, point, start) for point in points]
-    right = max((row.right for row in rows), default=start) + PAD
-    lanes = []
-    for row, point, x in zip(rows, points, indents, strict=True):
-        boxes, arrows = row.placed(top + PAD)
-        lanes.append(Lane(point, x, top, right - x, row.height + 2 * PAD, boxes, arrows))
-        top += row.height + 2 * PAD + 5
-    rails = _rails(lanes, right)
-    return Picture(tuple(lanes), rails, max([right, *(rail.x for rail in rails)]) + MARGIN, top - 5)
+    firings = [Firings(plan, point) for point in points]
+    widest = _label_end(zip(points, indents, (len(found.bound) for found in firings), strict=True))
+    places = [_wrapped(found, WIDTH - widest - 2 * PAD) for found in firings]
+    start = _label_end(zip(points, indents, map(len, places), strict=True))
+    blocks = [_rows(found, ranges, start) for found, ranges in zip(firings, places, strict=True)]
+    right = max((row.right for rows in blocks for row in rows), default=start) + PAD
+    if any(len(rows) > 1 for rows in blocks):
+        right += PAD  # for the mark that a row goes on
+    lanes: list[Lane] = []
+    for rows, point, x in zip(blocks, points, indents, strict=True):
+        found = [*_stacked(rows, point, x, right, top)]
+        lanes += found
+        top = found[-1].y + found[-1].height + 5
+    rails, hidden = _rails(lanes, right)
+    return Picture(tuple(lanes), rails, hidden, max([right, *(rail.x for rail in rails)]) + MARGIN, top - 5)
 
 
-def label_width(point: Point) -> float:
-    return max(cells(point.name) * NAME_CELL, cells(label_note(point)) * NOTE_CELL)
+def _label_end(points: Iterable[tuple[Point, float, int]]) -> float:
+    """Return where the boxes begin, right of the labels of the points, each with its indent and its number of rows."""
+    ends = (x + PAD + _label_width(point, label_notes(point, rows, rows)) for point, x, rows in points)
+    return max(ends, default=MARGIN) + 2 * PAD
 
 
-def label_note(point: Point) -> str:
-    """Return what kind of point it is, if it is not one that every trainer has."""
-    return {
+def _label_width(point: Point, notes: Iterable[str]) -> float:
+    return max([cells(point.name) * NAME_CELL, *(cells(note) * NOTE_CELL for note in notes)])
+
+
+def label_notes(point: Point, row: int, rows: int) -> tuple[str, ...]:
+    """Return which row of the point it is, if not the only one, and its kind, if not one that every trainer has."""
+    kind = {
         "own": "own point",
         "module": "in the network",
         "state": "in the network",
@@ -116,133 +122,67 @@ def label_note(point: Point) -> str:
         "parameter": "on parameters",
         "comm": "in DDP",
     }.get(point.kind, "")
+    return (*([kind] if kind else ()), *([f"row {row} of {rows}"] if rows > 1 else ()))
 
 
-class _Row:
-    """The boxes of one point, and the nets between them: (row of the source, kind) to the links that leave there."""
-
-    def __init__(self, plan: Plan, point: Point, x: float) -> None:
-        bound = plan.at(point.name)
-        self.bound = bound
-        place = {binding.id: k for k, binding in enumerate(bound)}
-        self.straight: list[tuple[int, Link]] = []
-        self.nets: dict[tuple[int, EdgeKind], list[tuple[int, Link]]] = {}
-        for link in stated(plan, point.name):
-            if link.edge is not None:
-                first, then = place[link.first.id], place[link.then.id]
-                if then == first + 1:
-                    self.straight.append((first, link))
-                else:
-                    self.nets.setdefault((first, link.edge.kind), []).append((then, link))
-        self.notes = [_notes(plan, binding) for binding in bound]
-        self.ins, self.outs = self._ports()
-        self.xs, self.widths = self._columns(x)
-        self.right = self.xs[-1] + self.widths[-1]
-        self.tracks = self._tracks()
-        self.above = (max(self.tracks.values(), default=-1) + 1) * TRACK + (PAD if self.tracks else 0)
-        self.box_height = max(map(_height, self.notes))
-        label_height = 2 * 5 + NAME_LINE + (NOTE_LINE if label_note(point) else 0)
-        self.height = self.above + max(self.box_height, label_height)
-
-    def placed(self, top: float) -> tuple[tuple[Box, ...], tuple[Arrow, ...]]:
-        y = top + self.above
-        boxes = tuple(
-            Box(binding, notes, x, y, width, _height(notes))
-            for binding, notes, x, width in zip(self.bound, self.notes, self.xs, self.widths, strict=True)
-        )
-        return boxes, (*self._straight_arrows(y + 5 + NAME_LINE / 2), *self._tracked_arrows(y))
-
-    def _ports(self) -> tuple[dict[int, list[tuple[int, EdgeKind]]], dict[int, list[tuple[int, EdgeKind]]]]:
-        """Return the nets that come down on each box, from the left, and those that rise from it, from the right.
-
-        The nearest first, so that long arrows arch over short ones.
-        """
-        ins: dict[int, list[tuple[int, EdgeKind]]] = {}
-        outs: dict[int, list[tuple[int, EdgeKind]]] = {}
-        for net in sorted(self.nets, reverse=True):
-            for then, _ in self.nets[net]:
-                ins.setdefault(then, []).append(net)
-        for net in sorted(self.nets, key=self._end):
-            outs.setdefault(net[0], []).append(net)
-        return ins, outs
-
-    def _end(self, net: tuple[int, EdgeKind]) -> int:
-        return max(then for then, _ in self.nets[net])
-
-    def _columns(self, x: float) -> tuple[list[float], list[float]]:
-        xs, widths = [], []
-        for k, binding in enumerate(self.bound):
-            text = max([cells(binding.hook) * NAME_CELL, *(cells(note) * NOTE_CELL for note in self.notes[k])])
-            ports = len(self.ins.get(k, ())) + len(self.outs.get(k, ()))
-            widths.append(max(text + 2 * PAD + 4, (ports + 2) * PORT))
-            xs.append(x)
-            x += widths[-1] + GAP
-        return xs, widths
-
-    def _tracks(self) -> dict[tuple[int, EdgeKind], int]:
-        """Give each net the lowest track that is free over its length, the short ones first."""
-        busy: list[list[tuple[int, int]]] = []
-        tracks = {}
-        for net in sorted(self.nets, key=lambda net: (self._end(net) - net[0], net)):
-            # two nets may share a track when one ends at the box where the other begins: ins are left of outs
-            span = net[0], self._end(net)
-            at = next((k for k, taken in enumerate(busy) if _is_free(taken, span)), len(busy))
-            if at == len(busy):
-                busy.append([])
-            busy[at].insert(bisect(busy[at], span), span)
-            tracks[net] = at
-        return tracks
-
-    def _straight_arrows(self, y: float) -> Iterable[Arrow]:
-        for first, link in self.straight:
-            ends = ((self.xs[first] + self.widths[first], y), (self.xs[first + 1], y))
-            yield Arrow(link, link.edge.kind, ends)  # type: ignore[union-attr]
-
-    def _tracked_arrows(self, y: float) -> Iterable[Arrow]:
-        ins = {(k, net): place for k, nets in self.ins.items() for place, net in enumerate(nets, 1)}
-        outs = {net: place for nets in self.outs.values() for place, net in enumerate(nets, 1)}
-        for net, members in self.nets.items():
-            start = self.xs[net[0]] + self.widths[net[0]] - PORT * outs[net]
-            level = y - PAD - self.tracks[net] * TRACK
-            last = self._end(net)
-            for then, link in members:
-                x = self.xs[then] + PORT * ins[then, net]
-                corners = ((start, y), (start, level), (x, level), (x, y))
-                yield Arrow(link, net[1], corners, None if then == last else (x, level))
+def _rows(firings: Firings, places: Sequence[range], x: float) -> list[Row]:
+    row_of = {place: number for number, members in enumerate(places, 1) for place in members}
+    return [Row(firings, members, row_of.__getitem__, x) for members in places]
 
 
-def _notes(plan: Plan, binding: Binding) -> tuple[str, ...]:
-    said = [*marks(plan, binding), *slots(binding)]
-    return tuple(line for phrase in said for line in wrapped([phrase], NOTE_CELLS))
+def _stacked(rows: Sequence[Row], point: Point, x: float, right: float, top: float) -> Iterator[Lane]:
+    """Yield the lanes of a point, the first one at `top`."""
+    starts: dict[Net, tuple[XY, ...]] = {}
+    for number, row in enumerate(rows, 1):
+        notes = label_notes(point, number, len(rows))
+        label_height = 2 * 5 + NAME_LINE + len(notes) * NOTE_LINE
+        height = row.top_height + max(row.box_height, label_height) + 2 * PAD
+        y = top + PAD + row.top_height
+        arrows = tuple(row.arrows(y, starts))
+        starts |= row.starts(y)
+        boxes, labels = tuple(row.boxes(y)), tuple(row.labels(y))
+        yield Lane(point, number, len(rows), notes, x, top, right - x, height, boxes, arrows, labels)
+        top += height + 2
 
 
-def _height(notes: Sequence[str]) -> float:
-    return 2 * 5 + NAME_LINE + len(notes) * NOTE_LINE
+def _wrapped(firings: Firings, room: float) -> list[range]:
+    """Return the places of each row: as many boxes as find room, at least one."""
+    rows: list[range] = []
+    count = len(firings.bound)
+    while (begin := rows[-1].stop if rows else 0) < count:
+        end, right = begin + 1, firings.text_width(begin)
+        while end < count and right + GAP + firings.text_width(end) <= room:
+            right += GAP + firings.text_width(end)
+            end += 1
+        # a stub names a row, which is not known yet: its number has no more digits than there are boxes
+        while end > begin + 1 and Row(firings, range(begin, end), lambda _: count, 0).right > room:
+            end -= 1
+        rows.append(range(begin, end))
+    return rows
 
 
-def _is_free(taken: Sequence[tuple[int, int]], span: tuple[int, int]) -> bool:
-    at = bisect(taken, span)
-    before = at == 0 or taken[at - 1][1] <= span[0]
-    return before and (at == len(taken) or span[1] <= taken[at][0])
+def _rails(lanes: Sequence[Lane], right: float) -> tuple[tuple[Rail, ...], int]:
+    """Return a rail for each pair, the short ones nearest, and how many find no room.
 
-
-def _rails(lanes: Sequence[Lane], right: float) -> tuple[Rail, ...]:
-    """Return a rail for each pair, the short ones nearest; those that do not overlap may share a column."""
+    Those that do not overlap may share a column.
+    """
     stands = [(k, box.binding) for k, lane in enumerate(lanes) for box in lane.boxes]
     found = pairs([binding for _, binding in stands])
     spans = [(stands[enter][0], stands[exit_][0] + 1, stands[enter][1]) for enter, exit_ in reversed(found)]
     columns: list[list[tuple[int, int]]] = []
     members: list[list[Rail]] = []
     for upper, lower, binding in sorted(spans, key=lambda span: span[1] - span[0]):
-        at = next((k for k, taken in enumerate(columns) if _is_free(taken, (upper, lower))), len(columns))
+        at = next((k for k, taken in enumerate(columns) if is_free(taken, (upper, lower))), len(columns))
         if at == len(columns):
             columns.append([])
             members.append([])
         columns[at].insert(bisect(columns[at], (upper, lower)), (upper, lower))
         ends = [lane.y + lane.height / 2 for lane in (lanes[upper], lanes[lower - 1])]
         members[at].append(Rail(binding, 0, *ends))
-    rails = []
+    rails: list[Rail] = []
     for column in members:
         right += max(cells(rail.binding.hook) for rail in column) * NOTE_CELL + 2 * PAD
+        if right > WIDTH + RAILS:
+            break
         rails += [replace(rail, x=right) for rail in column]
-    return tuple(rails)
+    return tuple(rails), len(spans) - len(rails)

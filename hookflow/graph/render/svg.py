@@ -9,25 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from html import escape as escape_html
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from hookflow.graph.plan import Binding, EdgeKind, Plan
-from hookflow.graph.render.lanes import (
-    INDENT,
-    MARGIN,
-    NAME_LINE,
-    NOTE_CELL,
-    NOTE_LINE,
-    PAD,
-    XY,
-    Arrow,
-    Box,
-    Lane,
-    Picture,
-    Rail,
-    label_note,
-    lay_out,
-)
+from hookflow.graph.render.lanes import INDENT, MARGIN, Lane, Picture, Rail, lay_out
+from hookflow.graph.render.row import NAME_LINE, NOTE_CELL, NOTE_LINE, PAD, XY, Arrow, Box
 from hookflow.graph.render.style import dark_sheet, styled
 from hookflow.graph.render.words import KINDS, cells, gave_way, marks, place_of, plain, slots, title_of, wrapped
 
@@ -52,7 +38,7 @@ class _Drawing:
         columns = int((self.width - 2 * MARGIN) / NOTE_CELL) - 2
         self.gave_way = [line for given in plan.given_way for line in wrapped([gave_way(given)], columns)]
         self.halves = any(binding.half != "whole" for binding in plan.bindings)
-        legend = 1 + len(self.kinds) + self.halves
+        legend = 1 + self.picture.goes_on + len(self.kinds) + self.halves
         self.height = self.picture.bottom + 2 * PAD + (legend + len(self.gave_way)) * NAME_LINE + MARGIN
 
     def lines(self) -> Iterator[str]:
@@ -73,9 +59,8 @@ class _Drawing:
 
     def _description(self) -> str:
         said = ["A lane for each point of the run, from top to bottom; in it the hooks from left to right as they fire"]
-        said += (
-            f"{lane.point.name}: {', '.join(box.binding.hook for box in lane.boxes)}" for lane in self.picture.lanes
-        )
+        for point, lanes in groupby(self.picture.lanes, lambda lane: lane.point.name):
+            said.append(f"{point}: {', '.join(box.binding.hook for lane in lanes for box in lane.boxes)}")
         return ". ".join(said) + "."
 
     def _guides(self, picture: Picture) -> Iterator[str]:
@@ -94,13 +79,18 @@ class _Drawing:
         yield f'<g class="point" data-point="{escape(lane.point.name)}">'
         yield f"<title>{escape(f'{lane.point.name}: {lane.point.about}')}</title>"
         yield _rect("lane", lane.x, lane.y, lane.width, lane.height, 5)
-        note = label_note(lane.point)
         y = lane.boxes[0].y + 5 + 12
         yield _text(lane.x + PAD, y, lane.point.name)
-        if note:
-            yield _text(lane.x + PAD, y + NOTE_LINE, note, "note")
+        for k, note in enumerate(lane.notes, 1):
+            yield _text(lane.x + PAD, y + k * NOTE_LINE, note, "note")
+        if lane.row > 1:
+            yield _text(lane.boxes[0].x - 10, y, "…", "name")
+        if lane.row < lane.rows:
+            yield _text(lane.boxes[-1].x + lane.boxes[-1].width + 4, y, "…", "name")
         for arrow in sorted(lane.arrows, key=lambda arrow: len(arrow.corners), reverse=True):
             yield from _arrow(arrow)
+        for label in lane.labels:
+            yield _text(label.x, label.y, label.text, "note", f' text-anchor="{label.anchor}"')
         for box in lane.boxes:
             yield from self._box(box)
         yield "</g>"
@@ -127,6 +117,11 @@ class _Drawing:
 
     def _legend(self, y: float) -> Iterator[str]:
         yield _text(MARGIN, y + 4, "left to right: the order of firing", "note")
+        if self.picture.goes_on:
+            y += NAME_LINE
+            goes_on = "goes on in the next row; an edge between two rows is broken off, and says where its other end is"
+            yield _text(MARGIN + 14, y + 4, "…", "name")
+            yield _text(MARGIN + 46, y + 4, goes_on, "note")
         for kind in self.kinds:
             y += NAME_LINE
             yield from _stroke(kind, ((MARGIN, y), (MARGIN + 36, y)), hollow="hollow below")
@@ -135,7 +130,9 @@ class _Drawing:
             y += NAME_LINE
             yield _rect("half", MARGIN + 8, y - 6, 4, 12, 2)
             yield _rect("half", MARGIN + 24, y - 6, 4, 12, 2)
-            yield _text(MARGIN + 46, y + 4, "enters an around, leaves it: the lines on the right join the two", "note")
+            joined = "the lines on the right join the two"
+            joined += f", but for {hidden} that find no room" if (hidden := self.picture.hidden) else ""
+            yield _text(MARGIN + 46, y + 4, f"enters an around, leaves it: {joined}", "note")
         for line in self.gave_way:
             y += NAME_LINE
             yield _text(MARGIN, y + 4, line, "note")
@@ -146,6 +143,8 @@ def _arrow(arrow: Arrow) -> Iterator[str]:
     assert edge is not None
     yield f'<g class="edge" data-first="{escape(edge.first)}" data-then="{escape(edge.then)}">'
     yield f"<title>{escape(f'{edge.first} before {edge.then}: {KINDS[edge.kind]} ({place_of(edge)})')}</title>"
+    if arrow.start:
+        yield f'<g class="{arrow.kind}">{_line(arrow.kind, _path(arrow.start))}</g>'
     yield from _stroke(arrow.kind, arrow.corners)
     if arrow.branch:
         yield f'<circle{styled("knot")} cx="{_n(arrow.branch[0])}" cy="{_n(arrow.branch[1])}" r="2.2"/>'
@@ -158,13 +157,16 @@ def _stroke(kind: EdgeKind, corners: tuple[XY, ...], hollow: str = "hollow") -> 
     along = (1, 0) if above == y else (0, 1)
     back = x - 6 * along[0], y - 6 * along[1]
     path = _path((*corners[:-1], back))
-    line = "line" if kind == "file" else f"line {kind}"
-    yield f'<g class="{kind}"><path{styled("grab")} d="{path}"/><path{styled(line)} d="{path}"/>'
-    if kind == "class":
-        yield f'<path{styled(hollow)} d="{path}"/>'
+    yield f'<g class="{kind}">{_line(kind, path, hollow)}'
     wing = 3.5 * along[1], 3.5 * along[0]
     sides = [(back[0] - wing[0], back[1] - wing[1]), (x, y), (back[0] + wing[0], back[1] + wing[1])]
     yield f'<path{styled("tip")} d="M{"L".join(f"{_n(a)} {_n(b)}" for a, b in sides)}Z"/></g>'
+
+
+def _line(kind: EdgeKind, path: str, hollow: str = "hollow") -> str:
+    look = "line" if kind == "file" else f"line {kind}"
+    line = f'<path{styled("grab")} d="{path}"/><path{styled(look)} d="{path}"/>'
+    return f'{line}\n<path{styled(hollow)} d="{path}"/>' if kind == "class" else line
 
 
 def _path(corners: Iterable[XY], radius: float = 3) -> str:

@@ -140,3 +140,25 @@ def packed(hooks: int, edges: int) -> Plan:
             for k in range(hooks)
         )
     )
+
+
+def wide(hooks: int) -> Plan:
+    """Return many hooks with edges of every kind, short ones and long ones, some of them around the validation."""
+    kinds: tuple[EdgeKind, ...] = ("file", "class")
+    nodes = []
+    for k in range(hooks):
+        after = sorted({f"hook{k - back}" for back in (1, 5, 17, 60) if k >= back and k * 7 % (back + 2) == 0})
+        slots = (("metrics",), ()) if k % 23 == 11 else ((), ("metrics",)) if k % 23 == 3 else ((), ())
+        nodes.append(
+            node(
+                f"hook{k}",
+                ["after_train_iter"],
+                after if k % 9 else [],
+                around=k % 9 == 0,
+                kind=kinds[k % 4 == 0],
+                trigger=Trigger(every="50", since="1ep") if k % 5 == 2 else None,
+                reads=slots[0],
+                writes=slots[1],
+            )
+        )
+    return plan(*nodes, name="wide")

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import combinations, pairwise
 from typing import Any
 from xml.etree import ElementTree
 
+import pytest
 from hypothesis import given
 
 from hookflow.graph.links import stated
 from hookflow.graph.plan import Plan
 from hookflow.graph.render.html import as_html
-from hookflow.graph.render.lanes import NAME_CELL, NOTE_CELL, Lane, lay_out
+from hookflow.graph.render.lanes import MARGIN, RAILS, WIDTH, Lane, lay_out
+from hookflow.graph.render.row import NAME_CELL, NOTE_CELL, Arrow, Box
 from hookflow.graph.render.style import DARK, LIGHT
 from hookflow.graph.render.svg import as_svg
 from hookflow.graph.render.words import cells, marks, place_of, slots
 from tests.golden_files import check_golden
-from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans
+from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans, wide
 
 PAINTED = {"page": "fill", "lane": "fill", "box": "fill", "line": "stroke", "rail": "stroke"}
 SVG = "{http://www.w3.org/2000/svg}"
@@ -30,6 +33,10 @@ def said(root: ElementTree.Element, kind: str) -> list[str]:
 
 def test_the_picture_of_a_small_plan_is_golden() -> None:
     check_golden("drawings/example.svg", as_svg(EXAMPLE) + "\n")
+
+
+def test_the_picture_of_a_plan_with_rows_that_go_on_is_golden() -> None:
+    check_golden("drawings/wide.svg", as_svg(wide(24)) + "\n")
 
 
 def test_nothing_is_fetched_and_the_picture_says_what_it_is() -> None:
@@ -132,12 +139,87 @@ def test_nothing_overlaps(drawn: Plan) -> None:
 
 
 def test_nothing_overlaps_at_a_crowded_point() -> None:
-    for drawn in (RICH, HOSTILE, packed(40, 4)):
+    for drawn in (RICH, HOSTILE, packed(40, 4), wide(60)):
         check(drawn)
+
+
+MANY = {
+    "few edges": wide(300),
+    "combs": packed(300, 3),
+    "one waits for all": plan(
+        *(node(f"hook{k}", ["after_val"]) for k in range(299)),
+        node("z", ["after_val"], [f"hook{k}" for k in range(299)]),
+    ),
+    "a chain": plan(*(node(f"hook{k}", ["after_val"], [f"hook{k - 1}"] if k else []) for k in range(300))),
+    "arounds": plan(*(node(f"hook{k}", (), around=True) for k in range(300))),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_a_picture_of_300_hooks_is_not_wider_than_a_screen_and_shows_all(name: str) -> None:
+    root = ElementTree.fromstring(as_svg(MANY[name]))
+    width, height = map(float, root.get("viewBox", "").split()[2:])
+    assert width <= WIDTH + RAILS + MARGIN == 1616
+    assert len([*root.iter(f"{SVG}g")]) > 300
+    for x, y in painted_at(root):
+        assert 0 <= x <= width and 0 <= y <= height
+
+
+def painted_at(root: ElementTree.Element) -> Iterator[tuple[float, float]]:
+    """Yield corners of all that is painted; text as wide as it is reckoned to be."""
+    for part in root.iter():
+        if part.tag == f"{SVG}rect" and part.get("class") != "page":
+            x, y, wide, high = (float(part.get(key, "")) for key in ("x", "y", "width", "height"))
+            yield from ((x, y), (x + wide, y + high))
+        elif part.tag == f"{SVG}text":
+            x, y = float(part.get("x", "")), float(part.get("y", ""))
+            wide = cells(part.text or "") * (NOTE_CELL if part.get("class") == "note" else NAME_CELL)
+            yield from ((x, y), (x - wide if part.get("text-anchor") == "end" else x + wide, y))
+        elif part.tag == f"{SVG}path" and part.get("class") != "rail":
+            numbers = [float(number) for number in re.findall(r"[\d.]+|-[\d.]+", part.get("d", ""))]
+            yield from zip(numbers[::2], numbers[1::2], strict=True)
+
+
+def test_a_long_picture_is_printed_on_several_pages() -> None:
+    looks = [as_html(drawn).split("<figure", 1)[1].split(">", 1)[0] for drawn in (EXAMPLE, wide(24))]
+    assert looks == [' class="picture"', ' class="picture long"']
+    assert ".picture.long svg { max-height: none; }" in as_html(EXAMPLE)
+
+
+def test_an_edge_between_two_rows_says_at_both_ends_where_the_other_is() -> None:
+    drawn = wide(60)
+    lanes = lay_out(drawn, top=50).lanes
+    rows = {box.binding.id: lane.row for lane in lanes for box in lane.boxes}
+    broken = [(lane, arrow) for lane in lanes for arrow in lane.arrows if arrow.start]
+    assert {arrow.kind for _, arrow in broken} == {"file", "class", "flow"}
+    for lane, arrow in broken:
+        first, then = arrow.link.first, arrow.link.then
+        above = next(other for other in lanes if first in [box.binding for box in other.boxes])
+        assert above.row == rows[first.id] < lane.row == rows[then.id]
+        assert f"before {then.hook} (row {lane.row})" in beside(above, arrow.start[1])
+        assert f"after {first.hook} (row {above.row})" in beside(lane, arrow.corners[0])
+    assert {lane.notes for lane in lanes if lane.rows > 1} == {
+        (f"row {k} of {n}",) for n in [9] for k in range(1, n + 1)
+    }
+
+
+def beside(lane: Lane, end: tuple[float, float]) -> list[str]:
+    """Return the lines beside a stub, from its upper end down."""
+    return [label.text for label in lane.labels if abs(label.x - end[0]) == pytest.approx(5) and label.y > end[1]]
+
+
+def test_a_stub_of_many_edges_names_the_nearest_and_says_how_many_more() -> None:
+    last = lay_out(MANY["one waits for all"], top=50).lanes[-1]
+    (*labels,) = (label.text for label in last.labels)
+    assert labels[0].startswith("after hook")
+    assert labels[2:] == [f"and {299 - 2 - (len(last.boxes) - 1)} more"]
+    image = as_svg(MANY["arounds"])
+    assert re.search(r"join the two, but for \d+ that find no room<", image)
 
 
 def check(drawn: Plan) -> None:
     image = lay_out(drawn, top=50)
+    boxes = {box.binding.id: box for lane in image.lanes for box in lane.boxes}
     for lane, below in pairwise(image.lanes):
         assert lane.y + lane.height < below.y
     for lane in image.lanes:
@@ -147,19 +229,23 @@ def check(drawn: Plan) -> None:
             assert box.x > lane.x + cells(lane.point.name) * NAME_CELL
             assert cells(box.binding.hook) * NAME_CELL < box.width
             assert all(cells(note) * NOTE_CELL < box.width for note in box.notes)
+        _check_labels(lane, [arrow for other in image.lanes for arrow in other.arrows])
         assert all(box.x + box.width < other.x for box, other in pairwise(lane.boxes))
         assert not lane.boxes or lane.boxes[-1].x + lane.boxes[-1].width < lane.x + lane.width
-        _check_arrows(lane)
+        _check_arrows(lane, boxes)
     spans = [(rail.x, rail.top, rail.bottom) for rail in image.rails]
     assert all(x > max(lane.x + lane.width for lane in image.lanes) for x, _, _ in spans)
     for (x, top, bottom), other in combinations(spans, 2):
         assert x != other[0] or bottom < other[1] or other[2] < top
 
 
-def _check_arrows(lane: Lane) -> None:
-    """No two arrows run along one line, unless they leave one box for one reason."""
+def _check_arrows(lane: Lane, boxes: dict[int, Box]) -> None:
+    """Each arrow leads from its box to its box; no two run along one line, unless they share it for one reason."""
     for one, other in combinations(lane.arrows, 2):
-        if (one.link.first, one.kind) != (other.link.first, other.kind):
+        shared = (one.link.first, one.kind) == (other.link.first, other.kind)
+        if one.start and other.start:
+            shared |= (one.link.then, one.kind) == (other.link.then, other.kind)
+        if not shared:
             for (a, b), (c, d) in ((x, y) for x in pairwise(one.corners) for y in pairwise(other.corners)):
                 for across in (0, 1):
                     if a[across] == b[across] == c[across] == d[across]:
@@ -167,6 +253,26 @@ def _check_arrows(lane: Lane) -> None:
                         assert ends[0][1] <= ends[1][0] or ends[1][1] <= ends[0][0]
     for arrow in lane.arrows:
         assert all(lane.y < y < lane.y + lane.height for _, y in arrow.corners)
+        first, then = boxes[arrow.link.first.id], boxes[arrow.link.then.id]
+        for box, (x, y) in ((first, (arrow.start or arrow.corners)[0]), (then, arrow.corners[-1])):
+            assert y == box.y or x in (box.x, box.x + box.width)
+            assert box.x <= x <= box.x + box.width and box.y <= y <= box.y + box.height
+
+
+def _check_labels(lane: Lane, arrows: list[Arrow]) -> None:
+    """No label leaves the lane, lies on another one, on a box, or below an arrow."""
+    areas = []
+    for label in lane.labels:
+        left = label.x - (cells(label.text) * NOTE_CELL if label.anchor == "end" else 0)
+        areas.append((left, label.y - 9, left + cells(label.text) * NOTE_CELL, label.y + 2))
+    for one, other in combinations(areas, 2):
+        assert one[2] < other[0] or other[2] < one[0] or one[3] < other[1] or other[3] < one[1]
+    bound = [box.binding for box in lane.boxes]
+    ways = [arrow.corners for arrow in lane.arrows] + [arrow.start for arrow in arrows if arrow.link.first in bound]
+    for left, upper, right, lower in areas:
+        assert lane.y < upper and lower < lane.boxes[0].y and right < lane.x + lane.width
+        for (a, b), (c, d) in (ends for way in ways for ends in pairwise(way)):
+            assert max(a, c) < left or right < min(a, c) or max(b, d) < upper or lower < min(b, d)
 
 
 FORBIDDEN = "\x00\x08\x1b\x1f\ud800\ufffe\uffff"
