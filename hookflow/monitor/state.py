@@ -43,7 +43,7 @@ from hookflow.monitor.timing import Minute, Timing
 from hookflow.monitor.untold import UNTOLD_DATA, UNTOLD_END, UNTOLD_RUN
 
 SET_BACK = 5.0
-"""Seconds that a record must be older than the one before to mean that the clock was set back."""
+"""Seconds that a frame must be older than what came before to mean that the clock was set back."""
 
 IDLE = ("start", "paused", "end")
 """Stages whose time is no part of the pace of the training."""
@@ -147,7 +147,7 @@ class RunState:
     def _fold(self, record: Record, plan: Plan) -> None:
         if record.get("k") not in KINDS:
             return
-        self._advance(record["t"])
+        self._advance(record)
         if "it" in record and record["k"] not in LATE:
             self.it, self.ep = record["it"], record["ep"]
             self.first.it = self.it
@@ -175,9 +175,13 @@ class RunState:
             case "end":
                 self._on_end(record)
 
-    def _advance(self, t: float) -> None:
-        """Go on to the time of a record; where the clock was set back, so far back, as if no time had passed."""
-        if t < self.now - SET_BACK:
+    def _advance(self, record: Record) -> None:
+        """Go on to the time of a record; where the clock was set back, so far back, as if no time had passed.
+
+        Frames tell that: one thread writes them in turn, while an image, say, may be written long after it was logged.
+        """
+        t = record["t"]
+        if record["k"] == "frame" and t < self.now - SET_BACK:
             self._began += t - self.now
             self.now = t
         self.now = max(self.now, t)

@@ -59,9 +59,10 @@ def test_a_rank_killed_at_random(tmp_path: Path, setup: str, seed: int, kills: i
 
 def test_what_was_left_is_cleared_away_by_one(tmp_path: Path) -> None:
     run_dir = new_run(tmp_path, "run.max_epochs=1")
+    nobody = 4194305  # a pid more than any system has
     for number in range(1000):
-        (run_dir.checkpoints / f".it{number:08d}.7").mkdir(parents=True)
-        (run_dir.checkpoints / f".it{number:08d}.7" / "model.pt").touch()
+        (run_dir.checkpoints / f".it{number:08d}.{nobody}").mkdir(parents=True)
+        (run_dir.checkpoints / f".it{number:08d}.{nobody}" / "model.pt").touch()
     assert carry_out(run_dir, 2) == [0, 0]
     assert not [*run_dir.checkpoints.glob(".it*")]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.log import Appender
+from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.stall import StallWatch
@@ -91,6 +91,6 @@ def test_a_run_whose_process_seems_to_have_started_at_another_time_lives(tmp_pat
     run.sign_process()
     run.sign(process_started=run.describe()["process_started"] + HOUR)
     assert run.life() == "gone", "another process has the pid by now"
-    lock = claim(run)
+    locks = claim(run)
     assert run.life() == "alive", "it holds the lock: the system reckons its start by the clock that was set"
-    os.close(lock)
+    release(locks)
