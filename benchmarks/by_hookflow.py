@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.launch import prepare
 from hookflow.runner.process import train as carry_out
+from hookflow.writers.base import Writer
 
 HERE = Path(__file__).resolve()
 INSIDE_THE_NETWORK = {"forward_pre", "forward", "full_backward_pre", "full_backward"}
@@ -51,8 +53,14 @@ args = { keep = 2 }
 [hooks.throughput]
 use = "throughput"
 """
+LOG = """
+[hooks.log]
+use = "log"
+"""
 HOOKS = {
     "none": "",
+    "log": LOG,
+    "log, slow writer": LOG + '[writers.slow]\nuse = "by_hookflow:Slow"\n',
     "ten": "".join(f'[hooks.n{k}]\nuse = "by_hookflow:After"\n' for k in range(10)),
     "every": "".join(f'[hooks.n{k}]\nuse = "by_hookflow:Every"\n' for k in range(10)),
     "usual": USUAL,
@@ -85,6 +93,17 @@ class After:
     """A hook that does nothing after each iteration."""
 
     def after_train_iter(self, run: Any, outputs: Any) -> None: ...
+
+
+class Slow(Writer):
+    """A writer that takes ten seconds for whatever it is given."""
+
+    def _sleep(self, *given: object) -> None:
+        time.sleep(10)
+
+    write_scalar = write_image = write_figure = write_text = write_histogram = write_config = _sleep
+
+    def close(self) -> None: ...
 
 
 def _nothing(self: object, run: Any) -> None: ...
