@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,6 @@ from hookflow.hooks.comm_rules import wrong_comm_hooks
 from hookflow.hooks.inspect import (
     Issue,
     Method,
-    about,
     function_at,
     makes_callables,
     names_of,
@@ -176,7 +175,7 @@ class _Declared:
             use=self.said.use,
             args=self.public_args,
             phase=self._phase(),
-            about=about(self.hook),
+            about=self.inspected.about(self.said.use) if self.hook is not _Missing else "",
             where=self.places.of(f"hooks.{self.name}").at_line,
             on_error=self.said.on_error,
             ambiguous_with=tuple(name.removesuffix("?") for name in self.said.ambiguous_with),
@@ -398,7 +397,12 @@ class _Declared:
 
 
 def _spec(item: str | BindingSpec) -> BindingSpec:
-    return BindingSpec(at=item) if isinstance(item, str) else item
+    return _at(item) if isinstance(item, str) else item
+
+
+@cache
+def _at(point: str) -> BindingSpec:
+    return BindingSpec(at=point)
 
 
 def _text(amount: int | str | None) -> str | None:
