@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+from dataclasses import asdict
 from itertools import combinations
 
 import pytest
@@ -14,7 +15,7 @@ from hookflow.graph import order
 from hookflow.graph.ambiguity import ambiguities
 from hookflow.graph.links import Decided, neighbours, stated
 from hookflow.graph.node import Node
-from hookflow.graph.plan import Edge, Plan
+from hookflow.graph.plan import Bundle, Edge, Plan
 from hookflow.graph.plan_file import parse_plan
 from hookflow.graph.precedence import precedence
 from hookflow.graph.render.narrow import only_hook, only_point
@@ -78,6 +79,16 @@ def test_a_plan_without_a_crowd_is_written_without_bundles() -> None:
     found = plan(*crowd(3, 3))
     assert not found.bundles and len(found.edges) == 9
     assert "bundles" not in found.to_json()
+
+
+def test_a_recorded_bundle_of_bindings_that_are_not_there_has_no_edges() -> None:
+    found = plan(node("a", writes=["x"]), node("b"))
+    read = parse_plan(json.dumps(found.to_json() | {"bundles": [asdict(Bundle(POINT, (0, 7), (8, 9), ("x",)))]}))
+    assert [*read.every_edge()] == [*stated(read, POINT)] == []
+    assert [link.reason for link in neighbours(read, POINT)] == ["file"]
+    assert as_text(read) and precedence(read, "a", "b")
+    with pytest.raises(ValueError, match="it has no point nowhere"):
+        parse_plan(json.dumps(found.to_json() | {"bundles": [asdict(Bundle("nowhere", (), (), ()))]}))
 
 
 def facts(found: Plan) -> dict[str, object]:
