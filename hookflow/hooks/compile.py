@@ -25,7 +25,6 @@ from hookflow.hooks.inspect import (
     Method,
     function_at,
     makes_callables,
-    names_of,
     object_at,
     places_of,
     points_for,
@@ -152,12 +151,12 @@ class _Declared:
         self.methods = self._methods()
         self.reads = self._slots("reads")
         self.writes = self._slots("writes")
-        in_class = None if self.hook is _Missing else names_of(self.hook, "parameters")
+        in_class = None if self.hook is _Missing else inspected.names(declaration.use, "parameters")
         self.parameters = ParameterKeys(name, declaration, in_class, points, self._place)
         self.inside = ModuleKeys(
             name,
             declaration,
-            None if self.hook is _Missing else names_of(self.hook, "modules"),
+            None if self.hook is _Missing else inspected.names(declaration.use, "modules"),
             points,
             self._place,
             compiles=bool(loaded.pipeline.run.compile),
@@ -378,7 +377,8 @@ class _Declared:
         """Return the hook-wide specs: the file's if it states any, or none; else those of the class."""
         if key in self.said.model_fields_set:
             return self._wishes(getattr(self.said, key), key, "file")
-        return self._wishes(dict.fromkeys(names_of(self.hook, key)), "", "class")
+        stated = () if self.hook is _Missing else self.inspected.names(self.said.use, key)
+        return self._wishes(dict.fromkeys(stated), "", "class")
 
     def _wishes(self, names: Iterable[str], key: str, kind: EdgeKind) -> tuple[EdgeSpec, ...]:
         thing = self.hook if hasattr(self.hook, "__name__") else type(self.hook)
