@@ -51,8 +51,9 @@ class Epoch:
         section = loaded.pipeline.run
         found = (Path(section.dir) / section.name).glob("*/events.jsonl")
         runs = [run for run in (RunDir(events.parent) for events in found) if run.events.is_file()]
-        wanted = _batches(dump(loaded.public))
-        for run in sorted((run for run in runs if run.pipeline.is_file()), key=lambda run: run.id, reverse=True):
+        runs = sorted((run for run in runs if run.pipeline.is_file()), key=lambda run: run.id, reverse=True)
+        wanted = _batches(dump(loaded.public)) if runs else ()
+        for run in runs:
             try:
                 iters = _iters_per_epoch(run.events) if _batches(run.pipeline.read_text("utf-8")) == wanted else 0
             except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -44,6 +44,7 @@ def compile_plan(
         hooks=tuple(node.hook for node in nodes.values()),
         bindings=tuple(bindings),
         edges=tuple(edge for point, order in there for edge in order.edges(point)),
+        bundles=tuple(bundle for point, order in there for bundle in order.bundles(point)),
         own=tuple(point for point in points if point.kind == "own"),
         given_way=tuple(given for point, order in there for given in order.given_way(point)),
         warnings=(*_idle(nodes, met), *doubtful_slots(nodes), *doubtful_keys(nodes, disabled), *drifting_slots(nodes)),

@@ -114,9 +114,9 @@ def _bound_here(here: Plan, there: Plan, common: set[str]) -> dict[str, tuple[st
 
 def _arrows_here(here: Plan, there: Plan, common: set[str]) -> tuple[Arrow, ...]:
     """Return the edges between common hooks that one plan has alone; where two plans state one is all the same."""
-    elsewhere = {_ends(edge) for edge in there.edges}
+    elsewhere = {_ends(edge) for edge in there.every_edge()}
     found: dict[tuple[str, str], list[str]] = {}
-    for edge in here.edges:
+    for edge in here.every_edge():
         if {edge.first, edge.then} <= common and _ends(edge) not in elsewhere:
             found.setdefault((edge.first, edge.then), []).append(edge.point)
     return tuple(Arrow(first, then, tuple(points)) for (first, then), points in found.items())

@@ -3,36 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import product
 
 from hookflow.graph.keyed import Parts, widest
 from hookflow.graph.node import Bound
-from hookflow.graph.sort import Rows
+
+MANY = 10_000
+"""Above so many flow edges with the same slots, they are kept as one: who hands on, and whom to."""
 
 
-def flows(bound: Iterable[tuple[int, Bound]]) -> Iterator[tuple[int, int, tuple[str, ...]]]:
-    """Yield, of rows and what they are, who hands which slots on to whom.
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """That each of the rows `firsts` hands `slots` on to each of the rows `thens`."""
+
+    firsts: tuple[int, ...]
+    thens: tuple[int, ...]
+    slots: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.firsts) * len(self.thens)
+
+    def pairs(self) -> Iterator[tuple[int, int, tuple[str, ...]]]:
+        return product(self.firsts, self.thens, (self.slots,))
+
+
+def flows(bound: Iterable[tuple[int, Bound]]) -> Iterator[Flow]:
+    """Yield, of rows and what they are, who hands which slots on to whom; no pair of rows is in two flows.
 
     Two that both read and write a slot hand on nothing; one that only writes it comes first, one that only reads it
-    last.
+    last. Rows that touch the same are looked at as one. How two arounds are left follows from how they are entered.
     """
-    rows = list(bound)
-    parts = Parts(slot for _, one in rows for slot in (*one.reads, *one.writes))
-    readers = _users((row, parts.of(one.reads)) for row, one in rows)
-    writers = _users((row, parts.of(one.writes)) for row, one in rows)
-    found: dict[Rows, list[str]] = {}
+    alike: dict[tuple[tuple[str, ...], tuple[str, ...], bool], list[int]] = {}
+    for row, one in bound:
+        alike.setdefault((one.reads, one.writes, one.half == "exit"), []).append(row)
+    parts = Parts(slot for reads, writes, _ in alike for slot in (*reads, *writes))
+    kinds = [*alike]
+    readers = _users((kind, parts.of(reads)) for kind, (reads, _, _) in enumerate(kinds))
+    writers = _users((kind, parts.of(writes)) for kind, (_, writes, _) in enumerate(kinds))
+    found: dict[tuple[int, int], list[str]] = {}
     for slot in sorted(writers.keys() & readers.keys()):
         both = writers[slot] & readers[slot]
         for pair in (*product(writers[slot] - both, readers[slot]), *product(both, readers[slot] - both)):
             found.setdefault(pair, []).append(slot)
-    for first, then in sorted(found):
-        yield first, then, widest(found[first, then])
+    for (first, then), slots in found.items():
+        if not (kinds[first][2] and kinds[then][2]):
+            yield Flow(tuple(alike[kinds[first]]), tuple(alike[kinds[then]]), widest(slots))
 
 
 def _users(touched: Iterable[tuple[int, Iterable[str]]]) -> dict[str, set[int]]:
-    """Return the rows that touch each slot."""
+    """Return the kinds of rows that touch each slot."""
     users: dict[str, set[int]] = {}
-    for row, slots in touched:
+    for kind, slots in touched:
         for slot in slots:
-            users.setdefault(slot, set()).add(row)
+            users.setdefault(slot, set()).add(kind)
     return users

@@ -31,7 +31,16 @@ def bound_points(plan: Plan) -> tuple[Point, ...]:
 
 
 def stated(plan: Plan, point: str) -> Iterator[Link]:
-    """Yield the edges of a point, each with the bindings at its ends."""
+    """Yield the edges of a point, each with the bindings at its ends; those in bundles last."""
+    yield from unbundled(plan, point)
+    by_id = {binding.id: binding for binding in plan.at(point)}
+    for bundle in plan.bundles_at(point):
+        for edge in bundle.edges(by_id):
+            yield Link(by_id[edge.first_id or 0], by_id[edge.then_id or 0], "edge", edge)
+
+
+def unbundled(plan: Plan, point: str) -> Iterator[Link]:
+    """Yield the edges that stand for themselves."""
     by_id = {binding.id: binding for binding in plan.at(point)}
     by_name: dict[str, list[Binding]] = {}
     for binding in plan.at(point):
@@ -59,10 +68,16 @@ def rows_of(plan: Plan, point: str) -> list[tuple[int, int]]:
 
 def neighbours(plan: Plan, point: str) -> Iterator[Link]:
     """Yield each binding of a point with the one that follows it, and why it does."""
-    by_edge = {(link.first.id, link.then.id): link for link in stated(plan, point)}
+    by_edge = {(link.first.id, link.then.id): link for link in unbundled(plan, point)}
     decided = Decided(plan, point)
     for first, then in pairwise(plan.at(point)):
-        yield by_edge.get((first.id, then.id)) or Link(first, then, decided.reason(first, then))
+        bundled = (
+            Link(first, then, "edge", bundle.edge(first, then))
+            for bundle in plan.bundles_at(point)
+            if first.id in bundle.first_ids and then.id in bundle.then_ids
+        )
+        link = by_edge.get((first.id, then.id)) or next(bundled, None)
+        yield link or Link(first, then, decided.reason(first, then))
 
 
 class Decided:
@@ -76,9 +91,15 @@ class Decided:
         bound = plan.at(point)
         self._row = {binding.id: row for row, binding in enumerate(bound)}
         before: list[list[int]] = [[] for _ in bound]
-        for link in stated(plan, point):
+        for link in unbundled(plan, point):
             if link.edge and not link.edge.loose:
                 before[self._row[link.then.id]].append(self._row[link.first.id])
+        for bundle in plan.bundles_at(point):
+            firsts, thens = (
+                [self._row[id_] for id_ in ids if id_ in self._row] for ids in (bundle.first_ids, bundle.then_ids)
+            )
+            for row in thens:
+                before[row] += firsts
         self.ancestors = closure(before, range(len(bound)))
         """For each row those that edges put before it; loose ones do not count."""
         exits: dict[str, int] = {}

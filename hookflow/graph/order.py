@@ -11,18 +11,18 @@ point is an edge. There is an order exactly where this graph has no cycle.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from hookflow.errors import Where
 from hookflow.graph.closure import ancestors, between, closure
 from hookflow.graph.cycles import Cycle, Step
-from hookflow.graph.flow import flows
+from hookflow.graph.flow import MANY, Flow, flows
 from hookflow.graph.node import Bound, EdgeSpec, Node
-from hookflow.graph.phases import LAST, moved
-from hookflow.graph.plan import PHASES, Binding, Edge, EdgeKind, GivenWay, Half
+from hookflow.graph.phases import LAST, NORMAL, moved
+from hookflow.graph.plan import PHASES, Binding, Bundle, Edge, EdgeKind, GivenWay, Half
 from hookflow.graph.sort import Rows, ordered
 
 Places = Mapping[tuple[str, str, Half], int]
@@ -53,8 +53,9 @@ class Order:
     """Who fires at a point, or at `before_X` and `after_X`, and why.
 
     A row is a vertex by its place among `vertices`. The edges of the one graph are between the rows in `_spot`: the
-    second half of an around has the row of its first half. `met` are the ids of the specs that say something here;
-    `cycles` the cycles: if there are any, there is no order.
+    second half of an around has the row of its first half. Flows of many edges are kept whole: each is one more
+    row, behind the vertices, which stands after all that hand on and before all that are handed to. `met` are the ids
+    of the specs that say something here; `cycles` the cycles: if there are any, there is no order.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Order:
         self._exits = {row for row in self._closing if vertices[row].bound.half == "exit"}
         self._spot = self._spots()
         self._edges: dict[Rows, Statement] = {}
+        self._bundles: list[Flow] = []
         self._nesting: list[Statement] = []
         self._overridden: list[tuple[Statement, list[Statement]]] = []
         self._ids: dict[int, int] = {}
@@ -99,6 +101,11 @@ class Order:
         every = sorted((*self._edges.values(), *self._nesting), key=lambda statement: statement.kind == "flow")
         return [self._edge(statement) for statement in every if self._point(statement) == point]
 
+    def bundles(self, point: str) -> list[Bundle]:
+        """Return the flow edges of a point that are kept as one, once the bindings have their numbers."""
+        here = [one for one in self._bundles if one.firsts[0] in self._at[point]]
+        return [Bundle(point, self._ids_of(one.firsts), self._ids_of(one.thens), one.slots) for one in here]
+
     def given_way(self, point: str) -> list[GivenWay]:
         """Return the weaker edges of a point that are not kept, once the bindings have their numbers."""
         return [
@@ -118,7 +125,21 @@ class Order:
 
     @property
     def _graph(self) -> list[list[int]]:
-        return _before(len(self.vertices), self._edges)
+        return self._graph_of(self._edges, self._bundles)
+
+    def _graph_of(self, edges: Iterable[Rows], bundles: Sequence[Flow]) -> list[list[int]]:
+        return _before(len(self.vertices) + len(bundles), chain(edges, self._arcs(bundles)))
+
+    def _arcs(self, bundles: Sequence[Flow]) -> Iterator[Rows]:
+        """Yield the edges of the one graph that lead to and from the rows of bundles."""
+        for hub, (tails, heads) in enumerate(map(self._ends, bundles), len(self.vertices)):
+            yield from ((tail, hub) for tail in tails)
+            yield from ((hub, head) for head in heads)
+
+    def _ends(self, flow: Flow) -> tuple[list[int], list[int]]:
+        """Return where the edges of a flow begin in the one graph, and where they end."""
+        firsts, thens = ([self._spot[row] for row in rows] for rows in (flow.firsts, flow.thens))
+        return (thens, firsts) if flow.thens[0] in self._closing else (firsts, thens)
 
     def _add_stated(self) -> None:
         rows: dict[tuple[str, str], list[int]] = {}
@@ -142,47 +163,82 @@ class Order:
 
     def _add_flow(self) -> None:
         """Add an edge from each writer of a slot to its readers, save where that would close a cycle."""
-        self._add_weak(
+        found = [
             flow
             for point in self.points
-            for first, then, slots in flows([(row, self.vertices[row].bound) for row in self._at[point]])
-            if self._names[first] != self._names[then] and not self._exits.issuperset((first, then))
-            for flow in [Statement(first, then, "flow", Where(""), slots)]
-            if self._rows_of(flow) not in self._edges
-        )
+            for flow in flows([(row, self.vertices[row].bound) for row in self._at[point]])
+        ]
+        bundles = []
+        if any(len(flow) > MANY for flow in found):
+            implied = closure(self._graph, self._sorted)
+            parted = [self._parted(flow, implied) if len(flow) > MANY else (None, [flow]) for flow in found]
+            bundles = [bundle for bundle, _ in parted if bundle]
+            found = [flow for _, rest in parted for flow in rest]
+        self._add_weak(self._single(found), bundles)
 
-    def _add_weak(self, statements: Iterable[Statement]) -> None:
-        """Add edges save those that would close a cycle.
+    def _parted(self, flow: Flow, implied: Sequence[int]) -> tuple[Flow | None, list[Flow]]:
+        """Return what of a flow can be kept whole, and the rest.
+
+        The rest are the edges of rows with any that is stated, too, or contradicted, or would lead to the hook itself.
+        """
+        tails, heads = self._ends(flow)
+        ends = set(heads)
+        mask = sum(1 << head for head in ends)
+        names = {self._names[head] for head in ends}
+        beside = {tail for tail, head in self._edges if head in ends}
+        beside |= {tail for tail in tails if self._names[tail] in names or implied[tail] & mask}
+        backwards = flow.thens[0] in self._closing
+        rows = flow.thens if backwards else flow.firsts
+        parts = [tuple(row for row in rows if (self._spot[row] in beside) == chosen) for chosen in (False, True)]
+        whole, rest = (replace(flow, thens=part) if backwards else replace(flow, firsts=part) for part in parts)
+        return (whole, [rest]) if len(whole) > MANY else (None, [flow])
+
+    def _single(self, found: Iterable[Flow]) -> Iterator[Statement]:
+        """Yield an edge for each pair of flows, unless it is stated, too."""
+        for first, then, slots in sorted(pair for flow in found for pair in flow.pairs()):
+            if self._names[first] != self._names[then]:
+                statement = Statement(first, then, "flow", Where(""), slots)
+                if self._rows_of(statement) not in self._edges:
+                    yield statement
+
+    def _add_weak(self, statements: Iterable[Statement], bundles: Sequence[Flow] = ()) -> None:
+        """Add edges save those that would close a cycle; no stronger one contradicts the `bundles`.
 
         First the edges go that stronger ones contradict, then those that contradict one another: all of them, so that
         what is left does not hang on the file's order.
         """
         weak = {self._rows_of(statement): statement for statement in statements}
-        if not weak:
+        if not weak and not bundles:
             return
         implied = closure(self._graph, self._sorted)
         contradicted = [(first, then) for first, then in weak if implied[first] >> then & 1]
         self._override(weak, contradicted, self._edges)
         try:
-            ordered(_before(len(self.vertices), self._edges | weak))
+            ordered(self._graph_of(chain(self._edges, weak), [*self._bundles, *bundles]))
         except CycleError:
             from hookflow.graph.strong_components import in_cycles
 
+            if bundles:  # each of their edges has to be looked at for itself
+                every = (*weak.values(), *self._single(bundles))
+                weak = {self._rows_of(one): one for one in sorted(every, key=lambda one: (one.first, one.then))}
+                bundles = ()
             whole = self._edges | weak
-            self._override(weak, [rows for rows in in_cycles(whole) if rows in weak], whole)
+            lost = [rows for rows in in_cycles(chain(whole, self._arcs(self._bundles))) if rows in weak]
+            self._override(weak, lost, whole)
         self._edges |= weak
+        self._bundles += bundles
         self._sorted = ordered(self._graph)
 
     def _override(self, weak: dict[Rows, Statement], lost: Sequence[Rows], edges: Mapping[Rows, Statement]) -> None:
         """Take the `lost` edges out of `weak`; each flow keeps the way that it would have closed to a cycle."""
-        if lost:
+        gone = {rows: weak.pop(rows) for rows in lost}
+        told = [rows for rows, statement in gone.items() if statement.kind == "flow"]
+        if told:
             from hookflow.graph.strong_components import ways
 
-            for rows, way in zip(lost, ways([(then, first) for first, then in lost], edges), strict=True):
-                statement = weak.pop(rows)
-                if statement.kind == "flow":
-                    steps = [edges[step] for step in way]
-                    self._overridden.append((statement, steps[::-1] if statement.then in self._closing else steps))
+            for rows, way in zip(told, ways([(then, first) for first, then in told], edges), strict=True):
+                statement, steps = gone[rows], [edges[step] for step in way]
+                self._overridden.append((statement, steps[::-1] if statement.then in self._closing else steps))
 
     def _moved_phases(self) -> list[int]:
         """Return the phase in which each row of the graph fires, counted backwards at the second point."""
@@ -190,6 +246,7 @@ class Order:
         plain = self._closing - self._exits
         for row in plain:
             phases[row] = LAST - phases[row]
+        phases += [NORMAL] * len(self._bundles)
         return moved(phases, self._graph, self._sorted, plain)
 
     def _add_own(self) -> None:
@@ -221,13 +278,23 @@ class Order:
         """Return the rows of a point in order: by edges, then phase, the second halves last, then the tie."""
         at = self._at[point]
         keys = [(self._phase(row), row in self._exits, self._tie(row)) for row in at]
-        return [at[k] for k in ordered(self._local(point), keys.__getitem__)]
+        before = self._local(point)
+        bundles = [(-1,)] * (len(before) - len(at))  # nobody waits for a bundle: who comes next is as if it were edges
+        return [at[k] for k in ordered(before, [*keys, *bundles].__getitem__) if k < len(at)]
 
     def _local(self, point: str) -> list[list[int]]:
-        """Return, for each row of a point, those before it; both by their place among the rows of the point."""
+        """Return, for each row of a point, those before it; both by their place among the rows of the point.
+
+        Behind the rows of the point stand those of its bundles.
+        """
         at = {row: k for k, row in enumerate(self._at[point])}
         every = (*self._edges.values(), *self._nesting)
-        return _before(len(at), ((at[one.first], at[one.then]) for one in every if one.then in at))
+        edges = [(at[one.first], at[one.then]) for one in every if one.then in at]
+        bundles = [one for one in self._bundles if one.firsts[0] in at]
+        for hub, bundle in enumerate(bundles, len(at)):
+            edges += [(at[first], hub) for first in bundle.firsts]
+            edges += [(hub, at[then]) for then in bundle.thens]
+        return _before(len(at) + len(bundles), edges)
 
     def _entered_as_left(self) -> Iterator[Statement]:
         """Yield who is entered before whom because of what is stated about how they are left."""
@@ -293,6 +360,9 @@ class Order:
             then_id=self._ids[statement.then],
             loose=statement.loose,
         )
+
+    def _ids_of(self, rows: Iterable[int]) -> tuple[int, ...]:
+        return tuple(sorted(self._ids[row] for row in rows))
 
     def _cycle(self, way: Sequence[Rows]) -> Cycle:
         """Return a cycle as a person reads it: forwards at the second point, if any of it is stated there."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -100,6 +100,38 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
+class Bundle:
+    """Flow edges that are kept as one: from each of `first_ids`, bindings that write `slots`, to each of `then_ids`.
+
+    So a thousand writers and a thousand readers of a slot are not a million edges. Fewer than
+    `hookflow.graph.flow.MANY` are kept one by one.
+    """
+
+    point: str
+    first_ids: tuple[int, ...]
+    then_ids: tuple[int, ...]
+    slots: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.first_ids) * len(self.then_ids)
+
+    def edges(self, bindings: Mapping[int, Binding]) -> Iterator[Edge]:
+        """Yield the edges one by one, of those of `bindings` (by their ids) that are in it."""
+        firsts, thens = ([bindings[id_] for id_ in ids if id_ in bindings] for ids in (self.first_ids, self.then_ids))
+        return (self.edge(first, then) for first in firsts for then in thens)
+
+    def touching(self, ids: Collection[int]) -> Iterator[Bundle]:
+        """Yield the parts of it that begin or end at some bindings."""
+        if firsts := tuple(id_ for id_ in self.first_ids if id_ in ids):
+            yield replace(self, first_ids=firsts)
+        if thens := tuple(id_ for id_ in self.then_ids if id_ in ids):
+            yield replace(self, then_ids=thens)
+
+    def edge(self, first: Binding, then: Binding) -> Edge:
+        return Edge(self.point, first.hook, then.hook, "flow", "", self.slots, first.id, then.id)
+
+
+@dataclass(frozen=True, slots=True)
 class GivenWay:
     """A flow edge that is not kept; `against` are the edges that lead from `edge.then` to `edge.first`.
 
@@ -138,6 +170,7 @@ class PlannedHook:
 class Plan:
     """Every hook, every binding (point by point in the order of the loop, then in the order of firing), every edge.
 
+    `edges` are those that stand for themselves; `bundles` hold the others, where they are very many.
     `own` are the points that the pipeline declares for itself. `given_way` are the weaker edges that stronger ones
     have overruled, `warnings` what is probably a mistake, `notes` what may well be meant, `unknown` what cannot be told
     of hooks that are not imported. `shuffle` is the seed of another order than the file's.
@@ -153,6 +186,7 @@ class Plan:
     notes: tuple[Problem, ...] = ()
     unknown: tuple[Problem, ...] = ()
     shuffle: int | None = None
+    bundles: tuple[Bundle, ...] = ()
 
     @cached_property
     def points(self) -> Points:
@@ -188,14 +222,34 @@ class Plan:
     def edges_at(self, point: str) -> tuple[Edge, ...]:
         return self._edges_by_point.get(point, ())
 
+    def bundles_at(self, point: str) -> tuple[Bundle, ...]:
+        return tuple(bundle for bundle in self.bundles if bundle.point == point)
+
+    @property
+    def edge_count(self) -> int:
+        """How many edges there are, with those in bundles."""
+        return len(self.edges) + sum(map(len, self.bundles))
+
+    @property
+    def edge_kinds(self) -> set[EdgeKind]:
+        found = {edge.kind for edge in self.edges}
+        return found | {"flow"} if self.bundles else found
+
+    def every_edge(self) -> Iterator[Edge]:
+        """Yield every edge, also those in bundles, which are made only now."""
+        yield from self.edges
+        bindings = {binding.id: binding for binding in self.bindings} if self.bundles else {}
+        for bundle in self.bundles:
+            yield from bundle.edges(bindings)
+
     def hook(self, name: str) -> PlannedHook:
         """Return a hook. Raises KeyError when there is none of that name."""
         return self._by_name[name]
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, mappings and strings, as `plan.json` holds them."""
-        told = asdict(self)
-        return told if self.unknown else {key: value for key, value in told.items() if key != "unknown"}
+        rare = {key for key in ("unknown", "bundles") if not getattr(self, key)}
+        return {key: value for key, value in asdict(self).items() if key not in rare}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
@@ -214,6 +268,7 @@ class Plan:
             warnings=tuple(_problem(**warning) for warning in data["warnings"]),
             notes=tuple(_problem(**note) for note in data.get("notes", ())),  # older plans have none
             shuffle=data["shuffle"],
+            bundles=tuple(Bundle(**_tuples(bundle)) for bundle in data.get("bundles", ())),  # most plans have none
         )
 
 

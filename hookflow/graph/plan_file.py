@@ -31,6 +31,7 @@ def _strangers(plan: Plan) -> set[str]:
     points = {point.name for point in (*STANDARD, *plan.own)}
     hooks = {hook.name for hook in plan.hooks}
     at = {binding.point for binding in plan.bindings} | {edge.point for edge in plan.edges}
+    at |= {bundle.point for bundle in plan.bundles}
     at |= {point.follows for point in plan.own}
     edges = (name for edge in plan.edges for name in (edge.first, edge.then))
     named = {*edges, *(binding.hook for binding in plan.bindings)}

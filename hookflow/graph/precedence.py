@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from hookflow.graph.links import Decided, Reason, stated
+from hookflow.graph.links import Decided, Reason, unbundled
 from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
 
 
@@ -58,9 +58,10 @@ def _answers(plan: Plan, point: str, a: str, b: str) -> Iterator[Answer]:
 def _path(plan: Plan, first: Binding, then: Binding, loose: bool) -> tuple[Edge, ...]:
     """Return the edges of a shortest way down the order, if need be `loose` ones; none when there is no way."""
     follow: dict[int, list[tuple[Edge, int]]] = {}
-    for link in stated(plan, first.point):
+    for link in unbundled(plan, first.point):
         if link.edge and link.edge.loose <= loose:
             follow.setdefault(link.first.id, []).append((link.edge, link.then.id))
+    bindings = {binding.id: binding for binding in plan.at(first.point)}
     ways: dict[int, tuple[Edge, ...]] = {first.id: ()}
     waiting = deque([first.id])
     while waiting and then.id not in ways:
@@ -69,4 +70,9 @@ def _path(plan: Plan, first: Binding, then: Binding, loose: bool) -> tuple[Edge,
             if there not in ways:
                 ways[there] = (*ways[here], edge)
                 waiting.append(there)
+        for bundle in plan.bundles_at(first.point):
+            for there in bundle.then_ids if here in bundle.first_ids else ():
+                if there in bindings and there not in ways:
+                    ways[there] = (*ways[here], bundle.edge(bindings[here], bindings[there]))
+                    waiting.append(there)
     return ways.get(then.id, ())

@@ -6,7 +6,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,10 +23,8 @@ from hookflow.hooks.comm_rules import wrong_comm_hooks
 from hookflow.hooks.inspect import (
     Issue,
     Method,
-    about,
     function_at,
     makes_callables,
-    names_of,
     object_at,
     places_of,
     points_for,
@@ -153,12 +151,12 @@ class _Declared:
         self.methods = self._methods()
         self.reads = self._slots("reads")
         self.writes = self._slots("writes")
-        in_class = None if self.hook is _Missing else names_of(self.hook, "parameters")
+        in_class = None if self.hook is _Missing else inspected.names(declaration.use, "parameters")
         self.parameters = ParameterKeys(name, declaration, in_class, points, self._place)
         self.inside = ModuleKeys(
             name,
             declaration,
-            None if self.hook is _Missing else names_of(self.hook, "modules"),
+            None if self.hook is _Missing else inspected.names(declaration.use, "modules"),
             points,
             self._place,
             compiles=bool(loaded.pipeline.run.compile),
@@ -176,7 +174,7 @@ class _Declared:
             use=self.said.use,
             args=self.public_args,
             phase=self._phase(),
-            about=about(self.hook),
+            about=self.inspected.about(self.said.use) if self.hook is not _Missing else "",
             where=self.places.of(f"hooks.{self.name}").at_line,
             on_error=self.said.on_error,
             ambiguous_with=tuple(name.removesuffix("?") for name in self.said.ambiguous_with),
@@ -379,7 +377,8 @@ class _Declared:
         """Return the hook-wide specs: the file's if it states any, or none; else those of the class."""
         if key in self.said.model_fields_set:
             return self._wishes(getattr(self.said, key), key, "file")
-        return self._wishes(dict.fromkeys(names_of(self.hook, key)), "", "class")
+        stated = () if self.hook is _Missing else self.inspected.names(self.said.use, key)
+        return self._wishes(dict.fromkeys(stated), "", "class")
 
     def _wishes(self, names: Iterable[str], key: str, kind: EdgeKind) -> tuple[EdgeSpec, ...]:
         thing = self.hook if hasattr(self.hook, "__name__") else type(self.hook)
@@ -398,7 +397,12 @@ class _Declared:
 
 
 def _spec(item: str | BindingSpec) -> BindingSpec:
-    return BindingSpec(at=item) if isinstance(item, str) else item
+    return _at(item) if isinstance(item, str) else item
+
+
+@cache
+def _at(point: str) -> BindingSpec:
+    return BindingSpec(at=point)
 
 
 def _text(amount: int | str | None) -> str | None:

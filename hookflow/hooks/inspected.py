@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from hookflow.errors import Where
 from hookflow.graph.points import Points
-from hookflow.hooks.inspect import Issue, Method, methods, slots, wrong_attributes
+from hookflow.hooks.inspect import Issue, Method, about, methods, names_of, slots, wrong_attributes
 
 Kind = Literal["reads", "writes"]
 
@@ -19,6 +19,8 @@ class Inspected:
         self._find = find
         self._points = points
         self._found: dict[str, Callable[..., Any]] = {}
+        self._about: dict[str, str] = {}
+        self._names: dict[tuple[str, str], tuple[str, ...]] = {}
         self._methods: dict[str, tuple[list[Method], list[Issue]]] = {}
         self._slots: dict[tuple[str, Kind], tuple[dict[str, tuple[str, ...]], list[Issue]]] = {}
 
@@ -27,6 +29,18 @@ class Inspected:
         if use not in self._found:
             self._found[use] = self._find(use, where)
         return self._found[use]
+
+    def about(self, use: str) -> str:
+        """Return the first line of what a class or function says of itself."""
+        if use not in self._about:
+            self._about[use] = about(self._found[use])
+        return self._about[use]
+
+    def names(self, use: str, key: str) -> tuple[str, ...]:
+        """Return the names that an attribute holds."""
+        if (use, key) not in self._names:
+            self._names[use, key] = names_of(self._found[use], key)
+        return self._names[use, key]
 
     def methods(self, use: str) -> tuple[list[Method], list[Issue]]:
         """Return the methods of a class that are named like points (a plain function has none), and what is wrong."""

@@ -147,10 +147,10 @@ def with_prepended_first(nodes: Mapping[str, Node], prepended: Mapping[str, Mapp
         edges = (EdgeSpec(other, False, "file", where) for other in at.get(bound.point, ()))
         return replace(bound, before=(*bound.before, *edges))
 
+    def with_edges(node: Node, where: Mapping[str, Where]) -> Node:
+        return replace(node, bound=tuple(ahead(one, where[one.point]) if one.prepend else one for one in node.bound))
+
     return {
-        name: replace(
-            node,
-            bound=tuple(ahead(bound, prepended[name][bound.point]) if bound.prepend else bound for bound in node.bound),
-        )
+        name: with_edges(node, prepended[name]) if any(bound.prepend for bound in node.bound) else node
         for name, node in nodes.items()
     }

@@ -303,7 +303,7 @@ def _beginning(run: RunDir, live: Live) -> list[str]:
     lines += [_line("data", _data(split, data)) for split, data in record["data"].items()]
     if plan:
         shuffled = [f"SHUFFLED {plan.shuffle}"] if plan.shuffle is not None else []
-        counts = f"{len(plan.hooks)} hooks, {len(plan.bindings)} bindings, {len(plan.edges)} edges"
+        counts = f"{len(plan.hooks)} hooks, {len(plan.bindings)} bindings, {plan.edge_count} edges"
         lines.append(_line("plan", counts, *shuffled))
         lines += [_line("warn", f"plan: {warning.message}") for warning in plan.warnings]
     return lines

@@ -20,6 +20,7 @@ Key = tuple[str, ...]
 """The way to a value: keys, and indices of lists as text."""
 
 _BLANK = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
+_COMMA = re.compile(rf"{_BLANK.pattern},?{_BLANK.pattern}")
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _STRING = re.compile(
     r'"""(?:\\.|[^\\])*?"{3,5}' r"|'''.*?'{3,5}" r'|"(?:\\.|[^"\\])*"' r"|'[^']*'",
@@ -116,8 +117,7 @@ def spans(text: str) -> dict[Key, tuple[int, int]]:
 def headers(text: str) -> dict[Key, int]:
     """Return where the header of each table ends that has one."""
     outline = _Outline(text)
-    for _ in outline.walk():
-        pass
+    outline.walk()
     return outline.headers
 
 
@@ -143,20 +143,22 @@ class _Outline:
         self.ends: dict[Key, int] = {}
         """Where the values end that have been read."""
         self.headers: dict[Key, int] = {}
+        self._spots: list[Spot] = []
         self._table: Key = ()
         self._lengths: dict[Key, int] = {}
 
-    def walk(self) -> Iterator[Spot]:
-        """Yield every table, key and list item; what encloses it first."""
+    def walk(self) -> list[Spot]:
+        """Return every table, key and list item; what encloses it first."""
         self._skip()
         while self.at < len(self.text):
             if self._take("[["):
-                yield from self._header("]]")
+                self._header("]]")
             elif self._take("["):
-                yield from self._header("]")
+                self._header("]")
             else:
-                yield from self._pair(self._table)
+                self._pair(self._table)
             self._skip()
+        return self._spots
 
     def key(self) -> Key:
         """Read a key with its dots, and the blanks after it."""
@@ -175,46 +177,46 @@ class _Outline:
             self._skip()
             more = self._take(".")
 
-    def _header(self, end: str) -> Iterator[Spot]:
+    def _header(self, end: str) -> None:
         """Read a header up to its brackets' `end`; where it leads through a list, it means the latest entry."""
         names = list(self._names())
         self._take(end)
         path: Key = ()
         for depth, (name, begin) in enumerate(names, start=1):
             path += (name,)
-            yield path, begin
+            self._spots.append((path, begin))
             if end == "]]" and depth == len(names):
                 self._lengths[path] = self._lengths.get(path, 0) + 1
             if path in self._lengths:
                 path += (str(self._lengths[path] - 1),)
-                yield path, begin
+                self._spots.append((path, begin))
         self._table = path
         self.headers[path] = self.at
 
-    def _pair(self, path: Key) -> Iterator[Spot]:
+    def _pair(self, path: Key) -> None:
         for name, begin in self._names():
             path += (name,)
-            yield path, begin
+            self._spots.append((path, begin))
         self._take("=")
         self._skip()
-        yield from self._value(path)
+        self._value(path)
         self.ends[path] = self.at
 
-    def _value(self, path: Key) -> Iterator[Spot]:
+    def _value(self, path: Key) -> None:
         if self._take("["):
             self._skip()
             index = 0
             while not self._take("]"):
                 item = (*path, str(index))
-                yield item, self.at
-                yield from self._value(item)
+                self._spots.append((item, self.at))
+                self._value(item)
                 self.ends[item] = self.at
                 self._comma()
                 index += 1
         elif self._take("{"):
             self._skip()
             while not self._take("}"):
-                yield from self._pair(path)
+                self._pair(path)
                 self._comma()
         elif self._at_string():
             self._match(_STRING)
@@ -222,9 +224,7 @@ class _Outline:
             self._match(_PLAIN)
 
     def _comma(self) -> None:
-        self._skip()
-        self._take(",")
-        self._skip()
+        self._match(_COMMA)
 
     def _take(self, token: str) -> bool:
         taken = self.text.startswith(token, self.at)

@@ -85,7 +85,7 @@ class _Pass:
         self.state = state = RunState()
         state.batches_per_epoch = parts.batches_per_epoch
         state.set_length(parts.section.max_epochs, parts.section.max_iters, parts.iters_per_epoch)
-        alone = replace(plan, hooks=(), bindings=(), edges=(), given_way=(), warnings=())
+        alone = replace(plan, hooks=(), bindings=(), edges=(), bundles=(), given_way=(), warnings=())
         timeline, several = Timeline(), parts.ranks.world > 1
         here = Here(memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("d"))
         here.set(NOWHERE, 0.0)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from hookflow.events.records import PHASES
-from hookflow.graph.plan import Edge, GivenWay
+from hookflow.graph.plan import Bundle, Edge, GivenWay
 from hookflow.graph.points import POINTS
 from hookflow.monitor.health import Health
 from hookflow.monitor.layout import screen
@@ -208,6 +208,17 @@ def test_a_hooks_page_tells_flows_what_gave_way_and_a_phase_that_an_edge_has_mov
     assert "last   (an edge moves it from late)" in text
     assert "flow: lr" in text
     assert "flow: outputs, given way" in text
+
+
+def test_a_hooks_page_tells_flows_that_are_kept_as_one(scene: At) -> None:
+    shown = scene()
+    point = "after_train_iter"
+    by_name = {binding.hook: binding.id for binding in shown.plan.at(point)}
+    bundle = Bundle(point, (by_name["schedule"],), (by_name["log"],), ("lr",))
+    shown.plan = replace(shown.plan, edges=(), bundles=(bundle,))
+    shown.view.page, shown.view.point, shown.view.hook = "hook", point, 4
+    text = drawn(shown, 100, 40)
+    assert re.search(r"after +schedule +flow: lr", text)
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)

@@ -58,7 +58,7 @@ def as_boxes(plan: Plan, title: str = "", width: int = 80) -> str:
 
 
 def _legend(plan: Plan, width: int) -> Iterator[str]:
-    kinds = [kind for kind in KINDS if any(edge.kind == kind for edge in plan.edges)]
+    kinds = [kind for kind in KINDS if kind in plan.edge_kinds]
     if kinds:
         yield ""
         yield from (f"{_STROKES[kind][0] * 2}▶ {KINDS[kind]}" for kind in kinds)

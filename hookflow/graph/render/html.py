@@ -110,7 +110,7 @@ def _edges(plan: Plan) -> Iterator[str]:
             (edge.point, edge.first, edge.then, KINDS[edge.kind], place_of(edge)),
             {"first": edge.first, "then": edge.then},
         )
-        for edge in plan.edges
+        for edge in plan.every_edge()
     )
     yield from _table("Edges", ("point", "first", "then", "why", "source"), rows)
 

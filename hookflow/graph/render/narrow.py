@@ -11,11 +11,14 @@ from hookflow.graph.plan import Binding, Edge, Plan
 
 def only_point(plan: Plan, point: str) -> Plan:
     """Return what the plan says of one point."""
+    plan = replace(plan, bundles=plan.bundles_at(point))
     return _narrowed(plan, lambda binding: binding.point == point, lambda edge: edge.point == point)
 
 
 def only_hook(plan: Plan, hook: str) -> Plan:
     """Return every point at which the hook fires, and there the hook, its edges and who stands at their other ends."""
+    own = {binding.id for binding in plan.bindings if binding.hook == hook}
+    plan = replace(plan, bundles=tuple(part for bundle in plan.bundles for part in bundle.touching(own)))
     ends = [(link.first, link.then) for point in bound_points(plan) for link in stated(plan, point.name)]
     shown = {binding.id for pair in ends for binding in pair if hook in (pair[0].hook, pair[1].hook)}
     return _narrowed(

@@ -33,7 +33,7 @@ class _Drawing:
         self.plan = plan
         self.title = title
         self.picture = lay_out(plan, top=MARGIN + 32)
-        self.kinds = [kind for kind in KINDS if any(edge.kind == kind for edge in plan.edges)]
+        self.kinds = [kind for kind in KINDS if kind in plan.edge_kinds]
         self.width = max(self.picture.width, cells(title) * 9.5 + 2 * MARGIN, 480)
         columns = int((self.width - 2 * MARGIN) / NOTE_CELL) - 2
         self.gave_way = [line for given in plan.given_way for line in wrapped([gave_way(given)], columns)]

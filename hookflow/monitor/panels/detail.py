@@ -107,14 +107,17 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
 
 def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     given_way = [given.edge for given in scene.plan.given_way if given.edge.point == binding.point]
+    by_id = {other.id: other for other in scene.plan.at(binding.point)}
+    parts = (part for bundle in scene.plan.bundles_at(binding.point) for part in bundle.touching({binding.id}))
+    bundled = (edge for part in parts for edge in part.edges(by_id))
     lines = []
-    for edge in (*scene.plan.edges_at(binding.point), *given_way):
+    for edge in (*scene.plan.edges_at(binding.point), *bundled, *given_way):
         if _ends_at(edge, binding):
             after = edge.then == binding.hook if edge.then_id is None else edge.then_id == binding.id
             other = edge.first if after else edge.then
-            parts: list[Part] = [(f" {'after' if after else 'before':<10}", "dim"), (fit(other, 24), "")]
+            told: list[Part] = [(f" {'after' if after else 'before':<10}", "dim"), (fit(other, 24), "")]
             source = f"flow: {', '.join(edge.slots)}" if edge.kind == "flow" else f"{edge.kind}: {edge.where}"
-            lines.append(row(width, *parts, (f" {source}{', given way' * (edge in given_way)}", "dim")))
+            lines.append(row(width, *told, (f" {source}{', given way' * (edge in given_way)}", "dim")))
     return lines or [row(width, (f" {'edges':<10}", "dim"), "none: only phase and the file's order place it")]
 
 

@@ -1,0 +1,150 @@
+"""Very many flow edges are kept as one, and all that a plan says is as if they stood one by one."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import asdict
+from itertools import combinations
+
+import pytest
+
+from hookflow.errors import UserError
+from hookflow.graph import order
+from hookflow.graph.ambiguity import ambiguities
+from hookflow.graph.links import Decided, neighbours, stated
+from hookflow.graph.node import Node
+from hookflow.graph.plan import Bundle, Edge, Plan
+from hookflow.graph.plan_file import parse_plan
+from hookflow.graph.precedence import precedence
+from hookflow.graph.render.narrow import only_hook, only_point
+from hookflow.graph.render.text import as_text
+from tests.graph.oracle import Described
+from tests.graph.test_fuzz import compiled, drawn
+from tests.hook_nodes import POINT, node, plan
+
+
+def crowd(writers: int, readers: int) -> list[Node]:
+    """Return hooks that read a slot, listed ahead of those that write it."""
+    return [
+        *(node(f"r{k}", reads=["x"]) for k in range(readers)),
+        *(node(f"w{k}", writes=["x"]) for k in range(writers)),
+    ]
+
+
+def test_a_thousand_writers_and_a_thousand_readers_are_no_million_edges(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+
+    def counted(kind: type) -> None:
+        real = kind.__init__
+
+        def making(self: object, *args: object, **more: object) -> None:
+            made.append(self)
+            real(self, *args, **more)
+
+        monkeypatch.setattr(kind, "__init__", making)
+
+    counted(order.Statement)
+    counted(Edge)
+    found = plan(*crowd(1000, 1000))
+    (bundle,) = found.bundles
+    assert (len(made), found.edges, found.edge_count, bundle.slots) == (0, (), 1_000_000, ("x",))
+    assert [binding.hook[0] for binding in found.at(POINT)] == ["w"] * 1000 + ["r"] * 1000
+    (answer,) = precedence(found, "r7", "w9")
+    assert [(edge.first, edge.then, edge.kind, edge.slots) for edge in answer.path] == [("w9", "r7", "flow", ("x",))]
+    assert [link.reason for link in neighbours(found, POINT)].count("edge") == 1
+    assert len(made) < 3000, "an edge for each hook that is passed, none for each pair"
+
+
+def test_what_is_stated_within_a_crowd_is_obeyed_and_the_rest_stays_one() -> None:
+    hooks = [*crowd(120, 120), node("odd", ["r3"], writes=["x"]), node("even", reads=["x"], after=["w5"])]
+    found = plan(*hooks)
+    (bundle,) = found.bundles
+    assert len(bundle) == 119 * 121, "neither of w5, which has a stated edge, nor of odd, which a reader stands before"
+    assert [(given.edge.first, given.edge.then) for given in found.given_way] == [("odd", "r3")]
+    assert len([*found.every_edge()]) == found.edge_count == 121 * 121 - 1 + 1
+    assert parse_plan(json.dumps(found.to_json())) == found == Plan.from_json(json.loads(json.dumps(found.to_json())))
+
+
+def test_a_part_of_a_plan_has_the_edges_of_its_bundles() -> None:
+    found = plan(*crowd(101, 101))
+    assert found.bundles and only_point(found, POINT) == found
+    alone = only_hook(found, "r3")
+    assert {(edge.first, edge.then) for edge in alone.every_edge()} == {(f"w{k}", "r3") for k in range(101)}
+    assert len(alone.bindings) == 102
+
+
+def test_a_plan_without_a_crowd_is_written_without_bundles() -> None:
+    found = plan(*crowd(3, 3))
+    assert not found.bundles and len(found.edges) == 9
+    assert "bundles" not in found.to_json()
+
+
+def test_a_recorded_bundle_of_bindings_that_are_not_there_has_no_edges() -> None:
+    found = plan(node("a", writes=["x"]), node("b"))
+    read = parse_plan(json.dumps(found.to_json() | {"bundles": [asdict(Bundle(POINT, (0, 7), (8, 9), ("x",)))]}))
+    assert [*read.every_edge()] == [*stated(read, POINT)] == []
+    assert [link.reason for link in neighbours(read, POINT)] == ["file"]
+    assert as_text(read) and precedence(read, "a", "b")
+    with pytest.raises(ValueError, match="it has no point nowhere"):
+        parse_plan(json.dumps(found.to_json() | {"bundles": [asdict(Bundle("nowhere", (), (), ()))]}))
+
+
+def facts(found: Plan) -> dict[str, object]:
+    """Return all that a plan says of order."""
+    names = [hook.name for hook in found.hooks]
+    asked = [answer for a, b in combinations(names, 2) for answer in precedence(found, a, b)]
+    return {
+        "bindings": found.bindings,
+        "edges": {(edge.point, edge.first_id, edge.then_id): edge for edge in found.every_edge()},
+        "count": found.edge_count,
+        "given_way": {given.edge: (len(given.against), given.against[-1].then) for given in found.given_way},
+        "links": {(link.first.id, link.then.id) for point in found.order for link in stated(found, point)},
+        "neighbours": [*(link for point in found.order for link in neighbours(found, point))],
+        "ancestors": [Decided(found, point).ancestors for point in found.order],
+        "answers": [(answer.first, answer.then, answer.reason, len(answer.path)) for answer in asked],
+        "ambiguities": [*ambiguities(found)],
+        "words": sorted(re.findall(r"\w+", as_text(found))),  # the edges of a hook may be told in another order
+    }
+
+
+def both_ways(hooks: list[Described], shuffle: int | None, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Compile hooks with every flow kept as one, and with none; return how many bundles there were."""
+    found = []
+    for most in (0, 10_000):
+        monkeypatch.setattr(order, "MANY", most)
+        try:
+            found.append(compiled(hooks, shuffle))
+        except UserError:
+            found.append(None)
+    bundled, single = found
+    if bundled is None or single is None:
+        assert bundled is single is None
+        return 0
+    assert not single.bundles
+    assert facts(bundled) == facts(single), hooks
+    return len(bundled.bundles)
+
+
+def check_random(count: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lots = random.Random(seed)
+    bundles = [both_ways(drawn(lots, 6), lots.choice((None, 1)), monkeypatch) for _ in range(count)]
+    assert sum(map(bool, bundles)) > count / 4, "neither all nor nothing"
+
+
+def test_random_graphs_are_the_same_with_bundles_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_random(200, 3, monkeypatch)
+
+
+@pytest.mark.long
+def test_three_thousand_random_graphs_are_the_same_with_bundles_and_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_random(3000, 4, monkeypatch)
+
+
+def test_flows_that_contradict_one_another_are_each_looked_at_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    hooks = [
+        Described(name, ("after_val",), "normal", (), (), {}, reads, writes)
+        for name, reads, writes in (("a", ("x",), ("y",)), ("b", ("y",), ("x",)), ("c", ("x",), ()))
+    ]
+    assert both_ways(hooks, None, monkeypatch) == 0
