@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, Where
 from hookflow.events.run_lock import Locks, release, share, try_lock
 from hookflow.events.rundir import RunDir, short, write_whole
 from hookflow.graph.plan import Plan
@@ -30,6 +30,7 @@ def new_run(loaded: Loaded, plan: Plan, runs: Path | None = None) -> RunDir:
     """
     section = loaded.pipeline.run
     folder = Path(section.dir) if runs is None else runs
+    dump(loaded.public, Where(str(loaded.source)))  # what cannot be recorded is refused before there is a directory
     try:
         run_dir = RunDir.create(folder, section.name)
         prepare(loaded, plan, run_dir, loaded.source.parent)
