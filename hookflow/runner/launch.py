@@ -54,11 +54,11 @@ def record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: Any
 
     Each checkpoint says for itself what was run when it was saved.
     """
-    written = json.dumps(plan.to_json(), indent=1)
+    written, pipeline = json.dumps(plan.to_json(), indent=1), dump(loaded.public, Where(str(loaded.source)))
     if run_dir.plan.exists() and run_dir.plan.read_text("utf-8") != written:
         run_dir.keep_plan()
     write_whole(run_dir.plan, written)
-    write_whole(run_dir.pipeline, dump(loaded.public))
+    write_whole(run_dir.pipeline, pipeline)
     run_dir.sign(
         base=str(base.resolve()),
         source=str(loaded.source),
