@@ -72,7 +72,7 @@ class Pipeline:
 
     def __str__(self) -> str:
         """Return the whole pipeline as TOML, as its runs record it."""
-        return dump(self.loaded.public)
+        return dump(self.loaded.public, Where(str(self.loaded.source)))
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name} of {self.loaded.source}>"

@@ -101,8 +101,8 @@ def options(
     """Take the options that stand before a command."""
 
 
-REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""What the system answers where somebody may not read or write a file."""
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
+"""What the system answers where somebody may not read or write a file, or where something else is in its place."""
 
 
 def main() -> None:

@@ -15,7 +15,7 @@ import tomli
 
 from hookflow.cli import commute_report
 from hookflow.cli.lint import lint
-from hookflow.errors import Problem
+from hookflow.errors import Problem, UserError, Where
 from hookflow.events.rundir import RunDir
 from hookflow.graph.ambiguity import Ambiguity, ambiguities, ways_to_state
 from hookflow.graph.forecast import Forecast, Length, forecast
@@ -23,6 +23,7 @@ from hookflow.graph.links import Reason, bound_points, neighbours
 from hookflow.graph.plan import GivenWay, Plan
 from hookflow.graph.turning import pair_of
 from hookflow.pipeline.load import Loaded, dump
+from hookflow.pipeline.read import read
 from hookflow.pipeline.schema import Component, Pipeline
 
 if TYPE_CHECKING:
@@ -52,11 +53,11 @@ class Epoch:
         found = (Path(section.dir) / section.name).glob("*/events.jsonl")
         runs = [run for run in (RunDir(events.parent) for events in found) if run.events.is_file()]
         runs = sorted((run for run in runs if run.pipeline.is_file()), key=lambda run: run.id, reverse=True)
-        wanted = _batches(dump(loaded.public)) if runs else ()
+        wanted = _batches(dump(loaded.public, Where(str(loaded.source)))) if runs else ()
         for run in runs:
             try:
-                iters = _iters_per_epoch(run.events) if _batches(run.pipeline.read_text("utf-8")) == wanted else 0
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                iters = _iters_per_epoch(run.events) if _batches(read(run.pipeline)) == wanted else 0
+            except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):
                 continue
             if iters > 0:
                 return cls(iters, run.id)

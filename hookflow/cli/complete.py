@@ -115,10 +115,11 @@ def _pipeline(ctx: typer.Context) -> dict[str, Any]:
     import tomli
 
     from hookflow.cli.pipelines import only_pipeline
+    from hookflow.pipeline.read import read
 
     # where an option is completed, click has left the arguments before it unread
     named = ctx.params.get("pipeline") or ctx.params.get("target") or next(_files_among(ctx.args), None)
-    return tomli.loads(Path(named or only_pipeline()).read_text("utf-8-sig"))
+    return tomli.loads(read(Path(named or only_pipeline())))
 
 
 def _files_among(words: Iterable[str]) -> Iterator[str]:

@@ -155,11 +155,12 @@ def _has_run(path: Path) -> bool:
 
 def _has_hooks(path: Path, hooks: Sequence[str]) -> bool:
     from hookflow.pipeline.extend import extended
+    from hookflow.pipeline.read import read
 
     try:
-        tables, _ = extended(path.read_text("utf-8-sig"), path)
+        tables, _ = extended(read(path), path)
         return set(hooks) <= set(tables.get("hooks", ()))
-    except (UserError, OSError, UnicodeDecodeError, TypeError):  # a file that is not valid is not the one
+    except (UserError, TypeError):  # a file that is not valid is not the one
         return False
 
 

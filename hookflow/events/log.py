@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from hookflow.events.reading import is_torn, read_command, read_object, read_record
-from hookflow.events.records import CommandRecord, Record
+from hookflow.events.records import TEXT_LIMIT, CommandRecord, Record, shortened
 
 LONGEST = 1 << 22
 """Bytes of a line, from which on it is passed over; no record is as long."""
@@ -25,8 +25,13 @@ CHUNK = 1 << 20
 def encode(record: Mapping[str, Any]) -> str:
     """Return the record as one line of strict JSON; a number that is not finite becomes its name as a string.
 
-    So does anything that JSON does not know: a log takes what it is given.
+    So does anything that JSON does not know: a log takes what it is given. Its strings and names are `shortened`.
     """
+    line = _dumped(record)
+    return line if len(line) <= TEXT_LIMIT else _dumped(_short(record))  # what is short has no long string in it
+
+
+def _dumped(record: Mapping[str, Any]) -> str:
     try:
         return readable(json.dumps(record, separators=(",", ":"), allow_nan=False, default=str))
     except ValueError:
@@ -51,6 +56,19 @@ def _finite(value: Any) -> Any:
         case list() | tuple():
             return [_finite(item) for item in value]
     return value
+
+
+def _short(value: Any) -> Any:
+    match value:
+        case str():
+            return shortened(value)
+        case Mapping():
+            return {_short(key): _short(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_short(item) for item in value]
+        case None | bool() | int() | float():
+            return value
+    return shortened(str(value))
 
 
 class Appender:

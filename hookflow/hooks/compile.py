@@ -79,7 +79,7 @@ def compile_pipeline(
                 problems += hook.problems
                 warnings += undeclared_calls(hook.hook, nodes[name])
                 unknown += hook.unknown()
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if not _is_of_user(error):
                     raise
                 said = f'hook "{name}": looking at {declaration.use} raises {type(error).__name__}: {error}'
@@ -100,7 +100,7 @@ def compile_pipeline(
     return replace(plan, warnings=tuple(warnings), notes=tuple(notes), unknown=tuple(unknown))
 
 
-def _is_of_user(error: Exception) -> bool:
+def _is_of_user(error: BaseException) -> bool:
     """Say whether something was raised in a class that was only looked at, as a metaclass may: not in hookflow."""
     *_, innermost = traceback.extract_tb(error.__traceback__)
     return not isinstance(error, UserError) and not Path(innermost.filename).is_relative_to(Path(__file__).parents[1])
@@ -114,7 +114,7 @@ def _replaced_defaults(declared: Mapping[str, HookNode], inspected: Inspected) -
         if hook.enabled and not hook.default:
             with suppress(UserError):  # which is told when the hook's own turn comes
                 others.append(inspected.find(hook.use, None))
-    classes = tuple(other for other in others if isinstance(other, type))
+    classes = tuple(other for other in others if issubclass(type(other), type))  # whose looks may raise
     return [name for name, kind in defaults.items() if any(issubclass(one, kind) for one in classes)]  # type: ignore[arg-type]
 
 

@@ -14,8 +14,11 @@ from hookflow.errors import SHOWN, Problem, nearest
 from hookflow.pipeline.overrides import read_value
 from hookflow.pipeline.source_map import Key, SourceMap
 
-LONGEST, MOST = 1 << 16, 100_000
-"""Characters of a string, and references followed in all: a few lines could double both with each line."""
+LONGEST, MOST, MOST_MADE = 1 << 16, 100_000, 1_000_000
+"""Characters of a string, references followed in all, and characters and entries that they put in their places.
+
+A few lines could double each of them with each line.
+"""
 
 ENVIRONMENT = "env:"
 """How the name of a reference begins that is a variable of the environment."""
@@ -78,12 +81,15 @@ class _Resolver:
         self.variables: dict[str, None] = {}
         self._within: list[Key] = []
         self._looked_up = 0
+        self._made = 0
 
     def result(self) -> Interpolated:
         resolved: dict[str, Any] = self.resolve(self.tree, ())
         return Interpolated(resolved, self.problems, tuple(self.variables))
 
     def resolve(self, value: Any, path: Key) -> Any:
+        if self._within and isinstance(value, dict | list):
+            self._count(len(value), self._within[-1])
         match value:
             case dict():
                 return {key: self.resolve(item, (*path, key)) for key, item in value.items()}
@@ -107,6 +113,7 @@ class _Resolver:
                 written = _REFERENCE.sub(lambda match: self._written(match, path), text)
                 if len(written) > LONGEST:
                     self._fail(path, f"its references make it longer than {LONGEST:,} characters")
+                self._count(len(written), path)
                 return written
             finally:
                 self._within.pop()
@@ -152,6 +159,11 @@ class _Resolver:
                 there = [".".join(known) for known in _keys(self.tree, ())] if hinted else []
                 self._fail(path, f'${{{name}}}: the pipeline sets no key "{name}"', nearest(name, there))
         return self.resolve(target, key)
+
+    def _count(self, made: int, path: Key) -> None:
+        self._made += made
+        if self._made > MOST_MADE:
+            self._fail(path, f"the references of this pipeline put more than {MOST_MADE:,} characters and entries")
 
     def _fail_circle(self, path: Key) -> None:
         circle = self._within[self._within.index(path) :]

@@ -19,7 +19,7 @@ from hookflow.pipeline.extend import extended, over_base
 from hookflow.pipeline.interpolate import interpolate, without_environment
 from hookflow.pipeline.overrides import Override, apply
 from hookflow.pipeline.public import environment_keys, public
-from hookflow.pipeline.read import read
+from hookflow.pipeline.read import MOST_BYTES, TOO_LONG, read
 from hookflow.pipeline.recover import recover
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import SourceMap
@@ -145,9 +145,16 @@ def _understood(
     return Loaded(understood, source, places, public(resolved, written), said, variables)
 
 
-def dump(public: Pipeline) -> str:
-    """Return a pipeline, as it is recorded, as TOML that parses to an equal one; it extends no other."""
-    return tomli_w.dumps(as_tables(public))
+def dump(public: Pipeline, where: Where | None = None) -> str:
+    """Return a pipeline, as it is recorded, as TOML that parses to an equal one; it extends no other.
+
+    Raises UserError, at `where`, when nobody could read it back: it is longer than a pipeline file may be.
+    """
+    written = tomli_w.dumps(as_tables(public))
+    if len(written.encode("utf-8", "replace")) > MOST_BYTES:
+        said = f"once its references and lists are written out, this is {TOO_LONG}"
+        raise UserError(Problem(said, where))
+    return written
 
 
 def as_tables(pipeline: Pipeline) -> dict[str, Any]:

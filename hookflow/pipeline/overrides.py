@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import tomli
 
 from hookflow.errors import Problem, Where, nearest
-from hookflow.pipeline.read import is_printable
+from hookflow.pipeline.read import impossible
 from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key
 
 
@@ -40,7 +40,11 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
             if problem := _take_away(key, tree, where):
                 yield problem
             continue
-        value = read_value(text)
+        try:
+            value = _value(text)
+        except ValueError:
+            yield Problem("an integer has too many digits", where)
+            continue
         if value == text and text.startswith(("[", "{", '"', "'")):
             yield Problem(f"unterminated value {text}", where, "perhaps the shell took its quotes: put '…' around")
             continue
@@ -55,12 +59,20 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
 def read_value(text: str) -> Any:
     """Return the TOML value that `text` is; text that is none, and a date, stands for itself."""
     try:
+        return _value(text)
+    except ValueError:
+        return text
+
+
+def _value(text: str) -> Any:
+    """Do what `read_value` does. Raises ValueError when an integer in it has more digits than Python writes."""
+    try:
         values = tomli.loads(f"values = [{text}]")["values"]
-    except (ValueError, RecursionError):  # it is no TOML, has too many digits, or is nested too deep
+        if any(impossible(values)):
+            raise ValueError(text)
+    except (tomli.TOMLDecodeError, RecursionError):  # it is no TOML, or nested too deep
         return text
-    if len(values) != 1 or isinstance(values[0], date | time):
-        return text
-    return text if isinstance(values[0], int) and not is_printable(values[0]) else values[0]
+    return text if len(values) != 1 or isinstance(values[0], date | time) else values[0]
 
 
 def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:

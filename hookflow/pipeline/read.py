@@ -12,6 +12,11 @@ import tomli
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.source_map import Key, SourceMap
 
+MOST_BYTES = 1_000_000
+"""Of a pipeline file. To read fifty times as much would take minutes, and all memory."""
+
+TOO_LONG = f"longer than {MOST_BYTES // 1_000_000} MB, which is too much for a pipeline"
+
 MOST_BITS = 14_000
 """Of an integer; Python writes no more than 4,300 digits."""
 
@@ -27,7 +32,11 @@ def read(path: Path, named: Where | None = None) -> str:
             named and path.exists() and not (path.is_file() or path.is_dir())
         ):  # a device that never ends, a pipe that nobody writes to
             raise UserError(Problem(f'"{path}" is not a file', where))
-        return path.read_bytes().decode("utf-8-sig")
+        with path.open("rb") as opened:
+            data = opened.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise UserError(Problem(f"{file or 'this '}is {TOO_LONG}", where, "data belong in files of their own"))
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(Problem("this is not UTF-8 text", Where(str(path), line))) from None
@@ -53,7 +62,7 @@ def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
         raise UserError(Problem("this is not TOML: an integer has too many digits", Where(source, line))) from None
     except RecursionError:
         raise UserError(Problem("this is not TOML: nested too deep", Where(source))) from None
-    if wrong := [Problem(said, places.of(key)) for key, said in _impossible(found)]:
+    if wrong := [Problem(said, places.of(key)) for key, said in impossible(found)]:
         raise UserError(wrong)
     return found, places
 
@@ -63,15 +72,15 @@ def is_printable(value: int) -> bool:
     return value.bit_length() <= MOST_BITS
 
 
-def _impossible(value: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
+def impossible(value: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
     """Yield the keys whose values nothing could be done with, and what is wrong with them."""
     match value:
         case dict():
             for name, item in value.items():
-                yield from _impossible(item, (*key, name))
+                yield from impossible(item, (*key, name))
         case list():
             for k, item in enumerate(value):
-                yield from _impossible(item, (*key, str(k)))
+                yield from impossible(item, (*key, str(k)))
         case int() if not is_printable(value):
             yield key, f"{'.'.join(key)}: the integer has too many digits"
 

@@ -10,6 +10,9 @@ from typing import Literal
 Unit = Literal["", "it", "ep", "s", "%"]
 """Iterations, epochs, seconds, hundredths of the run; "" counts what the point counts."""
 
+LONGEST = 100
+"""Characters of an amount; Python reads no integer of any length."""
+
 _SECONDS = {"m": 60, "h": 3600}
 _WRITTEN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(it|ep|s|m|h|%)\s*$")
 PATTERN = r"^\s*(\d+(\.0+)?\s*(it|ep)|\d+(\.\d+)?\s*(s|m|h|%))\s*$"
@@ -29,6 +32,8 @@ def parse_amount(written: object) -> Amount:
     if isinstance(written, bool) or not isinstance(written, int | str):
         shown = str(written).lower() if isinstance(written, bool) else repr(written)
         raise ValueError(f'{shown} is no amount; write 100, "100it", "2ep", "30s", "10m" or "10%"')
+    if isinstance(written, str) and len(written) > LONGEST:
+        raise ValueError(f"a text of {len(written):,} characters is no amount")
     if isinstance(written, int):
         amount = Amount(Fraction(written), "")
     elif match := _WRITTEN.match(written):

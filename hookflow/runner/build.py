@@ -221,6 +221,7 @@ class _Builder:
         for split in ("train", "val", "test"):
             source = getattr(self.pipeline.data, split)
             if source is not None and source.loader is not None:
+                public = getattr(self.loaded.public.data, split).loader
                 try:
                     overfits = split == "train" and self.pipeline.run.overfit is not None
                     found[split] = loader_parts(
@@ -228,6 +229,7 @@ class _Builder:
                         f"data.{split}.loader",
                         self.places,
                         self.base,
+                        public=public,
                         seed=self.pipeline.run.seed,
                         training=split == "train",
                         device=device,

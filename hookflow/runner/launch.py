@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Problem, UserError, Where
 from hookflow.events.run_lock import Locks, release, share, try_lock
 from hookflow.events.rundir import RunDir, short, write_whole
 from hookflow.graph.plan import Plan
@@ -30,6 +30,7 @@ def new_run(loaded: Loaded, plan: Plan, runs: Path | None = None) -> RunDir:
     """
     section = loaded.pipeline.run
     folder = Path(section.dir) if runs is None else runs
+    dump(loaded.public, Where(str(loaded.source)))  # what cannot be recorded is refused before there is a directory
     try:
         run_dir = RunDir.create(folder, section.name)
         prepare(loaded, plan, run_dir, loaded.source.parent)
@@ -53,11 +54,11 @@ def record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: Any
 
     Each checkpoint says for itself what was run when it was saved.
     """
-    written = json.dumps(plan.to_json(), indent=1)
+    written, pipeline = json.dumps(plan.to_json(), indent=1), dump(loaded.public, Where(str(loaded.source)))
     if run_dir.plan.exists() and run_dir.plan.read_text("utf-8") != written:
         run_dir.keep_plan()
     write_whole(run_dir.plan, written)
-    write_whole(run_dir.pipeline, dump(loaded.public))
+    write_whole(run_dir.pipeline, pipeline)
     run_dir.sign(
         base=str(base.resolve()),
         source=str(loaded.source),

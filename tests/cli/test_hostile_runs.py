@@ -5,8 +5,8 @@ from __future__ import annotations
 import gc
 import io
 import json
-import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -22,6 +22,7 @@ import typer
 from hookflow.cli.app import main
 from hookflow.cli.resume import resumed
 from hookflow.errors import UserError
+from hookflow.events.log import command_log
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.monitor import jsonl, plain
@@ -165,45 +166,116 @@ READERS: dict[str, Callable[[RunDir], tuple[int, str]]] = {
 }
 
 
-def attack(trained: Path, folder: Path, seed: int) -> None:
-    """Garble one file of a copy of the run, and let every reader read it."""
-    chance = random.Random(seed)
-    runs = folder / "runs"
-    shutil.copytree(trained, runs, symlinks=True)
-    run = RunDir(next(runs.glob("*/*")))
-    files = sorted(
-        path for path in run.path.rglob("*") if path.is_file() and path.suffix in (".json", ".jsonl", ".toml", ".bin")
-    )
-    victim = chance.choice(files)
-    data = victim.read_bytes()
-    victim.unlink()
-    victim.write_bytes(garbled(data, chance))
-    os.chdir(folder)
+def read_by_all(run: RunDir, what: str) -> dict[str, str]:
+    """Let every reader read a run in the working directory, and return what each says; `what` is wrong with it."""
+    said = {}
     for name, read in READERS.items():
         began = time.process_time()  # which a busy machine does not make longer
         code, text = read(run)
-        told = f"seed {seed}, {victim.relative_to(run.path)}, {name}: exit code {code}\n{text}"
+        told = f"{what}, {name}: exit code {code}\n{text}"
         assert code in (0, 1, 2), told
         assert "Traceback" not in text, told
         assert "\x1b" not in text, told
         assert time.process_time() - began < SECONDS, told
-    shutil.rmtree(runs)
+        said[name] = text
+    return said
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_whatever_is_wrong_in_it(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+@pytest.fixture
+def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
+    """Return a copy of the run, in a working directory of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(gc, "set_threshold", lambda *given: None)
-    for k in range(10):
-        attack(trained, tmp_path, 10 * seed + k)
+    shutil.copytree(trained, tmp_path / "runs", symlinks=True)
+    return RunDir(next((tmp_path / "runs").glob("*/*")))
+
+
+def attack(run: RunDir, seed: int) -> None:
+    """Garble one file of the run, let every reader read it, and put the file back."""
+    chance = random.Random(seed)
+    victim = chance.choice(sorted(path for path in run.path.rglob("*") if path.is_file() and path.suffix in SUFFIXES))
+    data = victim.read_bytes()
+    kept = shutil.copytree(run.path, run.path.parents[2] / "kept", symlinks=True)
+    victim.unlink()
+    victim.write_bytes(garbled(data, chance))
+    read_by_all(run, f"seed {seed}, {victim.relative_to(run.path)}")
+    shutil.rmtree(run.path)
+    kept.rename(run.path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_is_wrong_in_it(run: RunDir, seed: int) -> None:
+    for k in range(8):
+        attack(run, 8 * seed + k)
+
+
+def manifest(run: RunDir) -> Path:
+    return next(run.checkpoints.glob("it*")) / "manifest.json"
+
+
+def swap(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert re.search(old, text), old
+    file.write_text(re.sub(old, new, text))
+
+
+ODDITIES: dict[str, Callable[[RunDir], object]] = {
+    "pid": lambda run: swap(run.path / "run.json", r'"pid": \d+', '"pid": "x"'),
+    "created": lambda run: swap(run.path / "run.json", r'"created": [\d.]+', '"created": Infinity'),
+    "reason": lambda run: swap(run.events, r'"reason":"[^"]*"', '"reason":5'),
+    "saved": lambda run: swap(manifest(run), r'"saved": [\d.]+', '"saved": "x"'),
+    "plan": lambda run: run.plan.write_text("{"),
+    "time": lambda run: swap(run.events, r'"k":"frame","t":[\d.]+', '"k":"frame","t":1e400'),
+    "status": lambda run: swap(run.events, '"status":"finished"', '"status":"exploded"'),
+}
+
+
+@pytest.mark.parametrize("oddity", ODDITIES)
+def test_a_value_of_another_type_is_not_believed(run: RunDir, trained: Path, oddity: str) -> None:
+    ODDITIES[oddity](run)
+    other = shutil.copytree(next(trained.glob("*/*")), run.path.with_name(f"{run.id[:-4]}0000"), symlinks=True)
+    said = read_by_all(run, oddity)
+    (sound,) = (line for line in said["runs"].splitlines() if other.name in line)
+    assert "✓ finished" in sound, "the other one is told as it is"
+    assert run.id in said["runs"]
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "events.jsonl", "plan.json", "pipeline.toml"])
+@pytest.mark.parametrize("other", ["a folder", "a file", "a link to itself"])
+def test_something_else_in_its_place(run: RunDir, name: str, other: str) -> None:
+    place = run.path / name
+    shutil.rmtree(place) if place.is_dir() else place.unlink()
+    if other == "a folder":
+        place.mkdir()
+    elif other == "a file":
+        place.touch()
+    else:
+        place.symlink_to(name)
+    for arguments in (("runs",), ("show", "RUN"), ("checkpoints", "RUN"), ("graph", "RUN")):
+        code, text = command(*arguments)(run)
+        assert code in (0, 1, 2), (arguments, text)
+        assert "Traceback" not in text, (arguments, text)
+        assert arguments != ("runs",) or run.id in text
+
+
+@pytest.mark.parametrize("other", ["a folder", "a link to itself"])
+def test_something_else_in_place_of_the_lock(run: RunDir, other: str) -> None:
+    lock = run.path / "lock"
+    lock.mkdir() if other == "a folder" else lock.symlink_to("lock")
+    code, text = command("run", "--resume", "RUN", "--ui", "none")(run)
+    assert (code, text.partition(":")[0]) == (2, str(lock.relative_to(Path.cwd())))
+
+
+def test_a_garbled_command_log_is_heard_for_what_it_still_says(tmp_path: Path) -> None:
+    asked = b'{"id":"01234567","cmd":"pause","t":1.0,"by":"me"}\n'
+    for seed in range(300):
+        file = tmp_path / "commands.jsonl"
+        file.write_bytes(garbled(3 * asked, random.Random(seed)) + b"\n" + asked)
+        assert command_log(file).read_all()[-1]["cmd"] == "pause", seed
 
 
 @pytest.mark.long
-def test_whatever_is_wrong_in_it_thousands_of_times(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", [])
+def test_whatever_is_wrong_in_it_thousands_of_times(run: RunDir) -> None:
     for seed in range(1000, 6000):
-        attack(trained, tmp_path, seed)
+        attack(run, seed)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.log import Appender, Tail, encode, event_log
+from hookflow.events.records import TEXT_LIMIT
 
 
 def test_what_is_appended_is_read_once(tmp_path: Path) -> None:
@@ -43,6 +44,20 @@ def test_no_file_is_no_news(tmp_path: Path) -> None:
 def test_numbers_that_json_does_not_know_become_words() -> None:
     line = encode({"v": {"loss": float("nan"), "lr": [1.0, float("inf")]}})
     assert json.loads(line, parse_constant=lambda name: 1 / 0) == {"v": {"loss": "nan", "lr": [1.0, "inf"]}}
+
+
+def test_a_string_or_name_that_would_hold_up_a_reader_is_cut_wherever_it_stands() -> None:
+    long = "é" * 1_000_000
+    record = json.loads(encode({"v": {long: float("nan"), "loss": 1.5}, "names": [long, "a"], "n": [1, True, None]}))
+    name, loss = record["v"]
+    assert record["v"] == {name: "nan", "loss": 1.5}
+    assert loss == "loss"
+    assert record["names"] == [name, "a"]
+    assert record["n"] == [1, True, None]
+    assert name.endswith(" bytes left out]")
+    assert len(name.encode()) <= TEXT_LIMIT
+    many = {"edges": [0.5] * TEXT_LIMIT}
+    assert json.loads(encode(many)) == many
 
 
 def test_more_than_a_chunk_is_read_whole(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hookflow.errors import UserError
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.check_imports import missing_components
 from hookflow.pipeline.load import load
+from hookflow.runner.launch import new_run
 from tests.conftest import TOY
 
 NINES, EFS = "9" * 5_000, "0x" + "f" * 5_000
@@ -38,6 +39,8 @@ DOUBLING_STRINGS = (
     + '"'
 )
 DOUBLING_LISTS = "[data.train.args]\n" + "".join(f"a{k} = {2 * [NEXT % (k + 1)]}\n" for k in range(26)) + "a26 = []"
+MANY_LISTS = f"[data.train.args]\na = {[0] * 100_000}\nb = {['${data.train.args.a}'] * 20_000}\n"
+MANY_STRINGS = f"[data.train.args]\na = '{'x' * 60_000}'\nb = {['${data.train.args.a}!'] * 20_000}\n"
 MADE_UP = ["[[x]]\n", "x = \n", '"', "= 1\n", "[run]\n", "a.b.c = 1\n", "\x00", "\udcff"]
 VALUES = ["{}", "[]", '""', "-1", "true", "1e400", '"${run}"', '"${env:HOME}"', "[[[1]]]", "1979-05-27"]
 SECONDS = 10
@@ -61,7 +64,7 @@ def told(path: Path, *overrides: str, imports: bool = True) -> str:
     [
         (BASE.replace("= 1", f"= {NINES}"), ":4: this is not TOML: an integer has too many digits"),
         (BASE.replace("= 1", f"= {EFS}"), ":4:1: run.max_epochs: the integer has too many digits"),
-        (f'{BASE}[hooks.log]\nuse = "log"\nevery = "{NINES}it"', "hooks.log.every"),
+        (f'{BASE}[hooks.log]\nuse = "log"\nevery = "{NINES}it"', "every: a text of 5,002 characters is no amount"),
         (BASE.replace("circle:Net", "circle:N\\u0000et"), 'there is no "N·et"'),
         (f'extends = "a\\u0000.toml"\n{BASE}', "extends must be the name of a file"),
         (f'extends = "{LONG}.toml"\n{BASE}', "cannot be read: File name too long"),
@@ -73,8 +76,11 @@ def told(path: Path, *overrides: str, imports: bool = True) -> str:
         (f"{BASE}{TO_NOWHERE}", "sets no key"),
         (f"{BASE}{DOUBLING_STRINGS}", "longer than 65,536 characters"),
         (f"{BASE}{DOUBLING_LISTS}", "refer to more than 100,000 others"),
+        (f"{BASE}# {50_000_000 * 'x'}", "this is longer than 1 MB"),
+        (f"{BASE}{MANY_LISTS}", "put more than 1,000,000 characters and entries"),
+        (f"{BASE}{MANY_STRINGS}", "put more than 1,000,000 characters and entries"),
     ],
-    ids=range(14),
+    ids=range(17),
 )
 def test_what_is_too_much_is_refused(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "itself.py").symlink_to("itself.py")
@@ -91,6 +97,32 @@ def test_and_so_it_is_on_the_command_line(tmp_path: Path, value: str) -> None:
     path = tmp_path / "p.toml"
     path.write_text(BASE)
     assert "--set" in told(path, f"run.max_epochs={value}")
+
+
+@pytest.mark.parametrize("value", [f"[{EFS}]", f"{{a = [{{b = {EFS}}}]}}", EFS, NINES])
+def test_an_integer_that_cannot_be_written_out_is_no_value(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(BASE)
+    assert told(path, f"model.args.a={value}").endswith(": an integer has too many digits")
+
+
+def test_what_is_built_on_a_file_that_is_too_long(tmp_path: Path) -> None:
+    path, base = tmp_path / "p.toml", tmp_path / "base.toml"
+    base.write_text(f"{BASE}# {50_000_000 * 'x'}")
+    path.write_text('extends = "base.toml"\n')
+    problems = told(path)
+    assert problems.startswith(f'{path}:1:1: the file "{base}" is longer than 1 MB')
+
+
+def test_what_could_not_be_read_back_is_not_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text(f"{BASE}[data.train.args]\na = {[1] * 200_000}\n")
+    loaded = load(path)
+    plan = compile_pipeline(loaded)
+    with pytest.raises(UserError, match="written out, this is longer than 1 MB") as refused:
+        new_run(loaded, plan, tmp_path / "runs")
+    assert str(refused.value).startswith(str(path))
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_file_that_is_a_link_to_itself(tmp_path: Path) -> None:
@@ -111,6 +143,21 @@ def test_a_class_that_raises_when_it_is_looked_at(tmp_path: Path) -> None:
     path.write_text(f'{BASE}[hooks.odd]\nuse = "./odd.py:Hook"\n')
     problems = told(path)
     assert f'{path}:12:1: hook "odd": looking at ./odd.py:Hook raises RuntimeError: no ' in problems
+
+
+@pytest.mark.parametrize("raises", ["KeyError(name)", "SystemExit(0)"])
+def test_an_object_that_raises_when_it_is_looked_at(tmp_path: Path, raises: str) -> None:
+    (tmp_path / "odd.py").write_text(
+        "class Odd:\n"
+        "    def __getattribute__(self, name):\n"
+        f"        raise {raises}\n"
+        "    def __call__(self, run):\n"
+        "        pass\n"
+        "hook = Odd()\n"
+    )
+    path = tmp_path / "p.toml"
+    path.write_text(f'{BASE}[hooks.odd]\nuse = "./odd.py:hook"\npoints = ["after_val"]\n')
+    assert 'hook "odd": looking at ./odd.py:hook raises ' in told(path)
 
 
 def mutated(text: str, chance: random.Random) -> str:

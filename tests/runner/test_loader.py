@@ -34,11 +34,13 @@ HERE = Where("test")
 def source(
     made: Any, *, seed: int = 5, rank: int = 0, world: int = 1, shards_itself: bool = False, **section: Any
 ) -> Source:
+    described = LoaderSection.model_validate({"batch_size": 4, **section})
     parts = loader_parts(
-        LoaderSection.model_validate({"batch_size": 4, **section}),
+        described,
         "loader",
         SourceMap("test"),
         TESTS,
+        public=described,
         seed=seed,
         training=True,
         device=CPU,

@@ -158,7 +158,13 @@ def test_no_string_is_recorded_that_would_hold_up_a_reader(
     recorder.put("ack", id="0", cmd=long, asked=1.0, ok=False, note=long)
     recorder.put("end", status="failed", exit=1, reason=long, seconds=1.0)
     recorder.flush()
-    every = read(run_dir)
+    size = run_dir.events.stat().st_size
+    recorder.scalar(long, 1.0)
+    recorder.put("metrics", split="val", v={long: 1.0}, seconds=1.0)
+    recorder.flush()
+    assert run_dir.events.stat().st_size < size + 3 * TEXT_LIMIT
+    *every, number, metrics = read(run_dir)
+    assert list(number["v"]) == list(metrics["v"])
     cut = [value for record in every for value in record.values() if isinstance(value, str) and len(value) > 1000]
     assert len(every) == 5
     assert len(cut) == 7

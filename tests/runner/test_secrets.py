@@ -62,6 +62,10 @@ def with_secrets(tmp_path: Path) -> Callable[..., RunDir]:
     return make
 
 
+def loaded_with(part: str) -> str:
+    return f"data.train={{use='./loaders.py:dataset', loader={{batch_size=4, {part}}}}}"
+
+
 def holding(folder: Path, *secrets: str) -> Iterator[str]:
     """Yield each file below a folder that holds one of these."""
     for path in folder.rglob("*"):
@@ -197,6 +201,18 @@ def test_a_key_that_cannot_be_kept_ends_no_run(
         (
             "model.args.width=${env:HOOKFLOW_TOKEN}",
             '"width" must be an integer, not the value of ${env:HOOKFLOW_TOKEN}',
+        ),
+        (
+            loaded_with("collate={use='./loaders.py:Padded', args={width='${env:HOOKFLOW_TOKEN}'}}"),
+            'collate: "width" must be an integer, not the value of ${env:HOOKFLOW_TOKEN}',
+        ),
+        (
+            loaded_with("augment={use='./loaders.py:noisy', args={scale='${env:HOOKFLOW_TOKEN}'}}"),
+            'augment: "scale" must be a number, not the value of ${env:HOOKFLOW_TOKEN}',
+        ),
+        (
+            loaded_with("sampler={use='torch.utils.data:SubsetRandomSampler', args={indices='${env:HOOKFLOW_PIN}'}}"),
+            'sampler: "indices" must be a list, not the value of ${env:HOOKFLOW_PIN}',
         ),
     ],
 )

@@ -70,6 +70,7 @@ def loader_parts(
     places: SourceMap,
     base: Path,
     *,
+    public: LoaderSection,
     seed: int,
     training: bool,
     device: torch.device,
@@ -80,6 +81,7 @@ def loader_parts(
 ) -> LoaderParts:
     """Look up what the section at `key` names; files are relative to `base`.
 
+    `public` is the section with references in the place of what the environment has given.
     Raises UserError with everything in it that is not there, cannot be called as it will be, or cannot be sharded
     across `world` ranks.
     """
@@ -89,9 +91,10 @@ def loader_parts(
 
     problems: list[Problem] = []
     found: dict[str, Any] = {}
+    shown = public.named()
     for name, part in section.named().items():
         try:
-            found[name] = _made(name, part, refer(part.use, base, place(f"{name}.use")), place, seed)
+            found[name] = _made(name, part, shown[name], refer(part.use, base, place(f"{name}.use")), place, seed)
         except UserError as error:
             problems += error.problems
     if section.batch_size < world:
@@ -115,7 +118,9 @@ def loader_parts(
     )
 
 
-def _made(name: str, part: Component, make: Any, place: Callable[[str], Where], seed: int) -> Callable[..., Any]:
+def _made(
+    name: str, part: Component, public: Component, make: Any, place: Callable[[str], Where], seed: int
+) -> Callable[..., Any]:
     """Return what the loader will call: a function with the file's arguments in it, or an object made with them."""
     where, called_with = place(f"{name}.use"), CALLED_WITH[name]
     if not callable(make):
@@ -124,7 +129,11 @@ def _made(name: str, part: Component, make: Any, place: Callable[[str], Where], 
     is_object = isinstance(make, type) and name != "sampler"
     takes = [] if is_object else [p.name for p in parameters_of(make) if p.name not in part.args]
     filled = {*takes[: len(called_with)], *({"seed"} if name == "sampler" else ())}
-    wrong = wrong_arguments(make, part.args, name, lambda arg: place(f"{name}.args.{arg}" if arg else name), filled)
+
+    def argument(given: str) -> Where:
+        return place(f"{name}.args.{given}" if given else name)
+
+    wrong = wrong_arguments(make, part.args, name, argument, filled, public=public.args)
     if problems := list(wrong):
         raise UserError(problems)
     offered = {"seed": seed} if name == "sampler" and "seed" in takes else {}
