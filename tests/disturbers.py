@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.runner import threads
-from tests.limits import LIMIT
+
+ENDLESS = 240.0
+"""Seconds: more than any machine takes. A run imports this file, and none of the tests' own."""
 
 
 class Truncates:
@@ -46,7 +48,7 @@ class LeavesThread:
     """
 
     def __init__(self, seconds: float | None = None) -> None:
-        threads.SETTLE, threads.GRACE = (0.1, 0.1) if seconds is None else (LIMIT, LIMIT)
+        threads.SETTLE, threads.GRACE = (0.1, 0.1) if seconds is None else (ENDLESS, ENDLESS)
         target, args = (wait_forever, ()) if seconds is None else (time.sleep, (seconds,))
         self.thread = threading.Thread(target=target, args=args, name="uploader")
 
