@@ -101,7 +101,7 @@ def options(
     """Take the options that stand before a command."""
 
 
-REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP)
+REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 """What the system answers where somebody may not read or write a file, or where something else is in its place."""
 
 

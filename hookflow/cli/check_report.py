@@ -56,7 +56,7 @@ class Epoch:
         wanted = _batches(dump(loaded.public, Where(str(loaded.source)))) if runs else ()
         for run in runs:
             try:
-                iters = _iters_per_epoch(run.events) if _batches(read(run.pipeline)) == wanted else 0
+                iters = _iters_per_epoch(run.events) if _batches(read(run.pipeline, recorded=True)) == wanted else 0
             except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):
                 continue
             if iters > 0:

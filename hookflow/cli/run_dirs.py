@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.log import event_log
+from hookflow.events.regular_file import open_regular, read_regular
 from hookflow.events.rundir import RunDir, all_runs, short
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def find_run(wanted: str | None, root: Path, *, begun: bool = False) -> RunDir:
     """
     run = _find(wanted, root, begun=begun)
     with suppress(FileNotFoundError, IsADirectoryError):  # it has not got as far as to have one
-        run.events.open("rb").close()
+        open_regular(run.events).close()
     return run
 
 
@@ -57,7 +58,7 @@ def _has_begun(run: RunDir) -> bool:
     if run.life() == "alive" or any(run.checkpoints.glob("*")):
         return True
     try:
-        with run.events.open("rb") as log:
+        with open_regular(run.events) as log:
             return any(map(TRAINED.search, log))
     except OSError:
         return False
@@ -78,7 +79,7 @@ def recorded_plan(run: RunDir) -> Plan:
     from hookflow.graph.plan_file import parse_plan
 
     try:
-        return parse_plan(run.plan.read_bytes())
+        return parse_plan(read_regular(run.plan))
     except (OSError, ValueError):
         said = f"the plan of the run {run.id} cannot be read"
         where = Where(str(short(run.plan)))

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from hookflow.events.reading import is_torn, read_command, read_object, read_record
 from hookflow.events.records import TEXT_LIMIT, CommandRecord, Record, shortened
+from hookflow.events.regular_file import open_regular
 
 LONGEST = 1 << 22
 """Bytes of a line, from which on it is passed over; no record is as long."""
@@ -150,7 +151,7 @@ class Tail(Generic[Line]):
         A file that was removed and begun anew is read from its beginning.
         """
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 seen = os.fstat(file.fileno())
                 if self._inode not in (0, seen.st_ino) or seen.st_size < self.at:
                     self.at, self._rest, self._too_long = 0, b"", False

@@ -21,6 +21,8 @@ import time
 import weakref
 from pathlib import Path
 
+from hookflow.events.regular_file import read_regular
+
 LAYOUT = struct.Struct("@qd")
 NOWHERE = -1
 
@@ -50,7 +52,7 @@ def look(path: Path) -> tuple[int, float] | None:
             known = path.is_file()
         if not known:
             return None
-        binding, entered = LAYOUT.unpack(path.read_bytes())
+        binding, entered = LAYOUT.unpack(read_regular(path))
     except (OSError, struct.error):
         return None
     return binding, max(time.monotonic() - entered, 0.0)

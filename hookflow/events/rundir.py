@@ -20,6 +20,7 @@ import psutil
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import readable
 from hookflow.events.reading import only_of, read_object
+from hookflow.events.regular_file import open_regular, read_regular
 from hookflow.events.run_lock import NAME, is_locked
 
 FACTS: Mapping[str, type | tuple[type, ...]] = {
@@ -140,7 +141,7 @@ class RunDir:
     def describe(self) -> dict[str, Any]:
         """Return what `run.json` says, without what is not of its type; nothing when it cannot be read."""
         try:
-            return only_of(FACTS, read_object(self.identity.read_bytes()))
+            return only_of(FACTS, read_object(read_regular(self.identity)))
         except (OSError, ValueError):
             return {}
 
@@ -214,7 +215,7 @@ def _lives(facts: Mapping[str, Any], *, any_start: bool = False) -> bool:
 def count_attempts(run: RunDir) -> int:
     """Return how many attempts at the run have got as far as to begin."""
     try:
-        with run.events.open("rb") as file:
+        with open_regular(run.events) as file:
             return sum(line.startswith(b'{"k":"run"') for line in file)
     except OSError:
         return 0

@@ -13,6 +13,7 @@ from pathlib import Path
 from hookflow.events.log import command_log
 from hookflow.events.reading import read_record
 from hookflow.events.records import Record
+from hookflow.events.regular_file import open_regular, read_regular
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.graph.plan_file import parse_plan
@@ -36,7 +37,7 @@ def read_plan(run: RunDir, attempt: int | None = None) -> Plan | None:
     """
     path = run.plan if attempt is None else run.plan_of(attempt)
     try:
-        return parse_plan(path.read_bytes())
+        return parse_plan(read_regular(path))
     except OSError:
         return None
     except ValueError:
@@ -142,7 +143,7 @@ class Recording:
             nearest = max(at for at in self._kept if at <= target)
             self.state, self._at = pickle.loads(self._kept[nearest]), nearest  # noqa: S301  # made by this process
         with ExitStack() as open_files:
-            files = {rank: open_files.enter_context(path.open("rb")) for rank, path in self._paths.items()}
+            files = {rank: open_files.enter_context(open_regular(path)) for rank, path in self._paths.items()}
             while self._at < target:
                 rank = self._ranks[self._at]
                 files[rank].seek(self._starts[self._at])
@@ -156,7 +157,7 @@ def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, int]]:
     """Yield of each whole line when it was written (never falling), whose it is, where it starts, and of rank 0 the
     kind that is looked for."""
     latest, start = 0.0, 0
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for line in file:
             try:
                 record = None if rank and line.startswith(SHARED) else read_record(line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from hookflow.events.regular_file import open_regular
 from hookflow.excerpt import ESCAPE
 from hookflow.monitor.style import clean
 
@@ -29,7 +30,7 @@ class Output:
     def read(self, last: bool = False) -> list[str]:
         """Return the next whole lines; with `last` also one that nobody has ended. None when there is nothing new."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 file.seek(self._at)
                 data = file.read(-1 if last else CHUNK)
         except OSError:
@@ -44,7 +45,7 @@ class Output:
 def last_lines(path: Path, count: int) -> list[str]:
     """Return the last lines, `count` at most, and not further back than 64 kB."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(max(file.seek(0, os.SEEK_END) - (1 << 16), 0))
             text = file.read().decode("utf-8", "replace")
     except OSError:

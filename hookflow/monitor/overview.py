@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from hookflow.events.reading import read_record
+from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import read_plan
@@ -33,7 +34,7 @@ def read_overview(run: RunDir, clock: float) -> Overview:
     state = RunState()
     last = b""
     try:
-        with run.events.open("rb") as file:
+        with open_regular(run.events) as file:
             for line in file:
                 if line.startswith(SKIPPED):
                     last = line if line.endswith(b"}\n") and line.startswith(SKIPPED[0]) else last
@@ -62,7 +63,7 @@ def _plan(run: RunDir) -> Plan:
 def _fold_others(run: RunDir, state: RunState) -> None:
     """Find what another rank may have failed of, which rank 0 knows nothing of."""
     for rank, path in logs_of_others(run).items():
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             for line in file:
                 if not line.startswith((*SKIPPED, *SHARED)):
                     _fold(state, line, rank)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.color import Color
 
+from hookflow.events.regular_file import read_regular
 from hookflow.monitor.style import GROUND
 from hookflow.png import decode_png
 
@@ -26,7 +27,7 @@ class Pixels:
 def read_image(path: Path) -> Pixels | str:
     """Return an image, or why there is none."""
     try:
-        return Pixels(_rgb(decode_png(path.read_bytes())))
+        return Pixels(_rgb(decode_png(read_regular(path))))
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     except ValueError as error:

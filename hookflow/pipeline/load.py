@@ -78,9 +78,8 @@ def load(
     Raises UserError with everything that is wrong, each with its line.
     """
     if isinstance(source, Path):
-        return parse(
-            read(source), source, overrides, without=without, only=only, recorded=recorded, environment=environment
-        )
+        text = read(source, recorded=recorded)
+        return parse(text, source, overrides, without=without, only=only, recorded=recorded, environment=environment)
     places = SourceMap.in_tables(source, str(TABLES))
     tree, places = over_base(deepcopy(dict(source)), places, TABLES)
     return _understood(tree, places, TABLES, overrides, without, only, recorded, environment)

@@ -10,6 +10,7 @@ from typing import Any
 import tomli
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.events.regular_file import open_regular
 from hookflow.pipeline.source_map import Key, SourceMap
 
 MOST_BYTES = 1_000_000
@@ -23,8 +24,11 @@ MOST_BITS = 14_000
 _TOO_MANY_DIGITS = re.compile(r"\d[\d_]{4300,}")
 
 
-def read(path: Path, named: Where | None = None) -> str:
-    """Return the text of a file; `named` is the place of another file that names it. Raises UserError."""
+def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> str:
+    """Return the text of a file; `named` is the place of another file that names it. Raises UserError.
+
+    A file that is named, or `recorded` in a run, is no pipe: nobody waits for who might write to it.
+    """
     where = named or Where(str(path))
     file = f'the file "{path}" ' if named else ""
     try:
@@ -32,7 +36,7 @@ def read(path: Path, named: Where | None = None) -> str:
             named and path.exists() and not (path.is_file() or path.is_dir())
         ):  # a device that never ends, a pipe that nobody writes to
             raise UserError(Problem(f'"{path}" is not a file', where))
-        with path.open("rb") as opened:
+        with open_regular(path) if recorded else path.open("rb") as opened:
             data = opened.read(MOST_BYTES + 1)
         if len(data) > MOST_BYTES:
             raise UserError(Problem(f"{file or 'this '}is {TOO_LONG}", where, "data belong in files of their own"))

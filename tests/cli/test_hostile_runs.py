@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import os
 import random
 import re
 import shutil
@@ -242,7 +243,7 @@ def test_a_value_of_another_type_is_not_believed(run: RunDir, trained: Path, odd
 
 
 @pytest.mark.parametrize("name", ["checkpoints", "events.jsonl", "plan.json", "pipeline.toml"])
-@pytest.mark.parametrize("other", ["a folder", "a file", "a link to itself"])
+@pytest.mark.parametrize("other", ["a folder", "a file", "a link to itself", "a pipe"])
 def test_something_else_in_its_place(run: RunDir, name: str, other: str) -> None:
     place = run.path / name
     shutil.rmtree(place) if place.is_dir() else place.unlink()
@@ -250,6 +251,8 @@ def test_something_else_in_its_place(run: RunDir, name: str, other: str) -> None
         place.mkdir()
     elif other == "a file":
         place.touch()
+    elif other == "a pipe":
+        os.mkfifo(place)
     else:
         place.symlink_to(name)
     for arguments in (("runs",), ("show", "RUN"), ("checkpoints", "RUN"), ("graph", "RUN")):
