@@ -20,7 +20,6 @@ from hookflow.runner.process import train as carry_out
 from hookflow.writers.base import Writer
 
 HERE = Path(__file__).resolve()
-INSIDE_THE_NETWORK = {"forward_pre", "forward", "full_backward_pre", "full_backward"}
 
 PIPELINE = f"""
 [run]
@@ -109,7 +108,7 @@ class Slow(Writer):
 def _nothing(self: object, run: Any) -> None: ...
 
 
-Every = type("Every", (), {point.name: _nothing for point in POINTS if point.name not in INSIDE_THE_NETWORK})
+Every = type("Every", (), {point.name: _nothing for point in POINTS if point.kind in ("standard", "step")})
 """A hook that does nothing at every point of the loop."""
 
 

@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import parse
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 ROW = "no hooks"
 
@@ -90,3 +93,12 @@ def test_the_usual_set_is_measured_between_two_loops_by_hand() -> None:
     rows = json.loads(done.stdout)
     assert rows.keys() == {"usual set", "usual set, with the ends of epochs"}
     assert all(row["by_hand"] > 0 and row["hookflow"] > 0 for row in rows.values())
+
+
+def test_every_set_of_hooks_that_is_measured_is_a_sound_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    import by_hookflow
+
+    for name, hooks in by_hookflow.HOOKS.items():
+        plan = compile_pipeline(parse(by_hookflow.PIPELINE.replace("EPOCHS", "1") + hooks, by_hookflow.HERE))
+        assert bool(plan.bindings) == (name != "none")
