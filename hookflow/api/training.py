@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -92,6 +93,7 @@ def _here(pipeline: Pipeline, run_dir: RunDir, follow: Follow | None) -> int:
             return train(run_dir, raises=True)
     finally:
         release(locks)
+        gc.collect()  # a run is a circle of objects: its models would stay until Python looks
 
 
 @contextmanager

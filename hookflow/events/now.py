@@ -19,6 +19,7 @@ import struct
 import sys
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 from hookflow.events.regular_file import read_regular
@@ -27,16 +28,25 @@ LAYOUT = struct.Struct("@qd")
 NOWHERE = -1
 
 
-def share(path: Path) -> tuple[memoryview[int], memoryview[float]]:
-    """Share the memory under `path` for as long as what is returned is kept; that is to be assigned to.
+class Shared:
+    """The memory that is shared under `path` until it is closed, or nobody keeps it.
 
-    It is the binding's id and the time, one item each; they start as NOWHERE and now.
+    `ids[0]` is the binding's id and `times[0]` the time; both are to be assigned to. They start as NOWHERE and now.
     """
-    path.unlink(missing_ok=True)  # an earlier attempt's; what it may lead to by now is not ours to write to
-    view = memoryview(_map(path))
-    ids, times = view[:8].cast("q"), view[8:].cast("d")
-    ids[0], times[0] = NOWHERE, time.perf_counter()
-    return ids, times
+
+    def __init__(self, path: Path) -> None:
+        path.unlink(missing_ok=True)  # an earlier attempt's; what it may lead to by now is not ours to write to
+        self._memory, self._withdraw = _map(path)
+        view = memoryview(self._memory)
+        self.ids, self.times = view[:8].cast("q"), view[8:].cast("d")
+        self.ids[0], self.times[0] = NOWHERE, time.perf_counter()
+
+    def close(self) -> None:
+        """Give the memory back; to assign to it is a ValueError from here on."""
+        self.ids.release()
+        self.times.release()
+        self._memory.close()
+        self._withdraw()
 
 
 def look(path: Path) -> tuple[int, float] | None:
@@ -63,32 +73,34 @@ def _name(path: Path) -> str:
     return f"hookflow {path.parent.stat().st_ino} {path.name}"
 
 
-def _map(path: Path) -> mmap.mmap:
-    """Return new memory that is shared under `path`: by a link where the system can do that, else in a file."""
+def _map(path: Path) -> tuple[mmap.mmap, Callable[[], object]]:
+    """Return new memory that is shared under `path`, and what ends that: a link where the system can do it, or a file.
+
+    What ends it is called by itself when the memory goes.
+    """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # an old kernel, or a file system that knows no links
             return _map_sealed(path)
     path.write_bytes(bytes(LAYOUT.size))
     with path.open("r+b") as file:
-        return mmap.mmap(file.fileno(), LAYOUT.size)
+        return mmap.mmap(file.fileno(), LAYOUT.size), lambda: None
 
 
 if sys.platform == "linux":
     import fcntl
 
-    def _map_sealed(path: Path) -> mmap.mmap:
+    def _map_sealed(path: Path) -> tuple[mmap.mmap, Callable[[], object]]:
         file = os.memfd_create(_name(path), os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         target = f"/proc/{os.getpid()}/fd/{file}"
         try:
             os.ftruncate(file, LAYOUT.size)
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            shared = mmap.mmap(file, LAYOUT.size)
+            memory = mmap.mmap(file, LAYOUT.size)
             path.symlink_to(target)
         except OSError:
             os.close(file)
             raise
-        weakref.finalize(shared, _withdraw, path, target, file, os.getpid())
-        return shared
+        return memory, weakref.finalize(memory, _withdraw, path, target, file, os.getpid())
 
 
 def _withdraw(path: Path, target: str, file: int, owner: int) -> None:

@@ -13,7 +13,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, TypeVar
 
-from hookflow.events.now import NOWHERE
+from hookflow.events.now import NOWHERE, Shared
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.runner.firing import Firing
 from hookflow.runner.timing import Books
@@ -27,19 +27,29 @@ Result = TypeVar("Result")
 class Here:
     """Which binding is being called, and since when: `binding[0]` for the runner, the others for other processes.
 
-    `ids` and `times` are what `hookflow.events.now.share` returned.
+    `ids` and `times` are the memory of a `hookflow.events.now.Shared`, if others look.
     """
 
-    __slots__ = ("binding", "ids", "times")
+    __slots__ = ("_shared", "binding", "ids", "times")
 
-    def __init__(self, ids: memoryview[int], times: memoryview[float]) -> None:
+    def __init__(self, shared: Shared | None = None) -> None:
         self.binding = [NOWHERE]
-        self.ids = ids
-        self.times = times
+        self._shared = shared
+        self.ids, self.times = (shared.ids, shared.times) if shared else _unshared()
+
+    def leave(self) -> None:
+        """Show nothing any more: the run is over, whatever may still fire."""
+        if self._shared:
+            self.ids, self.times = _unshared()
+            self._shared.close()
 
     def set(self, binding: int, since: float) -> None:
         self.times[0] = since
         self.binding[0] = self.ids[0] = binding
+
+
+def _unshared() -> tuple[memoryview[int], memoryview[float]]:
+    return memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("d")
 
 
 class Dispatcher:

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from hookflow.errors import Problem, UserError, by_place, nearest
-from hookflow.events.now import NOWHERE
 from hookflow.events.records import Put
 from hookflow.graph.keyed import root
 from hookflow.graph.plan import Binding, Plan, PlannedHook
@@ -87,8 +86,7 @@ class _Pass:
         state.set_length(parts.section.max_epochs, parts.section.max_iters, parts.iters_per_epoch)
         alone = replace(plan, hooks=(), bindings=(), edges=(), bundles=(), given_way=(), warnings=())
         timeline, several = Timeline(), parts.ranks.world > 1
-        here = Here(memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("d"))
-        here.set(NOWHERE, 0.0)
+        here = Here()
         engine = Engine(alone, {}, {}, state, Books(0, timeline), here, _never)
         gather = consensus.all_gather_object
         sizes = {"val": BatchSizes(self.source, parts.task, "val", say=_never, world=parts.ranks.world, gather=gather)}

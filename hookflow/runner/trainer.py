@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from hookflow.errors import UserError
-from hookflow.events.now import share
+from hookflow.events.now import Shared
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.checkpoint import Checkpoint
@@ -82,7 +82,7 @@ class Trainer:
         books = Books(len(plan.bindings), timeline)
         self._scalars = scalars = Scalars(plan, state, parts.strategy, parts.device, parts.ranks.rank)
         triggers = make_triggers(plan, state, scalars.condition)
-        here = Here(*share(run_dir.now_of(parts.ranks.rank)))
+        self._here = here = Here(Shared(run_dir.now_of(parts.ranks.rank)))
         self._engine = engine = Engine(
             plan,
             parts.hooks,
@@ -211,6 +211,7 @@ class Trainer:
             Compiled(parts.models, parts.section.compile, self._recorder.say) if parts.section.compile else None
         )
         with ExitStack() as undoing:  # all of it, whatever raises: others may train the network after this
+            undoing.callback(self._here.leave)
             undoing.callback(self._media.close)
             undoing.callback(self._module_hooks.detach)
             undoing.callback(self.state.enter, "end")

@@ -28,6 +28,7 @@ from hookflow.runner.build import build
 from hookflow.runner.data.limited import Repeated
 from hookflow.runner.data.source import close
 from hookflow.runner.fingerprint import Leaves, of_bytes
+from hookflow.runner.garbage import collected_between
 from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.probe import NAME, Probe, Visit, with_probe
@@ -76,6 +77,8 @@ class Trials:
     base: Path
     data: Mapping[str, Any]
     say: Callable[[str, Level], None]
+    collect: Callable[[], object]
+    """Called before each trial: the models of all before it are not to be there still."""
     count: int = 0
     seconds: float = 0.0
     _known: dict[Any, Trace] = field(default_factory=dict)
@@ -98,6 +101,7 @@ class Trials:
         """Make a trial, whether there has been one or not. Whatever raises goes through, unless it `may_raise`."""
         if self.count >= TRIALS or self.seconds > SECONDS:
             raise EnoughError
+        self.collect()
         began = time.perf_counter()
         run = self.loaded.pipeline.run
         plan = replace(plan, bindings=tuple(replace(b, trigger=Trigger(when=b.trigger.when)) for b in plan.bindings))
@@ -140,7 +144,8 @@ def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], N
             for split, source in whole.items()
         }
         try:
-            yield Trials(loaded, base, data, say)
+            with collected_between() as collect:
+                yield Trials(loaded, base, data, say, collect)
         except EnoughError:
             hint = "try a smaller model, or fewer hooks: --only HOOK"
             raise UserError(Problem(f"no answer within {TRIALS} trials, or {SECONDS:g} s of them", hint=hint)) from None

@@ -156,8 +156,8 @@ def test_who_waits_too_long_says_where_and_where_the_others_are(run_dir: RunDir)
     assert is_timeout(late)
     assert not is_peer_lost(late), "the other has not gone"
     run_dir.plan.write_text(json.dumps({"bindings": [{"hook": "hang", "point": "after_train_iter"}]}))
-    places = {rank: now.share(run_dir.now_of(rank)) for rank in (1, 2)}
-    places[1][0][0] = 0
+    places = {rank: now.Shared(run_dir.now_of(rank)) for rank in (1, 2)}
+    places[1].ids[0] = 0
     says(run_dir, 2, 0, "some")
     recorder = Recorder(run_dir, lambda command: None, Ranks(0, 3, 0))
     recorder.failure(late, hook="ozm", point="after_train_iter")

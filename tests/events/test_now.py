@@ -27,9 +27,9 @@ def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 @pytest.mark.usefixtures("kind")
 def test_the_training_thread_is_seen_from_outside(tmp_path: Path) -> None:
     path = tmp_path / "now.bin"
-    ids, times = now.share(path)
+    shared = now.Shared(path)
     assert now.look(path) == (now.NOWHERE, pytest.approx(0, abs=60))
-    ids[0], times[0] = 5, time.perf_counter() - 1000
+    shared.ids[0], shared.times[0] = 5, time.perf_counter() - 1000
     assert now.look(path) == (5, pytest.approx(1000, abs=60))
     script = f"from pathlib import Path; from hookflow.events import now; print(now.look(Path({str(path)!r}))[0])"
     assert subprocess.check_output([sys.executable, "-c", script], text=True) == "5\n", "by another process, too"
@@ -39,40 +39,44 @@ def test_the_training_thread_is_seen_from_outside(tmp_path: Path) -> None:
 def test_what_an_earlier_attempt_has_left_is_replaced(tmp_path: Path) -> None:
     path, other = tmp_path / "now.bin", tmp_path / "other"
     path.symlink_to(other)
-    places = now.share(path)
+    shared = now.Shared(path)
     assert not other.exists(), "what the link led to is nobody's to write to"
-    before, places = places, now.share(path)
-    del before
-    places[0][0] = 7
+    before, shared = shared, now.Shared(path)
+    before.close()
+    shared.ids[0] = 7
     assert now.look(path) == (7, pytest.approx(0, abs=60))
 
 
 @LINUX
-def test_the_memory_cannot_be_truncated_and_goes_without_a_trace(tmp_path: Path) -> None:
+@pytest.mark.parametrize("closed", [True, False])
+def test_the_memory_cannot_be_truncated_and_goes_without_a_trace(tmp_path: Path, closed: bool) -> None:
     path = tmp_path / "now.bin"
-    places = now.share(path)
+    shared = now.Shared(path)
     opened = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(PermissionError):
         os.truncate(path, 0)
-    places[0][0] = 3
-    del places
+    shared.ids[0] = 3
+    if closed:
+        shared.close()
+    else:
+        del shared
     assert not path.is_symlink()
     assert now.look(path) is None
-    assert len(list(Path("/proc/self/fd").iterdir())) < opened
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened - 2, "the file, and mmap's own of it"
 
 
 @LINUX
 def test_a_copied_run_directory_shows_nothing(tmp_path: Path) -> None:
     run, other = tmp_path / "run", tmp_path / "copy"
     run.mkdir()
-    places = now.share(run / "now.bin")
+    shared = now.Shared(run / "now.bin")
     shutil.copytree(run, other, symlinks=True)
     assert now.look(other / "now.bin") is None, "it is not this one that trains"
     (run / "now.rank1.bin").symlink_to((run / "now.bin").readlink())
     assert now.look(run / "now.rank1.bin") is None, "another machine has other processes of the same numbers"
     run = run.rename(tmp_path / "moved")
     assert now.look(run / "now.bin") is not None
-    del places
+    del shared
 
 
 @pytest.mark.parametrize("kind", ["none", "dangling", "fifo", "device", "link to a fifo", "folder", "file", "long"])

@@ -19,7 +19,7 @@ from typing import Any
 
 from hookflow.events.histogram import bin_of
 from hookflow.events.log import Appender, Tail
-from hookflow.events.now import share
+from hookflow.events.now import Shared
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Edge, Plan, PlannedHook, Trigger
 
@@ -324,7 +324,7 @@ class LiveRun:
         self.run = RunDir.create(root, "cifar")
         training = Training(time.time())
         self.run.plan.write_text(json.dumps(training.plan.to_json()), "utf-8")
-        self._now = share(self.run.now)
+        self._now = Shared(self.run.now)
         self.run.sign(id=self.run.id, name="cifar")
         self.run.sign_process()
         self._training = training

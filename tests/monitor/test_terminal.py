@@ -65,6 +65,8 @@ class Terminal:
             preexec_fn=_listen,
         )
         self._slave = slave
+        self._readable = select.poll()  # as select(), for any number of open files
+        self._readable.register(self._master, select.POLLIN)
         self.output = b""
         self.screen = pyte.Screen(COLUMNS, ROWS)
         self._stream = pyte.ByteStream(self.screen)
@@ -98,7 +100,7 @@ class Terminal:
         return self.child.returncode
 
     def _read(self, patience: float) -> None:
-        while select.select([self._master], [], [], patience)[0]:
+        while self._readable.poll(patience * 1000):
             data = os.read(self._master, 1 << 16)
             self.output += data
             self._stream.feed(data)

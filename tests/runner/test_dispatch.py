@@ -26,12 +26,11 @@ def engine(hooks: dict[str, Any], *bindings: tuple[str, str, str, tuple[str, ...
     )
     books = Books(len(made), Timeline())
     reported: list[tuple[str, str, str]] = []
-    memory = memoryview(bytearray(16))
 
     def report(binding: Binding, error: BaseException, action: str) -> None:
         reported.append((binding.hook, str(error), action))
 
-    here = Here(memory[:8].cast("q"), memory[8:].cast("d"))
+    here = Here()
     made_engine = Engine(Plan("p", planned, made, ()), hooks, {}, RunState(), books, here, report)
     made_engine.bind(RUN)
     return made_engine, books, reported

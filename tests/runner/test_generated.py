@@ -73,14 +73,14 @@ def walk(said: list[dict[str, Any]], *, generates: bool) -> dict[str, Any]:
     )
     plan = Plan("p", planned, bindings, ())
     books = Books(len(bindings), timeline)
-    memory = memoryview(bytearray(16))
+    here = Here()
     engine = Engine(
         plan,
         {name: Recording(name, hook, state, notes).method for name, hook in zip(names, said, strict=True)},
         make_triggers(plan, state, lambda binding: lambda: True),
         state,
         books,
-        Here(memory[:8].cast("q"), memory[8:].cast("d")),
+        here,
         lambda binding, error, action: reported.append((binding.hook, str(error), action, list(error.__notes__))),
         generates=generates,
     )
@@ -105,7 +105,7 @@ def walk(said: list[dict[str, Any]], *, generates: bool) -> dict[str, Any]:
         "reported": reported,
         "ended": ended,
         "fired": [cell.n for cell in books.cells],
-        "here": (engine.current, memory[:8].cast("q")[0]),
+        "here": (engine.current, here.ids[0]),
         "disabled": engine.dispatcher.disabled,
         "generated": len(made),
     }
@@ -124,8 +124,7 @@ def test_a_traceback_shows_the_line_that_was_generated() -> None:
     state = RunState()
     binding = Binding(0, "h0", "after_forward", "", "whole", ("batch",), Trigger(), "normal")
     plan = Plan("p", (PlannedHook("h0", "", {}, "normal", "", "", "raise"),), (binding,), ())
-    memory = memoryview(bytearray(16))
-    here = Here(memory[:8].cast("q"), memory[8:].cast("d"))
+    here = Here()
     hook = Recording("h0", said, state, []).method
     engine = Engine(plan, {"h0": hook}, {}, state, Books(1, Timeline()), here, lambda *told: None)
     engine.bind(object())

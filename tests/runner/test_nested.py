@@ -54,8 +54,8 @@ class Bench:
             for k, (name, point, method) in enumerate(hooks)
         )
         own = tuple(Point(name, 4, ("run",), "firing", "", "own", "after_backward") for name in OWN)
-        memory = memoryview(bytearray(16))
-        self.now = memory[:8].cast("q")
+        here = Here()
+        self.now = here.ids
         self.now[0] = NOWHERE
         self.timeline = Timeline()
         self.books = Books(len(bindings), self.timeline)
@@ -66,7 +66,7 @@ class Bench:
             {},
             RunState(),
             self.books,
-            Here(self.now, memory[8:].cast("d")),
+            here,
             lambda binding, error, action: self.reported.append((binding.hook, action)),
         )
         self.engine.bind(object())

@@ -81,7 +81,7 @@ class Loader:
         """End the workers, wherever they are."""
         if self._parts.section.workers and self._batches is not None:
             self._batches._shutdown_workers()
-            self._batches = None
+            self._batches = self._loader._iterator = None  # its pipes go with it, and not when Python gets round to it
 
 
 class _Keys:

@@ -127,3 +127,4 @@ class Stateful:
         shutdown = getattr(self._stream, "_shutdown_workers", None)
         if shutdown is not None:
             shutdown()
+            self._stream = self._loader._iterator = None  # its pipes go with it, and not when Python gets round to it

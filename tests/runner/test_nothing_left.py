@@ -1,0 +1,97 @@
+"""A run that is over leaves nothing in the process: no open file, and no model beside that of the next one."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from torch import nn
+
+import hookflow
+from hookflow.runner.trial import Trials
+from hookflow.runner.trial import trials as trials_of
+from tests.conftest import TOY, NewRun
+from tests.runner.test_loader_runs import over
+
+Train = Callable[..., int]
+ALIVE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Let nothing depend on when Python looks for garbage."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("uncollected")
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        ("data.train.args.examples=40", 0),
+        (over("Clouds", workers=2), 0),
+        (over("Numbers", workers=2, batches=7), 0),
+        ('hooks.bad={use="./watchers.py:Raises"}', 1),
+    ],
+    ids=["plain", "by workers", "a stream by workers", "a hook that raises"],
+)
+def test_no_file_stays_open(new_run: NewRun, train_here: Train, data: str, code: int) -> None:
+    runs = [new_run(data) for _ in range(3)]
+    assert train_here(runs[0]) == code  # what is opened once, as for libraries that are imported, stays
+    before = psutil.Process().open_files(), psutil.Process().num_fds()
+    for run in runs[1:]:
+        assert train_here(run) == code
+    assert (psutil.Process().open_files(), psutil.Process().num_fds()) == before
+
+
+class Net(nn.Linear):
+    """Notes that it was made, and whether it is still there."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        ALIVE.add(self)
+        Net.made += 1
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return super().forward(inputs)
+
+
+def pipeline(**more: Any) -> hookflow.Pipeline:
+    run = {"threads": 1, "max_epochs": 1, **more}
+    return hookflow.load({"extends": str(TOY), "run": run, "model": {"use": f"{__name__}:Net"}})
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_no_model_stays(tmp_path: Path) -> None:
+    for made in range(Net.made + 1, Net.made + 3):
+        hookflow.train(pipeline(), "none", runs=tmp_path)
+        assert (Net.made, len(ALIVE)) == (made, 0)
+
+
+@pytest.mark.usefixtures("uncollected")
+def test_the_models_of_trials_are_not_all_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    again = Trials.again
+
+    def counted(self: Trials, *args: Any, **options: Any) -> Any:
+        try:
+            return again(self, *args, **options)
+        finally:
+            counts.append(len(ALIVE))
+
+    monkeypatch.setattr(Trials, "again", counted)
+    loaded = pipeline()
+    with trials_of(loaded.loaded, loaded.plan, Path.cwd(), lambda *said: None) as trials:
+        for _ in range(4):
+            trials.again(loaded.plan)
+    assert len(counts) == 4
+    assert 1 <= max(counts) <= 2, "that of this trial, and that which the data were made with"
