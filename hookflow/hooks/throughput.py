@@ -73,8 +73,9 @@ class Throughput(Hook):
         self.after_val()
 
     def after_train_iter(self, run: Run) -> None:
-        self.samples += run.batch_size
-        self.known = self.known and run.batch_size > 0
+        size = run.batch_size
+        self.samples += size
+        self.known = self.known and size > 0
         self.iterations += 1
         if self.iterations == self.window:
             now = time.perf_counter()
