@@ -24,8 +24,8 @@ class Scheduler(Hook):
     """Sets the learning rates by PyTorch's schedulers, each for its length, one after another.
 
     The rates of an iteration are those of the usual loop, which calls `scheduler.step()` after `optimizer.step()`, or
-    after each epoch. The step is taken at the beginning of the next iteration, so that in the whole of an iteration
-    the rate is the one that it is trained with. `total_iters`, `T_max` and `total_steps` are the scheduler's length
+    after each epoch. The step is taken at the beginning of the next iteration, or epoch, so that in the whole of an
+    iteration the rate is the one that it is trained with. `total_iters`, `T_max` and `total_steps` are the scheduler's length
     where they are not given. After the end of the chain the rates stay as they are. `ReduceLROnPlateau` may be the
     last of the chain: it looks at `metric` after each validation, once those before it are through. Its `mode` follows
     from the metric's name where it is not given.
@@ -34,9 +34,10 @@ class Scheduler(Hook):
     reads = {  # noqa: RUF012  # it is read, never changed
         "before_run": ("optimizer.{optimizer}",),
         "before_train_iter": ("optimizer.{optimizer}",),
+        "before_train_epoch": ("optimizer.{optimizer}",),
         "after_val": ("optimizer.{optimizer}", "metrics.{metric}"),
     }
-    writes = dict.fromkeys(("before_run", "before_train_iter", "after_val"), ("lr.{optimizer}",))
+    writes = dict.fromkeys(("before_run", "before_train_iter", "before_train_epoch", "after_val"), ("lr.{optimizer}",))
 
     def __init__(
         self,
@@ -73,6 +74,11 @@ class Scheduler(Hook):
         self.end = 0
         self.made: dict[str, Any] = {}
         self.began: dict[str, Any] = {}
+
+    @classmethod
+    def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
+        step = "before_train_epoch" if args.get("per") == "epoch" else "before_train_iter"
+        return ("before_run", step) if args.get("metric") is None else ("before_run", step, "after_val")
 
     @classmethod
     def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -116,6 +122,8 @@ class Scheduler(Hook):
         while self.steps < min(self._done(run), self.end):
             self.made["turns"].step()
             self.steps += 1
+
+    before_train_epoch = before_train_iter
 
     def after_val(self, run: Run) -> None:
         if self.metric is not None and self._done(run) >= self.end:

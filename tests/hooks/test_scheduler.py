@@ -81,7 +81,10 @@ def by_hook(optimizer: Optimizer, cut: int | None = None, **args: Any) -> Rates:
             optimizer.load_state_dict(saved[0])
             hook.load_state_dict(saved[1])
         run.iter, run.epoch = k, k // PER_EPOCH
-        hook.before_train_iter(run)
+        if "before_train_iter" in hook.points_for(args):
+            hook.before_train_iter(run)
+        elif k % PER_EPOCH == 0:
+            hook.before_train_epoch(run)
         rates.append([group["lr"] for group in optimizer.param_groups])
         optimizer.step()
     return rates
@@ -175,7 +178,7 @@ def test_a_plateau_looks_at_its_metric_after_each_validation_once_the_warm_up_is
     hook.before_run(run)
     for k, loss in enumerate(losses):
         run.epoch = k
-        hook.before_train_iter(run)
+        hook.before_train_epoch(run)
         assert [group["lr"] for group in seen.param_groups] == [group["lr"] for group in expected.param_groups]
         for optimizer in (seen, expected):
             optimizer.step()
@@ -215,8 +218,10 @@ PLATEAU = (
     '{use="LinearLR", length="2it"}, {use="ReduceLROnPlateau", args={patience=0, threshold=0.9}}]}}'
 )
 
+BY_EPOCHS = 'hooks.schedule={use="scheduler", args={per="epoch", chain=[{use="StepLR", args={step_size=1, gamma=0.5}}]}}'
 
-@pytest.mark.parametrize("schedule", [SCHEDULE, PLATEAU])
+
+@pytest.mark.parametrize("schedule", [SCHEDULE, PLATEAU, BY_EPOCHS])
 @pytest.mark.parametrize("groups", ["[]", '[{match="*.bias", args={lr=0.3}}]'])
 def test_a_run_is_killed_and_ends_with_the_same_bits(
     new_run: NewRun, train_here: Callable[..., int], tmp_path: Path, schedule: str, groups: str
@@ -310,6 +315,18 @@ def test_where_there_are_several_optimizers_one_is_named() -> None:
     hook.before_run(run)
     assert other.param_groups[0]["lr"] == pytest.approx(3e-4)
     assert run.optimizer.param_groups[0]["lr"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("args", "points"),
+    [
+        ({}, ("before_run", "before_train_iter")),
+        ({"per": "epoch"}, ("before_run", "before_train_epoch")),
+        ({"per": "epoch", "metric": "loss"}, ("before_run", "before_train_epoch", "after_val")),
+    ],
+)
+def test_it_fires_where_there_is_something_to_do(args: dict[str, Any], points: tuple[str, ...]) -> None:
+    assert Scheduler.points_for(args) == points
 
 
 def test_the_command_line_tells_the_place(tmp_path: Path) -> None:
