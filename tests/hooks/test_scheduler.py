@@ -218,7 +218,8 @@ PLATEAU = (
     '{use="LinearLR", length="2it"}, {use="ReduceLROnPlateau", args={patience=0, threshold=0.9}}]}}'
 )
 
-BY_EPOCHS = 'hooks.schedule={use="scheduler", args={per="epoch", chain=[{use="StepLR", args={step_size=1, gamma=0.5}}]}}'
+STEPS = '{use="StepLR", args={step_size=1, gamma=0.5}}'
+BY_EPOCHS = f'hooks.schedule={{use="scheduler", args={{per="epoch", chain=[{STEPS}]}}}}'
 
 
 @pytest.mark.parametrize("schedule", [SCHEDULE, PLATEAU, BY_EPOCHS])
