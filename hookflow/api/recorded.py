@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookflow.cli.run_dirs import find_run, recorded_plan
+from hookflow.cli.run_dirs import LATEST, find_run, recorded_plan
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.events.log import event_log
 from hookflow.events.rundir import RunDir, all_runs, short
@@ -33,12 +33,12 @@ def runs(folder: str | os.PathLike[str] = "runs") -> list[RecordedRun]:
     return [RecordedRun(run) for run in all_runs(Path(folder))]
 
 
-def load_run(run: str | os.PathLike[str] = "latest", folder: str | os.PathLike[str] = "runs") -> RecordedRun:
+def load_run(run: str | os.PathLike[str] = LATEST, folder: str | os.PathLike[str] = "runs") -> RecordedRun:
     """Return a run: "latest", its id or a beginning or end of that, its name (the newest of it), or its directory.
 
     Raises UserError when there is none, or more than one.
     """
-    return RecordedRun(find_run(None if run == "latest" else os.fspath(run), Path(folder)))
+    return RecordedRun(find_run(os.fspath(run), Path(folder)))
 
 
 class RecordedRun:

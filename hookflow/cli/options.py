@@ -78,7 +78,7 @@ RunArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
-        help="A path, an id, a part of one, or a name; the newest run if left out.",
+        help="A path, an id, a part of one, a name, or latest; the newest run if left out.",
         show_default=False,
         autocompletion=complete.runs,
     ),

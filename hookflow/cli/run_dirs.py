@@ -15,6 +15,8 @@ from hookflow.events.rundir import RunDir, all_runs, short
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
 
+LATEST = "latest"
+"""The newest run of all, where no run is called so."""
 TRAINED = re.compile(rb'"it":[1-9]')
 """What is in the log of a run that has done an iteration."""
 
@@ -22,9 +24,9 @@ TRAINED = re.compile(rb'"it":[1-9]')
 def find_run(wanted: str | None, root: Path, *, begun: bool = False) -> RunDir:
     """Return the run that `wanted` means: a path, an id, a unique beginning or end of one, or a name (its newest run).
 
-    None means the newest of all. With `begun`, runs that ended before they had trained anything are passed over where
-    there is another of their name, unless they are named by more than that. Raises UserError when there is none, or
-    more than one, and PermissionError where its event log cannot be read.
+    None and "latest" mean the newest of all. With `begun`, runs that ended before they had trained anything are passed
+    over where there is another of their name, unless they are named by more than that. Raises UserError when there is
+    none, or more than one, and PermissionError where its event log cannot be read.
     """
     run = _find(wanted, root, begun=begun)
     with suppress(FileNotFoundError, IsADirectoryError):  # it has not got as far as to have one
@@ -47,6 +49,8 @@ def _find(wanted: str | None, root: Path, *, begun: bool) -> RunDir:
     close = [run for run in runs if run.id.startswith(name) or run.id.endswith(name)]
     if len(close) == 1:
         return close[0]
+    if name == LATEST and not close:
+        return _find(None, root, begun=begun)
     if close:
         raise _problem(f'"{name}" may be any of {len(close)} runs', f"{', '.join(run.id for run in close[:5])}")
     names = [name for run in runs for name in (run.id, run.path.parent.name, run.id.rsplit("-", 1)[-1])]

@@ -33,6 +33,7 @@ def root(tmp_path: Path) -> Path:
     ("wanted", "found"),
     [
         (None, "20260923-080000-c222"),
+        ("latest", "20260923-080000-c222"),
         ("cifar", "20260922-080000-b111"),
         ("20260921-141320-a3f9", "20260921-141320-a3f9"),
         ("a3f9", "20260921-141320-a3f9"),
@@ -42,6 +43,13 @@ def root(tmp_path: Path) -> Path:
 def test_a_run_is_found(root: Path, wanted: str | None, found: str) -> None:
     assert find_run(wanted, root).id == found
     assert find_run(str(root / "mnist" / "20260923-080000-c222"), root).id == "20260923-080000-c222"
+
+
+def test_a_run_may_be_called_latest(root: Path) -> None:
+    run = RunDir(root / "latest" / "20260901-080000-d333")
+    run.path.mkdir(parents=True)
+    run.sign(id=run.id, name="latest")
+    assert find_run("latest", root) == run
 
 
 def test_a_run_that_was_refused_before_it_trained_is_passed_over_where_another_goes_by_its_name(tmp_path: Path) -> None:
