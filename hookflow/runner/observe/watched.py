@@ -49,6 +49,10 @@ class WatchedDict(dict[str, Any]):
         self._note("reads", None)
         return super().__iter__()
 
+    def __reversed__(self) -> Iterator[str]:
+        self._note("reads", None)
+        return super().__reversed__()
+
     def keys(self) -> Any:
         self._note("reads", None)
         return super().keys()
@@ -68,6 +72,14 @@ class WatchedDict(dict[str, Any]):
     def __eq__(self, other: object) -> bool:
         self._note("reads", None)
         return super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        self._note("reads", None)
+        return super().__ne__(other)
+
+    def __repr__(self) -> str:
+        self._note("reads", None)
+        return repr(self.quietly())
 
     __hash__ = None  # a dict has none either
 
@@ -89,8 +101,8 @@ class WatchedDict(dict[str, Any]):
             self._original[name] = value
 
     def __delitem__(self, name: str) -> None:
-        self._note("writes", name)
         super().__delitem__(name)
+        self._note("writes", name)
         if self._original is not None:
             del self._original[name]
 
@@ -117,8 +129,9 @@ class WatchedDict(dict[str, Any]):
         return value
 
     def popitem(self) -> tuple[str, Any]:
-        name = [*self][-1]
-        return name, self.pop(name)
+        for name in reversed(self):
+            return name, self.pop(name)
+        raise KeyError("popitem(): dictionary is empty")
 
     def clear(self) -> None:
         for name in [*self]:
