@@ -91,7 +91,7 @@ def test_the_usual_set_is_measured_between_two_loops_by_hand() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = json.loads(done.stdout)
-    assert rows.keys() == {"usual set", "usual set, with the ends of epochs"}
+    assert rows.keys() == {"usual set", "usual set, while nothing is saved"}
     assert all(row["by_hand"] > 0 and row["hookflow"] > 0 for row in rows.values())
 
 
