@@ -30,6 +30,9 @@ SLOTS: dict[str, str] = {
     "hook": "a hook's own state, by its name: `hook.ema`",
 }
 
+OFFERED = ("batch", "outputs", "metrics", "checkpoint")
+"""The slots that points give to hooks as arguments."""
+
 ALIKE = ("model", "grads", "optimizer", "lr", "metrics")
 """The slots of which every one of the processes that train together must hold the same."""
 

@@ -17,6 +17,7 @@ import torch
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger
+from hookflow.graph.slots import OFFERED
 from hookflow.runner.fingerprint import Fingerprints, Leaves, of_bytes, of_tensor
 from hookflow.runner.numerics.random_state import random_state
 from hookflow.runner.run import Run
@@ -29,9 +30,6 @@ KINDS = ("standard", "step", "own")
 
 ALWAYS = ("after_train_iter", "after_train_epoch", "after_val", "before_save_checkpoint", "after_run")
 """Where it looks even if no hook fires there, for what hooks have done inside the network."""
-
-OFFERED = ("batch", "outputs", "metrics", "checkpoint")
-"""What it looks at, of all that points offer."""
 
 
 @dataclass(frozen=True, slots=True)

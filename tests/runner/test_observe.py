@@ -154,10 +154,10 @@ def test_what_a_hook_raises_ends_nothing_and_stops_are_not_obeyed() -> None:
 
 @pytest.mark.parametrize("draw", [lambda: torch.rand(1), random.random, np.random.rand])
 def test_a_draw_leaves_another_mark_and_to_look_leaves_none(draw: Callable[[], Any]) -> None:
-    before = mark_of_random()
-    assert mark_of_random() == before
+    before = mark_of_random(torch.device("cpu"))
+    assert mark_of_random(torch.device("cpu")) == before
     draw()
-    assert mark_of_random() != before
+    assert mark_of_random(torch.device("cpu")) != before
 
 
 def test_a_run_that_is_observed_ends_with_the_bits_of_one_that_is_not() -> None:
