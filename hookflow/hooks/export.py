@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from hookflow.errors import Problem, UserError, nearest
+from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.hooks.base import Hook
 from hookflow.hooks.shards import is_sharded
 from hookflow.pipeline.extras import missing_package
@@ -99,7 +99,7 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Tensor]:
 
     there = sorted(path.stem for path in checkpoint.glob("model*.pt"))
     if name not in there:
-        hint = nearest(name, there) or f"there are {', '.join(there)}"
+        hint = nearest_or_all(name, there)
         raise UserError(Problem(f'the checkpoint {checkpoint.name} has no weights "{name}"', hint=hint))
     return dict(torch.load(checkpoint / f"{name}.pt", map_location="cpu", weights_only=True))
 
