@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from hookflow.errors import nearest
 from hookflow.graph.plan import PHASES, RANKS, Half
-from hookflow.graph.points import Points
+from hookflow.graph.points import POINT_LIKE, Points
 from hookflow.hooks.arguments import first_names, parameters_of
 from hookflow.hooks.base import Hook
 from hookflow.hooks.positional import ORDERS, in_pytorch_s_order
@@ -20,9 +20,6 @@ from hookflow.hooks.stand_in import is_open
 
 LIKENESS = 0.78
 """From here on a method's name is a point's, misspelt, to difflib; "forward_post" is, and "save_model" is not."""
-
-POINT_LIKE = ("before_", "after_", "on_", "around_")
-"""A method that begins like this is meant for a point: a misspelt one is a mistake, never ignored."""
 
 Issue = tuple[str, str]
 """What is wrong, and a hint at the mend; where it was asked for, whoever asks knows."""
