@@ -12,6 +12,7 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.hooks.base import Hook
+from hookflow.hooks.first_tensor import first_tensor
 from hookflow.hooks.shards import is_sharded
 from hookflow.pipeline.extras import missing_package
 
@@ -155,12 +156,7 @@ def write_exported(model: nn.Module, inputs: Tensor, weights: Mapping[str, Tenso
 
 def example(run: Run) -> Tensor:
     """Return the inputs of a training batch: the batch itself, or the first tensor in it."""
-    import torch
-
-    batches = iter(run.data["train"].epoch(0))
-    batch = next(batches)
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else (batch,)
-    inputs = next((part for part in parts if isinstance(part, torch.Tensor)), None)
+    inputs = first_tensor(next(iter(run.data["train"].epoch(0))))
     if inputs is None:
         raise UserError(Problem("torch_export needs a tensor in the batch, to see what the network does with it"))
     return inputs
