@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hookflow.cli.output import columns, exits_after_traceback, warn, write_file
+from hookflow.cli.output import columns, exits_after_traceback, labelled, warn_of, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.ambiguity import Ambiguity, ambiguities
 from hookflow.graph.observation import Method, Seen, Slots, missing, never_seen, to_json, turned, with_observed
@@ -44,7 +43,7 @@ class Report:
         from hookflow.runner.observed_run import observe
 
         with exits_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is no part of the report
-            observed = observe(loaded, plan, loaded.source.parent, _say)
+            observed = observe(loaded, plan, loaded.source.parent, warn_of)
         found = missing(plan, observed.seen)
         more = list(declarations(loaded, plan, found))
         declared = _declared(loaded, plan, more)
@@ -76,8 +75,7 @@ class Report:
             ("limit", [] if self.observed.by_content else [LARGE]),
         ):
             for k, text in enumerate(texts):
-                head = f"  {'' if k else name:<10} "
-                yield textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * 15)
+                yield labelled("" if k else name, text, width)
         for problem in self.problems():
             yield f"\nwarning: {problem}"
 
@@ -196,8 +194,3 @@ def _never(never: Mapping[str, Slots]) -> Iterator[str]:
             f"{verb} {', '.join(slots)}" for verb, slots in (("reads", both.reads), ("writes", both.writes)) if slots
         ]
         yield f"{name} {' and '.join(told)}"
-
-
-def _say(text: str, level: str = "info") -> None:
-    if level != "info":
-        warn(f"{level}: {text}")
