@@ -49,7 +49,7 @@ class Report:
         declared = _declared(loaded, plan, more)
         still = {_pair(one) for one in ambiguities(declared)}
         wrong = [one for one in turned(with_observed(plan, observed.seen), declared) if _pair(one) not in still]
-        return cls(loaded, plan, observed, found, never_seen(plan, observed.seen), more, declared, wrong)
+        return cls(loaded, plan, observed, found, never_seen(observed.seen), more, declared, wrong)
 
     @property
     def doubtful(self) -> bool:

@@ -79,7 +79,7 @@ def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
     return {method: slots for method, slots in without.items() if slots}
 
 
-def never_seen(plan: Plan, observed: Sequence[Seen]) -> dict[str, Slots]:
+def never_seen(observed: Sequence[Seen]) -> dict[str, Slots]:
     """Return, by hook, the declared slots that no firing of the hook has touched. Who has not fired is left out."""
     touched: dict[str, Slots] = {}
     declared: dict[str, Slots] = {}

@@ -52,7 +52,7 @@ class Probe:
             setattr(self, binding.method, partial(self._look, binding.point, binding.takes[1:]))
 
     def _look(self, point: str, names: Sequence[str], run: Run, *offered: Any) -> None:
-        leaves = dict(_of_run(run, self))
+        leaves = dict(_of_run(run))
         known = [run, run.task, *run.models.values(), *run.optimizers.values(), *run.data.values()]
         known += [module for model in run.models.values() for module in model.modules()]
         known += [weights for model in run.models.values() for weights in (*model.parameters(), *model.buffers())]
@@ -120,7 +120,7 @@ def with_probe(plan: Plan) -> Plan:
     return replace(plan, hooks=(*plan.hooks, hook), bindings=(*plan.bindings, *probed(plan)))
 
 
-def _of_run(run: Run, probe: Probe) -> Iterator[tuple[tuple[str, ...], bytes]]:
+def _of_run(run: Run) -> Iterator[tuple[tuple[str, ...], bytes]]:
     """Yield the fingerprints of weights, gradients, modes, optimizers, learning rates, metrics and generators."""
     names: dict[int, str] = {}
     for whose, model in run.models.items():

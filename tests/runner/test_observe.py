@@ -119,7 +119,7 @@ def test_what_is_declared_is_not_missing_and_what_is_not_seen_is_told() -> None:
     }
     plan, found = observed(hooks)
     assert not missing(plan, found.seen)
-    assert never_seen(plan, found.seen) == {"draws": Slots(writes=("model",))}, "logs has not fired"
+    assert never_seen(found.seen) == {"draws": Slots(writes=("model",))}, "logs has not fired"
     assert [(one.hook, one.why) for one in found.silent] == [("logs", "run.test is off")]
 
 
