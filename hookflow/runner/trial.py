@@ -134,8 +134,8 @@ def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], N
     Raises UserError where something cannot be built, or when there have been too many for an answer.
     """
     run = loaded.pipeline.run
-    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, lambda *said: None):
-        whole = build(loaded, plan, base, lambda *said: None).data
+    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, _silence):
+        whole = build(loaded, plan, base, _silence).data
         batches = {"train": ITERS * run.accumulate, "val": BATCHES, "test": BATCHES}
         data = {
             split: FewBatches(source, min(batches[split], len(source)), "a trial", run.seed)
