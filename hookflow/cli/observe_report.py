@@ -92,8 +92,8 @@ class Report:
         for hook in dict.fromkeys(one.hook for one in self.declarations):
             at: dict[str, list[str]] = {}
             for (name, method), both in self.missing.items():
-                for verb, slots in (("reads", both.reads), ("writes", both.writes)):
-                    if name == hook and slots:
+                for verb, slots in both.by_verb():
+                    if name == hook:
                         at.setdefault(f"{verb} {', '.join(slots)}", []).append(self._points(hook, method))
             touched = "; ".join(f"{slots} at {' and '.join(points)}" for slots, points in at.items())
             lines = [f"\n        {one}" for one in self.declarations if one.hook == hook]
@@ -190,7 +190,5 @@ def _without_own(binding: Binding, slots: Sequence[str]) -> str:
 
 def _never(never: Mapping[str, Slots]) -> Iterator[str]:
     for name, both in never.items():
-        told = [
-            f"{verb} {', '.join(slots)}" for verb, slots in (("reads", both.reads), ("writes", both.writes)) if slots
-        ]
+        told = [f"{verb} {', '.join(slots)}" for verb, slots in both.by_verb()]
         yield f"{name} {' and '.join(told)}"

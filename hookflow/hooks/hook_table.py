@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property
-from typing import Any, Literal
+from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.node import Bound, EdgeSpec, Node
 from hookflow.graph.plan import PHASES, RANKS, EdgeKind, PlannedHook, Ranks, Trigger
 from hookflow.graph.points import Points
+from hookflow.graph.slots import Verb
 from hookflow.hooks.arguments import first_names, wrong_arguments
 from hookflow.hooks.inspect import (
     Issue,
@@ -153,7 +154,7 @@ class HookTable:
         self._told(faults, self.where)
         return there
 
-    def _slots(self, kind: Literal["reads", "writes"]) -> dict[str, tuple[str, ...]]:
+    def _slots(self, kind: Verb) -> dict[str, tuple[str, ...]]:
         """Return the slots that each method touches, as the file says, for all of them or by method, or the class."""
         names = dict.fromkeys([method.name for method in self.methods] or [""])
         stated = self.said.reads if kind == "reads" else self.said.writes

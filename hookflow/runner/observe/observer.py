@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hookflow.graph.observation import Seen, Slots
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.slots import OFFERED
+from hookflow.graph.slots import OFFERED, Verb
 from hookflow.runner.build import Parts
 from hookflow.runner.firing import Call
 from hookflow.runner.observe.marks import address, mark, mark_of_random
@@ -113,7 +113,7 @@ class Observer:
 
     # What the watched objects tell.
 
-    def note(self, verb: Any, slot: str) -> None:
+    def note(self, verb: Verb, slot: str) -> None:
         """Take that the hook that is being called has read or written a slot."""
         if self._frames:
             found = self._touched[self._frames[-1].binding.id]
@@ -136,17 +136,17 @@ class Observer:
         return WatchedMapping(mapping, self._noting(root))
 
     def _noting(self, root: str) -> Note:
-        def note(verb: Any, key: str | None) -> None:
+        def note(verb: Verb, key: str | None) -> None:
             for name in self._hooks if root == "hook" and key is None else [key]:
                 if root != "hook" or (self._frames and name != self._frames[-1].binding.hook):
                     self.note(verb, root if name is None else f"{root}.{name}")
 
         return note
 
-    def _slot_noting(self, slot: str) -> Callable[[Any], None]:
+    def _slot_noting(self, slot: str) -> Callable[[Verb], None]:
         return lambda verb: self.note(verb, slot)
 
-    def _operated(self, verb: Any, at: int) -> None:
+    def _operated(self, verb: Verb, at: int) -> None:
         """Take that an operator has read or written the memory at an address."""
         if not self._looking and self._frames and at:
             for slot in self._frames[-1].at.get(at, ()):

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Literal
+from typing import Any
 
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hookflow.graph.slots import Verb
 from hookflow.runner.data.to_device import tensors
 from hookflow.runner.observe.marks import address
 
-Noted = Callable[[Literal["reads", "writes"], int], None]
+Noted = Callable[[Verb, int], None]
 """Takes what has become of the memory at an address."""
 
 OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "set_", "resize_",
