@@ -141,6 +141,18 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f'did you mean "{by_case[close[0]]}"?' if close else ""
 
 
+def nearest_or_all(name: str, names: Iterable[str], lead: str = "there are", none: str = "none") -> str:
+    """Return what `nearest` does, or all names behind `lead` when none is close; `none` where there is no name."""
+    known = list(names)
+    return nearest(name, known) or f"{lead} {', '.join(known) or none}"
+
+
+def first_few(names: Iterable[str], most: int = 8) -> str:
+    """Return the first names, and an ellipsis where there are more."""
+    known = list(names)
+    return ", ".join(known[:most]) + ", …" * (len(known) > most)
+
+
 def misspelt(name: str, other: str) -> bool:
     """Say whether two names are probably one with a slip in a word: a letter too many, too few, wrong, or two swapped.
 

@@ -37,6 +37,22 @@ settings.register_profile("long", settings.get_profile("hookflow"), derandomize=
 settings.load_profile("hookflow")
 
 
+def circle(*run: str) -> str:
+    """Return a small pipeline as TOML, with these lines in its `[run]`; more tables may follow."""
+    lines = "\n".join(run)
+    return f"""\
+[run]
+name = "p"
+{lines}
+[model]
+use = "hookflow.zoo.circle:Net"
+[optimizer]
+use = "torch.optim:SGD"
+[data.train]
+use = "circle"
+"""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--bf16", choices=["on", "off"], help="whether the CPU computes in bf16, whatever it says")
 

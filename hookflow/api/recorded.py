@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookflow.cli.run_dirs import LATEST, find_run, recorded_plan
-from hookflow.errors import Problem, UserError, nearest
+from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.log import event_log
 from hookflow.events.rundir import RunDir, all_runs, short
 from hookflow.events.scalars import ScalarRow, scalars
@@ -112,7 +112,7 @@ class RecordedRun:
             if name in (*checkpoint.names, checkpoint.path.name):
                 return checkpoint
         there = dict.fromkeys(known for one in every for known in (*one.names, one.path.name))
-        hint = nearest(name, there) or f"there are {', '.join(there) or 'none'}"
+        hint = nearest_or_all(name, there)
         raise UserError(Problem(f'the run {self.id} has no checkpoint "{name}"', hint=hint))
 
     def __repr__(self) -> str:
@@ -141,7 +141,7 @@ class Checkpoint:
             raise UserError(Problem(f"checkpoint {short(self.path)} cannot be used: {wrong}"))
         files = {path.stem.removeprefix("model_"): path for path in self.path.glob("model*.pt")}
         if name not in files:
-            hint = nearest(name, files) or f"there are {', '.join(sorted(files))}"
+            hint = nearest_or_all(name, sorted(files))
             raise UserError(Problem(f'checkpoint {short(self.path)} has no weights of "{name}"', hint=hint))
         model.load_state_dict(read_tensors(files[name], CPU))
         return model

@@ -18,7 +18,7 @@ from hookflow.api import notebook
 from hookflow.api.pipeline import Pipeline, load
 from hookflow.api.recorded import RecordedRun
 from hookflow.cli.run_dirs import failure_report
-from hookflow.errors import Problem, UserError, nearest
+from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir, short
 from hookflow.monitor import jsonl, plain
@@ -63,7 +63,7 @@ def train(
 def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
     """Raise UserError where it cannot be trained and shown in this way."""
     if ui not in (known := get_args(UI)):
-        hint = nearest(ui, known) or f"there are {', '.join(known)}"
+        hint = nearest_or_all(ui, known)
         raise UserError(Problem(f'there is no ui "{ui}"', hint=hint))
     if started_by_torchrun():
         hint = "torchrun … -m hookflow run FILE trains one model in all of its processes"

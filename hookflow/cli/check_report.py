@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import tomli
 
 from hookflow.cli import commute_report
 from hookflow.cli.lint import lint
+from hookflow.cli.output import labelled
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.rundir import RunDir
 from hookflow.graph.ambiguity import Ambiguity, ambiguities, ways_to_state
@@ -130,8 +130,7 @@ class Findings:
         told = ", as far as can be told without importing its hooks" * bool(self.plan.unknown)
         yield f"{self.loaded.source} is valid{told}{self._but()}"
         for name, text in (*_summary(self.loaded.pipeline, self.plan), *self._details()):
-            head = f"  {name:<10} "
-            yield textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * 15, break_on_hyphens=False)
+            yield labelled(name, text, width)
         for problem in self.warnings:
             yield f"\nwarning: {problem}"
         for note in self.plan.notes:

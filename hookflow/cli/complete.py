@@ -6,7 +6,7 @@ offers nothing, for there is nowhere to say so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,21 +93,15 @@ def _files() -> Iterator[Offer]:
 
 
 def _keys(ctx: typer.Context) -> Iterator[Offer]:
-    return ((f"{key}=", f"now {value!r}") for key, value in _leaves(_pipeline(ctx)))
+    from hookflow.pipeline.nested import flat
+
+    return ((f"{key}=", f"now {value!r}") for key, value in flat(_pipeline(ctx)))
 
 
 def _schema_keys() -> Iterator[Offer]:
     from hookflow.pipeline.keys import all_keys
 
     return ((key, "") for key in all_keys())
-
-
-def _leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{above}{key}.")
-        else:
-            yield f"{above}{key}", value
 
 
 def _pipeline(ctx: typer.Context) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import typer
 from hookflow.cli import complete
 from hookflow.cli.options import Format
 from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn
-from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.numbers import number
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
     if colon:
         there = {**{path.name: path for path in store.all()}, **store.names()}
         if name not in there:
-            hint = nearest(name, there) or f"there are {', '.join(there) or 'none'}"
+            hint = nearest_or_all(name, there)
             raise UserError(Problem(f'the run {run_dir.id} has no checkpoint "{name}"', Where("CHECKPOINT"), hint))
         return run_dir, there[name]
     newest, passed_over = store.newest_good()

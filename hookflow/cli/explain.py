@@ -13,6 +13,7 @@ import typer
 from hookflow.cli import complete
 from hookflow.cli.options import PipelineOption
 from hookflow.cli.output import echo
+from hookflow.errors import nearest_or_all
 
 if TYPE_CHECKING:
     from hookflow.pipeline.keys import Declared
@@ -90,7 +91,7 @@ def _argument(key: str, hook: str, name: str, pipeline: str | None) -> Declared:
     told = describe(find_hook(known[hook], target.base if target else Path(), None), POINTS)
     by_name = {argument.name: argument for argument in told.arguments}
     if name not in by_name:
-        hint = nearest(name, by_name) or f"it takes {', '.join(by_name) or 'none'}"
+        hint = nearest_or_all(name, by_name, "it takes")
         raise UserError(Problem(f'the hook "{hook}" has no argument "{name}"', hint=hint))
     found = by_name[name]
     example = found.default or found.example

@@ -159,13 +159,13 @@ def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
 def _narrowed(plan: Plan, point: str | None, hook: str | None) -> tuple[Plan, str]:
     """Return the part of the plan that is asked for, and the drawing's title. Raises UserError when it is empty."""
     from hookflow.cli.pipelines import no_point
-    from hookflow.errors import Problem, UserError, nearest
+    from hookflow.errors import Problem, UserError, nearest_or_all
     from hookflow.graph.render.narrow import only_hook, only_point
     from hookflow.graph.render.words import title_of
 
     names = [planned.name for planned in plan.hooks]
     if hook is not None and hook not in names:
-        hint = nearest(hook, names) or f"it has {', '.join(names)}"
+        hint = nearest_or_all(hook, names, "it has")
         raise UserError(Problem(f'there is no hook "{hook}" in this pipeline', hint=hint))
     if point is not None and point not in plan.points:
         raise UserError(no_point(plan.points, point))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from hookflow.cli.output import columns, exits_after_traceback, warn, write_file
+from hookflow.cli.output import columns, exits_after_traceback, labelled, warn_of, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.ambiguity import Ambiguity, ambiguities
 from hookflow.graph.observation import Method, Seen, Slots, missing, never_seen, to_json, turned, with_observed
@@ -44,13 +43,13 @@ class Report:
         from hookflow.runner.observed_run import observe
 
         with exits_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is no part of the report
-            observed = observe(loaded, plan, loaded.source.parent, _say)
+            observed = observe(loaded, plan, loaded.source.parent, warn_of)
         found = missing(plan, observed.seen)
         more = list(declarations(loaded, plan, found))
         declared = _declared(loaded, plan, more)
         still = {_pair(one) for one in ambiguities(declared)}
         wrong = [one for one in turned(with_observed(plan, observed.seen), declared) if _pair(one) not in still]
-        return cls(loaded, plan, observed, found, never_seen(plan, observed.seen), more, declared, wrong)
+        return cls(loaded, plan, observed, found, never_seen(observed.seen), more, declared, wrong)
 
     @property
     def doubtful(self) -> bool:
@@ -76,8 +75,7 @@ class Report:
             ("limit", [] if self.observed.by_content else [LARGE]),
         ):
             for k, text in enumerate(texts):
-                head = f"  {'' if k else name:<10} "
-                yield textwrap.fill(text, width, initial_indent=head, subsequent_indent=" " * 15)
+                yield labelled("" if k else name, text, width)
         for problem in self.problems():
             yield f"\nwarning: {problem}"
 
@@ -94,8 +92,8 @@ class Report:
         for hook in dict.fromkeys(one.hook for one in self.declarations):
             at: dict[str, list[str]] = {}
             for (name, method), both in self.missing.items():
-                for verb, slots in (("reads", both.reads), ("writes", both.writes)):
-                    if name == hook and slots:
+                for verb, slots in both.by_verb():
+                    if name == hook:
                         at.setdefault(f"{verb} {', '.join(slots)}", []).append(self._points(hook, method))
             touched = "; ".join(f"{slots} at {' and '.join(points)}" for slots, points in at.items())
             lines = [f"\n        {one}" for one in self.declarations if one.hook == hook]
@@ -192,12 +190,5 @@ def _without_own(binding: Binding, slots: Sequence[str]) -> str:
 
 def _never(never: Mapping[str, Slots]) -> Iterator[str]:
     for name, both in never.items():
-        told = [
-            f"{verb} {', '.join(slots)}" for verb, slots in (("reads", both.reads), ("writes", both.writes)) if slots
-        ]
+        told = [f"{verb} {', '.join(slots)}" for verb, slots in both.by_verb()]
         yield f"{name} {' and '.join(told)}"
-
-
-def _say(text: str, level: str = "info") -> None:
-    if level != "info":
-        warn(f"{level}: {text}")

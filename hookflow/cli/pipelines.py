@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hookflow.cli.output import warn
-from hookflow.errors import Problem, UserError, by_place, nearest
+from hookflow.errors import Problem, UserError, by_place, first_few, nearest
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -144,7 +144,7 @@ def only_pipeline(hooks: Sequence[str] = ()) -> Path:
         f"there are {len(found)} pipelines here{both}" if found else "there is no pipeline file here, nor in pipelines/"
     )
     hint = f"name one: --pipeline {found[0]}" if found else "name one with --pipeline FILE"
-    others = f" (or {', '.join(map(str, found[1:4]))}{', …' if len(found) > 4 else ''})" if found else ""
+    others = f" (or {first_few(map(str, found[1:]), 3)})" if found else ""
     raise UserError(Problem(said, hint=hint + others))
 
 

@@ -76,11 +76,11 @@ def why(
 def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> None:
     """Raise UserError for every name that the pipeline does not know."""
     from hookflow.cli.pipelines import no_point
-    from hookflow.errors import Problem, UserError, nearest
+    from hookflow.errors import Problem, UserError, nearest_or_all
 
     known = target.loaded.pipeline.hooks
     problems = [
-        Problem(f'{target.name} has no hook "{name}"', hint=nearest(name, known) or f"it has {', '.join(known)}")
+        Problem(f'{target.name} has no hook "{name}"', hint=nearest_or_all(name, known, "it has"))
         for name in hooks
         if name not in known
     ]

@@ -19,6 +19,7 @@ import psutil
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import readable
+from hookflow.events.process import started_at
 from hookflow.events.reading import only_of, read_object
 from hookflow.events.regular_file import open_regular, read_regular
 from hookflow.events.run_lock import NAME, is_locked
@@ -204,11 +205,10 @@ def _lives(facts: Mapping[str, Any], *, any_start: bool = False) -> bool:
 
     With `any_start`, whenever it has started: that time moves where the clock is set.
     """
+    began = started_at(facts["pid"]) if "pid" in facts else None
     try:
-        process = psutil.Process(facts["pid"])
-        same = any_start or abs(process.create_time() - facts.get("process_started", 0.0)) < 1.0
-        return bool(same and process.status() != psutil.STATUS_ZOMBIE)
-    except (psutil.Error, LookupError, ValueError, OverflowError):  # the last two: it is no pid
+        return began is not None and (any_start or abs(began - facts.get("process_started", 0.0)) < 1.0)
+    except OverflowError:  # an integer that is no time
         return False
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hookflow.graph.ambiguity import Ambiguity, clash
 from hookflow.graph.keyed import root, wider, widest
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.slots import commutes
+from hookflow.graph.slots import VERBS, Verb, commutes
 
 MANY = 4
 """Who touches more parts of one of these slots is said to touch the slot."""
@@ -24,6 +24,13 @@ class Slots:
 
     def __bool__(self) -> bool:
         return bool(self.reads or self.writes)
+
+    def of(self, verb: Verb) -> tuple[str, ...]:
+        return self.reads if verb == "reads" else self.writes
+
+    def by_verb(self) -> Iterator[tuple[Verb, tuple[str, ...]]]:
+        """Yield what is read, and what is written, if there is any."""
+        yield from ((verb, self.of(verb)) for verb in VERBS if self.of(verb))
 
     def __or__(self, other: Slots) -> Slots:
         return Slots(_summed((*self.reads, *other.reads)), _summed((*self.writes, *other.writes)))
@@ -79,7 +86,7 @@ def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
     return {method: slots for method, slots in without.items() if slots}
 
 
-def never_seen(plan: Plan, observed: Sequence[Seen]) -> dict[str, Slots]:
+def never_seen(observed: Sequence[Seen]) -> dict[str, Slots]:
     """Return, by hook, the declared slots that no firing of the hook has touched. Who has not fired is left out."""
     touched: dict[str, Slots] = {}
     declared: dict[str, Slots] = {}

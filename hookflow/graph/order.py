@@ -11,18 +11,19 @@ point is an edge. There is an order exactly where this graph has no cycle.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from graphlib import CycleError
 from hashlib import blake2b
-from itertools import chain, pairwise
+from itertools import pairwise
 
 from hookflow.errors import Where
-from hookflow.graph.closure import ancestors, between, closure
+from hookflow.graph.closure import ancestors, between
 from hookflow.graph.cycles import Cycle, Step
-from hookflow.graph.flow import MANY, Flow, flows
+from hookflow.graph.edge_graph import EdgeGraph, Statement, rows_before
+from hookflow.graph.flow import flows
 from hookflow.graph.node import Bound, EdgeSpec, Node
 from hookflow.graph.phases import LAST, NORMAL, moved
-from hookflow.graph.plan import PHASES, Binding, Bundle, Edge, EdgeKind, GivenWay, Half
+from hookflow.graph.plan import PHASES, Binding, Bundle, Edge, GivenWay, Half
 from hookflow.graph.sort import Rows, ordered
 
 Places = Mapping[tuple[str, str, Half], int]
@@ -37,25 +38,11 @@ class Vertex:
     bound: Bound
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """That the row `first` fires before the row `then`, who says so, and for what slots."""
-
-    first: int
-    then: int
-    kind: EdgeKind
-    where: Where
-    slots: tuple[str, ...] = ()
-    loose: bool = False
-
-
 class Order:
     """Who fires at a point, or at `before_X` and `after_X`, and why.
 
-    A row is a vertex by its place among `vertices`. The edges of the one graph are between the rows in `_spot`: the
-    second half of an around has the row of its first half. Flows of many edges are kept whole: each is one more
-    row, behind the vertices, which stands after all that hand on and before all that are handed to. `met` are the ids
-    of the specs that say something here; `cycles` the cycles: if there are any, there is no order.
+    A row is a vertex by its place among `vertices`. `met` are the ids of the specs that say something here; `cycles`
+    the cycles: if there are any, there is no order.
     """
 
     def __init__(
@@ -71,19 +58,18 @@ class Order:
         self._at = {point: [row for row, v in enumerate(vertices) if v.bound.point == point] for point in points}
         self._closing = set(self._at[points[1]]) if len(points) > 1 else set()
         self._exits = {row for row in self._closing if vertices[row].bound.half == "exit"}
-        self._spot = self._spots()
-        self._edges: dict[Rows, Statement] = {}
-        self._bundles: list[Flow] = []
+        self._entries = {self._names[row]: row for row, v in enumerate(vertices) if v.bound.half == "enter"}
+        self._spot = [self._entries[name] if row in self._exits else row for row, name in enumerate(self._names)]
+        self._graph = EdgeGraph(self._names, self._spot, self._closing)
         self._nesting: list[Statement] = []
-        self._overridden: list[tuple[Statement, list[Statement]]] = []
         self._ids: dict[int, int] = {}
         self._add_stated()
         try:
-            self._sorted = ordered(self._graph)
+            self._graph.sort()
         except CycleError:
             from hookflow.graph.strong_components import cycles_of
 
-            self.cycles = [self._cycle(way) for way in cycles_of(self._edges)]
+            self.cycles = [self._cycle(way) for way in cycles_of(self._graph.edges)]
         else:
             self._add_flow()
             self._phases = self._moved_phases()
@@ -98,48 +84,21 @@ class Order:
 
     def edges(self, point: str) -> list[Edge]:
         """Return the edges that are kept at a point, once the bindings have their numbers."""
-        every = sorted((*self._edges.values(), *self._nesting), key=lambda statement: statement.kind == "flow")
+        every = sorted((*self._graph.edges.values(), *self._nesting), key=lambda statement: statement.kind == "flow")
         return [self._edge(statement) for statement in every if self._point(statement) == point]
 
     def bundles(self, point: str) -> list[Bundle]:
         """Return the flow edges of a point that are kept as one, once the bindings have their numbers."""
-        here = [one for one in self._bundles if one.firsts[0] in self._at[point]]
+        here = [one for one in self._graph.bundles if one.firsts[0] in self._at[point]]
         return [Bundle(point, self._ids_of(one.firsts), self._ids_of(one.thens), one.slots) for one in here]
 
     def given_way(self, point: str) -> list[GivenWay]:
         """Return the weaker edges of a point that are not kept, once the bindings have their numbers."""
         return [
             GivenWay(self._edge(flow), tuple(map(self._edge, way)))
-            for flow, way in self._overridden
+            for flow, way in self._graph.overridden
             if self._point(flow) == point
         ]
-
-    def _spots(self) -> list[int]:
-        entries = {self._names[row]: row for row, v in enumerate(self.vertices) if v.bound.half == "enter"}
-        return [entries[name] if row in self._exits else row for row, name in enumerate(self._names)]
-
-    def _rows_of(self, statement: Statement) -> Rows:
-        """Return a statement as an edge of the one graph, in which the second point runs backwards."""
-        first, then = self._spot[statement.first], self._spot[statement.then]
-        return (then, first) if statement.then in self._closing else (first, then)
-
-    @property
-    def _graph(self) -> list[list[int]]:
-        return self._graph_of(self._edges, self._bundles)
-
-    def _graph_of(self, edges: Iterable[Rows], bundles: Sequence[Flow]) -> list[list[int]]:
-        return _before(len(self.vertices) + len(bundles), chain(edges, self._arcs(bundles)))
-
-    def _arcs(self, bundles: Sequence[Flow]) -> Iterator[Rows]:
-        """Yield the edges of the one graph that lead to and from the rows of bundles."""
-        for hub, (tails, heads) in enumerate(map(self._ends, bundles), len(self.vertices)):
-            yield from ((tail, hub) for tail in tails)
-            yield from ((hub, head) for head in heads)
-
-    def _ends(self, flow: Flow) -> tuple[list[int], list[int]]:
-        """Return where the edges of a flow begin in the one graph, and where they end."""
-        firsts, thens = ([self._spot[row] for row in rows] for rows in (flow.firsts, flow.thens))
-        return (thens, firsts) if flow.thens[0] in self._closing else (firsts, thens)
 
     def _add_stated(self) -> None:
         rows: dict[tuple[str, str], list[int]] = {}
@@ -158,87 +117,11 @@ class Order:
         if self._names[first] == self._names[then] or self._exits.issuperset((first, then)):
             return  # an edge to itself is reported elsewhere; and how they were entered decides how they are left
         self.met.add(id(spec))
-        statement = Statement(first, then, spec.kind, spec.where)
-        self._edges.setdefault(self._rows_of(statement), statement)
+        self._graph.state(Statement(first, then, spec.kind, spec.where))
 
     def _add_flow(self) -> None:
-        """Add an edge from each writer of a slot to its readers, save where that would close a cycle."""
-        found = [
-            flow
-            for point in self.points
-            for flow in flows([(row, self.vertices[row].bound) for row in self._at[point]])
-        ]
-        bundles = []
-        if any(len(flow) > MANY for flow in found):
-            implied = closure(self._graph, self._sorted)
-            parted = [self._parted(flow, implied) if len(flow) > MANY else (None, [flow]) for flow in found]
-            bundles = [bundle for bundle, _ in parted if bundle]
-            found = [flow for _, rest in parted for flow in rest]
-        self._add_weak(self._single(found), bundles)
-
-    def _parted(self, flow: Flow, implied: Sequence[int]) -> tuple[Flow | None, list[Flow]]:
-        """Return what of a flow can be kept whole, and the rest.
-
-        The rest are the edges of rows with any that is stated, too, or contradicted, or would lead to the hook itself.
-        """
-        tails, heads = self._ends(flow)
-        ends = set(heads)
-        mask = sum(1 << head for head in ends)
-        names = {self._names[head] for head in ends}
-        beside = {tail for tail, head in self._edges if head in ends}
-        beside |= {tail for tail in tails if self._names[tail] in names or implied[tail] & mask}
-        backwards = flow.thens[0] in self._closing
-        rows = flow.thens if backwards else flow.firsts
-        parts = [tuple(row for row in rows if (self._spot[row] in beside) == chosen) for chosen in (False, True)]
-        whole, rest = (replace(flow, thens=part) if backwards else replace(flow, firsts=part) for part in parts)
-        return (whole, [rest]) if len(whole) > MANY else (None, [flow])
-
-    def _single(self, found: Iterable[Flow]) -> Iterator[Statement]:
-        """Yield an edge for each pair of flows, unless it is stated, too."""
-        for first, then, slots in sorted(pair for flow in found for pair in flow.pairs()):
-            if self._names[first] != self._names[then]:
-                statement = Statement(first, then, "flow", Where(""), slots)
-                if self._rows_of(statement) not in self._edges:
-                    yield statement
-
-    def _add_weak(self, statements: Iterable[Statement], bundles: Sequence[Flow] = ()) -> None:
-        """Add edges save those that would close a cycle; no stronger one contradicts the `bundles`.
-
-        First the edges go that stronger ones contradict, then those that contradict one another: all of them, so that
-        what is left does not hang on the file's order.
-        """
-        weak = {self._rows_of(statement): statement for statement in statements}
-        if not weak and not bundles:
-            return
-        implied = closure(self._graph, self._sorted)
-        contradicted = [(first, then) for first, then in weak if implied[first] >> then & 1]
-        self._override(weak, contradicted, self._edges)
-        try:
-            ordered(self._graph_of(chain(self._edges, weak), [*self._bundles, *bundles]))
-        except CycleError:
-            from hookflow.graph.strong_components import in_cycles
-
-            if bundles:  # each of their edges has to be looked at for itself
-                every = (*weak.values(), *self._single(bundles))
-                weak = {self._rows_of(one): one for one in sorted(every, key=lambda one: (one.first, one.then))}
-                bundles = ()
-            whole = self._edges | weak
-            lost = [rows for rows in in_cycles(chain(whole, self._arcs(self._bundles))) if rows in weak]
-            self._override(weak, lost, whole)
-        self._edges |= weak
-        self._bundles += bundles
-        self._sorted = ordered(self._graph)
-
-    def _override(self, weak: dict[Rows, Statement], lost: Sequence[Rows], edges: Mapping[Rows, Statement]) -> None:
-        """Take the `lost` edges out of `weak`; each flow keeps the way that it would have closed to a cycle."""
-        gone = {rows: weak.pop(rows) for rows in lost}
-        told = [rows for rows, statement in gone.items() if statement.kind == "flow"]
-        if told:
-            from hookflow.graph.strong_components import ways
-
-            for rows, way in zip(told, ways([(then, first) for first, then in told], edges), strict=True):
-                statement, steps = gone[rows], [edges[step] for step in way]
-                self._overridden.append((statement, steps[::-1] if statement.then in self._closing else steps))
+        at = [[(row, self.vertices[row].bound) for row in self._at[point]] for point in self.points]
+        self._graph.add_flows([flow for bound in at for flow in flows(bound)])
 
     def _moved_phases(self) -> list[int]:
         """Return the phase in which each row of the graph fires, counted backwards at the second point."""
@@ -246,22 +129,21 @@ class Order:
         plain = self._closing - self._exits
         for row in plain:
             phases[row] = LAST - phases[row]
-        phases += [NORMAL] * len(self._bundles)
-        return moved(phases, self._graph, self._sorted, plain)
+        phases += [NORMAL] * len(self._graph.bundles)
+        return moved(phases, self._graph.before, self._graph.sorted, plain)
 
     def _add_own(self) -> None:
         """Let the around of a hook enclose the hook's own plain methods, where nothing has said otherwise."""
-        entries = {self._names[row]: row for row, v in enumerate(self.vertices) if v.bound.half == "enter"}
         exits = {self._names[row]: row for row in self._exits}
         own = []
         for row, vertex in enumerate(self.vertices):
-            entry = entries.get(self._names[row])
+            entry = self._entries.get(self._names[row])
             if entry is None or vertex.bound.half != "whole" or self._phases[entry] != self._phases[row]:
                 continue
             where = Where(f'{self.vertices[entry].bound.method} of "{self._names[row]}" encloses its own methods')
             rows = (row, exits[self._names[row]]) if row in self._closing else (entry, row)
             own.append(Statement(*rows, "pair", where))
-        self._add_weak(own)
+        self._graph.add_weak(own)
 
     def _ordered(self) -> dict[str, list[int]]:
         """Return the rows of each point as they fire, and note which edges follow from the nesting of arounds."""
@@ -288,13 +170,13 @@ class Order:
         Behind the rows of the point stand those of its bundles.
         """
         at = {row: k for k, row in enumerate(self._at[point])}
-        every = (*self._edges.values(), *self._nesting)
+        every = (*self._graph.edges.values(), *self._nesting)
         edges = [(at[one.first], at[one.then]) for one in every if one.then in at]
-        bundles = [one for one in self._bundles if one.firsts[0] in at]
+        bundles = [one for one in self._graph.bundles if one.firsts[0] in at]
         for hub, bundle in enumerate(bundles, len(at)):
             edges += [(at[first], hub) for first in bundle.firsts]
             edges += [(hub, at[then]) for then in bundle.thens]
-        return _before(len(at) + len(bundles), edges)
+        return rows_before(len(at) + len(bundles), edges)
 
     def _entered_as_left(self) -> Iterator[Statement]:
         """Yield who is entered before whom because of what is stated about how they are left."""
@@ -366,8 +248,8 @@ class Order:
 
     def _cycle(self, way: Sequence[Rows]) -> Cycle:
         """Return a cycle as a person reads it: forwards at the second point, if any of it is stated there."""
-        backwards = any(self._edges[step].then in self._closing for step in way)
-        steps = [self._edges[step] for step in (way[::-1] if backwards else way)]
+        backwards = any(self._graph.edges[step].then in self._closing for step in way)
+        steps = [self._graph.edges[step] for step in (way[::-1] if backwards else way)]
         start = min(range(len(steps)), key=lambda k: steps[k].first)
         steps = [*steps[start:], *steps[:start]]
         return Cycle(
@@ -403,11 +285,3 @@ class Order:
             prepend=bound.prepend,
             always_call=bound.always_call,
         )
-
-
-def _before(count: int, edges: Iterable[Rows]) -> list[list[int]]:
-    """Return, for each row, those that an edge puts before it."""
-    before: list[list[int]] = [[] for _ in range(count)]
-    for first, then in edges:
-        before[then].append(first)
-    return before

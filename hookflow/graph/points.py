@@ -114,6 +114,9 @@ PICKS: dict[Kind, Literal["modules", "parameters"]] = {
 }
 """The key of a binding that says, by globs, what its hook is registered on."""
 
+POINT_LIKE = ("before_", "after_", "on_", "around_")
+"""A method that begins like this is meant for a point: a misspelt one is a mistake, never ignored."""
+
 
 @dataclass(frozen=True, slots=True)
 class Point:

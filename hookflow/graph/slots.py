@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
+from typing import Literal
 
 from hookflow.errors import Problem, misspelt, nearest
 from hookflow.graph.keyed import root, wider
@@ -29,6 +30,14 @@ SLOTS: dict[str, str] = {
     "scalars": "the numbers that conditions (`when`) name: outputs of the training, and what hooks log",
     "hook": "a hook's own state, by its name: `hook.ema`",
 }
+
+Verb = Literal["reads", "writes"]
+"""What a hook does with a slot."""
+
+VERBS: tuple[Verb, ...] = ("reads", "writes")
+
+OFFERED = ("batch", "outputs", "metrics", "checkpoint")
+"""The slots that points give to hooks as arguments."""
 
 ALIKE = ("model", "grads", "optimizer", "lr", "metrics")
 """The slots of which every one of the processes that train together must hold the same."""

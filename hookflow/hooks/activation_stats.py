@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.first_tensor import first_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -37,16 +38,6 @@ class ActivationStats(Hook):
         if values is not None and values.is_floating_point():
             for stat, value in statistics(values).items():
                 run.log(f"activation/{self.names[id(module)]}/{stat}", value)
-
-
-def first_tensor(output: Any) -> Tensor | None:
-    """Return the tensor that a module returns, or the first of several."""
-    import torch
-
-    if isinstance(output, torch.Tensor):
-        return output
-    parts = output.values() if isinstance(output, dict) else output if isinstance(output, list | tuple) else ()
-    return next((part for part in parts if isinstance(part, torch.Tensor)), None)
 
 
 def statistics(values: Tensor) -> dict[str, Tensor]:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from hookflow.graph.keyed import widest
 from hookflow.graph.observation import Method, Slots
 from hookflow.graph.plan import Plan
+from hookflow.graph.slots import VERBS, Verb
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.type_words import as_toml
-
-Verb = Literal["reads", "writes"]
-VERBS: tuple[Verb, ...] = ("reads", "writes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +31,10 @@ def declarations(loaded: Loaded, plan: Plan, missing: Mapping[Method, Slots]) ->
         for verb in VERBS:
             more = {
                 method: slots for (name, method), both in missing.items() if name == hook.name
-                for slots in [_of(both, verb)] if slots
+                for slots in [both.of(verb)] if slots
             }  # fmt: skip
             if more:
                 yield Declaration(hook.name, verb, _value(loaded, plan, hook.name, verb, more))
-
-
-def _of(slots: Slots, verb: Verb) -> tuple[str, ...]:
-    return slots.reads if verb == "reads" else slots.writes
 
 
 def _value(
@@ -54,7 +47,7 @@ def _value(
         added = [slot for slots in more.values() for slot in slots]
         return list(dict.fromkeys([*stated, *widest(added)]))
     slots = {
-        binding.method: [*widest({*_of(Slots(binding.reads, binding.writes), verb), *more.get(binding.method, ())})]
+        binding.method: [*widest({*Slots(binding.reads, binding.writes).of(verb), *more.get(binding.method, ())})]
         for binding in plan.bindings
         if binding.hook == hook
     }

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from hookflow.errors import Problem, UserError, nearest
+from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.hooks.base import Hook
+from hookflow.hooks.first_tensor import first_tensor
 from hookflow.hooks.shards import is_sharded
 from hookflow.pipeline.extras import missing_package
 
@@ -99,7 +100,7 @@ def read_weights(checkpoint: Path, name: str) -> dict[str, Tensor]:
 
     there = sorted(path.stem for path in checkpoint.glob("model*.pt"))
     if name not in there:
-        hint = nearest(name, there) or f"there are {', '.join(there)}"
+        hint = nearest_or_all(name, there)
         raise UserError(Problem(f'the checkpoint {checkpoint.name} has no weights "{name}"', hint=hint))
     return dict(torch.load(checkpoint / f"{name}.pt", map_location="cpu", weights_only=True))
 
@@ -155,12 +156,7 @@ def write_exported(model: nn.Module, inputs: Tensor, weights: Mapping[str, Tenso
 
 def example(run: Run) -> Tensor:
     """Return the inputs of a training batch: the batch itself, or the first tensor in it."""
-    import torch
-
-    batches = iter(run.data["train"].epoch(0))
-    batch = next(batches)
-    parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else (batch,)
-    inputs = next((part for part in parts if isinstance(part, torch.Tensor)), None)
+    inputs = first_tensor(next(iter(run.data["train"].epoch(0))))
     if inputs is None:
         raise UserError(Problem("torch_export needs a tensor in the batch, to see what the network does with it"))
     return inputs

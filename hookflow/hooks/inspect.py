@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import partial, partialmethod
-from typing import Any, Literal
+from typing import Any
 
 from hookflow.errors import nearest
 from hookflow.graph.plan import PHASES, RANKS, Half
-from hookflow.graph.points import Points
+from hookflow.graph.points import POINT_LIKE, Points
+from hookflow.graph.slots import Verb
 from hookflow.hooks.arguments import first_names, parameters_of
 from hookflow.hooks.base import Hook
 from hookflow.hooks.positional import ORDERS, in_pytorch_s_order
@@ -20,9 +21,6 @@ from hookflow.hooks.stand_in import is_open
 
 LIKENESS = 0.78
 """From here on a method's name is a point's, misspelt, to difflib; "forward_post" is, and "save_model" is not."""
-
-POINT_LIKE = ("before_", "after_", "on_", "around_")
-"""A method that begins like this is meant for a point: a misspelt one is a mistake, never ignored."""
 
 Issue = tuple[str, str]
 """What is wrong, and a hint at the mend; where it was asked for, whoever asks knows."""
@@ -80,7 +78,7 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
 
 
 def slots(
-    hook: Callable[..., Any], kind: Literal["reads", "writes"], names: Collection[str]
+    hook: Callable[..., Any], kind: Verb, names: Collection[str]
 ) -> tuple[dict[str, tuple[str, ...]], list[Issue]]:
     """Return the slots that each method of `names` reads or writes, as the class says, and what is wrong with that."""
     declared = getattr(hook, kind, ())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import Any, Literal
+from typing import Any
 
 from hookflow.errors import Where
 from hookflow.graph.points import Points
+from hookflow.graph.slots import Verb
 from hookflow.hooks.inspect import Issue, Method, about, methods, names_of, slots, wrong_attributes
-
-Kind = Literal["reads", "writes"]
 
 
 class Inspected:
@@ -22,7 +21,7 @@ class Inspected:
         self._about: dict[str, str] = {}
         self._names: dict[tuple[str, str], tuple[str, ...]] = {}
         self._methods: dict[str, tuple[list[Method], list[Issue]]] = {}
-        self._slots: dict[tuple[str, Kind], tuple[dict[str, tuple[str, ...]], list[Issue]]] = {}
+        self._slots: dict[tuple[str, Verb], tuple[dict[str, tuple[str, ...]], list[Issue]]] = {}
 
     def find(self, use: str, where: Where | None) -> Callable[..., Any]:
         """Return the class or function that `use` names. Raises UserError at `where` if there is none."""
@@ -50,7 +49,7 @@ class Inspected:
             self._methods[use] = there, [*issues, *wrong_attributes(hook, self._points)]
         return self._methods[use]
 
-    def slots(self, use: str, kind: Kind, names: Collection[str]) -> tuple[dict[str, tuple[str, ...]], list[Issue]]:
+    def slots(self, use: str, kind: Verb, names: Collection[str]) -> tuple[dict[str, tuple[str, ...]], list[Issue]]:
         """Return the slots that each method reads or writes, and what is wrong; `names` are those of its methods."""
         if (use, kind) not in self._slots:
             self._slots[use, kind] = slots(self._found[use], kind, names)

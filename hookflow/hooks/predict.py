@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, Field
 
-from hookflow.errors import Problem, UserError, nearest
+from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.rundir import of_rank
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.predictions import WRITERS, Rows
@@ -54,7 +54,7 @@ class Predict(Hook):
     def after_test_iter(self, outputs: Mapping[str, Any]) -> None:
         for name in self.outputs:
             if name not in outputs:
-                hint = nearest(name, outputs) or f"there are {', '.join(outputs)}"
+                hint = nearest_or_all(name, outputs)
                 raise UserError(Problem(f'the task\'s outputs have no "{name}"', hint=hint))
         self.rows.add({name: outputs[name] for name in self.outputs})
 

@@ -18,9 +18,10 @@ from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from hookflow.errors import Where
+from hookflow.hooks.function_trees import FunctionTree, first_line, own_nodes
 from hookflow.pipeline.python_source import parse_file
 
-_Tree = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+_Tree = FunctionTree | ast.Lambda
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def keys_read(hook: Callable[..., Any], method: str, argument: str) -> Iterator[
     tree = _tree(function.function) if function else None
     if function is None or tree is None or _binds(tree, argument):
         return
-    for node in _own_nodes(_body(tree)):
+    for node in own_nodes(_body(tree)):
         match node:
             case (
                 ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key), ctx=ast.Load())
@@ -113,7 +114,7 @@ def _in_python(found: Any, *more: Any) -> _Function | None:
 def _uses(function: _Function, run: str) -> tuple[Use, ...]:
     try:
         return tuple(_find(function, run, set()))
-    except RecursionError:  # no source that anybody has written is nested that deep
+    except RecursionError:  # nobody has written methods that hand the run on to one another that often
         return ()
 
 
@@ -165,19 +166,11 @@ def _body(tree: _Tree) -> Iterable[ast.AST]:
 def _attributes_in(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.Attribute, ast.Call | None]]:
     """Yield the attributes that a function looks up itself, in the order of its source, each with the call of it."""
     called: dict[ast.expr, ast.Call] = {}
-    for node in _own_nodes(nodes):
+    for node in own_nodes(nodes):
         if isinstance(node, ast.Call):
             called[node.func] = node
         elif isinstance(node, ast.Attribute):
             yield node, called.get(node)
-
-
-def _own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """Yield the parts of a function's body in the order of its source, without functions and classes inside of it."""
-    for node in nodes:
-        if not isinstance(node, _Tree | ast.ClassDef):
-            yield node
-            yield from _own_nodes(ast.iter_child_nodes(node))
 
 
 _ONLY_NAME = (ast.Attribute, ast.keyword, ast.arg, ast.Constant, ast.MatchClass)
@@ -215,7 +208,5 @@ def _trees(file: str) -> Mapping[tuple[str, int], list[_Tree]]:
     for node in ast.walk(tree):
         if isinstance(node, _Tree):
             name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
-            decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-            first = min(part.lineno for part in (node, *decorators))
-            found.setdefault((name, first), []).append(node)
+            found.setdefault((name, first_line(node)), []).append(node)
     return found

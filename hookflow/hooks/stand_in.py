@@ -13,9 +13,11 @@ from types import new_class
 from typing import Any
 
 from hookflow.errors import UserError
+from hookflow.graph.points import POINT_LIKE
+from hookflow.hooks.function_trees import FunctionTree
 from hookflow.hooks.source_names import Names, dotted_name
 from hookflow.hooks.source_types import UnknownError
-from hookflow.hooks.stand_in_function import FunctionTree, empty_function
+from hookflow.hooks.stand_in_function import empty_function
 from hookflow.pipeline.refer import refer
 
 UNKNOWN, OPEN = "__unknown__", "__open__"
@@ -177,7 +179,7 @@ class _Class:
             self._namespace[name] = self._method(name, method)
         elif isinstance(value, ast.Constant):
             self._namespace[name] = value.value
-        elif name.startswith(("before_", "after_", "on_", "around_")):
+        elif name.startswith(POINT_LIKE):
             self._say(f"{name} is not defined by one def: unknown", is_open=True)
 
     def _is_changed(self) -> bool:

@@ -8,16 +8,15 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
+from hookflow.hooks.function_trees import FunctionTree, first_line, own_nodes
 from hookflow.hooks.source_types import UnknownError, annotated, literal
-
-FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def empty_function(node: FunctionTree, file: Path) -> FunctionType:
     """Return a function of the same name, place, signature and kind. Raises SyntaxError when there can be none."""
     code = _empty(node).replace(
         co_filename=str(file),
-        co_firstlineno=min(part.lineno for part in (node, *node.decorator_list)),
+        co_firstlineno=first_line(node),
         co_names=tuple(_names(node)),  # by which its source is searched for what it calls
     )
     taken = node.args
@@ -54,23 +53,12 @@ def _empty(node: FunctionTree) -> CodeType:
         kwarg=taken.kwarg and ast.arg(taken.kwarg.arg),
         defaults=[ast.Constant(None) for _ in taken.defaults],
     )
-    body: ast.stmt = ast.Expr(ast.Yield()) if _yields(node) else ast.Pass()
+    is_generator = any(isinstance(part, ast.Yield | ast.YieldFrom) for part in own_nodes(node.body))
+    body: ast.stmt = ast.Expr(ast.Yield()) if is_generator else ast.Pass()
     made = type(node)(name=node.name, args=shape, body=[body], decorator_list=[])
     module = ast.fix_missing_locations(ast.Module([made], []))
     code = compile(module, "<stand-in>", "exec", dont_inherit=True)
     return next(part for part in code.co_consts if isinstance(part, CodeType))
-
-
-def _yields(node: ast.AST) -> bool:
-    """Say whether a function is a generator: a yield in a function inside of it is that one's own."""
-    rest = list(ast.iter_child_nodes(node))
-    while rest:
-        part = rest.pop()
-        if isinstance(part, ast.Yield | ast.YieldFrom):
-            return True
-        if not isinstance(part, FunctionTree | ast.Lambda | ast.ClassDef):
-            rest += ast.iter_child_nodes(part)
-    return False
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -77,14 +77,14 @@ def fit(text: str, width: int, align: str = "<") -> str:
     return " " * (width - cells) + text if align == ">" else text + " " * (width - cells)
 
 
-def row(width: int, *parts: Part, under: str = "") -> Strip:
-    """Return the parts one after the other, cut or filled up to `width` cells; `under` is the style of the filling."""
+def row(width: int, *parts: Part) -> Strip:
+    """Return the parts one after the other, cut or filled up to `width` cells."""
     segments = []
     for part in parts:
         text, style = (part, "") if isinstance(part, str) else part
         if text:
             segments.append(Segment(clean(text), STYLES[style]))
-    return Strip(segments).adjust_cell_length(width, STYLES[under])
+    return Strip(segments).adjust_cell_length(width, STYLES[""])
 
 
 def highlighted(strip: Strip) -> Strip:

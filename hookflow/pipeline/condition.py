@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from hookflow.errors import nearest
+from hookflow.errors import nearest_or_all
 
 LONGEST, DEEPEST = 500, 30
 """Characters of a condition, and how deep it may be nested."""
@@ -242,7 +242,7 @@ class _Reader:
 
     def _arguments(self, call: ast.Call, name: str, depth: int) -> list[Number]:
         if name not in _FUNCTIONS:
-            raise self._refused(f'there is no function "{name}"', call, nearest(name, _FUNCTIONS) or _there_are())
+            raise self._refused(f'there is no function "{name}"', call, nearest_or_all(name, _FUNCTIONS))
         _, fewest, most = _FUNCTIONS[name]
         if call.keywords or not fewest <= len(call.args) <= most:
             wanted = "one number" if most == 1 else f"{fewest} numbers or more"
@@ -256,10 +256,6 @@ class _Reader:
     def _refused(self, said: str, node: ast.expr, hint: str = "") -> ConditionError:
         before = self._text.encode()[: node.col_offset].decode()  # Python counts bytes
         return ConditionError(said, self._blank + len(before) + 1, hint)
-
-
-def _there_are() -> str:
-    return f"there are {', '.join(_FUNCTIONS)}"
 
 
 def _constant(value: float, look: Look) -> float:

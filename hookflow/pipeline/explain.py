@@ -9,7 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from hookflow.errors import SHOWN, Problem, nearest
+from hookflow.errors import SHOWN, Problem, nearest, nearest_or_all
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap, dotted
 
@@ -100,14 +100,14 @@ def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[st
 def _unknown(key: Key, value: Any) -> tuple[str, str]:
     *table, name = key
     known = _keys_of(_model_at(tuple(table)))
-    hint = nearest(name, known)
     if not table:
         kind = f"section [{dotted(key)}]" if isinstance(value, dict | list) else f'key "{name}"'
-        return f"there is no {kind}", hint or _there_are(known)
+        return f"there is no {kind}", nearest_or_all(name, known)
     message = f'{_table(table)} has no key "{name}"'
-    if not hint and "args" in known:
+    if "args" in known:
         hint = f'an argument of what "use" names belongs in args: args = {{ {name} = … }}'
-    return message, hint or _there_are(known)
+        return message, nearest(name, known) or hint
+    return message, nearest_or_all(name, known)
 
 
 def _missing(key: Key, tree: Mapping[str, Any]) -> tuple[str, str]:
@@ -123,10 +123,6 @@ def _missing(key: Key, tree: Mapping[str, Any]) -> tuple[str, str]:
 def _table(path: list[str]) -> str:
     in_list = any(part.isdecimal() for part in path)
     return dotted(tuple(path)) if in_list else f"[{dotted(tuple(path))}]"
-
-
-def _there_are(known: list[str]) -> str:
-    return f"there are {', '.join(known)}"
 
 
 def _keys_of(model: type[BaseModel]) -> list[str]:

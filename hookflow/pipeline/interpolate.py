@@ -7,10 +7,11 @@ read like the value of a `--set`. Within a longer string a reference is written 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hookflow.errors import SHOWN, Problem, nearest
+from hookflow.pipeline.nested import walk
 from hookflow.pipeline.overrides import read_value
 from hookflow.pipeline.source_map import Key, SourceMap
 
@@ -156,7 +157,7 @@ class _Resolver:
                 target = target[int(part)]
             else:
                 hinted = len(self.problems) < SHOWN  # each looks through all keys
-                there = [".".join(known) for known in _keys(self.tree, ())] if hinted else []
+                there = [".".join(known) for known, _ in walk(self.tree) if known] if hinted else []
                 self._fail(path, f'${{{name}}}: the pipeline sets no key "{name}"', nearest(name, there))
         return self.resolve(target, key)
 
@@ -174,11 +175,3 @@ class _Resolver:
         for key in (path, *self._within):
             self.problems.setdefault(key, problem)
         raise _UnresolvedError
-
-
-def _keys(value: Any, path: Key) -> Iterator[Key]:
-    if path:
-        yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield from _keys(item, (*path, str(key)))

@@ -6,13 +6,14 @@ reference has not (a number of epochs, a list of hooks, the name of a folder) is
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import ValidationError
 
 from hookflow.pipeline.explain import key_of
 from hookflow.pipeline.interpolate import escape, refers_to_environment
+from hookflow.pipeline.nested import walk
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import Key
 
@@ -36,17 +37,9 @@ def public(resolved: dict[str, Any], written: dict[str, Any]) -> Pipeline:
                 _put(written, key, escape(_get(resolved, key)))
 
 
-def environment_keys(tree: Any, above: Key = ()) -> Iterator[tuple[Key, str]]:
+def environment_keys(tree: Any) -> Iterator[tuple[Key, str]]:
     """Yield the key of each string that refers to the environment, and the string."""
-    match tree:
-        case str() if refers_to_environment(tree):
-            yield above, tree
-        case Mapping():
-            for name, value in tree.items():
-                yield from environment_keys(value, (*above, name))
-        case list():
-            for k, value in enumerate(tree):
-                yield from environment_keys(value, (*above, str(k)))
+    return ((key, value) for key, value in walk(tree) if isinstance(value, str) and refers_to_environment(value))
 
 
 def _within(key: Key, other: Key) -> bool:

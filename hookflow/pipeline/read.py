@@ -11,6 +11,7 @@ import tomli
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.events.regular_file import open_regular
+from hookflow.pipeline.nested import walk
 from hookflow.pipeline.source_map import Key, SourceMap
 
 MOST_BYTES = 1_000_000
@@ -76,16 +77,10 @@ def is_printable(value: int) -> bool:
     return value.bit_length() <= MOST_BITS
 
 
-def impossible(value: Any, key: Key = ()) -> Iterator[tuple[Key, str]]:
+def impossible(tree: Any) -> Iterator[tuple[Key, str]]:
     """Yield the keys whose values nothing could be done with, and what is wrong with them."""
-    match value:
-        case dict():
-            for name, item in value.items():
-                yield from impossible(item, (*key, name))
-        case list():
-            for k, item in enumerate(value):
-                yield from impossible(item, (*key, str(k)))
-        case int() if not is_printable(value):
+    for key, value in walk(tree):
+        if isinstance(value, int) and not is_printable(value):
             yield key, f"{'.'.join(key)}: the integer has too many digits"
 
 

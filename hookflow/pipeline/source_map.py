@@ -15,6 +15,7 @@ from typing import Any, Self
 import tomli
 
 from hookflow.errors import Where
+from hookflow.pipeline.nested import walk
 
 Key = tuple[str, ...]
 """The way to a value: keys, and indices of lists as text."""
@@ -49,12 +50,8 @@ class SourceMap:
     def in_tables(cls, tables: Mapping[str, Any], source: str) -> Self:
         """Return the places of all keys of tables that were given as such: each stands in `source`, on no line."""
         places = cls(source)
-        waiting: list[tuple[Key, Any]] = [((), tables)]
-        while waiting:
-            key, value = waiting.pop()
+        for key, _ in walk(tables):
             places._top.reach(key, Where(source))
-            inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
-            waiting += (((*key, str(name)), below) for name, below in inner)
         return places
 
     def of(self, key: str | Sequence[str | int]) -> Where:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
 from hookflow.pipeline.condition import parse_condition
+from hookflow.pipeline.nested import walk
 from hookflow.pipeline.units import PATTERN, parse_amount
 
 _DEVICE = r"^(auto|cpu|mps|cuda(:\d+)?)$"
@@ -88,14 +89,9 @@ Plain = TypeVar("Plain", dict[str, Any], list[Any])
 
 def _without_dates(args: Plain) -> Plain:
     """Refuse dates and times, which TOML knows and JSON does not: the plan is written as JSON."""
-    waiting: list[tuple[str, Any]] = [("", args)]
-    while waiting:
-        key, value = waiting.pop()
+    for key, value in walk(args):
         if isinstance(value, date | time):
-            raise ValueError(f'"{key}" is a date or time; put it in quotes')
-        if isinstance(value, dict | list):
-            inner = value.items() if isinstance(value, dict) else enumerate(value)
-            waiting += ((f"{key}.{k}".removeprefix("."), v) for k, v in inner)
+            raise ValueError(f'"{".".join(key)}" is a date or time; put it in quotes')
     return args
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from hookflow.errors import Problem, UserError, nearest
+from hookflow.errors import Problem, UserError, nearest, nearest_or_all
 
 Part = TypeVar("Part")
 
@@ -64,7 +64,7 @@ class Named(dict[str, Part]):
         self._kind = kind
 
     def __missing__(self, name: str) -> Part:
-        hint = nearest(name, self) or f"there are {', '.join(self)}"
+        hint = nearest_or_all(name, self)
         raise UserError(Problem(f'there is no {self._kind} "{name}"', hint=hint))
 
 

@@ -13,14 +13,14 @@ from functools import partial
 from pathlib import Path
 
 from hookflow.events.records import DataInfo
-from hookflow.graph.plan import Plan, Trigger
+from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded
 from hookflow.runner.build import build
-from hookflow.runner.data.limited import Limited
 from hookflow.runner.distributed.model_class import class_of
 from hookflow.runner.numerics.device import describe
 from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.settings import torch_settings
+from hookflow.runner.short_run import shortened, without_amounts
 from hookflow.runner.silent import Silent, fired_in, silent_in
 from hookflow.runner.temporary_run import in_temporary_run
 from hookflow.runner.trainer import Trainer
@@ -54,13 +54,10 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     """
     began = time.perf_counter()
     run = loaded.pipeline.run
-    plan = replace(plan, bindings=tuple(replace(binding, trigger=Trigger()) for binding in plan.bindings))
+    plan = without_amounts(plan)
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
         whole = build(loaded, plan, base, say)
-        once = {
-            split: data if split == "train" else Limited(data, 1, "--dry-run") for split, data in whole.data.items()
-        }
-        parts, device = replace(whole, data=once), describe(whole.device)
+        parts, device = replace(whole, data=shortened(whole.data, 1, "--dry-run")), describe(whole.device)
         _, recorded = in_temporary_run(parts, plan, partial(Trainer.train_once, test=run.test, sanity=run.sanity), say)
     fired = fired_in(recorded)
     bound = [binding for binding in plan.bindings if fired[binding.id]]

@@ -1,4 +1,8 @@
-"""Fingerprints of objects: what two runs of one process hold, compared value by value without keeping the values."""
+"""Fingerprints of objects: what two runs of one process hold, compared value by value without keeping the values.
+
+Two runs build their objects anew, so identity says nothing here. Within one run it is what tells quickly that nothing
+was written (`hookflow.runner.observe.marks`).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from hookflow.runner.untouched import LONGEST, is_object
+from hookflow.runner.untouched import LONGEST, OF_TORCH, is_object
 
 Path = tuple[str, ...]
 """Where a value is: an attribute, a key or a place in a list, step by step."""
@@ -27,9 +31,6 @@ Leaves = dict[Path, bytes]
 PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, Enum, PurePath)
 OF_SEVERAL = b"tensor "
 """What the fingerprint of a tensor of several numbers begins with: two of them are alike by no accident."""
-
-OWN = frozenset(vars(nn.Module()))
-"""What every module has: its parameters, buffers, hooks and mode."""
 
 
 class Fingerprints:
@@ -105,7 +106,7 @@ def _held(thing: Any) -> Iterator[tuple[str, Any]]:
             yield from thing._parameters.items()
             yield from thing._buffers.items()
             yield from thing._modules.items()
-            yield from ((name, value) for name, value in vars(thing).items() if name not in OWN)
+            yield from ((name, value) for name, value in vars(thing).items() if name not in OF_TORCH)
         case torch.optim.Optimizer() | LRScheduler():
             yield from thing.state_dict().items()
         case _ if is_object(thing):

@@ -8,26 +8,23 @@ is recorded, and the run goes on: a hook that reads what is not there yet is wha
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from hookflow.graph.observation import Seen
-from hookflow.graph.plan import Plan, Trigger
+from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded
 from hookflow.runner.build import build
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.data.limited import Limited
 from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.observe.observer import Observer
+from hookflow.runner.short_run import BATCHES, EPOCHS, ITERS, shortened, without_amounts
 from hookflow.runner.silent import Silent, fired_in, silent_in
 from hookflow.runner.temporary_run import in_temporary_run
 from hookflow.runner.trainer import Trainer
-
-EPOCHS = ITERS = BATCHES = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +48,10 @@ def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
     began = time.perf_counter()
     run = loaded.pipeline.run.model_copy(update={"compile": False})
     loaded = replace(loaded, pipeline=loaded.pipeline.model_copy(update={"run": run}))
-    plan = replace(
-        plan,
-        hooks=tuple(replace(hook, on_error="ignore") for hook in plan.hooks),
-        bindings=tuple(replace(binding, trigger=Trigger()) for binding in plan.bindings),
-    )
+    plan = replace(without_amounts(plan), hooks=tuple(replace(hook, on_error="ignore") for hook in plan.hooks))
     with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
         whole = build(loaded, plan, base, say)
-        parts = replace(whole, data=_short(whole.data))
+        parts = replace(whole, data=shortened(whole.data, BATCHES, "--observe"))
         observer = Observer(plan, parts)
         train = partial(_train, epochs=min(EPOCHS, run.max_epochs or EPOCHS), test=run.test)
         try:
@@ -78,11 +71,3 @@ def _train(trainer: Trainer, store: CheckpointStore, *, epochs: int, test: bool)
     """Train, and return how many iterations that were."""
     trainer.train_once(store, test=test, epochs=epochs, iters=ITERS)
     return trainer.state.iter
-
-
-def _short(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data, of which a validation and a test have a few batches."""
-    return {
-        split: source if split == "train" else Limited(source, min(BATCHES, len(source)), "--observe")
-        for split, source in data.items()
-    }

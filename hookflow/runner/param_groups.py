@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.errors import Problem, UserError, Where, first_few, nearest_or_all
 from hookflow.hooks.globs import class_names, named_parameters
 from hookflow.pipeline.schema import TYPE, ParamGroup
 
@@ -61,9 +61,9 @@ def _nothing_left(pattern: str, model: nn.Module, left: Mapping[str, nn.Paramete
     said = f'"{pattern}" matches no parameter that trains and that no earlier group has taken'
     if pattern.startswith(TYPE):
         kinds = {type(module).__name__ for module in model.modules()}
-        near = nearest(pattern.removeprefix(TYPE).strip(), kinds)
-        return Problem(said, where, near or f"there are modules of {', '.join(sorted(kinds))}")
-    return Problem(said, where, f"there are {', '.join([*left][:8])}{', …' if len(left) > 8 else ''}")
+        hint = nearest_or_all(pattern.removeprefix(TYPE).strip(), sorted(kinds), "there are modules of")
+        return Problem(said, where, hint)
+    return Problem(said, where, f"there are {first_few(left)}")
 
 
 def scale_groups(optimizer: Optimizer, groups: list[ParamGroup], place: Place) -> None:
@@ -75,6 +75,6 @@ def scale_groups(optimizer: Optimizer, groups: list[ParamGroup], place: Place) -
             if not isinstance(value, int | float) or isinstance(value, bool):
                 numbers = [key for key, v in group.items() if isinstance(v, int | float) and not isinstance(v, bool)]
                 said = f'{type(optimizer).__name__} has no number "{name}" to scale'
-                hint = nearest(name, numbers) or f"there are {', '.join(numbers)}"
+                hint = nearest_or_all(name, numbers)
                 raise UserError(Problem(said, place(f"{k}.scale.{name}"), hint))
             group[name] = value * factor

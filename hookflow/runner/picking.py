@@ -8,13 +8,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from torch import nn
 
-from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.errors import Problem, UserError, Where, first_few, nearest
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.globs import class_names, no_match
 from hookflow.pipeline.refer import refer
@@ -80,7 +80,6 @@ def _nothing(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | No
     if not entry.startswith(TYPE):
         return no_match(entry, there, "module of the network")
     kind = entry.removeprefix(TYPE)
-    own: Sequence[str] = list(dict.fromkeys(type(module).__name__ for module in there.values()))
-    listed = f"there are {', '.join(own[:8])}{', …' * (len(own) > 8)}"
-    hint = nearest(kind.rpartition(":")[2], class_names(there.values())) or listed
+    own = dict.fromkeys(type(module).__name__ for module in there.values())
+    hint = nearest(kind.rpartition(":")[2], class_names(there.values())) or f"there are {first_few(own)}"
     return f'no module of the network is a "{kind}"', hint

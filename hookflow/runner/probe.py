@@ -17,6 +17,7 @@ import torch
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger
+from hookflow.graph.slots import OFFERED
 from hookflow.runner.fingerprint import Fingerprints, Leaves, of_bytes, of_tensor
 from hookflow.runner.numerics.random_state import random_state
 from hookflow.runner.run import Run
@@ -29,9 +30,6 @@ KINDS = ("standard", "step", "own")
 
 ALWAYS = ("after_train_iter", "after_train_epoch", "after_val", "before_save_checkpoint", "after_run")
 """Where it looks even if no hook fires there, for what hooks have done inside the network."""
-
-OFFERED = ("batch", "outputs", "metrics", "checkpoint")
-"""What it looks at, of all that points offer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +52,7 @@ class Probe:
             setattr(self, binding.method, partial(self._look, binding.point, binding.takes[1:]))
 
     def _look(self, point: str, names: Sequence[str], run: Run, *offered: Any) -> None:
-        leaves = dict(_of_run(run, self))
+        leaves = dict(_of_run(run))
         known = [run, run.task, *run.models.values(), *run.optimizers.values(), *run.data.values()]
         known += [module for model in run.models.values() for module in model.modules()]
         known += [weights for model in run.models.values() for weights in (*model.parameters(), *model.buffers())]
@@ -122,7 +120,7 @@ def with_probe(plan: Plan) -> Plan:
     return replace(plan, hooks=(*plan.hooks, hook), bindings=(*plan.bindings, *probed(plan)))
 
 
-def _of_run(run: Run, probe: Probe) -> Iterator[tuple[tuple[str, ...], bytes]]:
+def _of_run(run: Run) -> Iterator[tuple[tuple[str, ...], bytes]]:
     """Yield the fingerprints of weights, gradients, modes, optimizers, learning rates, metrics and generators."""
     names: dict[int, str] = {}
     for whose, model in run.models.items():

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from hookflow.errors import Problem, UserError, nearest
+from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.records import HOOKFLOW, Level, Put, Stage
 from hookflow.hooks.run import Run as Promised
 from hookflow.runner.build import Parts
@@ -152,7 +152,7 @@ class Run:
     def metric(self, name: str) -> float:
         metrics = self._state.metrics
         if name not in metrics:
-            hint = nearest(name, metrics) or f"there are {', '.join(metrics) or 'none yet'}"
+            hint = nearest_or_all(name, metrics, none="none yet")
             raise UserError(Problem(f'there is no metric "{name}"', hint=hint))
         return metrics[name]
 

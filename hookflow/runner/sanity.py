@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from hookflow.errors import Problem, UserError, by_place, nearest
+from hookflow.errors import Problem, UserError, by_place, nearest, nearest_or_all
 from hookflow.events.records import Put
 from hookflow.graph.keyed import root
 from hookflow.graph.plan import Binding, Plan, PlannedHook
@@ -221,7 +221,7 @@ def _check_names(parts: Parts, plan: Plan, found: set[str], say: Callable[..., N
         if name in names:
             continue
         said = f'hook "{hook.name}" reads the metric "{name}", which the validation does not give'
-        hint = nearest(name, names) or f"there are {', '.join(sorted(names)) or 'none'}"
+        hint = nearest_or_all(name, sorted(names))
         if secretive:
             say(f'{said}, unless the hook "{min(secretive)}" makes it; {hint}', "warn")
         elif hook.on_error != "raise":

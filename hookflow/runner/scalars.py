@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hookflow.errors import nearest
+from hookflow.errors import nearest_or_all
 from hookflow.graph.plan import Binding, Plan
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
 from hookflow.runner.contract import as_number, scalar
@@ -105,7 +105,7 @@ class Scalars:
         known = {*self._latest, *self._others, *metrics, *(f"{METRICS}{name}" for name in metrics)}
         for (hook, name), text in self._unseen.items():
             if self._value(name, self._latest) is None:
-                hint = nearest(name, known) or f"there are {', '.join(sorted(known)) or 'none'}"
+                hint = nearest_or_all(name, sorted(known))
                 yield f'hook "{hook}": nobody has ever logged the "{name}" of its condition "{text}"; {hint}'
 
     def state_dict(self) -> dict[str, float | Tensor]:

@@ -62,12 +62,6 @@ class HasAttention(Protocol):
     attention: bool
 
 
-class Attention:
-    """The flag, by itself."""
-
-    attention = False
-
-
 class Signals:
     """Collects what has come: `stop` for the first signal, `commands` in the order in which they were given.
 

@@ -20,7 +20,7 @@ from typing import Any
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import Level, Record
 from hookflow.graph.order import Places
-from hookflow.graph.plan import Plan, Trigger
+from hookflow.graph.plan import Plan
 from hookflow.graph.turning import Key, key, keys
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded
@@ -32,12 +32,10 @@ from hookflow.runner.garbage import collected_between
 from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.settings import torch_settings
 from hookflow.runner.probe import NAME, Probe, Visit, with_probe
+from hookflow.runner.short_run import BATCHES, EPOCHS, ITERS, without_amounts
 from hookflow.runner.silent import fired_in
 from hookflow.runner.temporary_run import in_temporary_run
 from hookflow.runner.trainer import Trainer
-
-EPOCHS, ITERS, VAL_BATCHES = 2, 2, 2
-"""How long a trial is: what lags by an iteration, or by an epoch, shows in the second one."""
 
 TRIALS, SECONDS = 200, 600.0
 """After how many trials, or after how many seconds of them, no other one begins."""
@@ -104,7 +102,7 @@ class Trials:
         self.collect()
         began = time.perf_counter()
         run = self.loaded.pipeline.run
-        plan = replace(plan, bindings=tuple(replace(b, trigger=Trigger(when=b.trigger.when)) for b in plan.bindings))
+        plan = without_amounts(plan, keep_when=True)
         probe = Probe(plan)
         first = not self.count
         say = self.say if first else _silence
@@ -136,9 +134,9 @@ def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], N
     Raises UserError where something cannot be built, or when there have been too many for an answer.
     """
     run = loaded.pipeline.run
-    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, lambda *said: None):
-        whole = build(loaded, plan, base, lambda *said: None).data
-        batches = {"train": ITERS * run.accumulate, "val": VAL_BATCHES, "test": VAL_BATCHES}
+    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, _silence):
+        whole = build(loaded, plan, base, _silence).data
+        batches = {"train": ITERS * run.accumulate, "val": BATCHES, "test": BATCHES}
         data = {
             split: FewBatches(source, min(batches[split], len(source)), "a trial", run.seed)
             for split, source in whole.items()

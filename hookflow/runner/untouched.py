@@ -26,8 +26,8 @@ Undo = Callable[[], None]
 LONGEST = 1000
 """Items of a list, or of a dict, whose own attributes are looked after."""
 
-_OF_TORCH = frozenset(vars(nn.Module()))
-"""What every module has: its parameters, buffers and hooks."""
+OF_TORCH = frozenset(vars(nn.Module()))
+"""What every module has: its parameters, buffers, hooks and mode."""
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size)
 _IN_USE = (threading.Thread, type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
@@ -92,7 +92,7 @@ class _Kept:
             case list() | deque():
                 yield _collection(thing, thing.extend)
             case nn.Module():
-                yield _attributes(thing, _OF_TORCH)
+                yield _attributes(thing, OF_TORCH)
                 yield _collection(thing._buffers, thing._buffers.update)
             case _ if is_object(thing):
                 yield _attributes(thing)
@@ -105,7 +105,7 @@ def _held(thing: Any) -> Iterable[Any]:
     if isinstance(thing, list | tuple | set | deque):
         return list(thing)[:LONGEST]
     if isinstance(thing, nn.Module):
-        own = (value for name, value in vars(thing).items() if name not in _OF_TORCH)
+        own = (value for name, value in vars(thing).items() if name not in OF_TORCH)
         return [*own, *thing._parameters.values(), *thing._buffers.values(), *thing._modules.values()]
     return list(vars(thing).values()) if is_object(thing) else ()
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hookflow.pipeline.nested import flat
 from hookflow.writers.base import Writer
 
 PARAMETERS_AT_ONCE, PARAMETER_LENGTH = 100, 500
@@ -72,7 +73,7 @@ class MLflowWriter(Writer):
         self._client.log_dict(self._run, histogram, f"histograms/{_allowed(name)}/it{iteration:08}.json")
 
     def write_config(self, config: Mapping[str, Any]) -> None:
-        parameters = [self._param(_allowed(key), str(value)[:PARAMETER_LENGTH]) for key, value in _flat(config)]
+        parameters = [self._param(_allowed(key), str(value)[:PARAMETER_LENGTH]) for key, value in flat(config)]
         for start in range(0, len(parameters), PARAMETERS_AT_ONCE):
             self._client.log_batch(self._run, params=parameters[start : start + PARAMETERS_AT_ONCE])
 
@@ -83,12 +84,3 @@ class MLflowWriter(Writer):
 def _allowed(name: str) -> str:
     """Return a name in the characters that MLflow takes."""
     return re.sub(r"[^\w\-. :/]", "_", name)
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each value of tables by its dotted key."""
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

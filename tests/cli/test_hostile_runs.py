@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import io
-import json
 import os
 import random
 import re
@@ -15,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -31,21 +29,8 @@ from hookflow.monitor.feed import Recording
 from hookflow.pipeline.load import parse
 from hookflow.runner.launch import prepare
 from tests.conftest import TESTS, TOY
+from tests.garbling import garbled
 
-ODD: list[Any] = [None, True, -1, 7, 1.5, 10**30, "x", "\x1b[31m", "../..", [], [1], {}, {"a": 1}, [[[[]]]], "nan", ""]
-RAW = [
-    b"",
-    b"{",
-    b"[]",
-    b"null",
-    b"1e400",
-    b"[" * 50_000,
-    b'{"a":' * 50_000,
-    b"\xff\xfe\x00",
-    b"9" * 5_000,
-    b"NaN",
-    b"\n\n",
-]
 SUFFIXES = (".json", ".jsonl", ".toml", ".bin")
 SECONDS = 10
 
@@ -65,49 +50,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield run.path.parents[1]
     for number, handler in zip(numbers, before, strict=True):
         signal.signal(number, handler)
-
-
-def garbled(data: bytes, chance: random.Random) -> bytes:
-    """Return a file with something wrong in it: bytes, a line, or a value of its JSON."""
-    kind = chance.randrange(5)
-    if kind == 0:
-        return chance.choice(RAW)
-    if kind == 1:
-        return data[: chance.randrange(len(data) + 1)]
-    if kind == 2 and data:
-        flipped = bytearray(data)
-        for _ in range(chance.randrange(1, 8)):
-            flipped[chance.randrange(len(flipped))] = chance.randrange(256)
-        return bytes(flipped)
-    lines = data.splitlines(keepends=True)
-    if kind == 3 and lines:
-        lines.insert(chance.randrange(len(lines) + 1), chance.choice(RAW) + b"\n")
-        return b"".join(lines)
-    return other_value(data, chance)
-
-
-def other_value(data: bytes, chance: random.Random) -> bytes:
-    """Return JSON (or JSON lines) with one value swapped for an odd one, taken out, or with a key added."""
-    try:
-        whole = [json.loads(data)]
-    except ValueError:
-        try:
-            whole = [json.loads(line) for line in data.splitlines() if line]
-        except ValueError:
-            return chance.choice(RAW)
-    if not whole:
-        return chance.choice(RAW)
-    place: Any = whole
-    key: Any = chance.randrange(len(whole))
-    while isinstance(place[key], dict | list) and place[key] and chance.random() < 0.8:
-        place = place[key]
-        key = chance.choice(list(place)) if isinstance(place, dict) else chance.randrange(len(place))
-    if isinstance(place, dict) and chance.random() < 0.2:
-        del place[key]
-    else:
-        place[key] = chance.choice(ODD)
-    text = "\n".join(json.dumps(one) for one in whole)
-    return (text.replace("1.5", "1e400") if chance.random() < 0.1 else text).encode()
 
 
 def command(*arguments: str) -> Callable[[RunDir], tuple[int, str]]:

@@ -32,6 +32,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.excerpt import CONTROL
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.keys import KEYS
+from tests.conftest import circle
 from tests.monitor.test_terminal import Terminal
 
 EVIL = "ev\x1b[8mil\x1b]0;title\x07 \u202etxet\u2066 \x9b31m\u2028\x7f\r\ufeff\u061c"
@@ -63,16 +64,7 @@ class Mine:
         raise error
 """
 PIPELINE = f"""\
-[run]
-name = "p"
-max_epochs = 1
-threads = 1
-[model]
-use = "hookflow.zoo.circle:Net"
-[optimizer]
-use = "torch.optim:SGD"
-[data.train]
-use = "circle"
+{circle("max_epochs = 1", "threads = 1")}\
 [data.val]
 use = "circle"
 args = {{ split = "val" }}

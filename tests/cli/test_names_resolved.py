@@ -7,22 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import hookflow
+from tests.conftest import circle, hookflow
 
-PIPELINE = """\
-[run]
-name = "p"
-max_iters = 1
-threads = 1
-[model]
-use = "hookflow.zoo.circle:Net"
-[optimizer]
-use = "torch.optim:SGD"
-[data.train]
-use = "circle"
-[hooks.report]
-use = "reports:Report"
-"""
+PIPELINE = circle("max_iters = 1", "threads = 1") + '[hooks.report]\nuse = "reports:Report"\n'
 
 
 def test_check_and_run_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from hookflow.events import commands
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir, all_runs
@@ -27,6 +29,14 @@ def test_a_pid_that_was_given_away_again_is_not_the_run(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "toy")
     run.sign_process(os.getpid())
     run.sign(process_started=run.describe()["process_started"] - 100)
+    assert run.life() == "gone"
+
+
+@pytest.mark.parametrize("facts", [{"pid": -1}, {"pid": 2**70}, {"process_started": 10**400}])
+def test_what_can_be_no_process_is_none(tmp_path: Path, facts: dict[str, int]) -> None:
+    run = RunDir.create(tmp_path, "toy")
+    run.sign_process()
+    run.sign(**facts)
     assert run.life() == "gone"
 
 

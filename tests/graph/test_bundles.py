@@ -11,7 +11,7 @@ from itertools import combinations
 import pytest
 
 from hookflow.errors import UserError
-from hookflow.graph import order
+from hookflow.graph import edge_graph
 from hookflow.graph.ambiguity import ambiguities
 from hookflow.graph.links import Decided, neighbours, stated
 from hookflow.graph.node import Node
@@ -45,7 +45,7 @@ def test_a_thousand_writers_and_a_thousand_readers_are_no_million_edges(monkeypa
 
         monkeypatch.setattr(kind, "__init__", making)
 
-    counted(order.Statement)
+    counted(edge_graph.Statement)
     counted(Edge)
     found = plan(*crowd(1000, 1000))
     (bundle,) = found.bundles
@@ -113,7 +113,7 @@ def both_ways(hooks: list[Described], shuffle: int | None, monkeypatch: pytest.M
     """Compile hooks with every flow kept as one, and with none; return how many bundles there were."""
     found = []
     for most in (0, 10_000):
-        monkeypatch.setattr(order, "MANY", most)
+        monkeypatch.setattr(edge_graph, "MANY", most)
         try:
             found.append(compiled(hooks, shuffle))
         except UserError:

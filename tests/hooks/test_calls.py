@@ -138,7 +138,9 @@ class TestWhereItIsFound:
         (said,) = warnings(tmp_path, code, 'args = { monitor = "accuracy" }')
         assert "early_stop.py:" in said
 
-    @pytest.mark.parametrize("line", [f"with run.x: {STOP}", f"[{STOP} for _ in ()]", f"a = 1 and {STOP}"])
+    @pytest.mark.parametrize(
+        "line", [f"with run.x: {STOP}", f"[{STOP} for _ in ()]", f"a = 1 and {STOP}", f"{'-' * 1500}{STOP}"]
+    )
     def test_however_deep(self, tmp_path: Path, line: str) -> None:
         assert of_method(tmp_path, line) == ["4"]
 

@@ -76,7 +76,7 @@ def assert_declared(plan: Plan, found: Observed) -> None:
 def test_what_built_in_hooks_touch_is_declared_and_orders_them(hooks: Sequence[str], tmp_path: Path) -> None:
     plan, found = observed(hooks, tmp_path)
     assert_declared(plan, found)
-    never: Mapping[str, Slots] = never_seen(plan, found.seen)
+    never: Mapping[str, Slots] = never_seen(found.seen)
     assert {name: slots for name, slots in never.items() if name not in ("time_limit", "spike_guard")} == {
         name: slots for name, slots in UNSEEN.items() if name != "time_limit"
     }

@@ -54,6 +54,7 @@ def test_or_by_saying_that_either_may_come_first(tmp_path: Path) -> None:
         ("def it(batch): print(batch)", "before_train_iter", "batch"),
         ('def it(metrics): print(metrics["accuracy"])', "after_val_epoch", "metrics.accuracy"),
         ('def it(metrics): print(metrics.get("accuracy"))', "after_val_epoch", "metrics"),
+        (f'def it(metrics): print({"-" * 1500}metrics["accuracy"])', "after_val_epoch", "metrics.accuracy"),
         ('def it(checkpoint): print(checkpoint["extra"])', "before_save_checkpoint", "checkpoint.extra"),
     ],
 )

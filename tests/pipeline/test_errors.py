@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.errors import Problem, UserError, Where, first_few, nearest, nearest_or_all
 from hookflow.excerpt import SHOWN, Excerpt
 
 
@@ -89,3 +89,14 @@ def test_problems_are_told_to_an_editor() -> None:
 def test_the_nearest_name_is_found_whatever_its_case() -> None:
     assert nearest("ema", ["EMA", "swa"]) == 'did you mean "EMA"?'
     assert nearest("xyz", ["EMA", "swa"]) == ""
+
+
+def test_where_none_is_near_all_names_are_listed() -> None:
+    assert nearest_or_all("ema", ["EMA", "swa"], "it has") == 'did you mean "EMA"?'
+    assert nearest_or_all("xyz", iter(["EMA", "swa"]), "it has") == "it has EMA, swa"
+    assert nearest_or_all("xyz", [], none="none yet") == "there are none yet"
+
+
+def test_of_many_names_the_first_are_listed() -> None:
+    assert first_few("abc", 3) == "a, b, c"
+    assert first_few("abcd", 3) == "a, b, c, …"

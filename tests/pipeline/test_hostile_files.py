@@ -14,21 +14,12 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.check_imports import missing_components
 from hookflow.pipeline.load import load
 from hookflow.runner.launch import new_run
-from tests.conftest import TOY
+from tests.conftest import TOY, circle
+from tests.garbling import seeds
 
 NINES, EFS = "9" * 5_000, "0x" + "f" * 5_000
 LONG = "a" * 300
-BASE = """
-[run]
-name = "p"
-max_epochs = 1
-[model]
-use = "hookflow.zoo.circle:Net"
-[optimizer]
-use = "torch.optim:SGD"
-[data.train]
-use = "circle"
-"""
+BASE = circle("max_epochs = 1")
 NEXT = "${data.train.args.a%d}"
 TO_NOWHERE = "[data.train.args]\n" + "".join(f'a{k} = "${{nowhere{k}}}"\n' for k in range(5_000))
 DOUBLING_STRINGS = (
@@ -62,8 +53,8 @@ def told(path: Path, *overrides: str, imports: bool = True) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (BASE.replace("= 1", f"= {NINES}"), ":4: this is not TOML: an integer has too many digits"),
-        (BASE.replace("= 1", f"= {EFS}"), ":4:1: run.max_epochs: the integer has too many digits"),
+        (BASE.replace("= 1", f"= {NINES}"), ":3: this is not TOML: an integer has too many digits"),
+        (BASE.replace("= 1", f"= {EFS}"), ":3:1: run.max_epochs: the integer has too many digits"),
         (f'{BASE}[hooks.log]\nuse = "log"\nevery = "{NINES}it"', "every: a text of 5,002 characters is no amount"),
         (BASE.replace("circle:Net", "circle:N\\u0000et"), 'there is no "N·et"'),
         (f'extends = "a\\u0000.toml"\n{BASE}', "extends must be the name of a file"),
@@ -142,7 +133,7 @@ def test_a_class_that_raises_when_it_is_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "p.toml"
     path.write_text(f'{BASE}[hooks.odd]\nuse = "./odd.py:Hook"\n')
     problems = told(path)
-    assert f'{path}:12:1: hook "odd": looking at ./odd.py:Hook raises RuntimeError: no ' in problems
+    assert f'{path}:11:1: hook "odd": looking at ./odd.py:Hook raises RuntimeError: no ' in problems
 
 
 @pytest.mark.parametrize("raises", ["KeyError(name)", "SystemExit(0)"])
@@ -211,8 +202,9 @@ def override(chance: random.Random) -> str:
     return text[:at] + chance.choice(["", "", "", "\0", "\n", "\udcff", "[", '"', ".", "="]) + text[at:]
 
 
-def test_mutated_overrides(tmp_path: Path) -> None:
-    for seed in range(150):
+@seeds(150)
+def test_mutated_overrides(tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
         attack_overrides(tmp_path, seed)
 
 
@@ -266,8 +258,9 @@ def attack_sources(folder: Path, seed: int) -> None:
     told(path, imports=False)
 
 
-def test_mutated_sources(tmp_path: Path) -> None:
-    for seed in range(150):
+@seeds(150)
+def test_mutated_sources(tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
         attack_sources(tmp_path, seed)
 
 
@@ -279,14 +272,7 @@ def attack(folder: Path, seed: int) -> None:
     told(path, imports=bool(seed % 2))
 
 
-def test_mutated_files(tmp_path: Path) -> None:
-    for seed in range(150):
+@seeds(150)
+def test_mutated_files(tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
         attack(tmp_path, seed)
-
-
-@pytest.mark.long
-def test_thousands_of_mutated_files(tmp_path: Path) -> None:
-    for seed in range(1_000, 21_000):
-        attack(tmp_path, seed)
-        attack_overrides(tmp_path, seed)
-        attack_sources(tmp_path, seed)

@@ -13,7 +13,7 @@ import torch
 from hookflow.errors import UserError
 from hookflow.runner.checkpoint.manifest import MANIFEST, damage, read_manifest, seal
 from hookflow.runner.checkpoint.store import CheckpointStore, read
-from tests.cli.test_hostile_runs import garbled, other_value
+from tests.garbling import garbled, other_value, seeds
 
 CPU = torch.device("cpu")
 
@@ -81,18 +81,13 @@ def test_every_byte_of_one(store: CheckpointStore, of_a_file: int) -> None:
     assert not damage(newest)
 
 
-def test_whatever_is_wrong_in_one(store: CheckpointStore) -> None:
-    for seed in range(150):
+@seeds(150)
+def test_whatever_is_wrong_in_one(store: CheckpointStore, seeds: range) -> None:
+    for seed in seeds:
         attack(store, seed)
 
 
-def test_whatever_a_sealed_manifest_says(store: CheckpointStore) -> None:
-    for seed in range(80):
-        forge(store, seed)
-
-
-@pytest.mark.long
-def test_whatever_is_wrong_in_one_thousands_of_times(store: CheckpointStore) -> None:
-    for seed in range(1_000, 21_000):
-        attack(store, seed)
+@seeds(80)
+def test_whatever_a_sealed_manifest_says(store: CheckpointStore, seeds: range) -> None:
+    for seed in seeds:
         forge(store, seed)

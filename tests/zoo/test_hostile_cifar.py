@@ -11,6 +11,7 @@ import torch
 from hookflow.errors import UserError
 from hookflow.zoo import cifar10 as module
 from hookflow.zoo.cifar10 import FILES, FOLDER, RECORD, cifar10
+from tests.garbling import seeds
 
 RECORDS = 4
 """Images of a file, where the real ones have ten thousand."""
@@ -74,12 +75,7 @@ def attack(folder: Path, seed: int) -> None:
         path.rmdir() if path.is_dir() else path.unlink()
 
 
-def test_whatever_is_in_the_files(folder: Path) -> None:
-    for seed in range(40):
-        attack(folder, seed)
-
-
-@pytest.mark.long
-def test_whatever_is_in_the_files_thousands_of_times(folder: Path) -> None:
-    for seed in range(1_000, 21_000):
+@seeds(40)
+def test_whatever_is_in_the_files(folder: Path, seeds: range) -> None:
+    for seed in seeds:
         attack(folder, seed)

@@ -15,6 +15,7 @@ import pytest
 
 from hookflow.zoo import download as module
 from hookflow.zoo.download import DownloadError, download
+from tests.garbling import seeds
 
 CONTENT = bytes(range(256)) * 16
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -137,12 +138,7 @@ def test_a_redirection_to_nowhere(hostile: _Server, tmp_path: Path, to: bytes) -
     assert fetched(hostile, tmp_path / "f", b"HTTP/1.1 302 Found\r\nLocation: %s\r\n\r\n" % to)
 
 
-def test_whatever_it_answers(hostile: _Server, tmp_path: Path) -> None:
-    for seed in range(150):
-        attack(hostile, tmp_path, seed)
-
-
-@pytest.mark.long
-def test_whatever_it_answers_thousands_of_times(hostile: _Server, tmp_path: Path) -> None:
-    for seed in range(1_000, 21_000):
+@seeds(150)
+def test_whatever_it_answers(hostile: _Server, tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
         attack(hostile, tmp_path, seed)

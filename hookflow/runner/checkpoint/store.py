@@ -33,10 +33,10 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
-import psutil
 import torch
 
 from hookflow.errors import Problem, UserError
+from hookflow.events.process import started_at
 from hookflow.events.rundir import short
 from hookflow.runner.checkpoint.manifest import (
     EXCEPTION,
@@ -316,8 +316,9 @@ def _is_being_written(path: Path) -> bool:
     """
     pid = path.name.rpartition(".")[2]
     try:
-        return pid != str(os.getpid()) and psutil.Process(int(pid)).create_time() <= path.stat().st_mtime
-    except (psutil.Error, OSError, ValueError, OverflowError):  # the last two: it is no pid
+        began = started_at(int(pid)) if pid != str(os.getpid()) else None
+        return began is not None and began <= path.stat().st_mtime
+    except (OSError, ValueError):  # it is gone; it is no pid
         return False
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.errors import Problem, UserError, Where, first_few, nearest
 from hookflow.events.rundir import short
 from hookflow.pipeline.schema import WeightsSection
 from hookflow.runner.checkpoint.store import CPU, read_tensors
@@ -191,9 +191,9 @@ def _counts(fit: Fit) -> str:
     return "; ".join(f"{kind}: {len(names)} ({_few(names)})" for kind, names in kinds.items() if names)
 
 
-def _few(names: Sequence[str]) -> str:
-    return ", ".join(names[:FEW]) + ", …" * (len(names) > FEW)
+def _few(names: Iterable[str]) -> str:
+    return first_few(names, FEW)
 
 
 def _there_are(names: Iterable[str]) -> str:
-    return f"there are {_few(list(names))}"
+    return f"there are {_few(names)}"

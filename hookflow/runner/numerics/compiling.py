@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookflow.errors import Problem, UserError, Where
+from hookflow.errors import Problem, UserError, Where, first_few
 
 HOOKS = {
     "forward_pre": "_forward_pre_hooks",
@@ -61,11 +61,10 @@ class Compiled:
         self._seen = self._seen or now
         if changed and not self._told:
             self._told = True
-            where = f"{', '.join(changed[:3])}{', …' if len(changed) > 3 else ''}"
             self._say(
-                f"{where}: registering a hook (or replacing forward) after compile forces recompilation. Declare it as "
-                "a hook of the pipeline (at forward_pre, forward, …) or register it by before_train, so that the "
-                f"network is compiled once; or {WITHOUT}",
+                f"{first_few(changed, 3)}: registering a hook (or replacing forward) after compile forces "
+                "recompilation. Declare it as a hook of the pipeline (at forward_pre, forward, …) or register it by "
+                f"before_train, so that the network is compiled once; or {WITHOUT}",
                 "warn",
             )
 

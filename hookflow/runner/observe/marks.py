@@ -6,7 +6,6 @@ PyTorch's (NumPy, say) may write to the same memory unseen; so a checksum is tak
 
 from __future__ import annotations
 
-import pickle
 import random
 import zlib
 from collections import deque
@@ -19,6 +18,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from hookflow.runner.fingerprint import Fingerprints
+from hookflow.runner.numerics.random_state import random_state
 
 BYTES = 8 * 2**20
 """The largest sum of tensors whose contents are compared: of the network, its gradients and its optimizers."""
@@ -107,9 +109,6 @@ def _inside(value: Any, opaque: Set[int], depth: int, left: Iterator[int]) -> It
         yield id(value)
 
 
-def mark_of_random() -> tuple[Hashable, ...]:
+def mark_of_random(device: torch.device) -> Hashable:
     """Return the mark of every global random generator."""
-    begun = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    states = [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if begun else ())]
-    in_torch = tuple(zlib.crc32(state.numpy().data) for state in states)
-    return *in_torch, hash(random.getstate()), zlib.crc32(pickle.dumps(np.random.get_state(legacy=False)))
+    return frozenset(Fingerprints().of(random_state(device)))

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hookflow.graph.observation import Seen, Slots
 from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.slots import OFFERED, Verb
 from hookflow.runner.build import Parts
 from hookflow.runner.firing import Call
 from hookflow.runner.observe.marks import address, mark, mark_of_random
@@ -23,11 +24,8 @@ from hookflow.runner.observe.run import WatchedRun
 from hookflow.runner.observe.tensors import RunTensors
 from hookflow.runner.observe.watched import Note, WatchedDict, WatchedMapping
 
-ARGUMENTS = ("batch", "outputs", "metrics", "checkpoint")
-"""What points offer that is a slot."""
-
 KEYED = ("outputs", "metrics", "checkpoint")
-"""Those of them that are mappings, whose keys are parts of the slot."""
+"""The slots among a point's arguments that are mappings, whose keys are parts of the slot."""
 
 
 @dataclass(slots=True)
@@ -58,6 +56,7 @@ class Observer:
     def __init__(self, plan: Plan, parts: Parts) -> None:
         self._plan = plan
         self._hooks = parts.hooks
+        self._device = parts.device
         self._tensors = RunTensors(parts)
         self._touched = {binding.id: Touched() for binding in plan.bindings}
         self._frames: list[Frame] = []
@@ -114,7 +113,7 @@ class Observer:
 
     # What the watched objects tell.
 
-    def note(self, verb: Any, slot: str) -> None:
+    def note(self, verb: Verb, slot: str) -> None:
         """Take that the hook that is being called has read or written a slot."""
         if self._frames:
             found = self._touched[self._frames[-1].binding.id]
@@ -137,17 +136,17 @@ class Observer:
         return WatchedMapping(mapping, self._noting(root))
 
     def _noting(self, root: str) -> Note:
-        def note(verb: Any, key: str | None) -> None:
+        def note(verb: Verb, key: str | None) -> None:
             for name in self._hooks if root == "hook" and key is None else [key]:
                 if root != "hook" or (self._frames and name != self._frames[-1].binding.hook):
                     self.note(verb, root if name is None else f"{root}.{name}")
 
         return note
 
-    def _slot_noting(self, slot: str) -> Callable[[Any], None]:
+    def _slot_noting(self, slot: str) -> Callable[[Verb], None]:
         return lambda verb: self.note(verb, slot)
 
-    def _operated(self, verb: Any, at: int) -> None:
+    def _operated(self, verb: Verb, at: int) -> None:
         """Take that an operator has read or written the memory at an address."""
         if not self._looking and self._frames and at:
             for slot in self._frames[-1].at.get(at, ()):
@@ -206,7 +205,7 @@ class Observer:
     def _marks(self, frame: Frame) -> Iterator[tuple[str, Hashable]]:
         for slot, marks in self._tensors.marks().items():
             yield slot, frozenset(marks.items())
-        yield "rng", mark_of_random()
+        yield "rng", mark_of_random(self._device)
         for name, hook in self._hooks.items():
             if hasattr(hook, "__dict__"):
                 yield f"hook.{name}", mark(vars(hook), frame.opaque)
@@ -235,7 +234,7 @@ class Observer:
             yield self._tensors.grads_of(parameter), gradient
 
     def _slots_taken(self, frame: Frame) -> Collection[str]:
-        return [name for name in ARGUMENTS if name in frame.offered and name in frame.binding.takes]
+        return [name for name in OFFERED if name in frame.offered and name in frame.binding.takes]
 
 
 def _tensors_in(value: Any, depth: int = 4) -> Iterator[Tensor]:

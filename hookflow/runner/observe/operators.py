@@ -5,17 +5,18 @@ A tensor is known by its memory, so views and detached tensors count as what the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Literal
+from typing import Any
 
-from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hookflow.graph.slots import Verb
+from hookflow.runner.data.to_device import tensors
 from hookflow.runner.observe.marks import address
 
-Noted = Callable[[Literal["reads", "writes"], int], None]
+Noted = Callable[[Verb, int], None]
 """Takes what has become of the memory at an address."""
 
 OVERWRITE = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "set_", "resize_",
@@ -43,7 +44,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = kwargs or {}
         for k, argument in enumerate(func._schema.arguments):
             value = given.get(argument.name) if argument.kwarg_only or k >= len(args) else args[k]
-            for tensor in _tensors(value):
+            for tensor in tensors(value):
                 at = address(tensor)
                 writes = argument.alias_info is not None and argument.alias_info.is_write
                 if writes:
@@ -60,16 +61,6 @@ class _TakenOut(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") in TAKE_OUT:
-            for tensor in _tensors(args[:1]):
+            for tensor in tensors(args[:1]):
                 self._note("reads", address(tensor))
         return func(*args, **(kwargs or {}))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors among the arguments of an operator."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        items: Iterable[Any] = value
-        for inner in items:
-            yield from _tensors(inner)

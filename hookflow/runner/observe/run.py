@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from hookflow.graph.slots import Verb
+
 SCALARS = "scalars"
 """The slot of the numbers that are given to `run.log`."""
 
@@ -12,7 +14,7 @@ SCALARS = "scalars"
 class Notes(Protocol):
     """Takes what the hook that is being called has touched."""
 
-    def note(self, verb: Any, slot: str) -> None:
+    def note(self, verb: Verb, slot: str) -> None:
         """Take that a slot was read or written."""
 
     def watch(self, root: str, mapping: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from hookflow.graph.slots import Verb
 from hookflow.runner.build import Parts
 from hookflow.runner.observe.marks import BYTES, mark, mark_of_tensor
 from hookflow.runner.observe.watched import Note, WatchedDict
@@ -103,7 +104,7 @@ def _by_key(optimizer: str, noted: Any) -> Note:
     rate = noted(slot_of(RATE, optimizer, "optimizer"))
     settings = noted(slot_of("optimizer", optimizer, "optimizer"))
 
-    def note(verb: Any, key: str | None) -> None:
+    def note(verb: Verb, key: str | None) -> None:
         if key == RATE or key is None:
             rate(verb)
         if key != RATE and (key != "params" or verb == "writes"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import Any, Literal
+from typing import Any
 
-Note = Callable[[Literal["reads", "writes"], str | None], None]
+from hookflow.graph.slots import Verb
+
+Note = Callable[[Verb, str | None], None]
 """Takes that a key was read or written; None stands for all keys."""
 
 NOTHING: Any = object()
