@@ -228,6 +228,10 @@ ODDITIES: dict[str, Callable[[RunDir], object]] = {
     "saved": lambda run: swap(manifest(run), r'"saved": [\d.]+', '"saved": "x"'),
     "plan": lambda run: run.plan.write_text("{"),
     "time": lambda run: swap(run.events, r'"k":"frame","t":[\d.]+', '"k":"frame","t":1e400'),
+    "end": lambda run: swap(run.events, '{"k":"end","t"', '{"k":"end",\x05t"'),
+    "end without a place": lambda run: swap(run.events, r'("k":"end","t":[\d.]+),"it":\d+', r"\1"),
+    "first": lambda run: run.events.write_text('{"k":"run","iters_per_epoch":' + "[" * 50_000 + "\n"),
+    "pipeline": lambda run: run.pipeline.write_text(f"[run]\nx = {'[' * 50_000}"),
     "status": lambda run: swap(run.events, '"status":"finished"', '"status":"exploded"'),
 }
 
