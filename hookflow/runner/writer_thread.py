@@ -61,9 +61,8 @@ class WriterThread:
         """Begin."""
         self._thread.start()
 
-    def give(self, call: Call) -> None:
-        """Take a call, or drop it where too many wait already."""
-        number = self._first + self._given
+    def give(self, number: int, call: Call) -> None:
+        """Take a call with its number, or drop it where too many wait already."""
         self._given += 1
         if self._off:
             return
