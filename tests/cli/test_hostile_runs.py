@@ -30,7 +30,7 @@ from hookflow.monitor import jsonl, plain
 from hookflow.monitor.feed import Recording
 from hookflow.pipeline.load import parse
 from hookflow.runner.launch import prepare
-from tests.conftest import TESTS, TOY
+from tests.conftest import TESTS, TOY, build_commands_once
 
 ODD: list[Any] = [None, True, -1, 7, 1.5, 10**30, "x", "\x1b[31m", "../..", [], [1], {}, {"a": 1}, [[[[]]]], "nan", ""]
 RAW = [
@@ -188,6 +188,7 @@ def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDi
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(gc, "set_threshold", lambda *given: None)
+    build_commands_once(monkeypatch)
     shutil.copytree(trained, tmp_path / "runs", symlinks=True)
     return RunDir(next((tmp_path / "runs").glob("*/*")))
 
