@@ -11,10 +11,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.main
 from hypothesis import HealthCheck, settings
 
 from hookflow.events.log import Tail
@@ -128,6 +130,14 @@ def hookflow(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LIMIT)
 
 
+def build_commands_once(patch: pytest.MonkeyPatch) -> None:
+    """Let the command line be built once in this process: to build it takes longer than most of its commands."""
+    patch.setattr(typer.main, "get_command", _command_of)
+
+
+_command_of = cache(typer.main.get_command)
+
+
 def hookflow_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Do the same in this process, which takes a second less: for commands that start no other."""
     from hookflow.cli.app import main
@@ -139,6 +149,7 @@ def hookflow_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str
         patch.setenv("COLUMNS", "100")
         patch.setenv("NO_COLOR", "1")
         patch.setattr(sys, "argv", ["hookflow", *arguments])
+        build_commands_once(patch)
         try:
             main()
         except SystemExit as ended:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,33 @@ class Logs:
         run.log_histogram("weights", values, bins=2)
         values.zero_()
         run.log_text("sample", f"iteration {run.iter}")
+
+
+class LogsTwice:
+    """Logs one name again in the same iteration, also in the call that logs it."""
+
+    def after_train_iter(self, run: Any) -> None:
+        run.log("twice", run.iter)
+        run.log_text("between", f"iteration {run.iter}")
+        run.log("once", -run.iter)
+        run.log("twice", 10 * run.iter)
+
+    def on_log(self, run: Any, name: str, value: Any) -> None:
+        if name == "loss":
+            run.log(name, 7.0)
+
+
+class LogsOnce:
+    """Logs in the first iteration, and waits in the third until a file says that it was written."""
+
+    def __init__(self, file: str) -> None:
+        self.file = Path(file)
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == 1:
+            run.log("once", 1.0)
+        while run.iter == 3 and '"once"' not in self.file.read_text():
+            time.sleep(0.01)
 
 
 class LogsWrongly:

@@ -122,7 +122,49 @@ for _point in POINTS:
     setattr(Interrupts, _point.name, _strikes(_point.name))
 
 
+class NoTextError(RuntimeError):
+    """Cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise KeyError("no text")
+
+
+class NoReprError(Exception):
+    """Has something to show that cannot be shown."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, self)
+
+    def __repr__(self) -> str:
+        raise ValueError("no repr")
+
+
+class NoNotesError(LookupError):
+    """Cannot say what else there is to say."""
+
+    @property
+    def __notes__(self) -> list[str]:
+        raise OSError("no notes")
+
+
+class OwnNotesError(UnicodeError):
+    """Takes no notes."""
+
+    __notes__ = "mine"
+
+
+class NoTextOfExitError(SystemExit):
+    """Is no Exception, and cannot say what it is."""
+
+    __str__ = NoTextError.__str__
+
+
 KINDS: dict[str, Any] = {
+    "NoTextError": NoTextError,
+    "NoReprError": NoReprError,
+    "NoNotesError": NoNotesError,
+    "OwnNotesError": OwnNotesError,
+    "NoTextOfExitError": NoTextOfExitError,
     "RuntimeError": RuntimeError,
     "SystemExit": SystemExit,
     "GeneratorExit": GeneratorExit,
@@ -186,6 +228,8 @@ class BadTask:
         match self.kind:
             case "raises":
                 raise RuntimeError("the task cannot")
+            case "NoTextError":
+                raise NoTextError
             case "tuple":
                 return loss, outputs
             case "no loss":

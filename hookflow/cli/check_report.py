@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from hookflow.cli import commute_report
 from hookflow.cli.lint import lint
 from hookflow.cli.output import labelled
 from hookflow.errors import Problem, UserError, Where
+from hookflow.events.reading import read_object
 from hookflow.events.rundir import RunDir
 from hookflow.graph.ambiguity import Ambiguity, ambiguities, ways_to_state
 from hookflow.graph.forecast import Forecast, Length, forecast
@@ -57,7 +57,7 @@ class Epoch:
         for run in runs:
             try:
                 iters = _iters_per_epoch(run.events) if _batches(read(run.pipeline, recorded=True)) == wanted else 0
-            except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError):
+            except (UserError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 continue
             if iters > 0:
                 return cls(iters, run.id)
@@ -76,10 +76,10 @@ def _batches(pipeline: str) -> tuple[Any, ...]:
 
 def _iters_per_epoch(events: Path) -> int:
     """Return what a run has recorded; 0 where it has not."""
-    with events.open(encoding="utf-8", errors="replace") as lines:
+    with events.open("rb") as lines:
         for line in islice(lines, 5):
-            if '"iters_per_epoch"' in line:
-                return int(json.loads(line)["iters_per_epoch"])
+            if b'"iters_per_epoch"' in line:
+                return int(read_object(line)["iters_per_epoch"])
     return 0
 
 

@@ -89,9 +89,11 @@ def _sentence(use: str) -> str:
     from hookflow.errors import UserError
     from hookflow.hooks.compile import find_hook
     from hookflow.hooks.inspect import about
+    from hookflow.hooks.looking import looking_at
 
     try:
-        return about(find_hook(use, Path(), None))
+        with looking_at(use):
+            return about(find_hook(use, Path(), None))
     except UserError as error:  # one that is broken keeps nobody from the others
         return "; ".join(problem.message for problem in error.problems)
 
@@ -99,15 +101,17 @@ def _sentence(use: str) -> str:
 def _own(target: Target) -> dict[str, list[Row]]:
     """Return what each file that the pipeline takes hooks from offers, as one would write it."""
     from hookflow.hooks.inspect import about
+    from hookflow.hooks.looking import looking_at
     from hookflow.pipeline.refer import import_file
 
     uses = (hook.use.rpartition(":")[0] for hook in target.loaded.pipeline.hooks.values())
     found: dict[str, list[Row]] = {}
     for file in dict.fromkeys(file for file in uses if file.endswith(".py")):
         module = import_file(target.base / file, file, None)
-        there = [thing for thing in vars(module).values() if getattr(thing, "__module__", "") == module.__name__]
-        able = [thing for thing in there if _can_be_hook(thing, target.plan.points)]
-        found[file] = [(f"{file}:{thing.__name__}", about(thing)) for thing in able]
+        with looking_at(f"what is in {file}"):
+            there = [thing for thing in vars(module).values() if getattr(thing, "__module__", "") == module.__name__]
+            able = [thing for thing in there if _can_be_hook(thing, target.plan.points)]
+            found[file] = [(f"{file}:{thing.__name__}", about(thing)) for thing in able]
     return found
 
 
@@ -137,11 +141,13 @@ def _one(name: str, target: Target | None, width: int) -> Iterator[str]:
     from hookflow.graph.points import POINTS
     from hookflow.hooks.compile import find_hook
     from hookflow.hooks.describe import describe
+    from hookflow.hooks.looking import looking_at
 
     declared = target.loaded.pipeline.hooks if target else {}
     use = declared[name].use if name in declared else name
-    hook = find_hook(use, target.base if target else Path(), None)
-    told = describe(hook, target.plan.points if target else POINTS)
+    with looking_at(use):
+        hook = find_hook(use, target.base if target else Path(), None)
+        told = describe(hook, target.plan.points if target else POINTS)
     yield use if ":" in use else f"{use}  ({hook.__module__}:{hook.__qualname__})"
     yield from _wrap(told.about, width)
     yield ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
@@ -225,7 +224,10 @@ def _reached(section: RunSection, place: dict[str, Any]) -> bool:
 
 
 def _end(run_dir: RunDir) -> dict[str, Any]:
-    """Return the record of how the latest attempt has ended; an empty one where it has left none."""
+    """Return the record of how the latest attempt has ended; an empty one where it has left none that makes sense."""
+    from hookflow.events.reading import read_record
+    from hookflow.events.records import Stamp
+
     try:
         with run_dir.events.open("rb") as log:
             log.seek(max(log.seek(0, os.SEEK_END) - TAIL, 0))
@@ -234,7 +236,11 @@ def _end(run_dir: RunDir) -> dict[str, Any]:
         return {}
     kinds = (b'{"k":"end"', b'{"k":"run"')
     last = next((line for line in reversed(lines) if line.startswith(kinds)), b"")
-    return dict(json.loads(last)) if last.startswith(kinds[0]) else {}
+    try:
+        record = read_record(last)
+    except ValueError:
+        return {}
+    return dict(record) if record["k"] == "end" and record.keys() >= Stamp.__annotations__.keys() else {}
 
 
 def _tell(*lines: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -19,6 +18,7 @@ from hookflow.hooks.calls import undeclared_calls
 from hookflow.hooks.comm_rules import wrong_comm_hooks
 from hookflow.hooks.hook_table import HookTable
 from hookflow.hooks.inspected import Inspected
+from hookflow.hooks.looking import looking_at
 from hookflow.hooks.module_keys import with_prepended_first
 from hookflow.hooks.own_points import own_points
 from hookflow.hooks.registry import HOOKS
@@ -59,17 +59,15 @@ def compile_pipeline(
     for name, declaration in declared.items():
         if name not in disabled:
             try:
-                hook = HookTable(name, declaration, loaded, inspected, points)
-                nodes[name], hooks[name] = hook.node(), hook.hook
-                prepended[name] = hook.inside.prepended
-                problems += hook.problems
-                warnings += undeclared_calls(hook.hook, nodes[name])
-                unknown += hook.unknown()
-            except (Exception, SystemExit) as error:
-                if not _is_of_user(error):
-                    raise
-                said = f'hook "{name}": looking at {declaration.use} raises {type(error).__name__}: {error}'
-                problems.append(Problem(said, loaded.places.of(f"hooks.{name}.use")))
+                with looking_at(declaration.use, loaded.places.of(f"hooks.{name}.use"), f'hook "{name}": '):
+                    hook = HookTable(name, declaration, loaded, inspected, points)
+                    nodes[name], hooks[name] = hook.node(), hook.hook
+                    prepended[name] = hook.inside.prepended
+                    problems += hook.problems
+                    warnings += undeclared_calls(hook.hook, nodes[name])
+                    unknown += hook.unknown()
+            except UserError as error:
+                problems += error.problems
     problems += wrong_comm_hooks(nodes)
     nodes, misspelt = with_scalars(nodes, hooks)
     try:
@@ -84,12 +82,6 @@ def compile_pipeline(
     doubtful, notes = doubts(plan, nodes, in_epoch)
     warnings = [*plan.warnings, *misspelt, *doubtful, *warnings]
     return replace(plan, warnings=tuple(warnings), notes=tuple(notes), unknown=tuple(unknown))
-
-
-def _is_of_user(error: BaseException) -> bool:
-    """Say whether something was raised in a class that was only looked at, as a metaclass may: not in hookflow."""
-    *_, innermost = traceback.extract_tb(error.__traceback__)
-    return not isinstance(error, UserError) and not Path(innermost.filename).is_relative_to(Path(__file__).parents[1])
 
 
 def _replaced_defaults(declared: Mapping[str, HookNode], inspected: Inspected) -> list[str]:

@@ -205,7 +205,16 @@ def _misspelt(name: str, points: Points) -> bool:
     """Say whether a name is nearly that of a point; one that ends a point's (`save_checkpoint`) is a good name."""
     if any(point.endswith(f"_{name}") for point in points.names):
         return False
-    return any(SequenceMatcher(None, name.lower(), point).ratio() > LIKENESS for point in points.names)
+    return any(_are_alike(name.lower(), point) for point in points.names)
+
+
+def _are_alike(one: str, other: str) -> bool:
+    matcher = SequenceMatcher(None, one, other)
+    bounds = (
+        matcher.real_quick_ratio,
+        matcher.quick_ratio,
+    )  # nearly all names are found unlike by these, which are quick
+    return all(bound() > LIKENESS for bound in bounds) and matcher.ratio() > LIKENESS
 
 
 def _no_method(name: str, attribute: Any, points: Points) -> Issue | None:

@@ -20,6 +20,7 @@ from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.pipeline.neighbours import neighbours_of
 from hookflow.pipeline.objects import is_object, maker_of
 from hookflow.pipeline.python_source import parse_file
+from hookflow.pipeline.raised_by import is_ctrl_c
 
 FORMS = '"package.module:Name" or "./file.py:Name"'
 
@@ -84,8 +85,6 @@ def _from_package(module_name: str, name: str, base: Path, where: Where | None) 
     try:
         with redirect_stdout(sys.stderr):  # the output is the command's own: a drawing, or JSON
             return importlib.import_module(module_name)
-    except KeyboardInterrupt:
-        raise
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             _fail_import(module_name, error, where)
@@ -93,6 +92,8 @@ def _from_package(module_name: str, name: str, base: Path, where: Where | None) 
         hint = f'for the file write "./{file}:{name}"' if is_file(base / file) else _nearest_module(error.name)
         _fail(f'there is no module "{error.name}"', where, hint)
     except BaseException as error:  # whatever the user's module may raise
+        if is_ctrl_c(error):
+            raise
         _fail_import(module_name, error, where)
 
 
@@ -123,9 +124,9 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
     try:
         with redirect_stdout(sys.stderr), neighbours_of(full):
             spec.loader.exec_module(module)
-    except KeyboardInterrupt:
-        raise
     except BaseException as error:  # whatever the user's file may raise
+        if is_ctrl_c(error):
+            raise
         del sys.modules[name]
         _fail_import(shown, error, where)
     return module

@@ -17,6 +17,7 @@ from hookflow.events.now import NOWHERE, Shared
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.runner.firing import Firing
 from hookflow.runner.timing import Books
+from hookflow.showable import showable
 
 Report = Callable[[Binding, BaseException, OnError], None]
 """Told of a hook that raised: its binding, the exception, and what becomes of it (raise, disable or ignore)."""
@@ -150,7 +151,7 @@ class Dispatcher:
         if told or isinstance(error, KeyboardInterrupt):
             action = "raise"
         else:
-            error.add_note(f'raised by the hook "{binding.hook}" at {binding.point}')
+            error = showable(error, f'raised by the hook "{binding.hook}" at {binding.point}')
             self._report(binding, error, action)
         if action == "raise":
             self._told, self._inner = error, 0.0

@@ -27,6 +27,7 @@ from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals, Stop
 from hookflow.runner.state import RunState
 from hookflow.runner.threads import describe, exit_soon, unfinished
+from hookflow.showable import showable
 
 
 def train(
@@ -87,9 +88,9 @@ def train(
             signals.ignored = True
     except BaseException as error:
         signals.ignored = True  # set here and not by a call: at a call another signal might raise
-        raised = error
-        lost = built and several and is_peer_lost(error)
-        stop = own = _ended_by(error, signals, recorder, lost)
+        raised = showable(error)
+        lost = built and several and is_peer_lost(raised)
+        stop = own = _ended_by(raised, signals, recorder, lost)
         if built and several:
             stop = agree_on_failure(ranks, own, lost=lost)
             lost = lost and stop is own
@@ -122,7 +123,7 @@ def _ended_by(error: BaseException, signals: Signals, recorder: Recorder, lost: 
     if lost:
         return Stop(explain_loss(error), "failed", 1, save=False)
     first = error.__context__ if error.__suppress_context__ else error  # raised from None: the same in other words
-    if recorder.reported is None or recorder.reported not in (error, first):
+    if recorder.reported is None or not (recorder.reported is error or recorder.reported is first):
         recorder.failure(error)
     why = recorder.why if is_timeout(error) else f"{type(error).__name__}: {error}"
     return Stop(why, "failed", 1, save=False)

@@ -46,6 +46,7 @@ from hookflow.runner.state import RunState
 from hookflow.runner.timing import Books, Timeline
 from hookflow.runner.triggers import make_triggers
 from hookflow.runner.update import Update
+from hookflow.showable import showable
 
 if TYPE_CHECKING:
     from hookflow.runner.observe.observer import Observer
@@ -225,7 +226,10 @@ class Trainer:
                 engine.fire("before_run")
                 yield
             except BaseException as error:
-                self._ended_by(error)
+                shown = showable(error)
+                self._ended_by(shown)
+                if shown is not error:
+                    raise shown from None
                 raise
             else:
                 self.state.enter("end")  # who calls the network from here on does not wake the hooks inside it

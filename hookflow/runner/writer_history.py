@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +47,33 @@ def _call(verb: str, name: str, record: Any, *what: Any) -> Call:
     return Call(f"write_{verb}", series, record["it"], (name, *what, record["it"], record["ep"], record["t"]))
 
 
+class LatestIteration:
+    """Keeps back the calls of an iteration until it is over: where a scalar is logged again, the last value stands."""
+
+    def __init__(self) -> None:
+        self._calls: dict[object, tuple[int, Call]] = {}
+        self._iteration = 0
+
+    def add(self, number: int, call: Call) -> list[tuple[int, Call]]:
+        """Take a call with its number; return those of an iteration that is over."""
+        over = self.past(call.iteration)
+        if not self._calls:
+            self._iteration = call.iteration
+        key = (call.series, call.iteration) if call.method == "write_scalar" else number
+        self._calls.pop(key, None)  # so that the calls stay in the order of their numbers
+        self._calls[key] = number, call
+        return over
+
+    def past(self, iteration: int) -> list[tuple[int, Call]]:
+        """Return the calls that were kept back, if the run has come to a later iteration; none twice."""
+        return self.all() if self._calls and iteration > self._iteration else []
+
+    def all(self) -> list[tuple[int, Call]]:
+        """Return the calls that were kept back, whatever may follow."""
+        calls, self._calls = self._calls, {}
+        return list(calls.values())
+
+
 class History:
     """What earlier attempts at a run have logged, which resumes at `iteration` now.
 
@@ -67,14 +95,15 @@ class History:
         """The first call of each attempt, and the earliest iteration at which it or a later one has begun."""
 
     def numbered(self) -> Iterator[tuple[int, Call]]:
-        """Yield every call with its number."""
-        number = 0
-        for record in self._records():
-            for call in calls_of(record, self._run_dir.path):
-                if number == self.calls:  # what this attempt logs
-                    return
-                yield number, call
-                number += 1
+        """Yield every call with its number, but those that the same attempt has superseded in the same iteration."""
+        begins = {number for number, _ in self._attempts}
+        latest = LatestIteration()
+        every = (call for record in self._records() for call in calls_of(record, self._run_dir.path))
+        for number, call in islice(enumerate(every), self.calls):  # what follows this attempt logs
+            if number in begins:
+                yield from latest.all()
+            yield from latest.add(number, call)
+        yield from latest.all()
 
     def standing(self) -> Iterator[tuple[int, Call]]:
         """Yield the calls that stand, no step of a series from two attempts."""

@@ -11,6 +11,7 @@ from typing import Any
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.writer_history import Call, History, Series
 from hookflow.runner.writer_progress import WriterProgress
+from hookflow.showable import showable
 from hookflow.writers.base import Writer
 
 PLACES = 10_000
@@ -60,9 +61,8 @@ class WriterThread:
         """Begin."""
         self._thread.start()
 
-    def give(self, call: Call) -> None:
-        """Take a call, or drop it where too many wait already."""
-        number = self._first + self._given
+    def give(self, number: int, call: Call) -> None:
+        """Take a call with its number, or drop it where too many wait already."""
         self._given += 1
         if self._off:
             return
@@ -177,8 +177,8 @@ class WriterThread:
         except BaseException as error:  # whatever a writer may raise: it is no reason to end the training
             if not self._told:
                 self._told = True
-                error.add_note(f'in {what} of the writer "{self.name}"')
-                self._recorder.failure(error, action="ignore")
+                shown = showable(error, f'in {what} of the writer "{self.name}"')
+                self._recorder.failure(shown, action="ignore")
                 lost = ": that value is lost" if args else ""
                 said = f'the writer "{self.name}" raised in {what}{lost}; later errors are only counted'
                 self._recorder.say(said, "warn")

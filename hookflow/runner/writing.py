@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from typing import Any
 
 import tomli
@@ -17,7 +18,7 @@ from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals
-from hookflow.runner.writer_history import History, calls_of
+from hookflow.runner.writer_history import Call, History, LatestIteration, calls_of
 from hookflow.runner.writer_thread import WriterThread
 from hookflow.writers.base import Writer
 
@@ -40,15 +41,23 @@ def writing(
     if not makes:
         yield
         return
-    threads = _made(makes, run_dir, recorder, History(run_dir, iteration) if count_attempts(run_dir) else None)
+    history = History(run_dir, iteration) if count_attempts(run_dir) else None
+    threads = _made(makes, run_dir, recorder, history)
     for thread in threads:
         thread.start()
+    numbers = count(history.calls if history else 0)
+    latest = LatestIteration()
+
+    def give(calls: Sequence[tuple[int, Call]]) -> None:
+        for number, call in calls:
+            for thread in threads:
+                thread.give(number, call)
 
     def hand_on(records: Sequence[Record]) -> None:
         for record in records:
             for call in calls_of(record, run_dir.path):
-                for thread in threads:
-                    thread.give(call)
+                give(latest.add(next(numbers), call))
+            give(latest.past(record["it"]))
 
     recorder.listener = hand_on
     try:
@@ -57,6 +66,7 @@ def writing(
         before, signals.ignored = signals.ignored, True
         recorder.flush(frame=False, patience=GRACE)
         recorder.listener = None
+        give(latest.all())
         _finish(threads)
         for thread in threads:
             if said := thread.shortcomings():

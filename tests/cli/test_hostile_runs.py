@@ -28,7 +28,7 @@ from hookflow.monitor import jsonl, plain
 from hookflow.monitor.feed import Recording
 from hookflow.pipeline.load import parse
 from hookflow.runner.launch import prepare
-from tests.conftest import TESTS, TOY
+from tests.conftest import TESTS, TOY, build_commands_once
 from tests.garbling import garbled
 
 SUFFIXES = (".json", ".jsonl", ".toml", ".bin")
@@ -130,6 +130,7 @@ def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDi
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(gc, "set_threshold", lambda *given: None)
+    build_commands_once(monkeypatch)
     shutil.copytree(trained, tmp_path / "runs", symlinks=True)
     return RunDir(next((tmp_path / "runs").glob("*/*")))
 
@@ -170,6 +171,10 @@ ODDITIES: dict[str, Callable[[RunDir], object]] = {
     "saved": lambda run: swap(manifest(run), r'"saved": [\d.]+', '"saved": "x"'),
     "plan": lambda run: run.plan.write_text("{"),
     "time": lambda run: swap(run.events, r'"k":"frame","t":[\d.]+', '"k":"frame","t":1e400'),
+    "end": lambda run: swap(run.events, '{"k":"end","t"', '{"k":"end",\x05t"'),
+    "end without a place": lambda run: swap(run.events, r'("k":"end","t":[\d.]+),"it":\d+', r"\1"),
+    "first": lambda run: run.events.write_text('{"k":"run","iters_per_epoch":' + "[" * 50_000 + "\n"),
+    "pipeline": lambda run: run.pipeline.write_text(f"[run]\nx = {'[' * 50_000}"),
     "status": lambda run: swap(run.events, '"status":"finished"', '"status":"exploded"'),
 }
 

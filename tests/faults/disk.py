@@ -35,6 +35,7 @@ class Disk:
     ) -> None:
         self.folder = str(folder.absolute())
         self.operations: list[str] = []
+        self.struck: list[str] = []
         self.begun = False
         self._begin, self._strike = begin, strike
         self._open = io.open
@@ -56,6 +57,7 @@ class Disk:
         elif self._begin and not self.begun:
             self.begun = re.search(self._begin, now) is not None
         if self.begun:
+            self.struck.append(now)
             self._strike(now)
 
     @property

@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 def save(store: CheckpointStore, it: int, *names: str) -> Path:
-    return store.save({"model": {"w": torch.ones(2) * it}, "more": [it]}, names, {"it": it}).path
+    return store.save({"model": {"w": torch.ones(2) * it}, "more": [it]}, names, {"it": it, "ep": 0}).path
 
 
 def names(store: CheckpointStore) -> dict[str, str]:
@@ -186,4 +186,4 @@ def test_what_is_not_refused_reads_back(store: CheckpointStore) -> None:
     plain = {"a": [1, 2.5, "x", None, True, b"y"], "b": (torch.ones(1), torch.nn.Parameter(torch.ones(1)))}
     state = {"model": {}, "hooks": OrderedDict(plain), "more": {1: plain, (2, "x"): []}}
     check_storable(state)
-    assert read(store.save(state, [], {"it": 1}).path, CPU).keys() == state.keys()
+    assert read(store.save(state, [], {"it": 1, "ep": 0}).path, CPU).keys() == state.keys()

@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 def save(store: CheckpointStore, it: int, *names: str, **moved: int) -> Path:
-    return store.save({"model": {"w": torch.ones(2) * it}, "more": [it]}, names, {"it": it}, moved).path
+    return store.save({"model": {"w": torch.ones(2) * it}, "more": [it]}, names, {"it": it, "ep": 0}, moved).path
 
 
 def names(store: CheckpointStore) -> dict[str, str]:
@@ -37,6 +37,12 @@ def store(tmp_path: Path) -> CheckpointStore:
 def changed(path: Path, **change: Any) -> None:
     manifest = path / MANIFEST
     manifest.write_text(seal(json.loads(manifest.read_text()) | change))
+
+
+def without(path: Path, key: str) -> None:
+    manifest = json.loads((path / MANIFEST).read_text())
+    del manifest[key]
+    (path / MANIFEST).write_text(seal(manifest))
 
 
 def flip(path: Path) -> None:
@@ -62,7 +68,13 @@ def flip(path: Path) -> None:
         (lambda path: changed(path, files={TRAINING: {}, "../x": {}}), "manifest.json is no manifest"),
         (lambda path: changed(path, names={"../../elsewhere": "it00000001"}), "manifest.json is no manifest"),
         (lambda path: changed(path, names={"best": "../x"}), "manifest.json is no manifest"),
+        (lambda path: changed(path, names={"": "it00000001"}), "manifest.json is no manifest"),
+        (lambda path: changed(path, names={"best": ""}), "manifest.json is no manifest"),
+        (lambda path: changed(path, names={"best": "é" * 125}), "manifest.json is no manifest"),
         (lambda path: changed(path, it="x"), "manifest.json is no manifest"),
+        (lambda path: without(path, "it"), "manifest.json is no manifest"),
+        (lambda path: without(path, "ep"), "manifest.json is no manifest"),
+        (lambda path: without(path, "names"), "manifest.json is no manifest"),
         (lambda path: (path / MANIFEST).write_text("[" * 50_000), "manifest.json is no manifest"),
         (lambda path: changed(path, version=99), f"in format 99, this one reads format {VERSION} alone"),
     ],
@@ -88,7 +100,7 @@ def test_every_flipped_bit_of_a_manifest_is_found(store: CheckpointStore) -> Non
 
 
 def test_a_metric_that_is_no_number_is_kept(store: CheckpointStore) -> None:
-    path = store.save({"model": {}, "more": [1]}, ["last"], {"it": 1, "metrics": {"loss": float("nan")}}).path
+    path = store.save({"model": {}, "more": [1]}, ["last"], {"it": 1, "ep": 0, "metrics": {"loss": float("nan")}}).path
     assert damage(path) == ""
     assert math.isnan(read_manifest(path)["metrics"]["loss"])
 
@@ -114,6 +126,14 @@ def test_a_file_that_would_run_code_is_refused_though_its_checksum_is_right(
     assert train_here(run_dir, resume=True) == 2
     assert "holds more than data" in str(records(run_dir, "end")[-1]["reason"])
     assert not Path("pwned").exists()
+
+
+def test_a_name_that_a_checkpoint_has_is_no_link(store: CheckpointStore) -> None:
+    older, newest = save(store, 1, "last"), save(store, 2, "last")
+    changed(newest, names={"last": newest.name, older.name: newest.name})
+    store.rewind(newest)
+    assert names(store) == {"last": newest.name}
+    assert [*store.all()] == [newest, older], "a folder stands there, which is left alone"
 
 
 def test_a_rank_that_moves_down_takes_its_name_along(store: CheckpointStore) -> None:

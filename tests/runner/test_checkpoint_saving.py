@@ -85,17 +85,17 @@ def test_a_full_disk_ends_the_run_in_words_and_leaves_the_last_one_good(
 def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path / "checkpoints")
     state = {"model": {"w": torch.zeros(100_000)}, "more": 1}
-    first = store.save(state, ["last"], {"it": 1}).path
+    first = store.save(state, ["last"], {"it": 1, "ep": 0}).path
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
     try:
         with pytest.raises(Exception, match=r"File too large|unexpected pos|failed"):
-            store.save(state, ["last"], {"it": 2})
+            store.save(state, ["last"], {"it": 2, "ep": 0})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert sorted(path.name for path in store.folder.iterdir()) == ["it00000001", "last"]
     assert store.newest_good()[0] == first
-    assert store.save(state, ["last"], {"it": 2}).path == store.names()["last"], "with room again, it goes on"
+    assert store.save(state, ["last"], {"it": 2, "ep": 0}).path == store.names()["last"], "with room again, it goes on"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])

@@ -101,6 +101,50 @@ def test_what_is_no_exception_ends_the_run_and_names_the_hook(
     assert (error["hook"], error["type"], error["action"]) == ("bad", kind, "raise")
 
 
+@pytest.mark.parametrize(
+    ("kind", "built_in", "raised"),
+    [
+        ("NoTextError", "RuntimeError", "KeyError"),
+        ("NoReprError", "Exception", "ValueError"),
+        ("NoNotesError", "LookupError", "OSError"),
+        ("OwnNotesError", "UnicodeError", "TypeError"),
+        ("NoTextOfExitError", "SystemExit", "KeyError"),
+    ],
+)
+def test_an_exception_that_cannot_be_shown_ends_the_run_like_any_other(
+    new_run: NewRun, train_here: Train, capfd: pytest.CaptureFixture[str], kind: str, built_in: str, raised: str
+) -> None:
+    run_dir = new_run(fails("after_train", kind=kind), "run.max_epochs=1")
+    assert train_here(run_dir) == 1
+    (error,) = records(run_dir, "error")
+    said = f"{kind}, which cannot be shown: that raises {raised}"
+    assert (error["hook"], error["point"], error["type"], error["text"]) == ("bad", "after_train", built_in, said)
+    printed = capfd.readouterr().err
+    assert printed == error["traceback"]
+    assert 'raised by the hook "bad" at after_train' in printed
+    assert 'raise KINDS[self.kind]("as told")' in printed
+    assert records(run_dir, "end")[0]["reason"] == f"{built_in}: {said}"
+
+
+@pytest.mark.parametrize("on_error", ["ignore", "disable"])
+@pytest.mark.parametrize("kind", ["NoTextError", "NoNotesError"])
+def test_and_is_passed_over_like_any_other(new_run: NewRun, train_here: Train, kind: str, on_error: str) -> None:
+    run_dir = new_run(fails("after_forward", on_error, kind), "run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    errors = records(run_dir, "error")
+    assert {(error["hook"], error["point"], error["action"]) for error in errors} == {
+        ("bad", "after_forward", on_error)
+    }
+    assert len(errors) == (1 if on_error == "disable" else records(run_dir, "end")[0]["it"])
+
+
+def test_one_of_a_task_ends_the_run_too(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run('task={use="./watchers.py:BadTask", args={kind="NoTextError"}}', "run.max_epochs=1")
+    assert train_here(run_dir) == 1
+    (error,) = records(run_dir, "error")
+    assert "NoTextError, which cannot be shown" in str(error["text"])
+
+
 def test_a_users_mistake_found_by_a_hook_stays_one(new_run: NewRun, train_here: Train) -> None:
     """It stands where the hook does in the pipeline, as any other."""
     bad = fails("before_train", kind="UserError")

@@ -61,7 +61,7 @@ def forge(store: CheckpointStore, seed: int) -> None:
         if not damage(newest):
             said = read_manifest(newest)
             names = (*said["files"], *said.get("names", {}))
-            assert all("/" not in name and not name.startswith(".") for name in names), f"seed {seed}"
+            assert all(name and "/" not in name and not name.startswith(".") for name in names), f"seed {seed}"
             store.rewind(newest)
         store.newest_good()
     manifest.write_bytes(whole)

@@ -82,11 +82,12 @@ def resume(run: RunDir, iteration: int, writer: Holds, *left: int, gives: tuple[
     if left:
         WriterProgress(folder / PROGRESS, 10_000).save(begun=left[0], safe=left[1])
     recorder: Any = SimpleNamespace(say=pytest.fail, failure=pytest.fail)
-    thread = WriterThread("own", writer, {}, folder, recorder, History(run, iteration))
+    history = History(run, iteration)
+    thread = WriterThread("own", writer, {}, folder, recorder, history)
     thread.start()
     log(run, ("run", iteration, None), *(("loss", it, 9.0) for it in gives))
-    for it in gives:
-        thread.give(Call("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0)))
+    for number, it in enumerate(gives, history.calls):
+        thread.give(number, Call("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0)))
     thread.finish()
     assert thread.join(60)
     assert not thread.shortcomings()
@@ -138,6 +139,16 @@ def test_what_two_attempts_have_logged_of_one_iteration_is_written_once(run: Run
 
 
 @pytest.mark.parametrize("forgets", [True, False])
+def test_what_was_logged_again_in_an_iteration_is_made_up_for_by_its_last_value(run: RunDir, forgets: bool) -> None:
+    again = ("loss", 2, 0.1), ("text", 2, "between"), ("loss", 2, 0.2)
+    log(run, ("run", 0, None), ("loss", 1, 0.1), *again, ("loss", 3, 0.1), ("loss", 3, 0.2))
+    writer = Holds([("loss", 1, 0.1), ("sample", 2, "between")], forgets)
+    resume(run, 3, writer, 3, 1, gives=(4,))
+    values = [value for name, _, value in writer.held if name == "loss"]
+    assert (its(writer), values, its(writer, "sample")) == ([1, 2, 3, 4], [0.1, 0.2, 0.2, 9.0], [2])
+
+
+@pytest.mark.parametrize("forgets", [True, False])
 def test_the_iteration_before_the_first_is_written_once(run: RunDir, forgets: bool) -> None:
     log(run, ("run", 0, None), *losses(0, 2))
     writer = Holds([("loss", 0, 0.0)], forgets)
@@ -176,10 +187,11 @@ def test_a_writer_that_is_new_in_a_resumed_run_is_given_what_is_trained_from_the
     log(run, ("run", 0, None), *losses(1, 5))
     writer = Holds([], forgets=False)
     recorder: Any = SimpleNamespace(say=pytest.fail, failure=pytest.fail)
-    thread = WriterThread("own", writer, {}, run.writers / "own", recorder, History(run, 3))
+    history = History(run, 3)
+    thread = WriterThread("own", writer, {}, run.writers / "own", recorder, history)
     thread.start()
-    for it in (4, 5, 6):
-        thread.give(Call("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0)))
+    for number, it in enumerate((4, 5, 6), history.calls):
+        thread.give(number, Call("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0)))
     thread.finish()
     assert thread.join(60)
     assert (its(writer), writer.configured) == ([4, 5, 6], 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import signal
@@ -20,6 +21,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner import writer_thread, writing
 from hookflow.runner.launch import prepare
+from hookflow.runner.recorder import Recorder
 from hookflow.runner.writer_history import Call, calls_of
 from tests.conftest import TESTS, TOY, NewRun, records, wait_for
 from tests.distributed.several import carry_out
@@ -82,6 +84,40 @@ def test_several_write_at_once(new_run: NewRun, train_here: Train, tmp_path: Pat
     other = own("Notes", tmp_path / "two").replace("writers.own", "writers.other")
     assert train_here(new_run(own("Notes", tmp_path / "one"), other, SHORT)) == 0
     assert kinds(tmp_path / "one") == kinds(tmp_path / "two")
+
+
+def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the event log is written in between."""
+    real = Recorder.scalar
+
+    def scalar_and_flush(self: Recorder, name: str, value: Any) -> None:
+        real(self, name, value)
+        self.flush()
+
+    monkeypatch.setattr(Recorder, "scalar", scalar_and_flush)
+    twice = 'hooks.twice={use="./loggers.py:LogsTwice"}'
+    run = new_run(own("Notes", tmp_path / "notes"), 'writers.csv={use="csv"}', twice, 'hooks.log={use="log"}', SHORT)
+    assert train_here(run) == 0
+    assert len([r for r in records(run, "scalars") if "twice" in r["v"]]) == 10, "twice in each of five iterations"  # type: ignore[operator]
+    wanted = sorted((row.iter, row.name, row.value) for row in scalars(run))
+    assert {value for _, name, value in wanted if name == "twice"} == {10.0, 20.0, 30.0, 40.0, 50.0}
+    assert {value for _, name, value in wanted if name == "loss"} == {7.0}
+    calls = notes(tmp_path / "notes")
+    assert sorted((call[3], call[2], call[4]) for call in calls if call[0] == "scalar") == wanted
+    assert [call[3] for call in calls if call[0] == "text"] == [1, 2, 3, 4, 5]
+    with (run.writers / "csv/scalars.csv").open(newline="") as table:
+        rows = [(int(row["iteration"]), row["name"], float(row["value"])) for row in csv.DictReader(table)]
+    assert sorted(rows) == wanted
+    assert warnings(run) == []
+
+
+def test_a_value_is_written_once_its_iteration_is_over(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    """Whether or not anything else is logged."""
+    file = tmp_path / "notes"
+    once = f'hooks.once={{use="./loggers.py:LogsOnce", args={{file="{file}"}}}}'
+    assert train_here(new_run(own("Notes", file), once, "hooks.log.enabled=false", SHORT)) == 0
 
 
 def test_a_slow_one_loses_values_and_harms_neither_run_nor_end(
@@ -157,7 +193,7 @@ def test_errors_count_in_a_row_however_seldom_something_is_logged(tmp_path: Path
     thread = writer_thread.WriterThread("own", writer, {"run": {"name": "", "max_epochs": 1}}, tmp_path, recorder)
     thread.start()
     for k in range(writer_thread.IN_A_ROW):
-        thread.give(Call("write_scalar", ("scalar", "loss"), k, ("loss", 0.0, k, 0, 0.0)))
+        thread.give(k, Call("write_scalar", ("scalar", "loss"), k, ("loss", 0.0, k, 0, 0.0)))
         wait_for(lambda k=k: kinds(tmp_path / "notes").count("scalar") == k + 1)  # type: ignore[misc]
     assert thread.join(60)
     assert "switched off" in told[-1]

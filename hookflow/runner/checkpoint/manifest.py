@@ -31,6 +31,8 @@ _NAME = re.compile(rf"(?:{EXCEPTION})?it(\d+)(?:\.(\d+))?")
 SEAL = "sealed"
 """The last key of a manifest: the checksum of its text, where this key itself is `UNSEALED`."""
 UNSEALED = "0" * 64
+LONGEST_NAME = 240
+"""Bytes of a file's name; the system takes 255, and a link is made under a longer one before it gets its own."""
 
 
 class File(TypedDict):
@@ -115,7 +117,8 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{MANIFEST} is not what was written")
     files = manifest["files"]
     whole = TRAINING in files and all(entry.keys() >= File.__annotations__.keys() for entry in files.values())
-    if not whole or not all(map(_is_plain, _file_names(manifest))):
+    placed = manifest.keys() >= {"it", "ep"} and ("names" in manifest or path.name.startswith(EXCEPTION))
+    if not whole or not placed or not all(map(_is_plain, _file_names(manifest))):
         raise DamagedError(f"{MANIFEST} is no manifest")
     return dict(manifest)
 
@@ -132,8 +135,13 @@ def _file_names(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_plain(name: str) -> bool:
-    """Say whether a name leads nowhere but into its folder."""
-    return Path(name).name == name and not name.startswith(".") and name.isprintable()
+    """Say whether a file can have the name, and it leads nowhere but into its folder."""
+    return (
+        Path(name).name == name
+        and not name.startswith(".")
+        and name.isprintable()
+        and 0 < len(name.encode()) <= LONGEST_NAME
+    )
 
 
 @cache

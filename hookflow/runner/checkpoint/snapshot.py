@@ -26,6 +26,7 @@ from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import RunState
 from hookflow.runner.triggers import Trigger
 from hookflow.runner.update import Update
+from hookflow.showable import showable
 
 OTHER = "a run continues with the model and the optimizer that it began with; start a new one for others"
 
@@ -126,7 +127,9 @@ class Snapshot:
                 try:
                     hook.load_state_dict(saved[name])
                 except Exception as error:
-                    error.add_note(f'raised while the hook "{name}" was given back its state')
+                    shown = showable(error, f'raised while the hook "{name}" was given back its state')
+                    if shown is not error:
+                        raise shown from None
                     raise
             elif hasattr(hook, "state_dict") and hook.state_dict():
                 self.say(f'the checkpoint does not know the hook "{name}": it starts anew', "warn")

@@ -159,7 +159,9 @@ class CheckpointStore:
             elif target.name == then[name]:
                 del then[name]
         for name, there in then.items():
-            self._link(name, there)
+            link = self.folder / name
+            if link.is_symlink() or not link.exists():  # a manifest may say anything, also the name of a folder
+                self._link(name, there)
 
     def prune(self, keep: int) -> None:
         """Remove all but the `keep` newest that are whole, once the latest reads back; those that bear a name stay."""
