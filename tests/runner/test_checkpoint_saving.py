@@ -179,6 +179,18 @@ def test_what_stands_after_an_error_is_saved_apart(new_run: NewRun, train_here: 
     assert any("resumed from it00000006" in text for text in messages(run_dir))
 
 
+def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(
+    new_run: NewRun, train_here: Train
+) -> None:
+    raises = 'hooks.raises={use="./watchers.py:Raises", args={at=2}}'
+    unstorable = 'hooks.fails={use="./watchers.py:Fails", args={place="state_dict"}}'
+    run_dir = new_run("hooks.checkpoint.points=['on_exception']", raises, unstorable)
+    assert train_here(run_dir) == 1
+    assert "as told" in str(end(run_dir)[1])
+    (said,) = [text for text in messages(run_dir) if "no checkpoint could be saved after the error" in text]
+    assert "['fails']['kinds'] is a builtins.set" in said
+
+
 def test_what_is_swapped_for_a_save_is_back_before_the_next_iteration(new_run: NewRun, train_here: Train) -> None:
     alone, swapped = new_run(EVERY_3), new_run(EVERY_3, 'hooks.swaps={use="./savers.py:Swaps"}')
     assert train_here(alone) == train_here(swapped) == 0
@@ -201,6 +213,13 @@ def test_a_copy_shares_nothing_with_the_run_and_inside_what_is_shared_there() ->
     assert copied["model"]._metadata == net.state_dict()._metadata  # type: ignore[attr-defined]
     assert copied["image"].stride() == image.stride()
     assert copied["list"] == [(1, [2])]
+
+
+def test_a_copy_of_a_sparse_tensor_is_one_of_its_own() -> None:
+    sparse = torch.eye(2).to_sparse()
+    copied = HostCopy(reuse=True).of({"sparse": sparse})["sparse"]
+    sparse._values().zero_()
+    assert torch.equal(copied.to_dense(), torch.eye(2))
 
 
 def test_a_copy_is_made_where_the_last_one_was() -> None:

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from hookflow.runner.checkpoint.changeable import May
+from hookflow.runner.checkpoint.changes import UNREADABLE, changes_since, recorded
 from tests.conftest import NewRun, hookflow, records
 from tests.runner.test_resume import messages
 
@@ -44,6 +46,15 @@ def test_another_order_is_told(new_run: NewRun, train_here: Train) -> None:
     assert train_here(other, resume=True) == 2
     said = "at before_train the order was ema → throughput, and is throughput → ema"
     assert said in str(records(other, "end")[-1]["reason"])
+
+
+def test_hooks_that_cannot_be_read_any_more_must_be_allowed(new_run: NewRun) -> None:
+    run_dir = new_run()
+    loaded, plan = recorded(run_dir.path)
+    assert changes_since(run_dir.path, loaded.pipeline, plan) == []
+    run_dir.plan.write_text('{"hooks": []}')
+    (change,) = changes_since(run_dir.path, loaded.pipeline, plan)
+    assert (change.may, change.text) == (May.ALLOWED, UNREADABLE)
 
 
 def test_what_is_no_hook_may_change(new_run: NewRun, train_here: Train) -> None:
