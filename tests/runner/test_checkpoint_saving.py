@@ -21,8 +21,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint import store as checkpoint
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
-from hookflow.runner.checkpoint.saving import HostCopy
-from hookflow.runner.checkpoint.store import CheckpointStore, read
+from hookflow.runner.checkpoint.saving import HostCopy, NotSavedError, Saving, begin
+from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
 from tests.conftest import NewRun, records, wait_for
 from tests.distributed.launched import asked_to_stop
 from tests.limits import LIMIT
@@ -213,6 +213,21 @@ def test_a_copy_shares_nothing_with_the_run_and_inside_what_is_shared_there() ->
     assert copied["model"]._metadata == net.state_dict()._metadata  # type: ignore[attr-defined]
     assert copied["image"].stride() == image.stride()
     assert copied["list"] == [(1, [2])]
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_whoever_asked_is_woken_once_the_write_has_ended(tmp_path: Path, failing: bool) -> None:
+    def write() -> Saved:
+        if failing:
+            raise OSError("No space left on device")
+        return Saved(tmp_path, 1)
+
+    saving, ended = Saving({}, ["last"], {"it": 3}, 0.0), list[bool]()
+    begin(saving, write, lambda: ended.append(saving.ended))
+    assert isinstance(saving.result(), NotSavedError if failing else Saved)
+    assert saving.thread is not None
+    saving.thread.join(LIMIT)
+    assert ended == [True]
 
 
 def test_a_copy_of_a_sparse_tensor_is_one_of_its_own() -> None:

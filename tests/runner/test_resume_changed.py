@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hookflow.runner.checkpoint.changeable import May
+from hookflow.runner.checkpoint.changeable import May, changes_between
 from hookflow.runner.checkpoint.changes import UNREADABLE, changes_since, recorded
 from tests.conftest import NewRun, hookflow, records
 from tests.runner.test_resume import messages
@@ -46,6 +46,21 @@ def test_another_order_is_told(new_run: NewRun, train_here: Train) -> None:
     assert train_here(other, resume=True) == 2
     said = "at before_train the order was ema → throughput, and is throughput → ema"
     assert said in str(records(other, "end")[-1]["reason"])
+
+
+@pytest.mark.parametrize(
+    ("change", "may", "said"),
+    [
+        ('hooks.log.points=[{at="after_train_iter", every=3, after=["throughput"]}]', May.YES, ["hooks.log.points"]),
+        ('hooks.log.points=["after_train_epoch"]', May.ALLOWED, ["hooks.log.points", "fires no more at", "fires at after_train_epoch"]),
+        ('run.dir="müll"', May.YES, ['and is "müll"']),
+    ],
+)
+def test_what_may_change_by_itself(new_run: NewRun, change: str, may: May, said: list[str]) -> None:
+    then, now = (recorded(run.path) for run in (new_run(), new_run(change)))
+    changes = changes_between((then[0].pipeline, then[1]), (now[0].pipeline, now[1]))
+    assert {one.may for one in changes} == {may}
+    assert [any(words in one.text for one in changes) for words in said] == [True] * len(said)
 
 
 def test_hooks_that_cannot_be_read_any_more_must_be_allowed(new_run: NewRun) -> None:
