@@ -63,6 +63,24 @@ def test_the_training_does_not_wait_for_the_disk(
     assert told[-1].startswith("after_save_checkpoint iter=15"), "it has ended before the run does"
 
 
+def test_what_is_written_is_reported_at_the_next_safe_point(
+    new_run: NewRun, train_here: Train, tmp_path: Path, written_at_once: None
+) -> None:
+    assert train_here(new_run(TRACER % (tmp_path / "trace"))) == 0
+    lines = (tmp_path / "trace").read_text().splitlines()
+    assert next(line.split()[1] for line in lines if line.startswith("after_save_checkpoint")) == "iter=6"
+
+
+def test_a_write_under_way_when_the_run_fails_is_reported(
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "trace"
+    at_manifest(monkeypatch, 1, lambda: wait_for(lambda: "after_forward iter=5 " in trace.read_text()))
+    run_dir = new_run(TRACER % trace, 'hooks.raises={use="./watchers.py:Raises", args={at=5}}')
+    assert train_here(run_dir) == 1
+    assert [record["it"] for record in records(run_dir, "checkpoint")] == [5]
+
+
 def test_a_full_disk_ends_the_run_in_words_and_leaves_the_last_one_good(
     new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,8 +268,9 @@ def test_a_copy_is_made_where_the_last_one_was() -> None:
     assert len({tensor.data_ptr() for tensor in [*other["model"].values(), other["more"]]}) == 7
 
 
-def test_who_is_given_the_copy_may_keep_it(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', "hooks.checkpoint.args.keep=9")
+def test_who_is_given_the_copy_may_keep_it(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    other = f'hooks.told={{use="./savers.py:Told", args={{path="{tmp_path / "told"}"}}}}'
+    run_dir = new_run(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', other, "hooks.checkpoint.args.keep=9")
     assert train_here(run_dir) == 0
     assert any("all are as they were written" in text for text in messages(run_dir))
 
