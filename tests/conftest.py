@@ -115,10 +115,10 @@ def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from hookflow.runner.checkpoint import manager
     from hookflow.runner.checkpoint.saving import Saving, begin
 
-    def begin_and_wait(*args: Any) -> Saving:
-        saving = begin(*args)
+    def begin_and_wait(saving: Saving, *how: Any) -> None:
+        begin(saving, *how)
+        assert saving.thread is not None
         saving.thread.join()
-        return saving
 
     monkeypatch.setattr(manager, "begin", begin_and_wait)
 

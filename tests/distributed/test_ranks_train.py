@@ -77,6 +77,8 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(
         else:
             assert carry_out(changed, world, resume=number > 0) == [0] * world, printed(changed, 0)
     assert records(changed, "end")[0]["it"] == 8
+    said = f"saved by {worlds[0]} ranks, resumed on {worlds[1]}: not bit-identical"
+    assert [record["text"] for record in records(changed, "message")].count(said) == 1
     assert records(changed, "run")[1]["resumed_from"] == "it00000008", "the last one, in the middle of an epoch"
     assert_alike(left_alone, changed)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import sys
 from collections import OrderedDict
@@ -12,6 +13,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -45,12 +47,21 @@ def test_what_is_saved_is_read(store: CheckpointStore) -> None:
     assert read(path, CPU) == {"model": {"w": pytest.approx(torch.tensor([7.0, 7.0]))}, "more": [7]}
 
 
+def test_what_is_saved_is_counted_and_closed(store: CheckpointStore) -> None:
+    process = psutil.Process()
+    before = process.num_fds()
+    saved = store.save({"model": {}, "more": [7]}, ["last"], {"it": 7})
+    assert saved.bytes == sum((saved.path / name).stat().st_size for name in ("model.pt", TRAINING))
+    assert process.num_fds() <= before
+
+
 def test_the_newest_and_the_named_stay(store: CheckpointStore) -> None:
     for it in (1, 2, 3):
         save(store, it, *(["last"] if it != 2 else ["last", "best"]))
     store.prune(keep=1)
     assert [path.name for path in store.all()] == ["it00000003", "it00000002"]
     assert names(store) == {"last": "it00000003", "best": "it00000002"}
+    assert not list(store.folder.glob(".*"))
 
 
 def test_nothing_is_removed_while_the_latest_does_not_read_back(store: CheckpointStore) -> None:
@@ -82,6 +93,16 @@ def test_they_are_ordered_by_number(store: CheckpointStore) -> None:
     paths = [save(store, it) for it in (99_999_999, *[100_000_000] * 12)]
     (store.folder / "it00000005-copy").mkdir()
     assert store.all() == paths[::-1]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_their_order_is_not_that_of_the_folder(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, backwards: bool
+) -> None:
+    first, again = save(store, 5), save(store, 5)
+    assert (first.name, again.name) == ("it00000005", "it00000005.1")
+    monkeypatch.setattr(Path, "iterdir", lambda _: iter([again, first] if backwards else [first, again]))
+    assert store.all() == [again, first]
 
 
 def test_only_what_the_manifest_knows_is_read(store: CheckpointStore) -> None:
@@ -151,6 +172,15 @@ def test_what_a_killed_process_left_is_cleared_away(new_run: NewRun, train_here:
         (run_dir.checkpoints / name).mkdir(parents=True)
     assert train_here(run_dir) == 0
     assert not list(run_dir.checkpoints.glob(".*"))
+
+
+def test_what_a_living_process_writes_is_left_alone(store: CheckpointStore) -> None:
+    names = {it: f".it{it:08d}.{pid}" for it, pid in ((1, os.getppid()), (2, os.getppid()), (3, os.getpid()))}
+    for name in names.values():
+        (store.folder / name).mkdir(parents=True)
+    os.utime(store.folder / names[2], (0, 0))  # before the process with that number began
+    assert store.clear_leftovers() == [store.folder / names[1]]
+    assert [path.name for path in store.folder.iterdir()] == [names[1]]
 
 
 @pytest.mark.parametrize("point", [point.name for point in POINTS])

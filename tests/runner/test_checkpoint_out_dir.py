@@ -67,3 +67,15 @@ def test_a_run_that_has_checkpoints_keeps_them_where_they_are(tmp_path: Path) ->
     with pytest.raises(UserError, match="keep out_dir as it was in a run that is resumed"):
         CheckpointStore(here).keep_in(tmp_path / "big")
     assert not here.is_symlink()
+
+
+def test_an_empty_folder_and_a_link_to_one_give_way(tmp_path: Path) -> None:
+    here, big, bigger = tmp_path / "checkpoints", tmp_path / "a" / "big", tmp_path / "bigger"
+    here.mkdir()
+    bigger.mkdir()
+    for place in (big, big, bigger):
+        CheckpointStore(here).keep_in(place)
+        assert here.resolve() == place
+    path = CheckpointStore(here).save({"model": {}}, ["last"], {"it": 1}).path
+    CheckpointStore(here).keep_in(bigger)
+    assert (bigger / path.name).exists()

@@ -21,8 +21,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint import store as checkpoint
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
-from hookflow.runner.checkpoint.saving import HostCopy
-from hookflow.runner.checkpoint.store import CheckpointStore, read
+from hookflow.runner.checkpoint.saving import HostCopy, NotSavedError, Saving, begin
+from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
 from tests.conftest import NewRun, records, wait_for
 from tests.distributed.launched import asked_to_stop
 from tests.limits import LIMIT
@@ -61,6 +61,24 @@ def test_the_training_does_not_wait_for_the_disk(
     told = [line for line in trace.read_text().splitlines() if line.startswith("after_save_checkpoint")]
     assert 8 <= int(told[0].split("iter=")[1].split()[0]) <= 10, "behind the write, and before the next one begins"
     assert told[-1].startswith("after_save_checkpoint iter=15"), "it has ended before the run does"
+
+
+def test_what_is_written_is_reported_at_the_next_safe_point(
+    new_run: NewRun, train_here: Train, tmp_path: Path, written_at_once: None
+) -> None:
+    assert train_here(new_run(TRACER % (tmp_path / "trace"))) == 0
+    lines = (tmp_path / "trace").read_text().splitlines()
+    assert next(line.split()[1] for line in lines if line.startswith("after_save_checkpoint")) == "iter=6"
+
+
+def test_a_write_under_way_when_the_run_fails_is_reported(
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = tmp_path / "trace"
+    at_manifest(monkeypatch, 1, lambda: wait_for(lambda: "after_forward iter=5 " in trace.read_text()))
+    run_dir = new_run(TRACER % trace, 'hooks.raises={use="./watchers.py:Raises", args={at=5}}')
+    assert train_here(run_dir) == 1
+    assert [record["it"] for record in records(run_dir, "checkpoint")] == [5]
 
 
 def test_a_full_disk_ends_the_run_in_words_and_leaves_the_last_one_good(
@@ -179,6 +197,18 @@ def test_what_stands_after_an_error_is_saved_apart(new_run: NewRun, train_here: 
     assert any("resumed from it00000006" in text for text in messages(run_dir))
 
 
+def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(
+    new_run: NewRun, train_here: Train
+) -> None:
+    raises = 'hooks.raises={use="./watchers.py:Raises", args={at=2}}'
+    unstorable = 'hooks.fails={use="./watchers.py:Fails", args={place="state_dict"}}'
+    run_dir = new_run("hooks.checkpoint.points=['on_exception']", raises, unstorable)
+    assert train_here(run_dir) == 1
+    assert "as told" in str(end(run_dir)[1])
+    (said,) = [text for text in messages(run_dir) if "no checkpoint could be saved after the error" in text]
+    assert "['fails']['kinds'] is a builtins.set" in said
+
+
 def test_what_is_swapped_for_a_save_is_back_before_the_next_iteration(new_run: NewRun, train_here: Train) -> None:
     alone, swapped = new_run(EVERY_3), new_run(EVERY_3, 'hooks.swaps={use="./savers.py:Swaps"}')
     assert train_here(alone) == train_here(swapped) == 0
@@ -203,6 +233,28 @@ def test_a_copy_shares_nothing_with_the_run_and_inside_what_is_shared_there() ->
     assert copied["list"] == [(1, [2])]
 
 
+@pytest.mark.parametrize("failing", [False, True])
+def test_whoever_asked_is_woken_once_the_write_has_ended(tmp_path: Path, failing: bool) -> None:
+    def write() -> Saved:
+        if failing:
+            raise OSError("No space left on device")
+        return Saved(tmp_path, 1)
+
+    saving, ended = Saving({}, ["last"], {"it": 3}, 0.0), list[bool]()
+    begin(saving, write, lambda: ended.append(saving.ended))
+    assert isinstance(saving.result(), NotSavedError if failing else Saved)
+    assert saving.thread is not None
+    saving.thread.join(LIMIT)
+    assert ended == [True]
+
+
+def test_a_copy_of_a_sparse_tensor_is_one_of_its_own() -> None:
+    sparse = torch.eye(2).to_sparse()
+    copied = HostCopy(reuse=True).of({"sparse": sparse})["sparse"]
+    sparse._values().zero_()
+    assert torch.equal(copied.to_dense(), torch.eye(2))
+
+
 def test_a_copy_is_made_where_the_last_one_was() -> None:
     net, copy = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 3)), HostCopy(reuse=True)
     places = [
@@ -216,8 +268,9 @@ def test_a_copy_is_made_where_the_last_one_was() -> None:
     assert len({tensor.data_ptr() for tensor in [*other["model"].values(), other["more"]]}) == 7
 
 
-def test_who_is_given_the_copy_may_keep_it(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', "hooks.checkpoint.args.keep=9")
+def test_who_is_given_the_copy_may_keep_it(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    other = f'hooks.told={{use="./savers.py:Told", args={{path="{tmp_path / "told"}"}}}}'
+    run_dir = new_run(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', other, "hooks.checkpoint.args.keep=9")
     assert train_here(run_dir) == 0
     assert any("all are as they were written" in text for text in messages(run_dir))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoint.manifest import MANIFEST, read_manifest, seal
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.launch import start
 from tests.conftest import NewRun, records, wait_for
@@ -144,6 +145,37 @@ def test_a_checkpoint_of_another_model_is_the_users_mistake(new_run: NewRun, tra
     reason = str(records(wider, "end")[-1]["reason"])
     assert "does not fit this pipeline" in reason
     assert "head.weight" in reason
+
+
+def test_a_checkpoint_without_an_optimizer_is_the_users_mistake(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    newest = CheckpointStore(run_dir.checkpoints).all()[0]
+    manifest = read_manifest(newest)
+    del manifest["files"]["optimizer.pt"]
+    (newest / MANIFEST).write_text(seal(manifest))
+    assert train_here(run_dir, resume=True) == 2
+    reason = str(records(run_dir, "end")[-1]["reason"])
+    assert "the checkpoint does not fit this pipeline: it has no optimizer" in reason
+
+
+def test_a_hook_that_is_gone_with_a_state_is_told(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    without = new_run("run.max_epochs=2", "hooks.early_stop.enabled=false", "hooks.clip.enabled=false")
+    run_dir.checkpoints.rename(without.checkpoints)
+    assert train_here(without, resume=True, allow_changed_hooks=True) == 0
+    (said,) = [text for text in messages(without) if "that this pipeline does not have" in text]
+    assert '"early_stop"' in said, "and not the one without a state"
+
+
+def test_a_new_hook_fires_at_the_multiples_to_come(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run("run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    more = new_run('hooks.logs={use="./watchers.py:logs_iter", points=["after_train_iter"], every=4}')
+    run_dir.checkpoints.rename(more.checkpoints)
+    assert train_here(more, resume=True, allow_changed_hooks=True) == 0
+    assert [record["it"] for record in records(more, "scalars") if "train/iter" in record["v"]] == [8, 12]  # type: ignore[operator]
 
 
 def test_a_hook_without_any_state_is_not_missed(new_run: NewRun, train_here: Train) -> None:

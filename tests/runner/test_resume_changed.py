@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from hookflow.runner.checkpoint.changeable import May, changes_between
+from hookflow.runner.checkpoint.changes import UNREADABLE, changes_since, recorded
 from tests.conftest import NewRun, hookflow, records
 from tests.runner.test_resume import messages
 
@@ -46,12 +48,42 @@ def test_another_order_is_told(new_run: NewRun, train_here: Train) -> None:
     assert said in str(records(other, "end")[-1]["reason"])
 
 
-def test_what_is_no_hook_may_change(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run("run.max_epochs=1")
+@pytest.mark.parametrize(
+    ("change", "may", "said"),
+    [
+        ('hooks.log.points=[{at="after_train_iter", every=3, after=["throughput"]}]', May.YES, ["hooks.log.points"]),
+        (
+            'hooks.log.points=["after_train_epoch"]',
+            May.ALLOWED,
+            ["hooks.log.points", "fires no more at", "fires at after_train_epoch"],
+        ),
+        ('run.dir="müll"', May.YES, ['and is "müll"']),
+    ],
+)
+def test_what_may_change_by_itself(new_run: NewRun, change: str, may: May, said: list[str]) -> None:
+    then, now = (recorded(run.path) for run in (new_run(), new_run(change)))
+    changes = changes_between((then[0].pipeline, then[1]), (now[0].pipeline, now[1]))
+    assert {one.may for one in changes} == {may}
+    assert [any(words in one.text for one in changes) for words in said] == [True] * len(said)
+
+
+def test_hooks_that_cannot_be_read_any_more_must_be_allowed(new_run: NewRun) -> None:
+    run_dir = new_run()
+    loaded, plan = recorded(run_dir.path)
+    assert changes_since(run_dir.path, loaded.pipeline, plan) == []
+    run_dir.plan.write_text('{"hooks": []}')
+    (change,) = changes_since(run_dir.path, loaded.pipeline, plan)
+    assert (change.may, change.text) == (May.ALLOWED, UNREADABLE)
+
+
+@pytest.mark.parametrize(("then", "now"), [("raise", "skip"), ("skip", "ignore")])
+def test_what_is_no_hook_may_change(new_run: NewRun, train_here: Train, then: str, now: str) -> None:
+    run_dir = new_run("run.max_epochs=1", f'run.on_nan="{then}"')
     assert train_here(run_dir) == 0
-    other = new_run("run.max_epochs=2", "run.val_every=2")
+    other = new_run("run.max_epochs=2", "run.val_every=2", f'run.on_nan="{now}"')
     run_dir.checkpoints.rename(other.checkpoints)
     assert train_here(other, resume=True) == 0
+    assert not any("not bit-identical" in text for text in messages(other))
 
 
 def test_the_command_line_says_it_and_takes_the_word(new_run: NewRun, train_here: Train) -> None:

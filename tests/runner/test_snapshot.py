@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Plan
 from hookflow.runner import attempt
+from hookflow.runner.checkpoint.snapshot import Snapshot
 from hookflow.runner.trainer import Trainer
 from tests import photographs
 from tests.conftest import NewRun, records
@@ -104,3 +108,12 @@ def test_a_hook_that_was_switched_off_stays_so(new_run: NewRun, train_here: Trai
     assert train_here(run_dir, resume=True) == 0
     assert len(records(run_dir, "error")) == 1
     assert any('the hook "fails" stays switched off' in text for text in messages(run_dir))
+
+
+def test_each_trigger_has_a_name_of_its_own(new_run: NewRun) -> None:
+    """Also those of an around and of a method that fire at one point."""
+    run_dir = new_run('hooks.all={use="./watchers.py:Everywhere", modules=["head"], parameters=["head.weight"]}')
+    plan = Plan.from_json(json.loads(run_dir.plan.read_text()))
+    snapshot = cast(Snapshot, SimpleNamespace(plan=plan))
+    names = [Snapshot._key(snapshot, binding.id) for binding in plan.bindings if binding.half != "exit"]
+    assert len({*names}) == len(names) > 30

@@ -11,9 +11,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
+from hookflow.errors import UserError, Where
 from hookflow.pipeline.extend import extended
+from hookflow.pipeline.schema import WeightsSection
 from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.checkpoint.weights import load_weights
 from tests.conftest import NewRun, records
 from tests.toy import Net
 
@@ -77,7 +81,7 @@ class Evil:
     ("content", "said"),
     [
         (None, "there is no file"),
-        (b"", "is no file that torch.save has written"),
+        (b"", "is no file that torch.save has written: "),
         (b"not a zip at all", "holds more than data"),
         (pickle.dumps(Evil(), protocol=2), "holds more than data"),
         ([1, 2], "holds no state_dict, but a list"),
@@ -213,6 +217,104 @@ def test_what_has_no_effect_is_a_mistake(
     run_dir = new_run(*begins(tmp_path, kept, table))
     assert train_here(run_dir) == 2
     assert said in reason(run_dir)
+
+
+class Counts(nn.Linear):
+    """A layer that says of itself how often it was called, beside its tensors."""
+
+    calls = 0
+
+    def get_extra_state(self) -> int:
+        return self.calls
+
+    def set_extra_state(self, calls: int) -> None:
+        self.calls = calls
+
+
+def loaded(model: nn.Module, tmp_path: Path, content: object, **section: Any) -> list[str]:
+    """Load weights into a model, and return what is said of it."""
+    torch.save(content, tmp_path / "weights.pt")
+    said: list[str] = []
+    load_weights(
+        model,
+        WeightsSection(file="weights.pt", **section),
+        tmp_path,
+        "model",
+        lambda key: Where("p.toml", 1, 1),
+        lambda text, level: said.append(f"{level}: {text}"),
+    )
+    return said
+
+
+def test_what_a_module_says_beside_its_tensors_is_loaded_and_not_compared(tmp_path: Path) -> None:
+    theirs, ours = (nn.Sequential(Counts(2, 2), nn.Linear(2, 2)) for _ in range(2))
+    theirs[0].calls = 7
+    assert loaded(ours, tmp_path, theirs.state_dict()) == []
+    assert ours[0].calls == 7
+    with pytest.raises(UserError, match=r"1.weight\" in the shape \(3, 2\)"):
+        loaded(ours, tmp_path, theirs.state_dict() | {"1.weight": torch.zeros(3, 2)})
+
+
+class Holder(nn.Module):
+    """A network whose own names begin like those of a wrapper."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Linear(1, 1)
+
+
+@pytest.mark.parametrize("prefix", ["", "model.", "module.model.", "module._orig_mod."])
+def test_a_wrapper_is_found_though_the_network_has_such_names_itself(tmp_path: Path, prefix: str) -> None:
+    ours, theirs = Holder(), Holder().state_dict()
+    content = put_before(prefix, theirs) | {"loss.weight": torch.ones(1)}
+    (said,) = loaded(ours, tmp_path, content, strict=False)
+    assert torch.equal(ours.model.weight, theirs["model.weight"])
+    without = [f"without the prefix {prefix}"] if prefix else []
+    assert said.split("; ")[1:] == [*without, "unexpected: 1 (loss.weight)"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({0: torch.ones(1)}, "holds no state_dict, but a dict"),
+        ({"weight": torch.ones(1), 0: torch.ones(1)}, "holds no state_dict, but a dict"),
+        (["weight"], "holds no state_dict, but a list"),
+        ({f"n{k}": k for k in range(9)}, "n6, n7"),
+        ({"n": 1}, "no tensors, and none in state_dict, model_state_dict or model"),
+        ({"zzz": torch.ones(1)}, "the model still needs weight, bias"),
+        ({"zzz": torch.ones(1)}, "they also have zzz"),
+        ({"weight": torch.ones(2, 2), "bias": torch.ones(1)}, "1 of 2 fit; of another shape: 1 (weight"),
+        ({"weight": torch.ones(1, 1), "bias": 1}, '"bias" in the shape'),
+        ({"a1": torch.ones(1), "a2": torch.ones(1), "a3": torch.ones(1)}, "unexpected: 3 (a1, a2, a3)"),
+    ],
+)
+def test_what_does_not_fit_in_words(tmp_path: Path, content: Any, said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        loaded(nn.Linear(1, 1), tmp_path, content)
+    lines = "\n".join(f"{problem.message}\n{problem.hint}" for problem in refused.value.problems)
+    assert said in lines
+    assert "n8" not in lines
+
+
+def test_a_number_is_no_tensor_though_the_tensor_is_one(tmp_path: Path) -> None:
+    norm = nn.BatchNorm1d(1)
+    with pytest.raises(UserError, match=r'"num_batches_tracked" in the shape'):
+        loaded(norm, tmp_path, norm.state_dict() | {"num_batches_tracked": 3})
+
+
+def test_a_misspelt_file_is_told_with_the_nearest(tmp_path: Path) -> None:
+    torch.save({}, tmp_path / "wieghts.pt")
+    with pytest.raises(UserError) as refused:
+        load_weights(
+            nn.Linear(1, 1), WeightsSection(file="weights.pt"), tmp_path, "model", lambda key: Where("p.toml"), print
+        )
+    assert refused.value.problems[0].hint == 'did you mean "wieghts.pt"?'
+
+
+def test_a_prefix_that_makes_two_names_one_stays(tmp_path: Path) -> None:
+    body = nn.Linear(1, 1).state_dict()
+    with pytest.raises(UserError, match=r'have "module\.weight", and the model does not'):
+        loaded(nn.Linear(1, 1), tmp_path, body | put_before("module.", body))
 
 
 def test_nothing_that_fits_is_no_beginning_even_if_not_strict(

@@ -53,7 +53,7 @@ class Saving:
             return failed
 
 
-def begin(saving: Saving, write: Callable[[], Saved], ended: Callable[[], None]) -> Saving:
+def begin(saving: Saving, write: Callable[[], Saved], ended: Callable[[], None]) -> None:
     """Call `write` in a thread, and then `ended`. That is no reason for a process to live on."""
 
     def work() -> None:
@@ -67,7 +67,6 @@ def begin(saving: Saving, write: Callable[[], Saved], ended: Callable[[], None])
 
     saving.thread = threading.Thread(target=work, name="hookflow-checkpoint", daemon=True)
     saving.thread.start()
-    return saving
 
 
 class HostCopy:

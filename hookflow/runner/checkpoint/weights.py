@@ -126,8 +126,7 @@ def _renamed_one(name: str, rename: Mapping[str, str]) -> str:
 def _unwrapped(found: dict[str, Any], wanted: Collection[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the weights without what wrappers have put in front, as far as more names fit then; and these prefixes."""
     versions: list[tuple[dict[str, Any], list[str]]] = [(found, [])]
-    usual = [prefix for prefix in WRAPPERS if not any(name.startswith(prefix) for name in wanted)]
-    while prefix := next((one for one in usual if any(name.startswith(one) for name in found)), ""):
+    while prefix := next((one for one in WRAPPERS if any(name.startswith(one) for name in found)), ""):
         shorter = {name.removeprefix(prefix): value for name, value in found.items()}
         if len(shorter) < len(found):
             break  # two names would become one
