@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def showable(error: BaseException, *notes: str) -> BaseException:
@@ -21,6 +23,17 @@ def showable(error: BaseException, *notes: str) -> BaseException:
             shown.add_note(note)
         return shown
     return error
+
+
+@contextmanager
+def only_showable() -> Iterator[None]:
+    """Let nothing through that cannot be shown."""
+    try:
+        yield
+    except BaseException as error:
+        if (shown := showable(error)) is not error:
+            raise shown from None
+        raise
 
 
 def _in_the_place_of(error: BaseException, raised: BaseException) -> BaseException:

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from tests.limits import LIMIT
+
 
 class Logs:
     """Logs one of each after every iteration, and then changes what it has logged."""
@@ -48,7 +50,9 @@ class LogsOnce:
     def after_train_iter(self, run: Any) -> None:
         if run.iter == 1:
             run.log("once", 1.0)
+        until = time.monotonic() + LIMIT
         while run.iter == 3 and '"once"' not in self.file.read_text():
+            assert time.monotonic() < until, "it was never written"
             time.sleep(0.01)
 
 

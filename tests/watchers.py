@@ -172,6 +172,15 @@ KINDS: dict[str, Any] = {
 }
 
 
+class CannotBeMade:
+    """Raises in its constructor."""
+
+    def __init__(self, kind: str) -> None:
+        raise KINDS[kind]("as told")
+
+    def after_val(self) -> None: ...
+
+
 class Fails:
     """Raises at one place: a point, a half of an `around_X`, or a method of its state."""
 

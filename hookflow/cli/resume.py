@@ -103,8 +103,7 @@ def _wanted(
     from hookflow.events.rundir import short
 
     facts = run_dir.describe()
-    then = [one for one in facts.get("overrides", []) if isinstance(one, str)]
-    kept = list(_kept(then, overrides, hooks))
+    kept = list(_kept(facts.get("overrides", []), overrides, hooks))
     if shuffle is None:
         shuffle = recorded_plan(run_dir).shuffle
     if file is None:

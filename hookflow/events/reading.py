@@ -7,7 +7,7 @@ A key may be missing and another one be there, as another version writes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
@@ -64,9 +64,21 @@ def is_torn(error: ValueError) -> bool:
     return str(error).startswith("EOF")
 
 
-def only_of(types: Mapping[str, type | tuple[type, ...]], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is found without the keys whose values are not of their types."""
-    return {key: value for key, value in found.items() if isinstance(value, types.get(key, object))}
+def is_string(value: object) -> bool:
+    """Say whether this is a string."""
+    return isinstance(value, str)
+
+
+def is_time(value: object) -> bool:
+    """Say whether this is a time in seconds that a clock may show."""
+    return isinstance(value, int | float) and 0 <= value < LATEST
+
+
+def only_of(checks: Mapping[str, Callable[[Any], bool]], found: object) -> dict[str, Any]:
+    """Return an object without the keys whose values do not pass their check; nothing where it is no object."""
+    if not isinstance(found, Mapping):
+        return {}
+    return {key: value for key, value in found.items() if key not in checks or checks[key](value)}
 
 
 def valid(validator: SchemaValidator, found: dict[str, Any]) -> Any:

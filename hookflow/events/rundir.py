@@ -10,7 +10,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,18 +20,18 @@ import psutil
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import readable
 from hookflow.events.process import started_at
-from hookflow.events.reading import only_of, read_object
+from hookflow.events.reading import is_string, is_time, only_of, read_object
 from hookflow.events.regular_file import open_regular, read_regular
 from hookflow.events.run_lock import NAME, is_locked
 
-FACTS: Mapping[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("id", "name", "host", "base", "source", "hookflow"), str),
-    **dict.fromkeys(("created", "process_started", "training_ended"), (int, float)),
-    **dict.fromkeys(("argv", "overrides"), list),
-    "pid": int,
-    "environment": dict,
+FACTS: Mapping[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(("id", "name", "host", "base", "source", "hookflow"), is_string),
+    **dict.fromkeys(("created", "process_started", "training_ended"), is_time),
+    **dict.fromkeys(("argv", "overrides"), lambda value: isinstance(value, list) and all(map(is_string, value))),
+    "pid": lambda value: isinstance(value, int),
+    "environment": lambda value: isinstance(value, dict),
 }
-"""The types of what `run.json` says."""
+"""What the values of `run.json` must be."""
 
 ROOM = 1 << 14
 """Bytes that a disk has left at least, where some records can be written."""

@@ -21,6 +21,7 @@ from hookflow.pipeline.neighbours import neighbours_of
 from hookflow.pipeline.objects import is_object, maker_of
 from hookflow.pipeline.python_source import parse_file
 from hookflow.pipeline.raised_by import is_ctrl_c
+from hookflow.showable import showable
 
 FORMS = '"package.module:Name" or "./file.py:Name"'
 
@@ -138,7 +139,7 @@ def _fail_import(shown: str, error: BaseException, where: Where | None) -> NoRet
     else:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         at, line = f"{frame.filename}:{frame.lineno}", frame.line or ""
-    said = traceback.format_exception_only(error)[-1].strip()
+    said = traceback.format_exception_only(showable(error))[-1].strip()
     _fail(f'"{shown}" cannot be imported: {said}', where, f"at {at}: {line}", error)
 
 

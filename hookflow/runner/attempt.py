@@ -40,6 +40,7 @@ from hookflow.runner.state import RunState
 from hookflow.runner.trainer import Trainer
 from hookflow.runner.variables import changed_variables
 from hookflow.runner.writing import writing
+from hookflow.showable import only_showable
 
 
 def execute(
@@ -70,7 +71,7 @@ def execute(
             say(line, "warn")
     store = CheckpointStore(run_dir.checkpoints, texts)
     explained = explain_oom(loaded.pipeline, lambda: bool(store.all()))
-    with explained, torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks):
+    with explained, torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks), only_showable():
         consensus = consensus_of(ranks, loaded.pipeline.distributed.timeout)
         checkpoint = consensus.broadcast_object(_begin(store, say, resume) if ranks.first else None)
         if checkpoint is not None:

@@ -27,7 +27,6 @@ from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals, Stop
 from hookflow.runner.state import RunState
 from hookflow.runner.threads import describe, exit_soon, unfinished
-from hookflow.showable import showable
 
 
 def train(
@@ -88,7 +87,7 @@ def train(
             signals.ignored = True
     except BaseException as error:
         signals.ignored = True  # set here and not by a call: at a call another signal might raise
-        raised = showable(error)
+        raised = error
         lost = built and several and is_peer_lost(raised)
         stop = own = _ended_by(raised, signals, recorder, lost)
         if built and several:

@@ -14,7 +14,7 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from hookflow.events.reading import only_of
+from hookflow.events.reading import is_string, only_of
 from hookflow.events.rundir import RunDir
 
 BYTES = 32
@@ -32,7 +32,7 @@ def changed_variables(run_dir: RunDir, names: Collection[str], *, resumed: bool)
     then = run_dir.describe().get("environment", {})
     identity, now = _hash(key, run_dir.id), {name: _hash(key, run_dir.id, name) for name in names}
     run_dir.sign(environment={"key": identity, "values": now})
-    if not resumed or not (known := only_of(dict.fromkeys(names, str), then.get("values", {}))):
+    if not resumed or not (known := only_of(dict.fromkeys(names, is_string), then.get("values"))):
         return
     if then.get("key") != identity:
         yield f"whether {_listed(known)} has another value than before cannot be said: another user's key was used"

@@ -167,6 +167,9 @@ def swap(file: Path, old: str, new: str) -> None:
 ODDITIES: dict[str, Callable[[RunDir], object]] = {
     "pid": lambda run: swap(run.path / "run.json", r'"pid": \d+', '"pid": "x"'),
     "created": lambda run: swap(run.path / "run.json", r'"created": [\d.]+', '"created": Infinity'),
+    "created late": lambda run: swap(run.path / "run.json", r'"created": [\d.]+', '"created": 1e30'),
+    "overrides": lambda run: swap(run.path / "run.json", r'"overrides": \[', '"overrides": [-1, '),
+    "environment": lambda run: swap(run.path / "run.json", "^{", '{"environment": {"values": [1], "key": 1},'),
     "reason": lambda run: swap(run.events, r'"reason":"[^"]*"', '"reason":5'),
     "saved": lambda run: swap(manifest(run), r'"saved": [\d.]+', '"saved": "x"'),
     "plan": lambda run: run.plan.write_text("{"),

@@ -145,6 +145,14 @@ def test_one_of_a_task_ends_the_run_too(new_run: NewRun, train_here: Train) -> N
     assert "NoTextError, which cannot be shown" in str(error["text"])
 
 
+@pytest.mark.parametrize("kind", ["NoText", "NoNotes"])
+def test_so_does_one_of_a_constructor(new_run: NewRun, train_here: Train, kind: str) -> None:
+    run_dir = new_run(f'hooks.bad={{use="./watchers.py:CannotBeMade", args={{kind="{kind}Error"}}}}')
+    assert train_here(run_dir) == 1
+    (error,) = records(run_dir, "error")
+    assert f"{kind}Error, which cannot be shown" in str(error["text"])
+
+
 def test_a_users_mistake_found_by_a_hook_stays_one(new_run: NewRun, train_here: Train) -> None:
     """It stands where the hook does in the pipeline, as any other."""
     bad = fails("before_train", kind="UserError")

@@ -22,7 +22,7 @@ from hookflow.pipeline.load import load
 from hookflow.runner import writer_thread, writing
 from hookflow.runner.launch import prepare
 from hookflow.runner.recorder import Recorder
-from hookflow.runner.writer_history import Call, calls_of
+from hookflow.runner.writer_history import Call, LatestIteration, calls_of
 from tests.conftest import TESTS, TOY, NewRun, records, wait_for
 from tests.distributed.several import carry_out
 from tests.own_writers import Fails, Notes
@@ -111,6 +111,21 @@ def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
         rows = [(int(row["iteration"]), row["name"], float(row["value"])) for row in csv.DictReader(table)]
     assert sorted(rows) == wanted
     assert warnings(run) == []
+
+
+def test_an_iteration_is_kept_back_until_a_later_one_comes() -> None:
+    def call(name: str, iteration: int, kind: str = "scalar") -> Call:
+        return Call(f"write_{kind}", (kind, name), iteration, ())
+
+    latest = LatestIteration()
+    given = [call("x", 3), call("y", 3), call("note", 3, "text"), call("note", 3, "text"), call("x", 3), call("y", 2)]
+    assert [latest.add(number, one) for number, one in enumerate(given)] == [[]] * 6
+    assert latest.past(3) == []
+    over = latest.add(6, call("x", 4))
+    assert [number for number, _ in over] == [1, 2, 3, 4, 5], "in their order, and of two values of x the last"
+    assert latest.past(5) == [(6, call("x", 4))]
+    assert latest.past(6) == latest.all() == []
+    assert latest.add(7, call("x", 1)) == [], "what a resumed run trains again"
 
 
 def test_a_value_is_written_once_its_iteration_is_over(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
