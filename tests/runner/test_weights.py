@@ -81,7 +81,7 @@ class Evil:
     ("content", "said"),
     [
         (None, "there is no file"),
-        (b"", "is no file that torch.save has written: "),
+        (b"", "is no file that torch.save has written"),
         (b"not a zip at all", "holds more than data"),
         (pickle.dumps(Evil(), protocol=2), "holds more than data"),
         ([1, 2], "holds no state_dict, but a list"),
