@@ -248,6 +248,7 @@ def test_whoever_asked_is_woken_once_the_write_has_ended(tmp_path: Path, failing
     assert saving.thread is not None
     saving.thread.join(LIMIT)
     assert ended == [True]
+    assert saving.thread.daemon, "a process need not wait for it"
 
 
 def test_a_copy_of_a_sparse_tensor_is_one_of_its_own() -> None:
