@@ -284,6 +284,7 @@ def test_a_wrapper_is_found_though_the_network_has_such_names_itself(tmp_path: P
         ({"zzz": torch.ones(1)}, "the model still needs weight, bias"),
         ({"zzz": torch.ones(1)}, "they also have zzz"),
         ({"weight": torch.ones(2, 2), "bias": torch.ones(1)}, "1 of 2 fit; of another shape: 1 (weight"),
+        ({"weight": torch.ones(1, 1), "bias": torch.ones(1), "x": torch.ones(1)}, "2 of 2 fit; unexpected: 1 (x)"),
         ({"weight": torch.ones(1, 1), "bias": 1}, '"bias" in the shape'),
         ({"a1": torch.ones(1), "a2": torch.ones(1), "a3": torch.ones(1)}, "unexpected: 3 (a1, a2, a3)"),
     ],
