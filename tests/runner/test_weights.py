@@ -280,7 +280,7 @@ def test_a_wrapper_is_found_though_the_network_has_such_names_itself(tmp_path: P
         ({"weight": torch.ones(1), 0: torch.ones(1)}, "holds no state_dict, but a dict"),
         (["weight"], "holds no state_dict, but a list"),
         ({f"n{k}": k for k in range(9)}, "n6, n7"),
-        ({"n": 1}, "no tensors, and none in state_dict, model_state_dict or model"),
+        ({"n": 1}, "no tensors, and none in state_dict, model_state_dict or model\n"),
         ({"zzz": torch.ones(1)}, "the model still needs weight, bias"),
         ({"zzz": torch.ones(1)}, "they also have zzz"),
         ({"weight": torch.ones(2, 2), "bias": torch.ones(1)}, "1 of 2 fit; of another shape: 1 (weight"),
