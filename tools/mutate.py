@@ -28,7 +28,7 @@ RUNNER, CLI = "tests/runner/", "tests/cli/"
 TESTS = {
     "hookflow/graph/render": ["tests/graph/render", CLI + "test_graph.py"],
     "hookflow/graph": [
-        *sorted(str(path) for path in Path("tests/graph").glob("test_*.py")),
+        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/graph").glob("test_*.py")),
         *(CLI + f"test_{name}.py" for name in ("why_command", "diff_command", "points_command", "ranks_said", "check")),
         *(RUNNER + f"test_{name}.py" for name in ("triggers", "triggers_forecast", "forecast", "modes")),
     ],
