@@ -6,6 +6,7 @@ these run is said to be run by no test.
 
     make mutate                                              # a sample of each file of the table below
     make mutate ARGS="hookflow/graph/order.py --sample 1000" # all of one file
+    make mutate ARGS="hookflow/graph/order.py:106"           # those of one line
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ RUNNER, CLI = "tests/runner/", "tests/cli/"
 TESTS = {
     "hookflow/graph/render": ["tests/graph/render", CLI + "test_graph.py"],
     "hookflow/graph": [
-        *sorted(str(path) for path in Path("tests/graph").glob("test_*.py")),
+        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/graph").glob("test_*.py")),
         *(CLI + f"test_{name}.py" for name in ("why_command", "diff_command", "points_command", "ranks_said", "check")),
         *(RUNNER + f"test_{name}.py" for name in ("triggers", "triggers_forecast", "forecast", "modes")),
     ],
@@ -43,7 +44,9 @@ TESTS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Mutation testing of graph/ and runner/checkpoint/")
-    parser.add_argument("files", nargs="*", type=Path, help="files to change; those of the table when left out")
+    parser.add_argument(
+        "files", nargs="*", help="files to change, or lines (FILE:LINE); those of the table if left out"
+    )
     parser.add_argument("--sample", type=int, default=5, help="how many changes of each file are tried")
     parser.add_argument("--seed", type=int, default=0, help="which of them")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="how many at a time")
@@ -61,11 +64,12 @@ def main() -> None:
     hypothesis.settings.register_profile(
         "mutate", deadline=None, suppress_health_check=slow, max_examples=25, derandomize=True, database=None
     )
-    files = given.files or [file for folder in TESTS for file in sorted(Path(folder).glob("*.py"))]
-    for folder, those in groupby(files, lambda file: next(one for one in TESTS if file.is_relative_to(one))):
+    files = given.files or [str(file) for folder in TESTS for file in sorted(Path(folder).glob("*.py"))]
+    for folder, those in groupby(files, lambda file: next(one for one in TESTS if Path(file).is_relative_to(one))):
         chosen = []
         for file in those:
-            every = mutants(file)
+            name, _, line = file.partition(":")
+            every = [mutant for mutant in mutants(Path(name)) if not line or mutant.line == int(line)]
             chosen += random.Random(f"{given.seed} {file}").sample(every, min(given.sample, len(every)))
         left: Counter[Path] = Counter()
         for mutant, what in survivors(chosen, TESTS[folder], given.jobs, given.seconds):

@@ -202,6 +202,8 @@ class _Watching:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0) + report.duration
+        if report.failed:
+            print(report.longreprtext, flush=True)
 
 
 def _run(session: pytest.Session, items: Sequence[pytest.Item]) -> int:

@@ -11,7 +11,7 @@ from hookflow.graph.ambiguity import ambiguities
 from hookflow.graph.links import stated
 from hookflow.graph.plan import Binding, Plan
 from tests.graph.test_order import legal
-from tests.hook_nodes import Node, acyclic, node, plan
+from tests.hook_nodes import AROUND, Node, acyclic, node, plan
 
 
 def pairs(compiled: Plan) -> list[tuple[str, str, tuple[str, ...]]]:
@@ -63,6 +63,19 @@ def test_requests_on_the_course_need_no_order_among_them_but_with_who_reads_it()
     assert pairs(plan(node("a", **both), node("b", **both))) == [("a", "b", ("control", "model"))]
     alone = {"writes": ["control", "model"]}
     assert pairs(plan(node("a", **alone), node("b", **alone))) == [("a", "b", ("model",))]
+
+
+def test_two_arounds_are_told_where_they_are_entered() -> None:
+    writes = {"points": AROUND, "writes": ["model"]}
+    found = [*ambiguities(plan(node("a", **writes), node("b", **writes)))]
+    assert [(one.point, one.first.hook, one.then.hook) for one in found] == [("before_val", "a", "b")]
+
+
+def test_an_around_that_is_left_is_told_with_a_plain_method_behind_it() -> None:
+    """It stands there because another around is left behind it, and that only the file says."""
+    plain = node("p", points=[("after_val", "whole")], after=["b"], writes=["model"])
+    compiled = plan(node("b", points=AROUND), node("a", points=AROUND, writes=["model"]), plain)
+    assert [(one.point, one.first.hook, one.then.hook) for one in ambiguities(compiled)] == [("after_val", "a", "p")]
 
 
 def test_thousands_of_writers_of_one_slot_are_not_enumerated_for_the_first_few() -> None:

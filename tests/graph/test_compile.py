@@ -39,6 +39,25 @@ def test_unknown_names_are_all_told_at_once_with_the_nearest() -> None:
     assert 'requires the hook "em"' in text
 
 
+def test_where_a_wish_is_of_the_class_is_said() -> None:
+    for kind, stated in (("class", True), ("file", False)):
+        with pytest.raises(UserError) as caught:
+            plan(node("a", after=["nobody"], kind=kind))
+        assert ("(stated by p.toml:1" in str(caught.value)) is stated
+
+
+def test_what_is_required_is_switched_off_or_is_not_there() -> None:
+    for disabled, said in ((["ema"], "is switched off"), ([], "is not in this pipeline")):
+        with pytest.raises(UserError, match=f'requires the hook "ema", which {said}'):
+            plan(node("a", requires=["ema"]), disabled=disabled)
+
+
+def test_a_hook_may_be_ambiguous_with_one_that_is_off_or_optional_and_with_no_unknown_one() -> None:
+    assert plan(node("a", ambiguous_with=["b", "ema", "c?"]), node("b"), disabled=["ema"])
+    with pytest.raises(UserError, match='ambiguous with "nobody", which is not in this pipeline'):
+        plan(node("a", ambiguous_with=["nobody"]))
+
+
 def test_a_cycle_names_every_hook_and_edge() -> None:
     with pytest.raises(UserError) as caught:
         plan(node("a", after=["c"]), node("b", after=["a"]), node("c", after=["b"]), node("d"))

@@ -54,6 +54,16 @@ class TestWhatTheRoundBeforeHasLeft:
         (said,), _ = told(reader("scalars.n", "after_backward"), writer("scalars.n", "after_train_iter"))
         assert said.endswith('first written at after_train_iter by "w": what it reads is the last iteration\'s')
 
+    def test_with_the_first_of_several_who_write_it(self) -> None:
+        other = node("v", points=at("after_train_iter"), writes=["scalars.n"])
+        (said,), _ = told(reader("scalars.n", "after_backward"), writer("scalars.n", "after_train_iter"), other)
+        assert 'by "w"' in said
+
+    def test_is_nothing_where_the_run_begins(self) -> None:
+        first = next(iter(POINTS)).name
+        (said,), _ = told(reader("metrics", first))
+        assert said.endswith("there is nothing to read yet")
+
     @pytest.mark.parametrize("point", ["before_train_epoch", "after_train_iter", "before_train_iter"])
     def test_is_only_noted_where_it_can_hardly_be_meant_otherwise(self, point: str) -> None:
         warnings, (note,) = told(reader("metrics", point))
@@ -99,6 +109,10 @@ class TestWhatIsFresh:
         assert told(reader("average.a", "after_train_iter"), writer("average", "after_forward")) == ([], [])
         assert len(told(reader("average.a", "after_train_iter"), writer("average.b", "after_forward"))[0]) == 0
 
+    def test_as_a_whole_where_the_first_of_its_parts_is_written(self) -> None:
+        other = node("v", points=at("after_train_iter"), writes=["average.b"])
+        assert told(reader("average", "after_backward"), writer("average.a", "after_forward"), other) == ([], [])
+
 
 def test_what_is_written_only_after_the_loop_is_not_there_yet() -> None:
     (said,), _ = told(reader("average", "before_train"), writer("average", "after_optimizer_step"))
@@ -113,6 +127,11 @@ class TestWhatIsWrittenInVain:
     def test_but_not_if_a_hook_reads_them_or_they_are_written_before(self) -> None:
         assert told(writer("grads", "after_optimizer_step"), reader("grads", "after_train_iter")) == ([], [])
         assert told(writer("grads", "before_optimizer_step", "after_train_iter")) == ([], [])
+
+    def test_but_not_if_one_of_its_readers_is_there_or_behind(self) -> None:
+        late = writer("grads", "after_optimizer_step")
+        assert told(late, reader("grads", "after_optimizer_step")) == ([], [])
+        assert told(late, reader("grads", "after_backward", "after_train_iter")) == ([], [])
 
 
 def test_rounds() -> None:

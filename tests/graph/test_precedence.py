@@ -35,6 +35,18 @@ def test_a_weaker_edge_that_gave_way_is_told() -> None:
     assert [given.edge.slots for given in answer.overruled] == [("lr",)]
 
 
+def test_what_gave_way_between_others_is_not_told() -> None:
+    others = node("write", writes=["lr"], after=["read"]), node("read", reads=["lr"])
+    (answer,) = precedence(plan(*others, node("a"), node("b")), "a", "b")
+    assert answer.overruled == ()
+
+
+def test_the_nesting_that_only_the_file_states_is_no_way_for_a_plain_method() -> None:
+    plain = node("p", points=[("after_val", "whole")], after=["b"])
+    (answer,) = precedence(plan(node("b", points=AROUND), node("a", points=AROUND), plain), "a", "p")
+    assert (answer.first.hook, answer.reason, answer.path) == ("a", "file", ())
+
+
 def test_an_answer_for_each_point_at_which_both_stand() -> None:
     compiled = plan(node("a", points=AROUND), node("b", points=AROUND))
     assert [(answer.point, answer.first.hook, answer.reason) for answer in precedence(compiled, "a", "b")] == [

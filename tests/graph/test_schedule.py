@@ -8,7 +8,7 @@ import pytest
 
 from hookflow.graph.plan import Trigger
 from hookflow.graph.points import POINTS
-from hookflow.graph.schedule import Measure, window_is_empty
+from hookflow.graph.schedule import Measure, Totals, measure, parsed, window_is_empty
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,30 @@ def test_what_is_counted_moves_on_by_one_and_seconds_by_as_little_as_there_is() 
     assert (Measure("it", 3, 2).reached(), Measure("it", 3, 2).passed()) == (2, 2)
     assert (Measure("it", 3, 1).reached(), Measure("it", 3, 1).passed()) == (3, 4)
     assert (Measure("s", 3, 2).reached(), Measure("s", 3, 2).passed()) == (1.5, nextafter(1.5, inf))
+
+
+@pytest.mark.parametrize(
+    ("written", "point", "totals", "measured"),
+    [
+        ("25%", "after_train_iter", Totals(iters=202), Measure("it", 101, 2)),
+        ("25%", "after_train_epoch", Totals(iters=202, epochs=2, iters_per_epoch=101), Measure("it", 101, 2)),
+        ("50%", "after_train_iter", Totals(epochs=3), Measure("ep", 3, 2)),
+        ("50%", "after_train_iter", Totals(), Measure("ep", 0, 1)),
+        ("2ep", "after_train_iter", Totals(iters=50, iters_per_epoch=5), Measure("it", 10, 1)),
+        ("2ep", "after_train_iter", Totals(epochs=3), Measure("ep", 2, 1)),
+        ("2ep", "after_train_epoch", Totals(iters=50, iters_per_epoch=5), Measure("ep", 2, 1)),
+        ("3", "after_train_epoch", Totals(iters=50, iters_per_epoch=5), Measure("ep", 3, 1)),
+        ("3", "after_val_iter", Totals(iters=50, iters_per_epoch=5), Measure("firing", 3, 1)),
+        ("90s", "after_train_iter", Totals(iters=50), Measure("s", 90, 1)),
+    ],
+)
+def test_an_amount_is_measured_in_what_its_point_counts(
+    written: str, point: str, totals: Totals, measured: Measure
+) -> None:
+    assert measure(parsed(written), POINTS[point], totals) == measured
+
+
+def test_which_multiple_a_count_has_entered() -> None:
+    every = Measure("it", 5, 2)
+    assert [every.multiple(count) for count in (0, 2, 3, 5, 7, 8)] == [0, 0, 1, 2, 2, 3]
+    assert [Measure("s", 3, 2).multiple(seconds) for seconds in (1.25, 1.5, 3.0)] == [0, 1, 2]

@@ -6,6 +6,7 @@ import pytest
 
 from hookflow.graph.points import POINTS, Point
 from hookflow.graph.slots import commutes
+from tests.hook_nodes import node, plan
 
 
 @pytest.mark.parametrize("point", [*POINTS], ids=lambda point: point.name)
@@ -18,3 +19,9 @@ def test_requests_need_no_order_and_what_is_changed_does(point: Point) -> None:
 
 def test_some_points_offer_the_state_of_a_checkpoint_and_some_do_not() -> None:
     assert {"checkpoint" in point.offers for point in POINTS} == {True, False}
+
+
+def test_a_slot_of_its_own_is_no_slip_where_its_one_hook_writes_it() -> None:
+    assert plan(node("a", reads=["mine"], writes=["mine"])).warnings == ()
+    (warned,) = plan(node("a", reads=["mine"])).warnings
+    assert "which no hook writes" in warned.message

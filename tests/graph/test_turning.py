@@ -15,11 +15,22 @@ from hookflow.graph.compile import compile_plan
 from hookflow.graph.node import Node
 from hookflow.graph.order import Places
 from hookflow.graph.plan import Plan
-from hookflow.graph.turning import Pair, key, keys, neighbouring, swapped, turned, unordered, way
+from hookflow.graph.turning import (
+    Pair,
+    brought_together,
+    key,
+    keys,
+    meeting_points,
+    neighbouring,
+    swapped,
+    turned,
+    unordered,
+    way,
+)
 from hookflow.runner.commute import _Search
 from hookflow.runner.probe import Visit
 from hookflow.runner.trial import Trace, Trials
-from tests.hook_nodes import POINT, acyclic, node, plan
+from tests.hook_nodes import AROUND, POINT, acyclic, node, order, plan
 
 
 def compiles(nodes: list[Node]) -> bool:
@@ -35,6 +46,27 @@ pipelines = acyclic().filter(compiles)
 
 def wanted(nodes: list[Node], places: Places) -> Plan:
     return compile_plan("p", {one.hook.name: one for one in nodes}, wanted=places)
+
+
+def test_neither_two_methods_of_a_hook_nor_two_halves_that_are_left_are_a_pair() -> None:
+    both = (*AROUND, ("before_val", "whole"))
+    found = {(pair.point, pair.hooks) for pair in unordered(plan(node("a", points=both), node("b", points=AROUND)))}
+    assert found == {("before_val", ("a", "b"))}
+
+
+def test_a_pair_is_brought_together_and_what_must_follow_stays_behind_it() -> None:
+    nodes = [node("w"), node("a"), node("x", after=["a"]), node("y"), node("b"), node("z")]
+    declared = plan(*nodes)
+    pair = Pair(POINT, ("a", "whole"), ("b", "whole"))
+    places = brought_together(declared, [pair], {*unordered(declared)})
+    assert order(wanted(nodes, places)) == ["w", "y", "a", "b", "x", "z"]
+
+
+def test_hooks_meet_where_both_fire_and_not_where_arounds_are_left() -> None:
+    alone = node("c", points=[("before_run", "whole")])
+    compiled = plan(node("a", points=(*AROUND, (POINT, "whole"))), node("b", points=AROUND), alone)
+    assert meeting_points(compiled, "a", "b") == {"before_val"}
+    assert meeting_points(compiled, "a", "c") == set()
 
 
 @settings(max_examples=50)

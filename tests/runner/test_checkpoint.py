@@ -21,7 +21,7 @@ from hookflow.errors import UserError
 from hookflow.runner.checkpoint import store as checkpoint
 from hookflow.runner.checkpoint.manifest import TRAINING, damage
 from hookflow.runner.checkpoint.storable import check_storable
-from hookflow.runner.checkpoint.store import CheckpointStore, read
+from hookflow.runner.checkpoint.store import AbandonedError, CheckpointStore, read, read_tensors
 from tests.conftest import NewRun, records
 from tests.watchers import POINTS
 
@@ -125,6 +125,23 @@ def test_a_full_disk_leaves_nothing_half_done(store: CheckpointStore, monkeypatc
         save(store, 2, "last")
     assert sorted(path.name for path in store.folder.iterdir()) == ["it00000001", "last"]
     assert store.newest_good()[0] == first
+
+
+def test_a_write_that_is_called_off_leaves_nothing(store: CheckpointStore) -> None:
+    first = save(store, 1, "last")
+    store.abandon()
+    with pytest.raises(AbandonedError):
+        save(store, 2, "last")
+    assert sorted(path.name for path in store.folder.iterdir()) == ["it00000001", "last"]
+    assert store.newest_good()[0] == first
+
+
+def test_what_is_no_file_of_tensors_is_told_in_torchs_words(tmp_path: Path) -> None:
+    path = tmp_path / "cut.pt"
+    torch.save({}, path)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(UserError, match=r"is no file that torch.save has written: \w"):
+        read_tensors(path, CPU)
 
 
 def test_killed_at_any_line_there_is_a_good_one(store: CheckpointStore, tmp_path: Path) -> None:

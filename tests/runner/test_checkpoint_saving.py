@@ -19,6 +19,7 @@ from torch import nn
 from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
+from hookflow.runner.checkpoint import manager
 from hookflow.runner.checkpoint import store as checkpoint
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.saving import HostCopy, NotSavedError, Saving, begin
@@ -151,6 +152,7 @@ def test_a_second_signal_calls_the_write_off(
         assert called_off.wait(LIMIT)
 
     monkeypatch.setattr(CheckpointStore, "abandon", notice)
+    monkeypatch.setattr(manager, "GRACE", LIMIT)
     at_manifest(monkeypatch, 2, twice)
     assert train_here(broken) == 143
     assert "twice" in str(end(broken)[1])
@@ -246,6 +248,7 @@ def test_whoever_asked_is_woken_once_the_write_has_ended(tmp_path: Path, failing
     assert saving.thread is not None
     saving.thread.join(LIMIT)
     assert ended == [True]
+    assert saving.thread.daemon, "a process need not wait for it"
 
 
 def test_a_copy_of_a_sparse_tensor_is_one_of_its_own() -> None:

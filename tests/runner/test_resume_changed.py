@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
 
-from hookflow.runner.checkpoint.changeable import May, changes_between
-from hookflow.runner.checkpoint.changes import UNREADABLE, changes_since, recorded
-from tests.conftest import NewRun, hookflow, records
+from hookflow.runner.checkpoint.changeable import Changed, May, changes_between
+from hookflow.runner.checkpoint.changes import UNREADABLE, changed_hooks, changes_since, recorded
+from tests.conftest import TOY, NewRun, hookflow, records
 from tests.runner.test_resume import messages
 
 Train = Callable[..., int]
@@ -65,6 +66,27 @@ def test_what_may_change_by_itself(new_run: NewRun, change: str, may: May, said:
     changes = changes_between((then[0].pipeline, then[1]), (now[0].pipeline, now[1]))
     assert {one.may for one in changes} == {may}
     assert [any(words in one.text for one in changes) for words in said] == [True] * len(said)
+
+
+def test_all_that_must_be_allowed_is_told_and_once_how() -> None:
+    changes = [Changed("hooks.a", May.ALLOWED, "one"), Changed("run.dir", May.YES, "none")]
+    problems = changed_hooks([*changes, Changed("hooks.b", May.ALLOWED, "two")], "then")
+    assert [problem.message for problem in problems] == ["since then: one", "since then: two"]
+    assert [bool(problem.hint) for problem in problems] == [False, True]
+
+
+def test_what_is_recorded_is_read_as_it_stands(new_run: NewRun) -> None:
+    """Without the hooks that a file gets by default today, and without asking the environment of today."""
+    run_dir = new_run()
+    text = (
+        TOY.read_text()
+        .partition("[hooks.checkpoint]")[0]
+        .replace("[run]", '[run]\ndir = "${env:HOOKFLOW_NO_SUCH_VARIABLE}"')
+    )
+    run_dir.pipeline.write_text(text)
+    pipeline = recorded(run_dir.path)[0].pipeline
+    assert list(pipeline.hooks) == re.findall(r"^\[hooks\.(\w+)]", text, re.MULTILINE)
+    assert str(pipeline.run.dir) == "${env:HOOKFLOW_NO_SUCH_VARIABLE}"
 
 
 def test_hooks_that_cannot_be_read_any_more_must_be_allowed(new_run: NewRun) -> None:
