@@ -76,6 +76,6 @@ def test_an_empty_folder_and_a_link_to_one_give_way(tmp_path: Path) -> None:
     for place in (big, big, bigger):
         CheckpointStore(here).keep_in(place)
         assert here.resolve() == place
-    path = CheckpointStore(here).save({"model": {}}, ["last"], {"it": 1}).path
+    path = CheckpointStore(here).save({"model": {}}, ["last"], {"it": 1, "ep": 0}).path
     CheckpointStore(here).keep_in(bigger)
     assert (bigger / path.name).exists()
