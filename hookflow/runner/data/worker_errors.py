@@ -6,10 +6,8 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Callable
-from typing import TypeVar
-
-from torch._C import _error_if_any_worker_fails  # what PyTorch itself does when a child has ended
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
 
@@ -19,14 +17,14 @@ CAUGHT = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal 
 KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]+)")
 """What PyTorch raises, wherever the training is, when a worker has died of a signal."""
 
-GONE = re.compile(r"DataLoader worker \(pid\(s\) ([\d, ]+)\) exited unexpectedly")
+GONE = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
 """The same, when PyTorch sees that the worker is gone before it hears of what."""
 
 PINNING = "in pin memory thread"
 """What is in the message of an exception that the thread has handed on which pins memory."""
 
 PATIENCE = 10.0
-"""Seconds in which the signal that a worker died of is told, where PyTorch has only seen yet that it is gone."""
+"""Seconds in which a worker has an exit code, where PyTorch has only seen yet that its socket is gone."""
 
 CRASHED = "a library crashed in it; with workers = 0 the training itself crashes, and shows where"
 REMEDIES = {
@@ -67,11 +65,8 @@ def _explained(error: Exception) -> WorkerError | None:
     text = str(error)
     if killed := KILLED.search(f"{text}\n{error.__cause__}"):
         return _in_the_place_of(error, _died(*killed.groups()))
-    gone = GONE.match(text)
-    if gone or _is_cut_off(error):
-        _wait_for_word()
-        who = f"a DataLoader worker{f' (pid {gone[1]})' if gone else ''}"
-        return _in_the_place_of(error, f"{who} died without an exception: {REMEDIES['SIGKILL']}")
+    if GONE.match(text) or _is_cut_off(error):
+        return _in_the_place_of(error, _end_of_one(_workers_of(error)))
     if caught := CAUGHT.match(text):
         last = text.rstrip().rpartition("\n")[2].strip()
         return _in_the_place_of(error, f"worker {caught[1]}: {last}", text[caught.end() :].rstrip())
@@ -85,12 +80,26 @@ def _in_the_place_of(error: Exception, text: str, *notes: str) -> WorkerError:
     return short.with_traceback(error.__traceback__)
 
 
-def _wait_for_word() -> None:
-    """Wait until PyTorch says what a worker died of, as a RuntimeError: it may have said so where nobody listened."""
+def _workers_of(error: Exception) -> Sequence[Any]:
+    """Return the processes of the loader that was fetching a batch when this was raised."""
+    owners = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
+    found = (getattr(owner, "_workers", None) for owner in owners)
+    return next(filter(None, found), ())
+
+
+def _end_of_one(workers: Sequence[Any]) -> str:
+    """Wait until one has ended as it should not, and say how.
+
+    PyTorch says so only once, by an exception in the middle of whatever Python does then: it may have got lost.
+    """
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        _error_if_any_worker_fails()
+        for worker in workers:
+            if code := worker.exitcode:
+                who = f"a DataLoader worker (pid {worker.pid})"
+                return _killed(who, signal.Signals(-code)) if code < 0 else f"{who} ended with exit code {code}"
         time.sleep(PATIENCE / 50)
+    return f"a DataLoader worker died without an exception: {REMEDIES['SIGKILL']}"
 
 
 def _is_cut_off(error: Exception) -> bool:
@@ -105,9 +114,12 @@ def _is_cut_off(error: Exception) -> bool:
 
 
 def _died(pid: str, described: str) -> str:
+    who = f"a DataLoader worker (pid {pid})"
     names = {signal.strsignal(number): number for number in signal.Signals}
     number = names.get(described.strip())
-    if number is None:
-        return f"a DataLoader worker (pid {pid}) died of a signal: {described.strip()}"
+    return _killed(who, number) if number else f"{who} died of a signal: {described.strip()}"
+
+
+def _killed(who: str, number: signal.Signals) -> str:
     remedy = f": {REMEDIES[number.name]}" if number.name in REMEDIES else ""
-    return f"a DataLoader worker (pid {pid}) was killed by {number.name} (signal {number.value}){remedy}"
+    return f"{who} was killed by {number.name} (signal {number.value}){remedy}"
