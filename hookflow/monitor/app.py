@@ -110,6 +110,7 @@ class MonitorApp(App[Outcome]):
             loop.add_signal_handler(name, self.exit, Outcome.DETACHED)
         if not self.is_headless and sys.__stdin__ is not None:
             exit_on_hang_up(sys.__stdin__.fileno())
+            loop.add_signal_handler(signal.SIGCONT, self._go_on)
         self._life = self._dir.life()
         if self._player is None:
             sensor = Sensor()
@@ -120,8 +121,19 @@ class MonitorApp(App[Outcome]):
 
     def on_unmount(self) -> None:
         loop = asyncio.get_running_loop()
-        for name in (signal.SIGTERM, signal.SIGHUP):
+        for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT):
             loop.remove_signal_handler(name)
+
+    def _go_on(self) -> None:
+        """Take the terminal up again after SIGCONT.
+
+        Textual's own handler does that also where SIGSTOP came, on which nothing lets go of it: then two more threads
+        stay each time, and what it has made of the terminal is taken for how the terminal was.
+        """
+        if (driver := self._driver) is not None:
+            if not getattr(driver, "_must_signal_resume", False):  # which is set by SIGTSTP, on which it has let go
+                driver.suspend_application_mode()
+            driver.resume_application_mode()
 
     def on_resize(self) -> None:
         self.call_after_refresh(self._paint)

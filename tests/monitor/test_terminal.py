@@ -15,9 +15,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pyte
 import pytest
 
+from tests.conftest import wait_for
 from tests.limits import LIMIT
 from tests.monitor.fake_run import make
 
@@ -82,6 +84,13 @@ class Terminal:
             assert time.monotonic() < until, "\n".join(self.screen.display)
             self._read(0.1)
 
+    def wait_for_bytes(self, data: bytes, since: int) -> None:
+        """Read until these bytes have come."""
+        until = time.monotonic() + LIMIT
+        while data not in self.output[since:]:
+            assert time.monotonic() < until, self.output[since:]
+            self._read(0.1)
+
     def press(self, keys: str) -> None:
         os.write(self._master, keys.encode())
 
@@ -137,6 +146,26 @@ def test_a_signal_ends_it_and_the_terminal_is_as_before(dashboard: Terminal, num
     assert dashboard.mode == dashboard.cooked
     assert b"\x1b[?1000h" not in dashboard.output, "the mouse stays the terminal's"
     assert "left: detached 0" in dashboard.output.decode()
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
+def test_stopped_it_goes_on_with_as_many_threads_and_gives_the_terminal_back(
+    dashboard: Terminal, number: signal.Signals
+) -> None:
+    dashboard.wait_for("ema")
+    process = psutil.Process(dashboard.child.pid)
+    threads = process.num_threads()
+    for _ in range(3):
+        began = len(dashboard.output)
+        dashboard.child.send_signal(number)
+        wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
+        dashboard.child.send_signal(signal.SIGCONT)
+        dashboard.wait_for_bytes(b"\x1b[?1049h", began)
+        dashboard.wait_for("ema")
+    wait_for(lambda: process.num_threads() <= threads + 1)  # the executor's may be under way
+    dashboard.press("qd")
+    assert dashboard.finish() == 0
+    assert dashboard.mode == dashboard.cooked
 
 
 @pytest.mark.parametrize("dashboard", [{"NO_COLOR": "1"}, {"COLORTERM": "truecolor"}, {"TERM": "xterm"}], indirect=True)
