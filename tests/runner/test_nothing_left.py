@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,10 @@ ALIVE: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """Let nothing depend on when Python looks for garbage."""
+    """Let nothing depend on when Python looks for garbage, nor on what other tests have left of it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
     gc.disable()
     yield
     gc.enable()
