@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,9 @@ from hookflow.runner.checkpoint.store import Saved
 
 GRACE = 5.0
 """Seconds that a run which ends at once waits for the write that it has called off."""
+
+HEARS = 1.0
+"""Seconds after which a signal is heard that came just before a wait began: Python would hear it when that ends."""
 
 
 class NotSavedError(RuntimeError):
@@ -45,6 +48,8 @@ class Saving:
 
     def result(self) -> Saved | NotSavedError:
         """Wait for the write, and return what has become of it."""
+        while not self.outcome.done():
+            wait([self.outcome], HEARS)
         try:
             return self.outcome.result()
         except Exception as error:
