@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,6 +31,11 @@ from tests.processor import sitecustomize
 TESTS = Path(__file__).parent
 TOY = TESTS / "toy.toml"
 PROCESSOR = str(Path(sitecustomize.__file__).parent)
+# What a CI, an ssh session or a launcher says here, and hookflow, Rich, Textual or torch would obey.
+ELSEWHERE = re.compile(
+    "CI|GITHUB_ACTIONS|(NO|FORCE)_COLOR|COLORTERM|TTY_.*|COLUMNS|LINES|SSH_.*|TEXTUAL.*|XDG_.*|"
+    "RANK|WORLD_SIZE|LOCAL_.*|MASTER_.*|TORCHELASTIC_.*|CUBLAS_.*"
+)
 
 NewRun = Callable[..., RunDir]
 
@@ -60,7 +66,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let the processes that tests start ask the same processor as this one."""
+    """Let the processes that tests start ask the same processor as this one, and none the machine that they are on."""
+    for name in filter(ELSEWHERE.fullmatch, list(os.environ)):
+        del os.environ[name]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (PROCESSOR, os.environ.get("PYTHONPATH"))))
     if has := config.getoption("--bf16"):
         os.environ[sitecustomize.VARIABLE] = has

@@ -33,7 +33,6 @@ def test_the_dashboard_needs_a_whole_terminal(
 ) -> None:
     for name in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(sys, name, Stream(name != absent))
-    monkeypatch.delenv("CI", raising=False)
     for key, value in environment.items():
         monkeypatch.setenv(key, value)
     assert _chosen(UI.auto) is expected

@@ -192,7 +192,7 @@ def test_the_dashboard_in_a_real_terminal(tmp_path: Path) -> None:
     before = Path.cwd()
     os.chdir(tmp_path)
     try:
-        terminal = Terminal(sys.executable, "-m", "hookflow", "run", str(TOY), "--set=run.max_epochs=500", SLOW, CI="")
+        terminal = Terminal(sys.executable, "-m", "hookflow", "run", str(TOY), "--set=run.max_epochs=500", SLOW)
         try:
             terminal.wait_for("RUNNING")
             terminal.wait_for("SYNTHETIC")

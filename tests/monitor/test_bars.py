@@ -92,7 +92,7 @@ def going(tmp_path: Path) -> RunDir:
 def terminal(going: RunDir) -> Iterator[Terminal]:
     """The run in plain mode, on a terminal."""
     command = (sys.executable, "-m", "hookflow", "watch", str(going.path), "--ui", "plain")
-    shown = Terminal(*command, CI="", NO_COLOR="", COLORTERM="truecolor")
+    shown = Terminal(*command, COLORTERM="truecolor")
     yield shown
     shown.close()
 
@@ -132,7 +132,7 @@ class Tty(io.StringIO):
 def test_bars_are_for_a_terminal_that_can_show_them_and_a_person(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], has_bars: bool
 ) -> None:
-    for name, value in {"TERM": "xterm-256color", "CI": "", **environment}.items():
+    for name, value in {"TERM": "xterm-256color", **environment}.items():
         monkeypatch.setenv(name, value)
     assert can_show_bars(Tty()) is has_bars
     assert not can_show_bars(io.StringIO())

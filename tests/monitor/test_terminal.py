@@ -54,8 +54,7 @@ class Terminal:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
         self.cooked = termios.tcgetattr(slave)
-        inherited = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "SSH_CONNECTION")}
-        environment = {**inherited, "TERM": "xterm-256color", **environment}
+        environment = {**os.environ, "TERM": "xterm-256color", **environment}
         self.child = subprocess.Popen(
             command,
             stdin=slave,
