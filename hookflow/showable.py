@@ -26,12 +26,12 @@ def showable(error: BaseException, *notes: str) -> BaseException:
 
 
 @contextmanager
-def only_showable() -> Iterator[None]:
-    """Let nothing through that cannot be shown."""
+def only_showable(*notes: str) -> Iterator[None]:
+    """Let nothing through that cannot be shown; add the notes to what is raised."""
     try:
         yield
     except BaseException as error:
-        if (shown := showable(error)) is not error:
+        if (shown := showable(error, *notes)) is not error:
             raise shown from None
         raise
 

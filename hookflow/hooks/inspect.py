@@ -210,11 +210,8 @@ def _misspelt(name: str, points: Points) -> bool:
 
 def _are_alike(one: str, other: str) -> bool:
     matcher = SequenceMatcher(None, one, other)
-    bounds = (
-        matcher.real_quick_ratio,
-        matcher.quick_ratio,
-    )  # nearly all names are found unlike by these, which are quick
-    return all(bound() > LIKENESS for bound in bounds) and matcher.ratio() > LIKENESS
+    ratios = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)  # upper bounds first: they are quick
+    return all(ratio() > LIKENESS for ratio in ratios)
 
 
 def _no_method(name: str, attribute: Any, points: Points) -> Issue | None:

@@ -38,7 +38,7 @@ from hookflow.runner.state import RunState
 from hookflow.runner.timing import Books, Timeline
 from hookflow.runner.untouched import untouched
 from hookflow.runner.update import Update
-from hookflow.showable import showable
+from hookflow.showable import only_showable
 
 BATCHES = 2
 SECONDS = 2.0
@@ -61,16 +61,14 @@ def sanity_check(
     if any("batch" in binding.writes for binding in bound):
         return
     try:
-        names = _Pass(parts, plan, update, consensus, folder).names()
+        with only_showable(f"raised in the sanity pass over the validation, before the training; {OFF}"):
+            names = _Pass(parts, plan, update, consensus, folder).names()
     except Exception as error:
-        shown = showable(error, f"raised in the sanity pass over the validation, before the training; {OFF}")
         theirs = [b.hook for b in bound if not type(parts.hooks[b.hook]).__module__.startswith("hookflow.")]
         if theirs and not parts.strategy.several:  # it may need what they do
-            text = f"the sanity pass over the validation raised {type(shown).__name__}: {shown}"
+            text = f"the sanity pass over the validation raised {type(error).__name__}: {error}"
             say(f"{text}; the hooks {', '.join(dict.fromkeys(theirs))} were not called in it; {OFF}", "warn")
             return
-        if shown is not error:
-            raise shown from None
         raise
     if names is not None:
         _check_names(parts, plan, names, say)

@@ -46,7 +46,7 @@ from hookflow.runner.state import RunState
 from hookflow.runner.timing import Books, Timeline
 from hookflow.runner.triggers import make_triggers
 from hookflow.runner.update import Update
-from hookflow.showable import showable
+from hookflow.showable import only_showable
 
 if TYPE_CHECKING:
     from hookflow.runner.observe.observer import Observer
@@ -223,13 +223,11 @@ class Trainer:
                     model.train()  # a model that comes in evaluation as a whole; what is frozen in it is another matter
             undoing.enter_context(register_hooks(parts, engine, self.state))
             try:
-                engine.fire("before_run")
-                yield
+                with only_showable():
+                    engine.fire("before_run")
+                    yield
             except BaseException as error:
-                shown = showable(error)
-                self._ended_by(shown)
-                if shown is not error:
-                    raise shown from None
+                self._ended_by(error)
                 raise
             else:
                 self.state.enter("end")  # who calls the network from here on does not wake the hooks inside it

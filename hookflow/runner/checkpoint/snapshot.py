@@ -26,7 +26,7 @@ from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import RunState
 from hookflow.runner.triggers import Trigger
 from hookflow.runner.update import Update
-from hookflow.showable import showable
+from hookflow.showable import only_showable
 
 OTHER = "a run continues with the model and the optimizer that it began with; start a new one for others"
 
@@ -124,13 +124,8 @@ class Snapshot:
     def _restore_hooks(self, saved: dict[str, Any]) -> None:
         for name, hook in self.hooks.items():
             if name in saved:
-                try:
+                with only_showable(f'raised while the hook "{name}" was given back its state'):
                     hook.load_state_dict(saved[name])
-                except Exception as error:
-                    shown = showable(error, f'raised while the hook "{name}" was given back its state')
-                    if shown is not error:
-                        raise shown from None
-                    raise
             elif hasattr(hook, "state_dict") and hook.state_dict():
                 self.say(f'the checkpoint does not know the hook "{name}": it starts anew', "warn")
         for name in saved.keys() - self.hooks.keys():

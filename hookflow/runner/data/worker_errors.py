@@ -95,9 +95,10 @@ def _end_of_one(workers: Sequence[Any]) -> str:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
         for worker in workers:
-            if code := worker.exitcode:
-                who = f"a DataLoader worker (pid {worker.pid})"
-                return _killed(who, signal.Signals(-code)) if code < 0 else f"{who} ended with exit code {code}"
+            if (code := worker.exitcode or 0) < 0:
+                return _died(worker.pid, signal.strsignal(-code) or str(-code))
+            if code:
+                return f"{_worker(worker.pid)} ended with exit code {code}"
         time.sleep(PATIENCE / 50)
     return f"a DataLoader worker died without an exception: {REMEDIES['SIGKILL']}"
 
@@ -113,13 +114,14 @@ def _is_cut_off(error: Exception) -> bool:
     return PINNING in str(error) or any(frame.name == "_try_get_data" for frame in frames)
 
 
-def _died(pid: str, described: str) -> str:
-    who = f"a DataLoader worker (pid {pid})"
-    names = {signal.strsignal(number): number for number in signal.Signals}
-    number = names.get(described.strip())
-    return _killed(who, number) if number else f"{who} died of a signal: {described.strip()}"
+def _died(pid: object, described: str) -> str:
+    """Say which signal a worker died of, as the C library describes it, and what to try."""
+    of = next((one for one in signal.Signals if signal.strsignal(one) == described.strip()), None)
+    if of is None:
+        return f"{_worker(pid)} died of a signal: {described.strip()}"
+    remedy = f": {REMEDIES[of.name]}" if of.name in REMEDIES else ""
+    return f"{_worker(pid)} was killed by {of.name} (signal {of.value}){remedy}"
 
 
-def _killed(who: str, number: signal.Signals) -> str:
-    remedy = f": {REMEDIES[number.name]}" if number.name in REMEDIES else ""
-    return f"{who} was killed by {number.name} (signal {number.value}){remedy}"
+def _worker(pid: object) -> str:
+    return f"a DataLoader worker (pid {pid})"
