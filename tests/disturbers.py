@@ -87,7 +87,6 @@ class Relocates:
 
     def after_train_iter(self, run: Any) -> None:
         if run.iter == self.at and run.dir.exists():
-            if self.to:
-                run.dir.rename(self.to)
-            else:
-                shutil.rmtree(run.dir)
+            there = run.dir.rename(self.to or f"{run.dir} deleted")  # at once: other threads write into it
+            if not self.to:
+                shutil.rmtree(there)
