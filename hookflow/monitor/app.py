@@ -237,6 +237,8 @@ class MonitorApp(App[Outcome]):
                 self._ask("resume" if self.state.stage == "paused" else "pause")
             case "freeze":
                 self._frozen = None if self._frozen else pickle.loads(pickle.dumps(self.state))  # noqa: S301  # quicker than a copy
+            case "suspend":
+                self.action_suspend_process()
             case "image":
                 self._picture()
             case str() if self._player:

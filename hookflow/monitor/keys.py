@@ -17,6 +17,7 @@ Action = Literal[
     "checkpoint",
     "pause",
     "freeze",
+    "suspend",
     "image",
     "play",
     "back",
@@ -75,6 +76,7 @@ KEYS = (
     Key(("left_square_bracket", "right_square_bracket"), "[ ]", "previous and next metric, or image"),
     Key(("l",), "l", "logarithmic scale of the charts"),
     Key(("P",), "P", "save an image (SVG) in the run directory"),
+    Key(("ctrl+z",), "ctrl-z", "suspend this screen alone, until the shell's fg"),
     Key(("q", "ctrl+c", "ctrl+q"), "q", "leave; asks whether the training goes on", "live"),
     Key(("q", "ctrl+c", "ctrl+q"), "q", "leave", "replay"),
     Key(("y", "n", "d"), "y n d", "answers where something is asked", "question"),  # as s, k, enter and escape are too
@@ -108,6 +110,8 @@ _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "pageup": -10, "pagedown": 10, "
 def press(key: str, scene: Scene) -> Action | Notice:
     """Change the view as the key says; return what the app is to do or say, "" for nothing."""
     view = scene.view
+    if key == "ctrl+z":
+        return "suspend"
     if view.asking:
         return _answer(key, scene)
     if key in ("q", "ctrl+c", "ctrl+q"):

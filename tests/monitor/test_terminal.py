@@ -147,16 +147,16 @@ def test_a_signal_ends_it_and_the_terminal_is_as_before(dashboard: Terminal, num
     assert "left: detached 0" in dashboard.output.decode()
 
 
-@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGTSTP])
+@pytest.mark.parametrize("stop", [signal.SIGSTOP, signal.SIGTSTP, "\x1a"])
 def test_stopped_it_goes_on_with_as_many_threads_and_gives_the_terminal_back(
-    dashboard: Terminal, number: signal.Signals
+    dashboard: Terminal, stop: signal.Signals | str
 ) -> None:
     dashboard.wait_for("ema")
     process = psutil.Process(dashboard.child.pid)
     threads = process.num_threads()
     for _ in range(3):
         began = len(dashboard.output)
-        dashboard.child.send_signal(number)
+        dashboard.press(stop) if isinstance(stop, str) else dashboard.child.send_signal(stop)
         wait_for(lambda: process.status() == psutil.STATUS_STOPPED)
         dashboard.child.send_signal(signal.SIGCONT)
         dashboard.wait_for_bytes(b"\x1b[?1049h", began)
