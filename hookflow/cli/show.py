@@ -67,9 +67,10 @@ class _Page:
             if len(rows) > 1:
                 yield ""
                 yield title
-                yield from (_cut(f"  {line}") for line in columns(rows[: ROWS + 1]))
-                if len(rows) > ROWS + 1:
-                    yield f"  and {len(rows) - ROWS - 1:,} more"
+                shown = rows if len(rows) <= ROWS + 2 else rows[: ROWS + 1]  # a single one more has room
+                yield from (_cut(f"  {line}") for line in columns(shown))
+                if len(shown) < len(rows):
+                    yield f"  and {len(rows) - len(shown):,} more"
         yield ""
         yield from _facts(self._next())
 

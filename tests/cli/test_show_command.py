@@ -36,16 +36,21 @@ def run_of(root: Path, upto: int | None = None) -> RunDir:
     if upto is not None:
         run.sign_process()
         run.sign(process_started=1.0)
-    for it, ep in ((196, 2), (392, 4)):
-        folder = run.checkpoints / f"it{it:08}"
-        folder.mkdir(parents=True)
-        (folder / TRAINING).write_bytes(b"x" * 52_600)
-        files = {TRAINING: {"bytes": 52_600 + (it == 392), "sha256": ""}}
-        told = {"version": VERSION, "hookflow": "0.1.0", "it": it, "ep": ep, "files": files}
-        (folder / MANIFEST).write_text(json.dumps(told))
+    save(run, 196, 2)
+    save(run, 392, 4, missing=1)
     (run.checkpoints / "best").symlink_to("it00000196")
     (run.checkpoints / "last").symlink_to("it00000392")
     return run
+
+
+def save(run: RunDir, it: int, ep: int, missing: int = 0) -> None:
+    """Write a checkpoint; so many of its bytes are missing."""
+    folder = run.checkpoints / f"it{it:08}"
+    folder.mkdir(parents=True)
+    (folder / TRAINING).write_bytes(b"x" * 52_600)
+    files = {TRAINING: {"bytes": 52_600 + missing, "sha256": ""}}
+    told = {"version": VERSION, "hookflow": "0.1.0", "it": it, "ep": ep, "files": files}
+    (folder / MANIFEST).write_text(json.dumps(told))
 
 
 def shown(*arguments: str) -> str:
@@ -63,6 +68,17 @@ def test_a_run_that_finished(here: Path) -> None:
 def test_a_run_that_was_killed(here: Path) -> None:
     run_of(here, upto=60)
     check_golden("show-lost.txt", shown("cifar"))
+
+
+def test_of_many_checkpoints_the_first_are_shown_and_a_single_one_more(here: Path) -> None:
+    run = run_of(here)
+    for it in range(1, 8):
+        save(run, it, 1)
+    assert shown().count("  it0") == 9
+    assert "more" not in shown()
+    save(run, 8, 1)
+    assert shown().count("  it0") == 8
+    assert "\n  and 2 more\n" in shown()
 
 
 def test_a_run_that_got_nowhere(here: Path, new_run: NewRun) -> None:
