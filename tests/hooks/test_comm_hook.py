@@ -21,11 +21,18 @@ from hookflow.pipeline.load import parse
 from hookflow.runner.dry_run import Silent, dry_run
 from tests.conftest import TOY, NewRun, records
 
+LEFT: list[Any] = []
+"""The groups that were left. PowerSGD's callback holds its group, and ends in a thread of the group.
+
+If that is the last reference, the thread waits for itself to end, and the process aborts.
+"""
+
 
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[None]:
     """Form a group of this process alone."""
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    LEFT.append(dist.group.WORLD)
     yield
     dist.destroy_process_group()
 
