@@ -231,15 +231,15 @@ class Recorder:
         return [Message(k="message", t=time.time(), it=it, ep=ep, level="warn", source=HOOKFLOW, text=text)]
 
     def _read_scalars(self) -> list[Scalars]:
-        """Return the numbers logged since the last time, a record for each iteration.
+        """Return the numbers logged since the last time, a record for each iteration, and at an epoch's end two.
 
         This waits for the device where a number is still being computed, which is why it stands in this thread.
         """
         taken = _take(self._scalars)
         values = _on_host([value for *_, value in taken])
-        records: dict[int, Scalars] = {}
+        records: dict[tuple[int, int], Scalars] = {}
         for (it, ep, t, name, _), value in zip(taken, values, strict=True):
-            records.setdefault(it, Scalars(k="scalars", t=t, it=it, ep=ep, v={}))["v"][name] = value
+            records.setdefault((it, ep), Scalars(k="scalars", t=t, it=it, ep=ep, v={}))["v"][name] = value
         return list(records.values())
 
 

@@ -121,6 +121,18 @@ def test_numbers_of_every_kind_are_brought_over_exactly(run_dir: RunDir, recorde
     assert record["v"] == {name: float(value) for name, value in values.items()}
 
 
+def test_a_number_has_the_epoch_that_it_was_logged_in_whenever_it_is_written(
+    run_dir: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = [5, 0]
+    monkeypatch.setattr(recorder, "_place", lambda: tuple(place))
+    recorder.scalar("loss", 1.0)
+    place[1] = 1
+    recorder.scalar("val_seconds", 0.5)
+    recorder.flush()
+    assert [(r["it"], r["ep"], r["v"]) for r in read(run_dir)] == [(5, 0, {"loss": 1.0}), (5, 1, {"val_seconds": 0.5})]
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [
