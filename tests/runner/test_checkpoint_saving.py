@@ -132,12 +132,8 @@ def test_a_signal_while_one_is_written(
     assert_same_end(alone, broken)
 
 
-def test_a_second_signal_calls_the_write_off(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = new_run()
-    assert train_here(alone) == 0
-    broken = new_run()
+def interrupt_twice(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return what sends two signals, and waits until the run calls off what is being written."""
     called_off = Event()
     abandon = CheckpointStore.abandon
 
@@ -153,7 +149,16 @@ def test_a_second_signal_calls_the_write_off(
 
     monkeypatch.setattr(CheckpointStore, "abandon", notice)
     monkeypatch.setattr(manager, "GRACE", LIMIT)
-    at_manifest(monkeypatch, 2, twice)
+    return twice
+
+
+def test_a_second_signal_calls_the_write_off(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = new_run()
+    assert train_here(alone) == 0
+    broken = new_run()
+    at_manifest(monkeypatch, 2, interrupt_twice(monkeypatch))
     assert train_here(broken) == 143
     assert "twice" in str(end(broken)[1])
     assert [path.name for path in CheckpointStore(broken.checkpoints).all()] == ["it00000005"]
@@ -161,6 +166,24 @@ def test_a_second_signal_calls_the_write_off(
     monkeypatch.undo()
     assert train_here(broken, resume=True) == 0
     assert_same_end(alone, broken)
+
+
+def test_what_a_second_signal_comes_too_late_for_is_recorded(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir, save, twice = new_run(), CheckpointStore.save, interrupt_twice(monkeypatch)
+
+    def then_interrupt(store: CheckpointStore, *what: Any) -> Saved:
+        saved = save(store, *what)
+        if saved.path.name == "it00000010":
+            twice()
+        return saved
+
+    monkeypatch.setattr(CheckpointStore, "save", then_interrupt)
+    assert train_here(run_dir) == 143
+    there = [path.name for path in CheckpointStore(run_dir.checkpoints).all()]
+    assert there == ["it00000010", "it00000005"]
+    assert [Path(str(record["path"])).name for record in records(run_dir, "checkpoint")] == there[::-1]
 
 
 def test_a_signal_ends_a_pause(new_run: NewRun) -> None:

@@ -153,22 +153,23 @@ class CheckpointManager:
             return
         saving = self._saving
         with self._state.during("save"), self._timeline.excluded():
-            try:
-                saved = self._consensus.broadcast_object(saving.result() if saving.thread else None)
-            finally:
-                self._saving = saving if saving.thread and not saving.ended else None  # a signal may cut it short
+            saved = self._consensus.broadcast_object(saving.result() if saving.thread else None)
+            self._saving = None  # only now: a signal may cut the wait short
             if not isinstance(saved, Saved):
                 raise saved or NotSavedError("rank 0 has written no checkpoint")
-            self._recorder.put(
-                "checkpoint",
-                it=saving.facts["it"],
-                ep=saving.facts["ep"],
-                path=str(saved.path.relative_to(self._folder)),
-                names=saving.names,
-                bytes=saved.bytes,
-                ms=saving.ms,
-            )
+            self._record(saving, saved)
             self._engine.fire("after_save_checkpoint", saving.state, saved.path)
+
+    def _record(self, saving: Saving, saved: Saved) -> None:
+        self._recorder.put(
+            "checkpoint",
+            it=saving.facts["it"],
+            ep=saving.facts["ep"],
+            path=str(saved.path.relative_to(self._folder)),
+            names=saving.names,
+            bytes=saved.bytes,
+            ms=saving.ms,
+        )
 
     def save_the_rest(self) -> None:
         """See to it that all is on the disk that has been requested."""
@@ -186,10 +187,12 @@ class CheckpointManager:
         self._if_possible(partial(self._save_after, error))
 
     def abandon(self) -> None:
-        """Call off what is still being written: the run ends."""
+        """Call off what is still being written: the run ends. What is on the disk all the same is recorded."""
         self._store.abandon()
         if self._saving is not None and self._saving.thread:
             self._saving.thread.join(GRACE)
+            if self._saving.ended and isinstance(saved := self._saving.result(), Saved):
+                self._record(self._saving, saved)
 
     def _wait(self) -> None:
         """Wait for the disk alone: the other ranks may have gone."""
