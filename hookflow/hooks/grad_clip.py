@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import Field
 
 from hookflow.hooks.base import Hook
+from hookflow.hooks.grad_norm import name_of
 from hookflow.hooks.shards import full
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 class GradClip(Hook):
     """Scales all gradients down together when their norm exceeds `max_norm`, and logs the norm before that.
 
-    Where several optimizers step one after the other, each step is bounded by itself; or that of `model` alone.
+    Where several optimizers step one after the other, each step is bounded by itself; or that of `model` alone. The
+    norm is `grad_norm`; that of one of several models `grad_norm/generator`.
     """
 
     reads = ("grads.{model}",)
@@ -35,4 +37,6 @@ class GradClip(Hook):
 
         model = run.stepped(self.model)
         if model is not None:
-            run.log("grad_norm", full(clip_grad_norm_(model.parameters(), self.max_norm)))
+            of = name_of(model, run)
+            norm = full(clip_grad_norm_(model.parameters(), self.max_norm))
+            run.log(f"grad_norm/{of}" if of else "grad_norm", norm)

@@ -22,7 +22,7 @@ class GradNorm(Hook):
     A layer is a module with parameters of its own. The norms are those of the gradients that the optimizer steps with,
     so after clipping: hooks that write `grads` fire before. They stay on the device, so that nothing waits. Parameters
     that have received no gradient are left out. Where several optimizers step one after the other, each step logs the
-    norms of its own model, whose name comes first where there are several.
+    norms of its own model, whose name comes first where there are several: `grad_norm/generator.total`.
     """
 
     reads = ("grads",)
@@ -41,10 +41,15 @@ class GradNorm(Hook):
         model = run.stepped(self.model)
         if model is None:
             return
-        names = {id(network): name for name, network in run.models.items() if len(run.models) > 1}
-        prefix = f"{names[id(model)]}." if id(model) in names else ""
+        of = name_of(model, run)
         for name, norm in norms(gradients(model), self.per).items():
-            run.log(f"grad_norm/{name if name == 'total' else prefix + name}", norm)
+            run.log(f"grad_norm/{of}.{name}" if of else f"grad_norm/{name}", norm)
+
+
+def name_of(model: nn.Module, run: Run) -> str:
+    """Return the name of a network where there are several; nothing for all of them together."""
+    several = run.models.items() if len(run.models) > 1 else ()
+    return next((name for name, network in several if network is model), "")
 
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:

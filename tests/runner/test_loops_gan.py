@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_it_trains_and_each_model_has_a_file_of_its_own(new_gan: NewGan, train_h
     assert train_here(run_dir) == 0, reason(run_dir)
     logged = {name for *_, name in curve(run_dir)}
     assert logged == {
-        "discriminator_loss", "generator_loss", "grad_norm", "lr/generator", "lr/discriminator", "told_apart",
+        "discriminator_loss", "generator_loss", "grad_norm/generator", "lr/generator", "lr/discriminator", "told_apart",
     }  # fmt: skip
     Generator().load_state_dict(weights(run_dir, "model_generator"))
     Discriminator().load_state_dict(weights(run_dir, "model_discriminator"))
@@ -116,6 +117,16 @@ def test_a_model_called_like_something_of_pytorch(new_gan: NewGan, train_here: T
     run_dir = new_gan('model.train={use="./gan.py:Generator"}')
     assert train_here(run_dir) == 2
     assert 'no model can be called "train"' in reason(run_dir)
+
+
+def test_each_of_several_steps_has_norms_of_its_own(new_gan: NewGan, train_here: Train) -> None:
+    both = 'hooks.clip={use="grad_clip", args={max_norm=0.5}}'
+    run_dir = new_gan(both, 'hooks.norms={use="grad_norm"}', "run.max_epochs=1")
+    assert train_here(run_dir) == 0, reason(run_dir)
+    logged = Counter(name for *_, name in curve(run_dir))
+    for model in ("generator", "discriminator"):
+        assert logged[f"grad_norm/{model}"] == logged[f"grad_norm/{model}.total"] > 0
+    assert not {"grad_norm", "grad_norm/total"} & {*logged}
 
 
 def test_one_optimizer_of_several_models_steps_them_together(new_gan: NewGan, train_here: Train) -> None:
