@@ -38,12 +38,12 @@ def checkpoints(
 
     Example: `hookflow checkpoints cifar --verify`
     """
-    from hookflow.cli.run_dirs import find_run
+    from hookflow.cli.run_dirs import find_run, has_checkpoint
     from hookflow.events.rundir import short
     from hookflow.monitor.overview import read_overview
     from hookflow.runner.checkpoint.manifest import EXCEPTION
 
-    run_dir = find_run(run, dir, begun=True)
+    run_dir = find_run(run, dir, having=has_checkpoint)
     folder = run_dir.checkpoints
     found = saved(run_dir, verify=verify)
     if format_ is Format.json:

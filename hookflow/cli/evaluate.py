@@ -65,7 +65,7 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
 
     Raises UserError when there is no such checkpoint.
     """
-    from hookflow.cli.run_dirs import find_run
+    from hookflow.cli.run_dirs import find_run, has_checkpoint
     from hookflow.events.rundir import RunDir
     from hookflow.runner.checkpoint.store import CheckpointStore
 
@@ -81,7 +81,7 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
     folder = Path(named or ".")
     if folder.parent.name == "checkpoints" and (folder.parent.parent / "run.json").is_file():
         run, colon, name = str(folder.parent.parent), "/", folder.name  # it is not there, but its run is
-    run_dir = find_run(run or None, root, begun=True)
+    run_dir = find_run(run or None, root, having=has_checkpoint)
     store = CheckpointStore(run_dir.checkpoints)
     if colon:
         there = {**{path.name: path for path in store.all()}, **store.names()}

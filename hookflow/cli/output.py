@@ -47,6 +47,12 @@ def warn_of(text: str, level: str = "info") -> None:
         warn(f"{level}: {text}")
 
 
+def has_terminal() -> bool:
+    """Say whether the dashboard can be shown: it reads the standard input, and paints on the standard error."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
+
+
 def echo_error(error: UserError) -> None:
     """Print all that the user did wrong; on a terminal, in colours."""
     print(error.show(sys.stderr.isatty() and "NO_COLOR" not in os.environ), file=sys.stderr)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from hookflow.cli.options import RunArgument, RunsFolder
+from hookflow.cli.output import has_terminal
 
 
 def replay(
@@ -28,6 +29,9 @@ def replay(
     if not found.events.is_file():
         said = f"{short(found.path)} has no recording"
         raise UserError(Problem(said, Where("RUN"), "it did not get as far as to start"))
+    if not has_terminal():
+        hint = f"its lines, without one: hookflow watch {found.id} --ui plain"
+        raise UserError(Problem("a replay needs a terminal", hint=hint))
     from hookflow.monitor.app import MonitorApp
     from hookflow.monitor.summary import print_summary
 

@@ -45,18 +45,18 @@ def resumed(
     cannot make, and ends the command when nothing is left to do, unless `even_if_done`.
     """
     from hookflow.cli.pipelines import read_pipeline
-    from hookflow.cli.run_dirs import find_run
+    from hookflow.cli.run_dirs import find_run, has_begun
     from hookflow.events.run_lock import release
     from hookflow.runner.launch import claim
 
     file = Path(target) if target and target.endswith(".toml") else None
     hooks: Collection[str] | None = None
     if file is None:
-        run_dir = find_run(target, Path("runs"), begun=True)
+        run_dir = find_run(target, Path("runs"), having=has_begun)
     else:
         pipeline = read_pipeline(file, overrides, without=without, only=only).pipeline
         hooks = pipeline.hooks
-        run_dir = find_run(pipeline.run.name, Path(pipeline.run.dir), begun=True)
+        run_dir = find_run(pipeline.run.name, Path(pipeline.run.dir), having=has_begun)
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
         then = _recorded(run_dir)

@@ -18,7 +18,7 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import Only, Overrides, Shuffle, Without
-from hookflow.cli.output import echo, warn
+from hookflow.cli.output import echo, has_terminal, warn
 from hookflow.errors import Problem, UserError, Where
 
 if TYPE_CHECKING:
@@ -159,6 +159,10 @@ def run(
         from hookflow.cli.run_dirs import failure_report
 
         warn(failure_report(run_dir))
+    elif code and ui is UI.none:  # which is to say nothing, and not to fail in silence
+        from hookflow.monitor.summary import print_summary
+
+        print_summary(run_dir, sys.stderr)
     raise typer.Exit(code)
 
 
@@ -254,9 +258,7 @@ def _resumed(
 def _chosen(ui: UI) -> UI:
     if ui is not UI.auto:
         return ui
-    streams = (sys.stdin, sys.stdout, sys.stderr)  # the dashboard reads the first and paints on the last
-    terminal = all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
-    return UI.tui if terminal and not os.environ.get("CI") else UI.plain
+    return UI.tui if has_terminal() and not os.environ.get("CI") else UI.plain
 
 
 def _echo(run_dir: RunDir, child: subprocess.Popen[bytes], ui: UI, began: float) -> int:

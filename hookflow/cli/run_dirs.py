@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,20 +22,19 @@ TRAINED = re.compile(rb'"it":[1-9]')
 """What is in the log of a run that has done an iteration."""
 
 
-def find_run(wanted: str | None, root: Path, *, begun: bool = False) -> RunDir:
+def find_run(wanted: str | None, root: Path, *, having: Callable[[RunDir], bool] | None = None) -> RunDir:
     """Return the run that `wanted` means: a path, an id, a unique beginning or end of one, or a name (its newest run).
 
-    None and "latest" mean the newest of all. With `begun`, runs that ended before they had trained anything are passed
-    over where there is another of their name, unless they are named by more than that. Raises UserError when there is
-    none, or more than one, and PermissionError where its event log cannot be read.
+    None and "latest" mean the newest of all. A name means the newest `having` what is needed, if there is such a run.
+    Raises UserError when there is none, or more than one, and PermissionError where its event log cannot be read.
     """
-    run = _find(wanted, root, begun=begun)
+    run = _find(wanted, root, having)
     with suppress(FileNotFoundError, IsADirectoryError):  # it has not got as far as to have one
         open_regular(run.events).close()
     return run
 
 
-def _find(wanted: str | None, root: Path, *, begun: bool) -> RunDir:
+def _find(wanted: str | None, root: Path, having: Callable[[RunDir], bool] | None) -> RunDir:
     if wanted and (Path(wanted) / "run.json").is_file():
         return RunDir(Path(wanted))
     runs = all_runs(root)
@@ -45,21 +45,26 @@ def _find(wanted: str | None, root: Path, *, begun: bool) -> RunDir:
             return run
     name = runs[0].path.parent.name if wanted is None else wanted
     if named := [run for run in runs if run.path.parent.name == name]:
-        return next(filter(_has_begun, named), named[0]) if begun else named[0]
+        return next(filter(having, named), named[0]) if having else named[0]
     close = [run for run in runs if run.id.startswith(name) or run.id.endswith(name)]
     if len(close) == 1:
         return close[0]
     if name == LATEST and not close:
-        return _find(None, root, begun=begun)
+        return _find(None, root, having)
     if close:
         raise _problem(f'"{name}" may be any of {len(close)} runs', f"{', '.join(run.id for run in close[:5])}")
     names = [name for run in runs for name in (run.id, run.path.parent.name, run.id.rsplit("-", 1)[-1])]
     raise _problem(f'no run "{name}" in {root}', nearest(name, names) or "`hookflow runs` lists them")
 
 
-def _has_begun(run: RunDir) -> bool:
+def has_checkpoint(run: RunDir) -> bool:
+    """Say whether a run has a checkpoint, be it one that was saved after an error."""
+    return any(run.checkpoints.glob("*"))
+
+
+def has_begun(run: RunDir) -> bool:
     """Say whether a run has trained or has a checkpoint; one that goes on is on its way there."""
-    if run.life() == "alive" or any(run.checkpoints.glob("*")):
+    if run.life() == "alive" or has_checkpoint(run):
         return True
     try:
         with open_regular(run.events) as log:

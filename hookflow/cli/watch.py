@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated
 import typer
 
 from hookflow.cli.options import RunArgument, RunsFolder
+from hookflow.cli.output import has_terminal
 
 
 class Face(StrEnum):
@@ -34,7 +34,7 @@ def watch(
     from hookflow.cli.run_dirs import find_run
 
     found = find_run(run, dir)
-    if (ui or _usual_face()) is Face.TUI:
+    if ui is Face.TUI or (ui is None and has_terminal()):
         from hookflow.monitor.app import MonitorApp
         from hookflow.monitor.summary import print_summary
 
@@ -48,9 +48,3 @@ def watch(
     if ui is Face.JSON:
         raise typer.Exit(jsonl.follow(found, sys.stdout))
     raise typer.Exit(plain.follow(found, sys.stdout, bars=can_show_bars(sys.stdout)))
-
-
-def _usual_face() -> Face:
-    """Return the dashboard where there is a terminal that can show it."""
-    terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
-    return Face.TUI if terminal else Face.PLAIN

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from hookflow.cli.run import UI, _chosen
+from tests.conftest import hookflow_here
+from tests.monitor.fake_run import make
 
 
 class Stream:
@@ -37,3 +40,11 @@ def test_the_dashboard_needs_a_whole_terminal(
         monkeypatch.setenv(key, value)
     assert _chosen(UI.auto) is expected
     assert _chosen(UI.json) is UI.json
+
+
+def test_a_replay_needs_one_too(tmp_path: Path) -> None:
+    run = make(tmp_path / "runs", upto=60)
+    done = hookflow_here("replay", "cifar", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a replay needs a terminal" in done.stderr
+    assert f"hookflow watch {run.id} --ui plain" in done.stderr

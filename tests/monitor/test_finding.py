@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.cli.run_dirs import find_run
+from hookflow.cli.run_dirs import find_run, has_begun, has_checkpoint
 from hookflow.cli.runs import runs
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
@@ -58,11 +58,22 @@ def test_a_run_that_was_refused_before_it_trained_is_passed_over_where_another_g
     refused.sign(id=refused.id, name="cifar")
     refused.events.write_text('{"k":"end","t":1.0,"it":0,"ep":0,"status":"failed","exit":2}\n')
     for wanted in (None, "cifar"):
-        assert find_run(wanted, tmp_path, begun=True) == trained
+        assert find_run(wanted, tmp_path, having=has_begun) == trained
         assert find_run(wanted, tmp_path) == refused
-    assert find_run("b111", tmp_path, begun=True) == refused
+    assert find_run("b111", tmp_path, having=has_begun) == refused
     refused.checkpoints.joinpath("it00000000").mkdir(parents=True)
-    assert find_run(None, tmp_path, begun=True) == refused
+    assert find_run(None, tmp_path, having=has_begun) == refused
+
+
+def test_who_needs_a_checkpoint_gets_the_newest_run_of_a_name_that_has_one(tmp_path: Path) -> None:
+    first = make(tmp_path, upto=60)
+    early = RunDir(first.path.rename(first.path.with_name("20260901-080000-d444")))
+    early.sign(id=early.id)
+    late = make(tmp_path, upto=80)
+    assert find_run("cifar", tmp_path, having=has_checkpoint) == late, "none has one"
+    early.checkpoints.joinpath("it00000005").mkdir(parents=True)
+    assert find_run("cifar", tmp_path, having=has_checkpoint) == early
+    assert find_run(late.id, tmp_path, having=has_checkpoint) == late
 
 
 @pytest.mark.parametrize(
