@@ -70,9 +70,15 @@ def test_what_is_stated_within_a_crowd_is_obeyed_and_the_rest_stays_one() -> Non
 def test_a_part_of_a_plan_has_the_edges_of_its_bundles() -> None:
     found = plan(*crowd(101, 101))
     assert found.bundles and only_point(found, POINT) == found
-    alone = only_hook(found, "r3")
-    assert {(edge.first, edge.then) for edge in alone.every_edge()} == {(f"w{k}", "r3") for k in range(101)}
-    assert len(alone.bindings) == 102
+    for name, edges in (("r3", {(f"w{k}", "r3") for k in range(101)}), ("w3", {("w3", f"r{k}") for k in range(101)})):
+        alone = only_hook(found, name)
+        assert {(edge.first, edge.then) for edge in alone.every_edge()} == edges
+        assert len(alone.bindings) == 102
+
+
+def test_flows_of_few_edges_are_kept_one_by_one_beside_a_crowd() -> None:
+    found = plan(*crowd(101, 101), node("a", reads=["y"]), node("b", writes=["y"]))
+    assert (len(found.bundles), [(edge.first, edge.then) for edge in found.edges]) == (1, [("b", "a")])
 
 
 def test_a_plan_without_a_crowd_is_written_without_bundles() -> None:

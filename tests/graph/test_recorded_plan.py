@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from hookflow.errors import Problem, Where
 from hookflow.graph.links import stated
 from hookflow.graph.plan import Plan
 from hookflow.graph.plan_file import parse_plan
@@ -16,8 +18,14 @@ from tests.hook_nodes import AROUND, node, plan
 
 
 def older(compiled: Plan) -> dict[str, Any]:
-    """Return what an older version would have written: no bindings in the edges."""
+    """Return what an older version would have written: no bindings in the edges, and less of hooks and bindings."""
     written = json.loads(json.dumps(compiled.to_json()))
+    for binding in written["bindings"]:
+        for name in ("modules", "parameters", "stages", "prepend", "always_call"):
+            del binding[name]
+    for hook in written["hooks"]:
+        for name in ("ambiguous_with", "ranks", "default"):
+            del hook[name]
     for edge in (*written["edges"], *(given["edge"] for given in written["given_way"])):
         for name in ("first_id", "then_id", "loose"):
             del edge[name]
@@ -33,7 +41,8 @@ def test_its_edges_lead_from_where_the_first_hook_stands_last() -> None:
     written = older(compiled)
     edges = {(edge["first"], edge["then"]): edge for edge in written["edges"] if edge["first"] != edge["then"]}
     read = Plan.from_json(written | {"edges": [*edges.values()]})
-    assert read.bindings == compiled.bindings
+    assert (read.bindings, read.hooks) == (compiled.bindings, compiled.hooks)
+    assert not any(hook.default for hook in read.hooks)
     assert [(link.first.hook, link.first.half, link.then.hook) for link in stated(read, "after_val")] == [
         ("a", "exit", "r"),
         ("s", "whole", "r"),
@@ -41,6 +50,15 @@ def test_its_edges_lead_from_where_the_first_hook_stands_last() -> None:
     assert [answer.reason for answer in precedence(read, "a", "r")] == ["phase", "edge"]
     assert as_text(read).count("after a, s (p.toml:1)") == 1
     assert len(read.given_way) == 1
+
+
+def test_its_warnings_and_notes_stand_where_they_stood() -> None:
+    here, nowhere = Problem("here", Where("p.toml", 3), "change it"), Problem("nowhere")
+    compiled = replace(plan(node("a")), warnings=(here, nowhere), notes=(nowhere, here))
+    written = json.loads(json.dumps(compiled.to_json()))
+    assert Plan.from_json(written) == compiled
+    del written["notes"]
+    assert Plan.from_json(written) == replace(compiled, notes=())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph.forecast import Forecast, Length, forecast
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Binding, Plan, Trigger
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import Interval
@@ -182,3 +182,27 @@ def test_what_it_says(at: str, keys: str, without: Forecast, known: Forecast) ->
     (binding,) = (b for b in plan.bindings if b.hook == "mine")
     assert forecast(plan, Length.of(loaded.pipeline))[binding.id] == without
     assert forecast(plan, Length.of(loaded.pipeline, 5))[binding.id] == known
+
+
+@pytest.mark.parametrize(
+    ("stages", "trigger", "said"),
+    [
+        (("val",), Trigger(), "in validation, at each module"),
+        (("test",), Trigger(), "in the test, at each module"),
+        (("val", "test"), Trigger(), "in validation and in the test, at each module"),
+        (("val",), Trigger(when="loss > 3"), "in validation, at each module, where loss > 3"),
+        (("val",), Trigger(since="5", until="3"), "never"),
+        (("train", "val"), Trigger(), "every iteration: in 9 of them, at each module"),
+    ],
+)
+def test_of_a_stage_without_training_it_is_told_that_it_comes_and_not_how_often(
+    stages: tuple[str, ...], trigger: Trigger, said: str
+) -> None:
+    evaluated = Binding(0, "h", "forward", "forward", "whole", (), trigger, "normal", stages=stages)
+    once = Binding(1, "h", "after_run", "after_run", "whole", (), Trigger(), "normal")
+    plan = Plan("p", (), (evaluated, once), ())
+    found = forecast(plan, Length(None, 9, tests=True))
+    assert [one.text for one in found.values()] == [said, "at the end of the run"]
+    assert (found[0].first == "never") == (found[0].times == 0) == (said == "never")
+    without = forecast(plan, Length(None, 9, validates=False))
+    assert (without[0].text == "never") == ("train" not in stages)
