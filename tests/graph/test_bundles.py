@@ -22,7 +22,7 @@ from hookflow.graph.render.narrow import only_hook, only_point
 from hookflow.graph.render.text import as_text
 from tests.graph.oracle import Described
 from tests.graph.test_fuzz import compiled, drawn
-from tests.hook_nodes import POINT, node, plan
+from tests.hook_nodes import AROUND, POINT, node, plan
 
 
 def crowd(writers: int, readers: int) -> list[Node]:
@@ -79,6 +79,19 @@ def test_a_part_of_a_plan_has_the_edges_of_its_bundles() -> None:
 def test_flows_of_few_edges_are_kept_one_by_one_beside_a_crowd() -> None:
     found = plan(*crowd(101, 101), node("a", reads=["y"]), node("b", writes=["y"]))
     assert (len(found.bundles), [(edge.first, edge.then) for edge in found.edges]) == (1, [("b", "a")])
+
+
+def test_one_writer_and_its_readers_are_a_crowd_at_each_of_their_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge_graph, "MANY", 1)
+    points = (("before_val", "whole"), ("after_val", "whole"))
+    readers = [node(name, points=points, reads=["x"]) for name in "abc"]
+    around = node("y", points=AROUND)  # the two points are one graph
+    found = plan(*readers, node("w", points=points, writes=["x"]), around)
+    assert [(one.point, one.first_ids, one.then_ids) for one in found.bundles] == [
+        ("before_val", (0,), (1, 2, 3)),
+        ("after_val", (5,), (6, 7, 8)),
+    ]
+    assert [binding.hook for binding in found.at("after_val")] == [*"wabcy"]
 
 
 def test_a_plan_without_a_crowd_is_written_without_bundles() -> None:

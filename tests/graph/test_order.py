@@ -33,6 +33,18 @@ class TestDataFlow:
         compiled = plan(node("log", reads=["lr"], phase="first"), node("schedule", writes=["lr"], phase="late"))
         assert order(compiled) == ["schedule", "log"]
 
+    def test_its_edges_are_listed_behind_those_that_are_stated(self) -> None:
+        compiled = plan(
+            node("w", points=AROUND, writes=["lr"]),
+            node("r", ["x"], points=(("after_val", "whole"),), reads=["lr"]),
+            node("x", points=AROUND),
+        )
+        assert [(edge.kind, edge.first, edge.then) for edge in compiled.edges_at("after_val")] == [
+            ("file", "x", "r"),
+            ("pair", "x", "w"),
+            ("flow", "w", "r"),
+        ]
+
     def test_it_gives_way_to_a_stated_edge_and_keeps_the_reason(self) -> None:
         compiled = plan(node("schedule", writes=["lr"], after=["log"]), node("log", reads=["lr"]))
         assert order(compiled) == ["log", "schedule"]
@@ -173,6 +185,8 @@ class TestNamesOfSlots:
             'hook "b" reads the state of a hook "avrage", which is not in this pipeline',
             'did you mean "average"?',
         )
+        assert not self.told(node("average"), node("b", reads=["hook.average"]))
+        assert not plan(node("b", reads=["hook.average"]), disabled=["average"]).warnings
 
 
 def test_who_reads_the_state_of_a_hook_fires_after_it() -> None:

@@ -47,6 +47,8 @@ def test_its_edges_lead_from_where_the_first_hook_stands_last() -> None:
         ("a", "exit", "r"),
         ("s", "whole", "r"),
     ]
+    own = [link for link in stated(Plan.from_json(written), "after_val") if link.first.hook == link.then.hook]
+    assert [(link.first.half, link.then.half) for link in own] == [("whole", "exit")]
     assert [answer.reason for answer in precedence(read, "a", "r")] == ["phase", "edge"]
     assert as_text(read).count("after a, s (p.toml:1)") == 1
     assert len(read.given_way) == 1
