@@ -28,14 +28,17 @@ def parse_plan(text: str | bytes) -> Plan:
 
 def _strangers(plan: Plan) -> set[str]:
     """Return the points and hooks that a plan speaks of, and does not have."""
-    points = {point.name for point in (*STANDARD, *plan.own)}
+    points = {point.name for point in STANDARD}
+    followed = set()
+    for point in plan.own:
+        followed |= {point.follows} - points  # one may follow another of its own that stands above it
+        points.add(point.name)
     hooks = {hook.name for hook in plan.hooks}
     at = {binding.point for binding in plan.bindings} | {edge.point for edge in plan.edges}
     at |= {bundle.point for bundle in plan.bundles}
-    at |= {point.follows for point in plan.own}
     edges = (name for edge in plan.edges for name in (edge.first, edge.then))
     named = {*edges, *(binding.hook for binding in plan.bindings)}
-    return {f"point {name}" for name in at - points} | {f"hook {name}" for name in named - hooks}
+    return {f"point {name}" for name in at - points | followed} | {f"hook {name}" for name in named - hooks}
 
 
 @cache

@@ -67,6 +67,8 @@ def test_its_warnings_and_notes_stand_where_they_stood() -> None:
     ("change", "said"),
     [
         ({"own": [{"name": "after_x", "follows": "nowhere"}]}, "point nowhere"),
+        ({"own": [{"name": "after_x", "follows": "after_x"}]}, "point after_x"),
+        ({"own": [{"name": "x", "follows": "y"}, {"name": "y", "follows": "after_run"}]}, "point y"),
         ({"hooks": []}, "hook a"),
         ({"bindings": [{"point": "after_x"}]}, "point after_x"),
         ({"edges": [{"first": "x"}]}, "hook x"),

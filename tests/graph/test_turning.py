@@ -71,8 +71,8 @@ def test_whatever_must_follow_the_first_of_a_pair_stays_behind_it() -> None:
 
 def test_a_pair_of_neighbours_is_one_whichever_of_them_is_named_first() -> None:
     declared = plan(node("a"), node("b"), node("c"))
-    pair = Pair(POINT, ("a", "whole"), ("b", "whole"))
-    assert neighbouring(declared, [pair]) == neighbouring(declared, [pair.turned]) == [pair]
+    pair, other_way_round = Pair(POINT, ("a", "whole"), ("b", "whole")), Pair(POINT, ("b", "whole"), ("a", "whole"))
+    assert neighbouring(declared, [pair]) == neighbouring(declared, [other_way_round]) == [pair]
 
 
 def test_hooks_meet_where_both_fire_and_not_where_arounds_are_left() -> None:
