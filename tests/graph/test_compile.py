@@ -92,6 +92,12 @@ def test_of_a_cycle_that_a_class_is_part_of_it_is_told_how_the_file_overrules_it
     assert str(caught.value).count("the file can overrule: after = [] or before = [] in the hook's table") == told
 
 
+def test_of_a_tangle_a_dozen_cycles_are_told() -> None:
+    with pytest.raises(UserError) as caught:
+        plan(*(node(name, set("abcdef") - {name}) for name in "abcdef"))
+    assert len(caught.value.problems) == 12
+
+
 def test_a_hook_cannot_stand_before_itself() -> None:
     with pytest.raises(UserError, match="before or after itself"):
         plan(node("a", after=["a"]))
