@@ -101,11 +101,9 @@ class _Counts:
 
     def reach(self, count: float) -> float:
         """Return the first visit at which the counter shows so much; infinity when it never does."""
-        if self.start >= count:
-            return 0
         if self.end is not None and self.end < count:
             return inf
-        return -((self.start - count) // self.step)
+        return max(-((self.start - count) // self.step), 0)
 
 
 @dataclass(frozen=True, slots=True)

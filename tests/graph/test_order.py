@@ -86,6 +86,16 @@ class TestPhases:
         compiled = plan(node("upload", after=["save"]), node("stop", phase="late"), node("save", phase="last"))
         assert order(compiled) == ["stop", "save", "upload"]
 
+    def test_data_flow_moves_a_hook_as_an_edge_does(self) -> None:
+        compiled = plan(
+            node("c", reads=["y"], phase="first"), node("b", reads=["x"], writes=["y"]), node("a", writes=["x"])
+        )
+        assert [(binding.hook, binding.phase) for binding in compiled.at(POINT)] == [
+            ("a", "first"),
+            ("b", "first"),
+            ("c", "first"),
+        ]
+
     def test_the_second_half_of_an_around_stands_in_the_mirrored_phase(self) -> None:
         compiled = plan(
             node("outer", points=AROUND, phase="first"),

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from hookflow.errors import Problem, Where
+from hookflow.graph.compile import compile_plan
 from hookflow.graph.links import stated
 from hookflow.graph.plan import Plan
 from hookflow.graph.plan_file import parse_plan
+from hookflow.graph.points import Point, Points
 from hookflow.graph.precedence import precedence
 from hookflow.graph.render.text import as_text
 from tests.hook_nodes import AROUND, node, plan
@@ -52,6 +54,13 @@ def test_its_edges_lead_from_where_the_first_hook_stands_last() -> None:
     assert [answer.reason for answer in precedence(read, "a", "r")] == ["phase", "edge"]
     assert as_text(read).count("after a, s (p.toml:1)") == 1
     assert len(read.given_way) == 1
+
+
+def test_its_own_points_may_follow_one_another() -> None:
+    points = [Point(name, 1, ("run",), "it", "", "own", to) for name, to in (("x", "after_run"), ("y", "x"))]
+    compiled = compile_plan("p", {"a": node("a", points=[("y", "whole")])}, points=Points(points))
+    assert parse_plan(json.dumps(compiled.to_json())) == compiled
+    assert compiled.own == tuple(points)
 
 
 def test_its_warnings_and_notes_stand_where_they_stood() -> None:
