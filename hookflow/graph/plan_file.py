@@ -21,6 +21,9 @@ def parse_plan(text: str | bytes) -> Plan:
         raise ValueError(f"no plan: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     if [binding.id for binding in plan.bindings] != list(range(len(plan.bindings))):
         raise ValueError("no plan: its bindings are not numbered")
+    names = [point.name for point in (*STANDARD, *plan.own)]
+    if len(set(names)) < len(names):
+        raise ValueError("no plan: two of its points have the same name")
     if strangers := _strangers(plan):
         raise ValueError(f"no plan: it has no {min(strangers)}")
     return plan
