@@ -85,7 +85,8 @@ class _Server:
     answers: int
     """The file descriptor that takes a line for each change that is not noticed here."""
 
-    def pytest_sessionstart(self) -> None:
+    def pytest_load_initial_conftests(self) -> None:
+        """Begin to measure before conftest.py imports what is to be measured."""
         files = [str(file.absolute()) for file in {mutant.file for mutant in self.chosen}]
         self.measured = coverage.Coverage(data_file=None, include=files, config_file=False, messages=False)
         self.measured.start()

@@ -92,7 +92,7 @@ class _Counts:
     """What a counter shows at the visits of a point: at visit k (from 0) `start` + k `step`, and at most `end`."""
 
     start: int
-    step: int = 0
+    step: int = 1
     end: int | None = None
 
     def at(self, visit: int) -> int:
@@ -101,11 +101,9 @@ class _Counts:
 
     def reach(self, count: float) -> float:
         """Return the first visit at which the counter shows so much; infinity when it never does."""
-        if self.start >= count:
-            return 0
-        if not self.step or (self.end is not None and self.end < count):
+        if self.end is not None and self.end < count:
             return inf
-        return -((self.start - count) // self.step)
+        return max(-((self.start - count) // self.step), 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +125,12 @@ def _visits(point: Point, length: Length) -> _Visits:
     totals = length.totals
     first = int(not point.ahead)
     if point.unit == "it":
-        return _Visits(totals.iters, {"it": _Counts(first, 1)})
+        return _Visits(totals.iters, {"it": _Counts(first)})
     if point.unit == "ep":
         return _epochs(point, totals)
     unit: Counter
     unit, end = ("ep", totals.epochs or 0) if totals.iters is None else ("it", totals.iters)
-    counts: dict[Counter, _Counts] = {"firing": _Counts(first, 1)}
+    counts: dict[Counter, _Counts] = {"firing": _Counts(first)}
     if point.name in _ONCE:
         counts[unit] = _Counts(0 if point.name in ("before_run", "before_train") else end)
         return _Visits(int("test" not in point.name or length.tests), counts)
@@ -151,7 +149,7 @@ def _visits(point: Point, length: Length) -> _Visits:
 def _epochs(point: Point, totals: Totals) -> _Visits:
     """Return the visits of a point of every epoch. One that `max_iters` cuts is begun, and not done."""
     first = int(not point.ahead)
-    counts: dict[Counter, _Counts] = {"ep": _Counts(first, 1)}
+    counts: dict[Counter, _Counts] = {"ep": _Counts(first)}
     per = totals.iters_per_epoch
     if per is None or totals.iters is None:
         return _Visits(totals.epochs, counts)
@@ -249,7 +247,7 @@ def _firings(every: Measure, counts: _Counts, low: int, high: int) -> int:
     return 1 + max(regular, 0) + (entered[2] > entered[1])
 
 
-def _conditional(text: str, trigger: Trigger, times: int = 0) -> str:
+def _conditional(text: str, trigger: Trigger, times: int = 1) -> str:
     """Return the text with the times, and with the condition, where there is one: then the times are the most."""
     most = "at most " * bool(trigger.when)
     counted = f"{text}: {most}{times:,} times" if times > 1 else text

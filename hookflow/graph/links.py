@@ -35,21 +35,22 @@ def stated(plan: Plan, point: str) -> Iterator[Link]:
     yield from unbundled(plan, point)
     by_id = {binding.id: binding for binding in plan.at(point)}
     for bundle in plan.bundles_at(point):
-        for edge in bundle.edges(by_id):
-            yield Link(by_id[edge.first_id or 0], by_id[edge.then_id or 0], "edge", edge)
+        for first, then in bundle.pairs(by_id):
+            yield Link(first, then, "edge", bundle.edge(first, then))
 
 
 def unbundled(plan: Plan, point: str) -> Iterator[Link]:
     """Yield the edges that stand for themselves."""
-    by_id = {binding.id: binding for binding in plan.at(point)}
+    by_id: dict[int | None, Binding] = {binding.id: binding for binding in plan.at(point)}
     by_name: dict[str, list[Binding]] = {}
     for binding in plan.at(point):
         by_name.setdefault(binding.hook, []).append(binding)
     for edge in plan.edges_at(point):
-        if edge.first_id is None or edge.then_id is None:
+        first, then = by_id.get(edge.first_id), by_id.get(edge.then_id)
+        if first and then:
+            yield Link(first, then, "edge", edge)
+        elif edge.first_id is None:
             yield from _of_hooks(edge, by_name)
-        elif edge.first_id in by_id and edge.then_id in by_id:
-            yield Link(by_id[edge.first_id], by_id[edge.then_id], "edge", edge)
 
 
 def _of_hooks(edge: Edge, bound: Mapping[str, Sequence[Binding]]) -> Iterator[Link]:
@@ -109,12 +110,13 @@ class Decided:
         self._waits = [0] * len(bound)  # for which second halves of its phase each row waits, itself included
         self._later = [0] * len(bound)  # which of them surely come before another one for which it waits
         for row, binding in enumerate(bound) if exits else ():
-            own = exits.get(binding.phase, 0)
-            self._waits[row] = (self.ancestors[row] | 1 << row) & own
-            found = self.ancestors[row] & own if 1 << row & own else 0
+            awaited = self.ancestors[row] & exits.get(binding.phase, 0)
+            leaves = binding.half == "exit"
+            self._waits[row] = awaited | leaves << row
+            later = awaited if leaves else 0
             for first in before[row]:
-                found |= self._later[first] if bound[first].phase == binding.phase else 0
-            self._later[row] = found
+                later |= self._later[first]
+            self._later[row] = later
 
     def by_nesting(self, first: int, then: int) -> bool:
         """Say whether of two rows of one phase `first` comes first because `then` waits for more second halves."""

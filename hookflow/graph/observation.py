@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hookflow.graph.ambiguity import Ambiguity, clash
 from hookflow.graph.keyed import root, wider, widest
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.slots import VERBS, Verb, commutes
+from hookflow.graph.slots import VERBS, Verb, commutes, owner_of
 
 MANY = 4
 """Who touches more parts of one of these slots is said to touch the slot."""
@@ -49,15 +49,6 @@ Method = tuple[str, str]
 """A hook and its method, for which slots are declared; of a plain function the method is empty."""
 
 
-def by_method(observed: Iterable[Seen]) -> dict[Method, Slots]:
-    """Return what each method was seen to touch, at all of its points and in both halves of an `around`."""
-    found: dict[Method, Slots] = {}
-    for seen in observed:
-        method = seen.binding.hook, seen.binding.method
-        found[method] = found.get(method, Slots()) | seen.touched
-    return found
-
-
 def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
     """Return what methods were seen to touch that they do not declare.
 
@@ -74,7 +65,7 @@ def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
             for slots in (seen.touched.reads, seen.touched.writes)
         ]
         method = binding.hook, binding.method
-        found[method] = found.get(method, Slots()) | Slots(*map(_summed, matters))
+        found[method] = found.get(method, Slots()) | Slots(*map(tuple, matters))
     without = {
         method: Slots(
             tuple(slot for slot in slots.reads if not covered(slot, (*bound.reads, *bound.writes))),
@@ -159,7 +150,7 @@ def _shared(observed: Iterable[Seen]) -> set[str]:
         binding, touched = seen.binding, seen.touched
         found.update(slot for slot in (*binding.reads, *touched.reads) if root(slot) == "scalars")
         for slot in (*binding.reads, *binding.writes, *touched.reads, *touched.writes):
-            if root(slot) == "hook" and slot != f"hook.{binding.hook}":
+            if root(slot) == "hook" and owner_of(slot) != binding.hook:
                 found.add(slot)
     return found
 

@@ -161,8 +161,8 @@ class Order:
         at = self._at[point]
         keys = [(self._phase(row), row in self._exits, self._tie(row)) for row in at]
         before = self._local(point)
-        bundles = [(-1,)] * (len(before) - len(at))  # nobody waits for a bundle: who comes next is as if it were edges
-        return [at[k] for k in ordered(before, [*keys, *bundles].__getitem__) if k < len(at)]
+        hubs = [()] * len(self._graph.bundles)  # nobody waits for a bundle: who comes next is as if it were edges
+        return [at[k] for k in ordered(before, [*keys, *hubs].__getitem__) if k < len(at)]
 
     def _local(self, point: str) -> list[list[int]]:
         """Return, for each row of a point, those before it; both by their place among the rows of the point.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import product, starmap
 from typing import Any, Literal, TypeVar
 
 from hookflow.errors import Problem, Where
@@ -115,10 +116,10 @@ class Bundle:
     def __len__(self) -> int:
         return len(self.first_ids) * len(self.then_ids)
 
-    def edges(self, bindings: Mapping[int, Binding]) -> Iterator[Edge]:
-        """Yield the edges one by one, of those of `bindings` (by their ids) that are in it."""
+    def pairs(self, bindings: Mapping[int, Binding]) -> Iterator[tuple[Binding, Binding]]:
+        """Yield the ends of the edges one by one, of those of `bindings` (by their ids) that are in it."""
         firsts, thens = ([bindings[id_] for id_ in ids if id_ in bindings] for ids in (self.first_ids, self.then_ids))
-        return (self.edge(first, then) for first in firsts for then in thens)
+        return product(firsts, thens)
 
     def touching(self, ids: Collection[int]) -> Iterator[Bundle]:
         """Yield the parts of it that begin or end at some bindings."""
@@ -240,7 +241,7 @@ class Plan:
         yield from self.edges
         bindings = {binding.id: binding for binding in self.bindings} if self.bundles else {}
         for bundle in self.bundles:
-            yield from bundle.edges(bindings)
+            yield from starmap(bundle.edge, bundle.pairs(bindings))
 
     def hook(self, name: str) -> PlannedHook:
         """Return a hook. Raises KeyError when there is none of that name."""

@@ -21,6 +21,9 @@ def parse_plan(text: str | bytes) -> Plan:
         raise ValueError(f"no plan: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     if [binding.id for binding in plan.bindings] != list(range(len(plan.bindings))):
         raise ValueError("no plan: its bindings are not numbered")
+    names = [point.name for point in (*STANDARD, *plan.own)]
+    if len(set(names)) < len(names):
+        raise ValueError("no plan: two of its points have the same name")
     if strangers := _strangers(plan):
         raise ValueError(f"no plan: it has no {min(strangers)}")
     return plan
@@ -28,14 +31,17 @@ def parse_plan(text: str | bytes) -> Plan:
 
 def _strangers(plan: Plan) -> set[str]:
     """Return the points and hooks that a plan speaks of, and does not have."""
-    points = {point.name for point in (*STANDARD, *plan.own)}
+    points = {point.name for point in STANDARD}
+    followed = set()
+    for point in plan.own:
+        followed |= {point.follows} - points  # one may follow another of its own that stands above it
+        points.add(point.name)
     hooks = {hook.name for hook in plan.hooks}
     at = {binding.point for binding in plan.bindings} | {edge.point for edge in plan.edges}
     at |= {bundle.point for bundle in plan.bundles}
-    at |= {point.follows for point in plan.own}
     edges = (name for edge in plan.edges for name in (edge.first, edge.then))
     named = {*edges, *(binding.hook for binding in plan.bindings)}
-    return {f"point {name}" for name in at - points} | {f"hook {name}" for name in named - hooks}
+    return {f"point {name}" for name in at - points | followed} | {f"hook {name}" for name in named - hooks}
 
 
 @cache

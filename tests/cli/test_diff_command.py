@@ -57,7 +57,7 @@ points = ["before_train", "after_run"]
 after = ["count"]
 [hooks.count]
 use = "builtins:print"
-points = [{ at = "before_train", every = 10 }]
+points = [{ at = "before_train", every = 10, from = "1ep" }]
 """
 
 
@@ -98,6 +98,7 @@ keys
   hooks.print.points          ["before_train", "after_val"] → ["before_train", "after_run"]
   hooks.count.after           ["print"] → []
   hooks.count.points.0.every  5 → 10
+  hooks.count.points.0.from   nothing → "1ep"
 
 hooks
   - ema  ema(decay = 0.97)

@@ -48,6 +48,17 @@ def test_flows_that_contradict_one_another_leave_an_ambiguity() -> None:
     assert pairs(compiled) == [("a", "b", ("x", "y"))]
 
 
+def test_flows_in_a_circle_of_three_leave_one_each() -> None:
+    compiled = plan(
+        node("a", writes=["x"], reads=["z"]), node("b", writes=["y"], reads=["x"]), node("c", writes=["z"], reads=["y"])
+    )
+    assert pairs(compiled) == [("a", "b", ("x",)), ("a", "c", ("z",)), ("b", "c", ("y",))]
+
+
+def test_what_is_read_and_never_written_is_no_reason() -> None:
+    assert pairs(plan(node("a"), node("b", reads=["rng"]), node("c", writes=["lr"]))) == []
+
+
 def test_a_pair_may_be_allowed_by_either_of_the_two() -> None:
     writes = {"writes": ["model"]}
     assert not pairs(plan(node("a", **writes, ambiguous_with=["b"]), node("b", **writes)))

@@ -22,7 +22,7 @@ from hookflow.graph.render.narrow import only_hook, only_point
 from hookflow.graph.render.text import as_text
 from tests.graph.oracle import Described
 from tests.graph.test_fuzz import compiled, drawn
-from tests.hook_nodes import POINT, node, plan
+from tests.hook_nodes import AROUND, POINT, node, plan
 
 
 def crowd(writers: int, readers: int) -> list[Node]:
@@ -58,11 +58,11 @@ def test_a_thousand_writers_and_a_thousand_readers_are_no_million_edges(monkeypa
 
 
 def test_what_is_stated_within_a_crowd_is_obeyed_and_the_rest_stays_one() -> None:
-    hooks = [*crowd(120, 120), node("odd", ["r3"], writes=["x"]), node("even", reads=["x"], after=["w5"])]
+    hooks = [*crowd(120, 120), node("odd", ["r0"], writes=["x"]), node("even", reads=["x"], after=["w5"])]
     found = plan(*hooks)
     (bundle,) = found.bundles
     assert len(bundle) == 119 * 121, "neither of w5, which has a stated edge, nor of odd, which a reader stands before"
-    assert [(given.edge.first, given.edge.then) for given in found.given_way] == [("odd", "r3")]
+    assert [(given.edge.first, given.edge.then) for given in found.given_way] == [("odd", "r0")]
     assert len([*found.every_edge()]) == found.edge_count == 121 * 121 - 1 + 1
     assert parse_plan(json.dumps(found.to_json())) == found == Plan.from_json(json.loads(json.dumps(found.to_json())))
 
@@ -70,9 +70,28 @@ def test_what_is_stated_within_a_crowd_is_obeyed_and_the_rest_stays_one() -> Non
 def test_a_part_of_a_plan_has_the_edges_of_its_bundles() -> None:
     found = plan(*crowd(101, 101))
     assert found.bundles and only_point(found, POINT) == found
-    alone = only_hook(found, "r3")
-    assert {(edge.first, edge.then) for edge in alone.every_edge()} == {(f"w{k}", "r3") for k in range(101)}
-    assert len(alone.bindings) == 102
+    for name, edges in (("r3", {(f"w{k}", "r3") for k in range(101)}), ("w3", {("w3", f"r{k}") for k in range(101)})):
+        alone = only_hook(found, name)
+        assert {(edge.first, edge.then) for edge in alone.every_edge()} == edges
+        assert len(alone.bindings) == 102
+
+
+def test_flows_of_few_edges_are_kept_one_by_one_beside_a_crowd() -> None:
+    found = plan(*crowd(101, 101), node("a", reads=["y"]), node("b", writes=["y"]))
+    assert (len(found.bundles), [(edge.first, edge.then) for edge in found.edges]) == (1, [("b", "a")])
+
+
+def test_one_writer_and_its_readers_are_a_crowd_at_each_of_their_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(edge_graph, "MANY", 1)
+    points = (("before_val", "whole"), ("after_val", "whole"))
+    readers = [node(name, points=points, reads=["x"]) for name in "abc"]
+    around = node("y", points=AROUND)  # the two points are one graph
+    found = plan(*readers, node("w", points=points, writes=["x"]), around)
+    assert [(one.point, one.first_ids, one.then_ids) for one in found.bundles] == [
+        ("before_val", (0,), (1, 2, 3)),
+        ("after_val", (5,), (6, 7, 8)),
+    ]
+    assert [binding.hook for binding in found.at("after_val")] == [*"wabcy"]
 
 
 def test_a_plan_without_a_crowd_is_written_without_bundles() -> None:

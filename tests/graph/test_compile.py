@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from hookflow.errors import UserError
-from tests.hook_nodes import AROUND, node, order, plan
+from hookflow.errors import UserError, Where
+from hookflow.graph.plan import EdgeKind
+from tests.hook_nodes import AROUND, POINT, node, order, plan
 
 
 def test_the_files_order_decides_where_nothing_else_does() -> None:
@@ -64,6 +65,37 @@ def test_a_cycle_names_every_hook_and_edge() -> None:
     text = str(caught.value)
     assert all(step in text for step in ('"a" before "b"', '"b" before "c"', '"c" before "a"'))
     assert '"d"' not in text
+
+
+def test_a_cycle_at_several_points_is_told_once() -> None:
+    points = [(point, "whole") for point in ("before_train", "after_train", "after_run")]
+    for count, more in ((1, ""), (2, " and 1 more"), (3, " and 2 more")):
+        with pytest.raises(UserError) as caught:
+            plan(node("a", ["b"], points=points[:count]), node("b", ["a"], points=points))
+        (problem,) = caught.value.problems
+        assert problem.message == f"ordering cycle: a → b → a at before_train{more}"
+
+
+def test_a_cycle_is_where_its_first_edge_is_stated() -> None:
+    with pytest.raises(UserError) as caught:
+        plan(node("a", ["b"]), node("b", near={POINT: (["a"], [])}))
+    (problem,) = caught.value.problems
+    assert problem.where == Where("p.toml", 2)
+
+
+@pytest.mark.parametrize(("kinds", "told"), [("ff", 0), ("fc", 1), ("cf", 1), ("cc", 1)])
+def test_of_a_cycle_that_a_class_is_part_of_it_is_told_how_the_file_overrules_it(kinds: str, told: int) -> None:
+    kind_of: dict[str, EdgeKind] = {"f": "file", "c": "class"}
+    of_a, of_b = (kind_of[kind] for kind in kinds)
+    with pytest.raises(UserError) as caught:
+        plan(node("a", ["b"], kind=of_a), node("b", ["a"], kind=of_b))
+    assert str(caught.value).count("the file can overrule: after = [] or before = [] in the hook's table") == told
+
+
+def test_of_a_tangle_a_dozen_cycles_are_told() -> None:
+    with pytest.raises(UserError) as caught:
+        plan(*(node(name, set("abcdef") - {name}) for name in "abcdef"))
+    assert len(caught.value.problems) == 12
 
 
 def test_a_hook_cannot_stand_before_itself() -> None:

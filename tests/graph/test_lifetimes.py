@@ -10,7 +10,7 @@ import pytest
 from hookflow.graph.lifetimes import doubts
 from hookflow.graph.loop import Loop
 from hookflow.graph.node import Node
-from hookflow.graph.points import POINTS
+from hookflow.graph.points import POINTS, Point, Points
 from tests.hook_nodes import AROUND, Stands, node, plan
 
 
@@ -101,7 +101,15 @@ class TestWhatIsFresh:
     def test_written_at_the_same_point(self) -> None:
         assert told(reader("average", "after_train_iter"), writer("average", "after_train_iter")) == ([], [])
 
-    @pytest.mark.parametrize("points", [("on_exception", "after_train"), ("before_train", "before_save_checkpoint")])
+    @pytest.mark.parametrize(
+        "points",
+        [
+            ("on_exception", "after_train"),
+            ("before_train", "before_save_checkpoint"),
+            ("after_train_epoch", "after_save_checkpoint"),
+            ("before_train", "on_log"),
+        ],
+    )
     def test_where_a_point_may_come_at_any_time(self, points: tuple[str, str]) -> None:
         assert told(reader("average", points[0]), writer("average", points[1])) == ([], [])
 
@@ -139,4 +147,35 @@ def test_rounds() -> None:
     assert loop.within("after_train_iter") == ("epoch", "iteration")
     assert loop.common("after_train_iter", "after_val_iter") == "epoch"
     assert loop.common("before_train", "after_val") == ""
-    assert Loop(POINTS, validates_in_epoch=True).place("after_val") < 0
+    irregular = Loop(POINTS, validates_in_epoch=True)
+    assert [irregular.place(point) < 0 for point in ("after_train_epoch", "before_val", "after_val")] == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_points_of_the_pipelines_own_are_where_those_are_that_they_follow() -> None:
+    def own(name: str, follows: str) -> Point:
+        return Point(name, 3, ("run",), "firing", "", "own", follows)
+
+    points = Points(
+        [
+            own("counted", "after_train_iter"),
+            own("counted_twice", "counted"),
+            own("rated", "after_val"),
+            own("uploaded", "before_save_checkpoint"),
+            own("looked", "before_val_iter"),
+            own("built", "before_run"),
+        ]
+    )
+    loop, irregular = (Loop(points, validates_in_epoch) for validates_in_epoch in (False, True))
+    assert loop.within("counted") == loop.within("counted_twice") == ("epoch", "iteration")
+    assert loop.place("after_train_iter") < loop.place("counted") < loop.place("counted_twice")
+    assert loop.place("counted_twice") < loop.place("after_train_epoch")
+    assert (loop.within("looked"), loop.within("rated")) == (("epoch", "validation batch"), ("epoch",))
+    assert loop.place("after_val") < loop.place("rated") < loop.place("after_train")
+    assert loop.place("built") == 1
+    assert loop.place("uploaded") < 0
+    assert max(irregular.place("rated"), irregular.place("looked")) < 0
+    assert (irregular.within("rated"), irregular.within("looked")) == ((), ())

@@ -226,3 +226,9 @@ def test_how_two_are_left_is_loose_where_the_file_alone_says_how_they_are_entere
     compiled = plan(*(node(name, phase=phase, points=AROUND) for name, phase in zip("ab", phases, strict=True)))
     (left,) = compiled.edges
     assert (left.point, left.first, left.then, left.loose) == ("after_val", "b", "a", loose)
+
+
+def test_how_two_are_left_is_firm_where_an_edge_says_how_they_are_entered_whoever_stands_between() -> None:
+    compiled = plan(node("a", points=AROUND), node("x", points=AROUND), node("b", ["a"], points=AROUND))
+    found = {(edge.first, edge.then): edge.loose for edge in compiled.edges_at("after_val")}
+    assert found == {("x", "a"): True, ("b", "x"): True, ("b", "a"): False}

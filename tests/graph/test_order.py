@@ -33,6 +33,18 @@ class TestDataFlow:
         compiled = plan(node("log", reads=["lr"], phase="first"), node("schedule", writes=["lr"], phase="late"))
         assert order(compiled) == ["schedule", "log"]
 
+    def test_its_edges_are_listed_behind_those_that_are_stated(self) -> None:
+        compiled = plan(
+            node("w", points=AROUND, writes=["lr"]),
+            node("r", ["x"], points=(("after_val", "whole"),), reads=["lr"]),
+            node("x", points=AROUND),
+        )
+        assert [(edge.kind, edge.first, edge.then) for edge in compiled.edges_at("after_val")] == [
+            ("file", "x", "r"),
+            ("pair", "x", "w"),
+            ("flow", "w", "r"),
+        ]
+
     def test_it_gives_way_to_a_stated_edge_and_keeps_the_reason(self) -> None:
         compiled = plan(node("schedule", writes=["lr"], after=["log"]), node("log", reads=["lr"]))
         assert order(compiled) == ["log", "schedule"]
@@ -73,6 +85,16 @@ class TestPhases:
     def test_who_must_stand_after_a_late_hook_is_late_too(self) -> None:
         compiled = plan(node("upload", after=["save"]), node("stop", phase="late"), node("save", phase="last"))
         assert order(compiled) == ["stop", "save", "upload"]
+
+    def test_data_flow_moves_a_hook_as_an_edge_does(self) -> None:
+        compiled = plan(
+            node("c", reads=["y"], phase="first"), node("b", reads=["x"], writes=["y"]), node("a", writes=["x"])
+        )
+        assert [(binding.hook, binding.phase) for binding in compiled.at(POINT)] == [
+            ("a", "first"),
+            ("b", "first"),
+            ("c", "first"),
+        ]
 
     def test_the_second_half_of_an_around_stands_in_the_mirrored_phase(self) -> None:
         compiled = plan(
@@ -173,6 +195,8 @@ class TestNamesOfSlots:
             'hook "b" reads the state of a hook "avrage", which is not in this pipeline',
             'did you mean "average"?',
         )
+        assert not self.told(node("average"), node("b", reads=["hook.average"]))
+        assert not plan(node("b", reads=["hook.average"]), disabled=["average"]).warnings
 
 
 def test_who_reads_the_state_of_a_hook_fires_after_it() -> None:

@@ -47,6 +47,15 @@ def test_the_nesting_that_only_the_file_states_is_no_way_for_a_plain_method() ->
     assert (answer.first.hook, answer.reason, answer.path) == ("a", "file", ())
 
 
+def test_a_shorter_way_by_nesting_that_only_the_file_states_is_not_shown() -> None:
+    """`a` is left before `b` as the file has it, and `p` waits for `b`; but also for `y`, which waits for `a`."""
+    plain = [
+        node(name, after, points=[("after_val", "whole")]) for name, after in (("x", "a"), ("y", "x"), ("p", "yb"))
+    ]
+    (answer,) = precedence(plan(node("b", points=AROUND), node("a", points=AROUND), *plain), "a", "p")
+    assert [(edge.first, edge.then) for edge in answer.path] == [("a", "x"), ("x", "y"), ("y", "p")]
+
+
 def test_an_answer_for_each_point_at_which_both_stand() -> None:
     compiled = plan(node("a", points=AROUND), node("b", points=AROUND))
     assert [(answer.point, answer.first.hook, answer.reason) for answer in precedence(compiled, "a", "b")] == [

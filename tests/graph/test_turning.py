@@ -62,6 +62,19 @@ def test_a_pair_is_brought_together_and_what_must_follow_stays_behind_it() -> No
     assert order(wanted(nodes, places)) == ["w", "y", "a", "b", "x", "z"]
 
 
+def test_whatever_must_follow_the_first_of_a_pair_stays_behind_it() -> None:
+    nodes = [node("a"), node("x", after=["a"]), node("y", after=["a"]), node("b")]
+    declared = plan(*nodes)
+    places = brought_together(declared, [Pair(POINT, ("a", "whole"), ("b", "whole"))], {*unordered(declared)})
+    assert order(wanted(nodes, places)) == ["a", "b", "x", "y"]
+
+
+def test_a_pair_of_neighbours_is_one_whichever_of_them_is_named_first() -> None:
+    declared = plan(node("a"), node("b"), node("c"))
+    pair, other_way_round = Pair(POINT, ("a", "whole"), ("b", "whole")), Pair(POINT, ("b", "whole"), ("a", "whole"))
+    assert neighbouring(declared, [pair]) == neighbouring(declared, [other_way_round]) == [pair]
+
+
 def test_hooks_meet_where_both_fire_and_not_where_arounds_are_left() -> None:
     alone = node("c", points=[("before_run", "whole")])
     compiled = plan(node("a", points=(*AROUND, (POINT, "whole"))), node("b", points=AROUND), alone)

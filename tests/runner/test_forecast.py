@@ -9,7 +9,8 @@ import pytest
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph.forecast import Forecast, Length, forecast
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Binding, Plan, Trigger
+from hookflow.graph.points import Point
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.schema import Interval
@@ -182,3 +183,139 @@ def test_what_it_says(at: str, keys: str, without: Forecast, known: Forecast) ->
     (binding,) = (b for b in plan.bindings if b.hook == "mine")
     assert forecast(plan, Length.of(loaded.pipeline))[binding.id] == without
     assert forecast(plan, Length.of(loaded.pipeline, 5))[binding.id] == known
+
+
+OWN = Point("mine_of_val", 3, ("run",), "firing", "", "own", "after_train_iter")
+EPOCHS, ITERS = Length(3, None), Length(None, 5)
+NO_VAL = Length(3, None, validates=False)
+VALIDATED_BY_ITERS = Length(None, 18, Interval(4, "it"))  # at 4, 8, 12, 16 and 18 iterations
+CUT = Length(None, 12, iters_per_epoch=5)
+
+
+@pytest.mark.parametrize(
+    ("point", "trigger", "length", "said"),
+    [
+        (
+            "after_train_iter",
+            Trigger(every="33.3%"),
+            Length(None, 100),
+            "every 33.3% of the run, first after iteration 34: 3 times",
+        ),
+        (
+            "after_train_iter",
+            Trigger(every="1000000"),
+            Length(None, 3000000),
+            "every 1000000 iterations, first after iteration 1000000: 3 times",
+        ),
+        ("after_train_iter", Trigger(every="1"), ITERS, "every iteration, first after iteration 1: 5 times"),
+        ("after_train_iter", Trigger(every="1s"), ITERS, "every second"),
+        ("after_train_iter", Trigger(), Length(None, 1), "after iteration 1"),
+        ("after_train_iter", Trigger(since="4"), ITERS, "every iteration, first after iteration 4: 2 times"),
+        ("after_train_iter", Trigger(since="5"), ITERS, "after iteration 5"),
+        ("after_train_iter", Trigger(since="6"), ITERS, "never"),
+        ("after_train_iter", Trigger(until="2"), ITERS, "every iteration: 2 times"),
+        ("after_train_iter", Trigger(until="2"), EPOCHS, "every iteration until 2"),
+        ("after_train_iter", Trigger(since="1s", until="9s"), ITERS, "every iteration from 1s until 9s"),
+        ("before_train_iter", Trigger(every="2", until="2"), ITERS, "before iteration 1"),
+        ("before_train_iter", Trigger(every="2"), ITERS, "every 2 iterations, first before iteration 1: 3 times"),
+        ("parameter_grad", Trigger(), ITERS, "every iteration: in 5 of them, at each parameter"),
+        ("optimizer_step_pre", Trigger(), ITERS, "every iteration: in 5 of them, at each optimizer"),
+        ("ddp_comm", Trigger(), ITERS, "every iteration: in 5 of them, at each bucket"),
+        ("before_train_epoch", Trigger(), EPOCHS, "every epoch: 3 times"),
+        ("after_train_epoch", Trigger(every="2"), EPOCHS, "after epoch 2"),
+        ("after_train_epoch", Trigger(every="10it"), EPOCHS, "every 10 iterations"),
+        ("after_train_epoch", Trigger(), ITERS, "every epoch"),
+        ("before_train_epoch", Trigger(), CUT, "every epoch: 3 times"),
+        ("after_train_epoch", Trigger(), CUT, "every epoch: 2 times"),
+        ("before_train_epoch", Trigger(since="6it"), CUT, "before epoch 3"),
+        ("after_train_epoch", Trigger(since="6it"), CUT, "after epoch 2"),
+        ("before_run", Trigger(until="1it"), ITERS, "at the start of the run"),
+        ("before_train", Trigger(since="1it"), ITERS, "never"),
+        ("after_train", Trigger(since="5it"), ITERS, "after the training"),
+        ("after_train", Trigger(since="6it"), ITERS, "never"),
+        ("after_train", Trigger(since="3ep"), EPOCHS, "after the training"),
+        ("before_test_epoch", Trigger(), ITERS, "never"),
+        ("before_test_epoch", Trigger(), Length(3, None, tests=True), "in the test"),
+        ("before_test_iter", Trigger(), ITERS, "never"),
+        ("before_test_iter", Trigger(), Length(3, None, tests=True), "before a test batch"),
+        ("before_val_iter", Trigger(), NO_VAL, "never"),
+        ("before_val_iter", Trigger(), EPOCHS, "before a validation batch"),
+        ("before_val", Trigger(), NO_VAL, "never"),
+        ("before_val", Trigger(every="2"), EPOCHS, "every 2 validations, first before validation 1: 2 times"),
+        ("before_val", Trigger(every="1"), EPOCHS, "every validation, first before validation 1: 3 times"),
+        ("after_val", Trigger(every="2"), EPOCHS, "after validation 2"),
+        ("after_val", Trigger(), Length(None, 18, Interval(2, "ep")), "every validation"),
+        ("after_val", Trigger(), Length(None, 18, Interval(2, "ep"), iters_per_epoch=5), "every validation: 2 times"),
+        ("after_val", Trigger(), Length(3, None, Interval(4, "it")), "every validation"),
+        ("after_val", Trigger(), VALIDATED_BY_ITERS, "every validation: 5 times"),
+        ("after_val", Trigger(since="17it"), VALIDATED_BY_ITERS, "after validation 5"),
+        ("after_val", Trigger(since="18it"), VALIDATED_BY_ITERS, "after validation 5"),
+        ("after_val", Trigger(since="19it"), VALIDATED_BY_ITERS, "never"),
+        (
+            "after_val",
+            Trigger(every="2it"),
+            VALIDATED_BY_ITERS,
+            "every 2 iterations, first after validation 1: 5 times",
+        ),
+        (
+            "after_val",
+            Trigger(every="2it", since="8it"),
+            VALIDATED_BY_ITERS,
+            "every 2 iterations, first after validation 2: 4 times",
+        ),
+        (
+            "after_val",
+            Trigger(every="4it"),
+            VALIDATED_BY_ITERS,
+            "every 4 iterations, first after validation 1: 4 times",
+        ),
+        (
+            "after_val",
+            Trigger(every="6it"),
+            VALIDATED_BY_ITERS,
+            "every 6 iterations, first after validation 2: 3 times",
+        ),
+        ("after_val", Trigger(every="10it"), VALIDATED_BY_ITERS, "after validation 3"),
+        ("before_save_checkpoint", Trigger(every="3"), NO_VAL, "every 3 firings"),
+        ("mine_of_val", Trigger(), NO_VAL, "when mine_of_val is fired"),
+    ],
+)
+def test_what_it_says_of_every_kind_of_point(point: str, trigger: Trigger, length: Length, said: str) -> None:
+    binding = Binding(0, "h", point, point, "whole", (), trigger, "normal")
+    assert forecast(Plan("p", (), (binding,), (), own=(OWN,)), length)[0].text == said
+
+
+def test_an_around_is_asked_where_it_is_entered() -> None:
+    trigger = Trigger(every="2")
+    halves = [
+        Binding(0, "h", "before_val", "around_val", "enter", (), trigger, "normal"),
+        Binding(1, "h", "after_val", "around_val", "exit", (), trigger, "normal"),
+    ]
+    assert [one.text for one in forecast(Plan("p", (), tuple(halves), ()), EPOCHS).values()] == [
+        "every 2 validations, first before validation 1: 2 times",
+        "every 2 validations, first after validation 1: 2 times",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stages", "trigger", "said"),
+    [
+        (("val",), Trigger(), "in validation, at each module"),
+        (("test",), Trigger(), "in the test, at each module"),
+        (("val", "test"), Trigger(), "in validation and in the test, at each module"),
+        (("val",), Trigger(when="loss > 3"), "in validation, at each module, where loss > 3"),
+        (("val",), Trigger(since="5", until="3"), "never"),
+        (("train", "val"), Trigger(), "every iteration: in 9 of them, at each module"),
+    ],
+)
+def test_of_a_stage_without_training_it_is_told_that_it_comes_and_not_how_often(
+    stages: tuple[str, ...], trigger: Trigger, said: str
+) -> None:
+    evaluated = Binding(0, "h", "forward", "forward", "whole", (), trigger, "normal", stages=stages)
+    once = Binding(1, "h", "after_run", "after_run", "whole", (), Trigger(), "normal")
+    plan = Plan("p", (), (evaluated, once), ())
+    found = forecast(plan, Length(None, 9, tests=True))
+    assert [one.text for one in found.values()] == [said, "at the end of the run"]
+    assert (found[0].first == "never") == (found[0].times == 0) == (said == "never")
+    without = forecast(plan, Length(None, 9, validates=False))
+    assert (without[0].text == "never") == ("train" not in stages)

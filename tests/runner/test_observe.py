@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import tomli
 import torch
 
 from hookflow.cli.pipelines import valid_plan
-from hookflow.graph.observation import Slots, by_method, missing, never_seen
+from hookflow.graph.observation import Method, Seen, Slots, missing, never_seen
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import load
 from hookflow.runner.build import build
@@ -39,6 +39,15 @@ def observed(hooks: Mapping[str, Any], **run: Any) -> tuple[Plan, Observed]:
     loaded = load(tables)
     plan = valid_plan(loaded, TOY.parent)
     return plan, observe(loaded, plan, TOY.parent, lambda *said: None)
+
+
+def by_method(seen: Iterable[Seen]) -> dict[Method, Slots]:
+    """Return what each method was seen to touch, at all of its points and in both halves of an `around`."""
+    found: dict[Method, Slots] = {}
+    for one in seen:
+        method = one.binding.hook, one.binding.method
+        found[method] = found.get(method, Slots()) | one.touched
+    return found
 
 
 TOUCHES = {

@@ -109,7 +109,7 @@ def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     given_way = [given.edge for given in scene.plan.given_way if given.edge.point == binding.point]
     by_id = {other.id: other for other in scene.plan.at(binding.point)}
     parts = (part for bundle in scene.plan.bundles_at(binding.point) for part in bundle.touching({binding.id}))
-    bundled = (edge for part in parts for edge in part.edges(by_id))
+    bundled = (part.edge(*ends) for part in parts for ends in part.pairs(by_id))
     lines = []
     for edge in (*scene.plan.edges_at(binding.point), *bundled, *given_way):
         if _ends_at(edge, binding):

@@ -1,0 +1,206 @@
+"""What hooks were seen to touch, held against what they declare: what is missing, never seen, or turned by that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from hookflow.graph.node import Node
+from hookflow.graph.observation import Seen, Slots, missing, never_seen, to_json, turned, with_observed
+from hookflow.graph.plan import Plan
+from tests.hook_nodes import AROUND, POINT, node, plan
+
+Touched = tuple[Iterable[str], Iterable[str]]
+"""What is read, and what is written."""
+
+FOUR = [f"outputs.{name}" for name in "abcd"]
+
+
+def at(point: str, name: str, reads: Iterable[str] = (), writes: Iterable[str] = ()) -> Node:
+    return node(name, points=((point, "whole"),), reads=reads, writes=writes)
+
+
+def seen(compiled: Plan, firings: int = 1, **touched: Touched) -> list[Seen]:
+    """Return what the hooks of a plan were seen to touch; each at all of its points."""
+    return [
+        Seen(binding, firings, Slots(*map(tuple, touched.get(binding.hook, ((), ()))))) for binding in compiled.bindings
+    ]
+
+
+@pytest.mark.parametrize(
+    ("declared", "touched", "said"),
+    [
+        (((), ()), (["model"], []), (("model",), ())),
+        ((["model"], ()), (["model"], []), ((), ())),
+        ((["model"], ()), (["model"], ["model"]), ((), ("model",))),
+        (((), ["model"]), (["model"], ["model"]), ((), ())),  # who writes it need not say that it reads it
+        ((["metrics"], ()), (["metrics.loss"], []), ((), ())),
+        ((["metrics.loss"], ()), (["metrics"], []), (("metrics",), ())),
+        ((["metrics.loss"], ()), (["metrics.loss", "metrics.top1"], []), (("metrics.top1",), ())),
+        (((), ()), (["model", "model.a"], []), (("model",), ())),
+        (((), ()), (FOUR, []), (tuple(FOUR), ())),
+        (((), ()), ([*FOUR, "outputs.e"], []), (("outputs",), ())),  # so many parts are the whole
+        (((), ()), ([*FOUR[1:], "outputs", "outputs.e"], []), (("outputs",), ())),
+        (((), ()), ([f"model.{name}" for name in "abcde"], []), (tuple(f"model.{name}" for name in "abcde"), ())),
+        (((), ()), (["rng"], ["grads"]), (("rng",), ("grads",))),
+    ],
+)
+def test_what_is_touched_and_not_declared_is_missing(declared: Touched, touched: Touched, said: Touched) -> None:
+    compiled = plan(at(POINT, "a", *declared))
+    found = {("a", POINT): Slots(*map(tuple, said))} if any(said) else {}
+    assert missing(compiled, seen(compiled, a=touched)) == found
+
+
+def test_what_is_missing_is_that_of_a_method_at_both_of_its_points() -> None:
+    compiled = plan(node("a", points=AROUND))
+    entered, left = compiled.bindings
+    found = [Seen(entered, 1, Slots(("lr", *FOUR[:2]))), Seen(left, 1, Slots((*FOUR[2:], "outputs.e"), ("lr",)))]
+    assert missing(compiled, found) == {("a", "around_val"): Slots(("lr", "outputs"), ("lr",))}
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "declared", "said"),
+    [
+        ("hook.a", "model", (), ()),
+        ("hook.a", "hook.c", (), ()),
+        ("hook.a", "hook.a", (), ("hook.a",)),
+        ("hook.a", "hook.a.best", (), ("hook.a",)),
+        ("hook.a.best", "hook.a", (), ("hook.a.best",)),
+        ("hook.a", "hook", (), ("hook.a",)),
+        ("hook.a", "model", ("hook.a.best",), ()),
+        ("scalars.n", "model", (), ()),
+        ("scalars.n", "scalars.m", (), ()),
+        ("scalars.n", "scalars.n", (), ("scalars.n",)),
+        ("scalars.n", "scalars", (), ("scalars.n",)),
+        ("model", "lr", (), ("model",)),
+    ],
+)
+def test_state_and_logs_are_missing_once_another_hook_reads_them(
+    own: str, other: str, declared: tuple[str, ...], said: tuple[str, ...]
+) -> None:
+    compiled = plan(at("before_train", "b"), at(POINT, "a", (), declared))
+    found = missing(compiled, seen(compiled, a=([], [own]), b=([other], [])))
+    assert found.get(("a", POINT), Slots()) == Slots((), said)
+
+
+def test_what_is_logged_is_missing_once_a_hook_declares_to_read_it() -> None:
+    compiled = plan(at("before_train", "b", ["scalars.n"]), at(POINT, "a"))
+    assert missing(compiled, seen(compiled, a=([], ["scalars.n"]))) == {("a", POINT): Slots((), ("scalars.n",))}
+
+
+def test_state_that_another_hook_writes_is_missing_too() -> None:
+    for wrote in (["hook.a"], []):
+        compiled = plan(at("before_train", "b", writes=["hook.a"] if not wrote else []), at(POINT, "a"))
+        found = missing(compiled, seen(compiled, a=([], ["hook.a"]), b=([], wrote)))
+        assert found[("a", POINT)] == Slots((), ("hook.a",))
+
+
+def test_what_a_hook_logs_is_missing_only_where_it_is_read() -> None:
+    compiled = plan(at(POINT, "a"), at(POINT, "b", writes=["scalars.n"]))
+    assert missing(compiled, seen(compiled, a=([], ["scalars.n"]), b=([], ["scalars.n"]))) == {}
+
+
+@pytest.mark.parametrize(
+    ("point", "needed"),
+    [("after_val", False), (POINT, True), ("after_train_epoch", False), ("before_save_checkpoint", True)],
+)
+def test_a_request_to_save_needs_no_order_outside_of_the_iteration(point: str, needed: bool) -> None:
+    compiled = plan(at(point, "a"))
+    said = {("a", point): Slots((), ("checkpoint",))} if needed else {}
+    assert missing(compiled, seen(compiled, a=([], ["checkpoint"]))) == said
+
+
+@pytest.mark.parametrize(
+    ("declared", "touched", "said"),
+    [
+        ((["model"], ["lr"]), (["model"], ["lr"]), ((), ())),
+        ((["model"], ["lr"]), ([], ["lr"]), (("model",), ())),
+        ((["model"], ["lr"]), (["model"], []), ((), ("lr",))),
+        ((["model"], ["lr"]), (["lr"], ["model"]), (("model",), ("lr",))),
+        ((["metrics"], []), (["metrics.loss"], []), ((), ())),
+        ((["metrics.loss"], []), (["metrics"], []), ((), ())),
+        ((["metrics.loss"], []), (["metrics.top1"], []), (("metrics.loss",), ())),
+    ],
+)
+def test_a_declaration_that_no_firing_bears_out_was_never_seen(
+    declared: Touched, touched: Touched, said: Touched
+) -> None:
+    compiled = plan(at(POINT, "a", *declared))
+    found = {"a": Slots(*map(tuple, said))} if any(said) else {}
+    assert never_seen(seen(compiled, a=touched)) == found
+    assert never_seen(seen(compiled, 0, a=touched)) == {}, "it has not fired"
+
+
+def test_a_declaration_that_one_method_bears_out_was_seen() -> None:
+    compiled = plan(node("a", points=((POINT, "whole"), ("after_val", "whole")), reads=["model"]))
+    first, then = compiled.bindings
+    assert never_seen([Seen(first, 1, Slots()), Seen(then, 1, Slots(("model",)))]) == {}
+
+
+def test_a_plan_with_what_was_seen_keeps_its_order_and_what_is_declared() -> None:
+    compiled = plan(at(POINT, "a", ["metrics.loss"]), at(POINT, "b", (), ["lr"]))
+    found = with_observed(compiled, seen(compiled, a=(["metrics", "lr"], ["rng"]), b=([], ["grads"])))
+    assert [(one.hook, one.reads, one.writes) for one in found.bindings] == [
+        ("a", ("lr", "metrics"), ("rng",)),
+        ("b", (), ("grads", "lr")),
+    ]
+    assert found.edges == compiled.edges
+
+
+@pytest.mark.parametrize(
+    ("nodes", "declared", "said"),
+    [
+        ([at(POINT, "a", ["lr"]), at(POINT, "b", [], ["lr"])], ["b", "a"], [("a", "b", ("lr",))]),
+        ([at(POINT, "a", ["lr"]), at(POINT, "b", [], ["lr"])], ["a", "b"], []),
+        ([at(POINT, "a", ["lr"]), at(POINT, "b", ["lr"])], ["b", "a"], []),
+        (
+            [at(POINT, "a", ["lr"]), at(POINT, "x"), at(POINT, "b", [], ["lr"])],
+            ["b", "x", "a"],
+            [("a", "b", ("lr",))],
+        ),
+        ([at(POINT, "x"), at(POINT, "a", ["lr"]), at(POINT, "b", [], ["lr"])], ["a", "b", "x"], []),
+    ],
+)
+def test_pairs_that_the_declarations_turn(
+    nodes: list[Node], declared: list[str], said: list[tuple[str, str, tuple[str, ...]]]
+) -> None:
+    """The first plan is ordered as the file has it: what was seen makes no edges."""
+    now = plan(*(at(POINT, one.hook.name) for one in nodes))
+    touched = {one.hook.name: (one.bound[0].reads, one.bound[0].writes) for one in nodes}
+    then = plan(*(at(POINT, name) for name in declared))
+    found = turned(with_observed(now, seen(now, **touched)), then)
+    assert [(one.first.hook, one.then.hook, one.slots) for one in found] == said
+
+
+def test_two_methods_of_one_hook_are_no_pair() -> None:
+    points = (("before_val", "whole"), *AROUND)
+    x = at("before_val", "x")
+    now = plan(node("a", points=points, writes=["model"]), x)
+    then = plan(node("a", points=points, near={"around_val": (["x"], []), "before_val": ([], ["x"])}), x)
+    assert [[one.half for one in found.at("before_val") if one.hook == "a"] for found in (now, then)] == [
+        ["enter", "whole"],
+        ["whole", "enter"],
+    ]
+    assert not [*turned(now, then)]
+
+
+def test_slots_by_verb() -> None:
+    assert [*Slots(("a",), ("b",)).by_verb()] == [("reads", ("a",)), ("writes", ("b",))]
+    assert [*Slots((), ("b",)).by_verb()] == [("writes", ("b",))]
+
+
+def test_as_json_each_binding_has_what_its_method_lacks() -> None:
+    compiled = plan(at(POINT, "a", ["lr"]), at(POINT, "b"))
+    observed = seen(compiled, 3, a=(["lr"], ["rng"]), b=(["grads"], []))
+    first, then = to_json(observed, {("a", POINT): Slots((), ("rng",))})
+    assert first == {
+        "hook": "a",
+        "point": POINT,
+        "method": POINT,
+        "firings": 3,
+        "reads": ["lr"],
+        "writes": ["rng"],
+        "undeclared": {"reads": [], "writes": ["rng"]},
+    }
+    assert then["undeclared"] == {"reads": [], "writes": []}
