@@ -247,11 +247,11 @@ def _turn(kind: EdgeKind, above: int, below: Sequence[int], span: tuple[int, int
 
 
 def _spread(left: int, text: str) -> dict[int, str]:
-    """Return a text by columns; a wide sign fills two of them."""
+    """Return a text by columns; a wide sign fills two of them, an accent none: it goes with the sign before it."""
     line: dict[int, str] = {}
     for sign in text:
         wide = cells(sign)
-        if wide == 0 and left - 1 in line:
+        if wide == 0:
             line[left - 1] += sign
         else:
             line[left] = sign
@@ -261,7 +261,4 @@ def _spread(left: int, text: str) -> dict[int, str]:
 
 
 def _joined(line: Mapping[int, str]) -> str:
-    signs = [" "] * (max(line, default=-1) + 1)
-    for x, sign in line.items():
-        signs[x] = sign
-    return "".join(signs)
+    return "".join(line.get(x, " ") for x in range(max(line) + 1))

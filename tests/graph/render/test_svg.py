@@ -101,6 +101,12 @@ def test_a_plan_without_hooks_is_a_picture_too() -> None:
     assert "<table>" not in as_html(plan())
 
 
+@pytest.mark.parametrize(("title", "said"), [("", "p: 7 hooks at 5 points"), ("p: ema alone", "p: ema alone")])
+def test_a_page_and_its_picture_have_the_title_that_is_given(title: str, said: str) -> None:
+    page = as_html(EXAMPLE, title)
+    assert re.findall(r"<title[^>]*>(p: [^<]*)</title>", page) == [said, said]
+
+
 def test_the_page_tells_what_is_doubtful_about_the_plan() -> None:
     never = plan(node("a", ["before_train"]), node("b", ["after_val"], after=["a"]))
     said = [part.text for part in ElementTree.fromstring(as_html(never)).iter("li")]
