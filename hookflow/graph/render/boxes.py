@@ -28,8 +28,6 @@ _STROKES: dict[EdgeKind, str] = {
 }
 _LEFT, _RIGHT, _UP, _DOWN = 1, 2, 4, 8
 _JOINTS = {
-    _LEFT | _RIGHT: 0,
-    _UP | _DOWN: 1,
     _RIGHT | _DOWN: 2,
     _LEFT | _DOWN: 3,
     _RIGHT | _UP: 4,
