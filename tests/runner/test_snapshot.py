@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.runner import attempt
 from hookflow.runner.checkpoint.snapshot import Snapshot
+from hookflow.runner.checkpoint.store import CheckpointStore, Saved
 from hookflow.runner.trainer import Trainer
 from tests import photographs
 from tests.conftest import NewRun, records
@@ -53,6 +54,10 @@ SETUPS: dict[str, tuple[tuple[str, str], list[str]]] = {
     "a frozen module": (
         ("max_epochs = 3", "max_epochs = 3"),
         [OFTEN, 'hooks.freezes={use="./photographs.py:Freezes", args={at=2}}'],
+    ),
+    "a loader with a place": (
+        ("max_epochs = 3", "max_epochs = 3"),
+        [OFTEN, 'data.train={use="./loaders.py:stateful_loader"}'],
     ),
 }
 
@@ -108,6 +113,24 @@ def test_a_hook_that_was_switched_off_stays_so(new_run: NewRun, train_here: Trai
     assert train_here(run_dir, resume=True) == 0
     assert len(records(run_dir, "error")) == 1
     assert any('the hook "fails" stays switched off' in text for text in messages(run_dir))
+
+
+def test_what_several_ranks_have_saved_goes_on_as_one_and_says_so(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = CheckpointStore.save
+
+    def save_of_three(store: CheckpointStore, state: dict[str, Any], *more: Any) -> Saved:
+        return save(store, state | {"ranks": [{}, {}]}, *more)
+
+    monkeypatch.setattr(CheckpointStore, "save", save_of_three)
+    run_dir, other = new_run("run.max_epochs=1"), new_run("run.max_epochs=2")
+    assert train_here(run_dir) == 0
+    run_dir.checkpoints.rename(other.checkpoints)
+    assert train_here(other, resume=True) == 0
+    assert [text for text in messages(other) if "not bit-identical" in text] == [
+        "saved by 3 ranks, resumed on 1: not bit-identical"
+    ]
 
 
 def test_each_trigger_has_a_name_of_its_own(new_run: NewRun) -> None:
