@@ -182,6 +182,12 @@ def test_nothing_overlaps_at_a_crowded_point() -> None:
         check(drawn)
 
 
+def test_a_hook_that_is_wider_than_a_screen_has_a_row_to_itself() -> None:
+    names = ["a", "x" * 300, "b", "c"]
+    lanes = lay_out(plan(*(node(name, ["after_val"]) for name in names)), top=50).lanes
+    assert [[box.binding.hook for box in lane.boxes] for lane in lanes] == [["a"], ["x" * 300], ["b", "c"]]
+
+
 @pytest.mark.parametrize(
     "nodes",
     [
@@ -267,7 +273,8 @@ def corners(part: ElementTree.Element) -> tuple[tuple[float, float], tuple[float
 
 def test_a_long_picture_is_printed_on_several_pages() -> None:
     two_rows = plan(*(node(f"hook{k}", ["after_val"]) for k in range(20)))
-    assert [lane.rows for lane in lay_out(two_rows, top=0).lanes] == [2, 2]
+    check(two_rows)
+    assert [lane.notes for lane in lay_out(two_rows, top=0).lanes] == [("row 1 of 2",), ("row 2 of 2",)]
     looks = [as_html(drawn).split("<figure", 1)[1].split(">", 1)[0] for drawn in (EXAMPLE, two_rows)]
     assert looks == [' class="picture"', ' class="picture long"']
     assert ["goes on in the next row" in as_svg(drawn) for drawn in (EXAMPLE, two_rows)] == [False, True]
@@ -326,7 +333,8 @@ def check(drawn: Plan) -> None:
             assert all(cells(note) * NOTE_CELL < box.width for note in box.notes)
         _check_labels(lane, [arrow for other in image.lanes for arrow in other.arrows])
         assert all(box.x + box.width < other.x for box, other in pairwise(lane.boxes))
-        assert not lane.boxes or lane.boxes[-1].x + lane.boxes[-1].width < lane.x + lane.width
+        mark = 4 + NAME_CELL if lane.row < lane.rows else 0
+        assert lane.boxes[-1].x + lane.boxes[-1].width + mark < lane.x + lane.width
         _check_arrows(lane, boxes)
     spans = [(rail.x, rail.top, rail.bottom) for rail in image.rails]
     assert all(x > max(lane.x + lane.width for lane in image.lanes) for x, _, _ in spans)

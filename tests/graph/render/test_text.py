@@ -120,6 +120,12 @@ def test_rails_pass_the_points_that_stand_above_their_hooks_where_there_is_room(
     assert as_text(plan(*nodes), width=40).split("\n")[2:] == lines
 
 
+def test_six_rails_stand_side_by_side_at_the_most() -> None:
+    lines = as_text(plan(*(node(f"hook{k}", (), around=True) for k in range(8))), width=120).split("\n")
+    assert [line.count("╭") for line in lines if "enters" in line] == [1] * 6 + [0] * 2
+    assert [line.count("╰") for line in lines if "leaves" in line] == [0] * 2 + [1] * 6
+
+
 def test_a_phase_that_an_edge_has_moved_is_told_with_the_one_it_was() -> None:
     assert "late (moved from normal)" in as_text(plan(node("log", phase="late"), node("board", after=["log"])))
     around = plan(node("outer", (), phase="early", around=True))
