@@ -8,8 +8,10 @@ import os
 import resource
 import signal
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +72,16 @@ def test_what_is_written_is_reported_at_the_next_safe_point(
     assert train_here(new_run(TRACER % (tmp_path / "trace"))) == 0
     lines = (tmp_path / "trace").read_text().splitlines()
     assert next(line.split()[1] for line in lines if line.startswith("after_save_checkpoint")) == "iter=6"
+
+
+def test_it_is_told_for_how_many_milliseconds_the_training_waited(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = count(step=0.25)
+    monkeypatch.setattr(manager, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    run_dir = new_run()
+    assert train_here(run_dir) == 0
+    assert {record["ms"] for record in records(run_dir, "checkpoint")} == {250.0}
 
 
 def test_a_write_under_way_when_the_run_fails_is_reported(

@@ -35,6 +35,7 @@ TRIGGERS = (
     'hooks.some={use="./watchers.py:slow", points=["after_train_iter"], every=4, when="loss > 0.1"}',
     'hooks.late={use="./watchers.py:slow", points=["before_train_iter"], from="1ep", every="20%"}',
     'hooks.vals={use="./watchers.py:slow", points=["after_val"], every=2}',
+    'hooks.seen={use="./watchers.py:slow", points=["after_train_iter"], when="accuracy > 2"}',
 )
 
 INSIDE = (
@@ -105,6 +106,41 @@ def test_a_skip_that_waits_for_its_step_is_granted_after_a_resume(
     assert train_here(cut) == 143
     assert train_here(cut, resume=True) == 0
     assert_same_end(alone, cut)
+
+
+def test_gradients_that_no_step_has_used_are_there_after_a_resume(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    """Those of the iterations 6 and 7: the step is taken in iteration 8."""
+    alone = new_run(OFTEN, *THIRD, strikes(tmp_path, 99))
+    cut = new_run(OFTEN, *THIRD, strikes(tmp_path, 7, "after_train_iter"))
+    assert train_here(alone) == 0
+    assert train_here(cut) == 143
+    assert train_here(cut, resume=True) == 0
+    assert_same_end(alone, cut)
+
+
+def test_a_hook_that_was_removed_from_its_modules_stays_so(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    run_dir = new_run(OFTEN, INSIDE[1], strikes(tmp_path, 6))
+    assert train_here(run_dir) == 143
+    assert train_here(run_dir, resume=True) == 0
+    assert 'the hook "once" remains removed from its modules, as before the resume' in messages(run_dir)
+
+
+A_LIST, WITH_A_PLACE = (f'data.test={{use="./loaders.py:{name}"}}' for name in ("a_list", "stateful_loader"))
+
+
+@pytest.mark.parametrize(
+    ("then", "now"),
+    [([A_LIST], [WITH_A_PLACE]), ([WITH_A_PLACE], [A_LIST]), ([A_LIST], [A_LIST, "run.limit_test=1"])],
+    ids=["gets a place", "loses its place", "cut short"],
+)
+def test_the_data_of_a_test_may_be_others(new_run: NewRun, train_here: Train, then: list[str], now: list[str]) -> None:
+    run_dir, other = (new_run("run.test=true", f"run.max_epochs={k}", *data) for k, data in ((1, then), (2, now)))
+    assert train_here(run_dir) == 0
+    run_dir.checkpoints.rename(other.checkpoints)
+    assert train_here(other, resume=True) == 0
+    assert records(other, "end")[0]["it"] == 10
 
 
 def test_a_hook_that_was_switched_off_stays_so(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:

@@ -103,6 +103,18 @@ def test_every_line_of_these_leads_where_it_must() -> None:
     check(RICH, width=160)
 
 
+def test_lines_that_a_box_pushes_aside_stay_apart() -> None:
+    widths = dict(zip("abcdefghijk", (10, 5, 6, 7, 7, 2, 9, 3, 4, 10, 11), strict=True))
+    before = {"b": "a", "e": "bc", "g": "f", "h": "af", "i": "b", "j": "adfgh", "k": "a"}
+    drawn = plan(
+        *(
+            node(name * wide, ["after_val"], [other * widths[other] for other in before.get(name, "")])
+            for name, wide in widths.items()
+        )
+    )
+    check(drawn, width=40)
+
+
 @given(plans())
 def test_every_line_leads_where_it_must(drawn: Plan) -> None:
     check(drawn)

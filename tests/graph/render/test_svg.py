@@ -178,7 +178,8 @@ def own_rows() -> Plan:
 
 
 def test_nothing_overlaps_at_a_crowded_point() -> None:
-    for drawn in (RICH, HOSTILE, packed(40, 4), wide(60), crowded_ports(), long_stubs(), own_rows()):
+    inside = plan(node("probe", ["forward"], modules=("head",)))
+    for drawn in (RICH, HOSTILE, packed(40, 4), wide(60), crowded_ports(), long_stubs(), own_rows(), inside):
         check(drawn)
 
 
