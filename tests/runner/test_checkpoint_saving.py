@@ -10,7 +10,7 @@ import signal
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,20 +150,21 @@ def test_a_second_signal_calls_the_write_off(
     alone = new_run()
     assert train_here(alone) == 0
     broken = new_run()
-    called_off = Event()
-    abandon = CheckpointStore.abandon
+    waited_for = Event()
+    join = Thread.join
 
-    def notice(store: CheckpointStore) -> None:
-        abandon(store)
-        called_off.set()
+    def notice(thread: Thread, timeout: float | None = None) -> None:
+        if thread.name == "hookflow-checkpoint":
+            waited_for.set()
+        join(thread, timeout)
 
     def twice() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         wait_for(lambda: asked_to_stop() is not None)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert called_off.wait(LIMIT)
+        assert waited_for.wait(LIMIT)
 
-    monkeypatch.setattr(CheckpointStore, "abandon", notice)
+    monkeypatch.setattr(Thread, "join", notice)
     monkeypatch.setattr(manager, "GRACE", LIMIT)
     at_manifest(monkeypatch, 2, twice)
     assert train_here(broken) == 143
@@ -283,8 +284,11 @@ def test_a_copy_is_made_where_the_last_one_was() -> None:
     assert len({tensor.data_ptr() for tensor in [*other["model"].values(), other["more"]]}) == 7
 
 
-def test_who_is_given_the_copy_may_keep_it(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    other = f'hooks.told={{use="./savers.py:Told", args={{path="{tmp_path / "told"}"}}}}'
+@pytest.mark.parametrize("alone", [True, False])
+def test_who_is_given_the_copy_may_keep_it(new_run: NewRun, train_here: Train, tmp_path: Path, alone: bool) -> None:
+    other = (
+        f'hooks.told={{use="./savers.py:Told", args={{path="{tmp_path / "told"}"}}, enabled={str(not alone).lower()}}}'
+    )
     run_dir = new_run(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', other, "hooks.checkpoint.args.keep=9")
     assert train_here(run_dir) == 0
     assert any("all are as they were written" in text for text in messages(run_dir))
