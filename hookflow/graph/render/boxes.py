@@ -164,11 +164,7 @@ class _Drawing:
     def _drawn(self, row: Row, leaving: Mapping[Net, int]) -> Iterator[str]:
         height = max(len(self.boxes[place]) for place in row.boxes)
         for y in range(height):
-            line: dict[int, str] = {}
-            for net, x in leaving.items():
-                own = self.boxes[net[0]] if net[0] in row.boxes else None
-                if own is None or y >= len(own):
-                    line[x] = _STROKES[net[1]][1]
+            line = {x: _STROKES[net[1]][1] for net, x in leaving.items()}
             for place, left in row.boxes.items():
                 box = self.boxes[place]
                 if y < len(box):

@@ -189,6 +189,15 @@ def test_a_hook_that_is_wider_than_a_screen_has_a_row_to_itself() -> None:
     assert [[box.binding.hook for box in lane.boxes] for lane in lanes] == [["a"], ["x" * 300], ["b", "c"]]
 
 
+def test_two_hooks_stand_side_by_side_as_long_as_the_screen_is_wide_enough() -> None:
+    rows = []
+    for length in range(75, 95):
+        lanes = lay_out(plan(node("x" * length, ["after_val"]), node("y" * length, ["after_val"])), top=50).lanes
+        assert all(lane.x + lane.width <= WIDTH for lane in lanes)
+        rows.append(len(lanes))
+    assert rows == sorted(rows) and {*rows} == {1, 2}
+
+
 @pytest.mark.parametrize(
     "nodes",
     [
