@@ -35,6 +35,7 @@ def last(run_dir: RunDir) -> int:
         ("max_epochs = 3", ["hooks.checkpoint.points=['after_val']", "hooks.checkpoint.args={keep=1}"], 15),
         ("max_epochs = 3", [STOPS], 4),
         ("max_epochs = 2", ["hooks.checkpoint.points=['on_exception']"], 10),
+        ("max_iters = 1", ["hooks.checkpoint.points=['on_exception']"], 1),
     ],
     ids=[
         "a cut epoch",
@@ -44,6 +45,7 @@ def last(run_dir: RunDir) -> int:
         "never otherwise",
         "stopped",
         "on exception alone",
+        "one iteration, on exception alone",
     ],
 )
 def test_a_run_that_ends_in_order_has_its_last_iteration(
