@@ -192,6 +192,13 @@ def test_what_a_killed_process_left_is_cleared_away(new_run: NewRun, train_here:
     assert not list(run_dir.checkpoints.glob(".*"))
 
 
+def test_a_name_that_was_half_given_is_given_again(store: CheckpointStore) -> None:
+    save(store, 1, "last")
+    (store.folder / ".last.link").symlink_to("it00000001")
+    save(store, 2, "last")
+    assert names(store) == {"last": "it00000002"}
+
+
 def test_what_a_living_process_writes_is_left_alone(store: CheckpointStore) -> None:
     names = {it: f".it{it:08d}.{pid}" for it, pid in ((1, os.getppid()), (2, os.getppid()), (3, os.getpid()))}
     for name in names.values():
