@@ -257,13 +257,13 @@ class Asks:
     modules = ("head",)
     parameters = ("head.weight",)
 
-    def __init__(self, point: str) -> None:
-        self.point, self.asked = point, False
+    def __init__(self, point: str, by: str = "mine") -> None:
+        self.point, self.by, self.asked = point, by, False
 
     def ask(self, point: str, run: Any) -> None:
         if point == self.point and not self.asked:
             self.asked = True
-            run.save_checkpoint("mine")
+            run.save_checkpoint(self.by)
 
 
 def _asks(point: str) -> Any:

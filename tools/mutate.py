@@ -26,7 +26,7 @@ from trials import survivors
 ROOT = Path(__file__).parents[1]
 RUNNER, CLI = "tests/runner/", "tests/cli/"
 TESTS = {
-    "hookflow/graph/render": ["tests/graph/render", CLI + "test_graph.py"],
+    "hookflow/graph/render": ["tests/graph/render", "tests/graph/test_bundles.py", CLI + "test_graph.py"],
     "hookflow/graph": [
         *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/graph").glob("test_*.py")),
         *(CLI + f"test_{name}.py" for name in ("why_command", "diff_command", "points_command", "ranks_said", "check")),

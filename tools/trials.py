@@ -111,7 +111,7 @@ class _Server:
                 elif not tests:
                     print(json.dumps([k, UNREACHED, {}]), file=answers, flush=True)
                 else:
-                    works.append((k, partial(_here, session, changed, tests), sum(tests.values())))
+                    works.append((k, partial(_here, session, changed, tests, self.jobs), sum(tests.values())))
             for k, noticed in _forks(works, self.jobs):
                 if not noticed:
                     print(json.dumps([k, SURVIVED, {}]), file=answers, flush=True)
@@ -160,7 +160,7 @@ def _reached(session: pytest.Session, measured: coverage.Coverage) -> _Reached:
             session.config.pluginmanager.register(watching)
             measured.start()
             watching.notice_tracing()
-            failed = _run(session, session.items)
+            failed = _run(session, session.items, lambda _: None)
             measured.stop()
             data = measured.get_data()
             lines: dict[str, dict[str, list[int]]] = {}
@@ -207,19 +207,28 @@ class _Watching:
             print(report.longreprtext, flush=True)
 
 
-def _run(session: pytest.Session, items: Sequence[pytest.Item]) -> int:
-    """Run tests up to the first that fails; return 1 then."""
+def _run(session: pytest.Session, items: Sequence[pytest.Item], before: Callable[[pytest.Item], object]) -> int:
+    """Run tests up to the first that fails, each after a call of `before`; return 1 then."""
     for item, following in zip_longest(items, items[1:]):
+        before(item)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
             return 1
     return 0
 
 
-def _here(session: pytest.Session, changed: list[tuple[FunctionType, CodeType]], tests: dict[str, float]) -> int:
+def _here(
+    session: pytest.Session, changed: list[tuple[FunctionType, CodeType]], tests: dict[str, float], jobs: int
+) -> int:
     for function, code in changed:
         function.__code__ = code
-    return _run(session, sorted((item for item in session.items if item.nodeid in tests), key=_by(tests)))
+    items = sorted((item for item in session.items if item.nodeid in tests), key=_by(tests))
+    return _run(session, items, lambda item: signal.alarm(_limit(tests[item.nodeid], jobs)))
+
+
+def _limit(seconds: float, jobs: int) -> int:
+    """Return after how many seconds what takes so many is taken to hang."""
+    return int(60 + 5 * jobs * seconds)
 
 
 def _by(tests: Mapping[str, float]) -> Callable[[pytest.Item], float]:
@@ -292,7 +301,7 @@ class _Chosen:
 
 
 def _forks(works: Iterable[tuple[T, Callable[[], int], float]], jobs: int) -> Iterator[tuple[T, int]]:
-    """Do each in a fork, so many at a time, and yield how it ended: 0 is well. Some 5 times its seconds end it."""
+    """Do each in a fork, so many at a time, and yield how it ended: 0 is well. What hangs is ended."""
     running: dict[int, tuple[T, str]] = {}
 
     def one_ended() -> tuple[T, int]:
@@ -306,7 +315,7 @@ def _forks(works: Iterable[tuple[T, Callable[[], int], float]], jobs: int) -> It
     for of, work, seconds in works:
         folder = tempfile.mkdtemp(prefix="mutate-")
         if not (pid := os.fork()):
-            signal.alarm(int(60 + 5 * jobs * seconds))
+            signal.alarm(_limit(seconds, jobs))
             os.environ["PYTEST_DEBUG_TEMPROOT"] = folder  # what a test leaves goes with its process
             os.setsid()
             os._exit(work())

@@ -198,7 +198,8 @@ class Run(Protocol):
         That is after this iteration, this epoch's validation, the end of training, or the test; asked for at
         `on_exception`, it is what stands then, and no run resumes from it. With that, `moved` gives names to
         checkpoints that stand, by their iteration. `keep` is how many of the newest whole ones stay, beside those that
-        bear a name; all of them if nobody says. It does not wait for the disk.
+        bear a name; all of them if nobody says. It does not wait for the disk. Raises UserError with a name that no
+        file can have.
         """
 
     def metric(self, name: str) -> float:

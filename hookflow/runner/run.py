@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from threading import get_ident
@@ -14,6 +15,7 @@ from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.records import HOOKFLOW, Level, Put, Stage
 from hookflow.hooks.run import Run as Promised
 from hookflow.runner.build import Parts
+from hookflow.runner.checkpoint.manifest import LONGEST_NAME, can_go_by
 from hookflow.runner.contract import Named, numbers, scalar
 from hookflow.runner.engine import Engine
 from hookflow.runner.images import copied, drawn
@@ -244,6 +246,13 @@ class Run:
         self._requests.replace_batch(batch)
 
     def save_checkpoint(self, *names: str, moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
+        for name in (*names, *moved):
+            if not can_go_by(name):
+                said = f"no checkpoint can go by the name {json.dumps(name, ensure_ascii=False)}"
+                hint = (
+                    f"a file must be able to have it: no slash, no dot at the beginning, {LONGEST_NAME} bytes at most"
+                )
+                raise UserError(Problem(said, hint=hint))
         self._requests.save(names or ("last",), moved, keep)
 
     # What a task may do that steps its optimizers itself.

@@ -112,7 +112,7 @@ class Trainer:
             models=parts.models,
             optimizers=parts.optimizers,
             hooks=parts.hooks,
-            data=parts.data,
+            data={split: source for split, source in parts.data.items() if split != "test"},
             state=state,
             engine=engine,
             module_hooks=module_hooks,

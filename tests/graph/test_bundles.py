@@ -55,6 +55,9 @@ def test_a_thousand_writers_and_a_thousand_readers_are_no_million_edges(monkeypa
     assert [(edge.first, edge.then, edge.kind, edge.slots) for edge in answer.path] == [("w9", "r7", "flow", ("x",))]
     assert [link.reason for link in neighbours(found, POINT)].count("edge") == 1
     assert len(made) < 3000, "an edge for each hook that is passed, none for each pair"
+    made.clear()
+    assert len(only_hook(found, "r7").bindings) == 1001
+    assert len(made) < 3000, "those of the hook alone"
 
 
 def test_what_is_stated_within_a_crowd_is_obeyed_and_the_rest_stays_one() -> None:

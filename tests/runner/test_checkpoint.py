@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import sys
@@ -191,6 +192,13 @@ def test_what_a_killed_process_left_is_cleared_away(new_run: NewRun, train_here:
     assert not list(run_dir.checkpoints.glob(".*"))
 
 
+def test_a_name_that_was_half_given_is_given_again(store: CheckpointStore) -> None:
+    save(store, 1, "last")
+    (store.folder / ".last.link").symlink_to("it00000001")
+    save(store, 2, "last")
+    assert names(store) == {"last": "it00000002"}
+
+
 def test_what_a_living_process_writes_is_left_alone(store: CheckpointStore) -> None:
     names = {it: f".it{it:08d}.{pid}" for it, pid in ((1, os.getppid()), (2, os.getppid()), (3, os.getpid()))}
     for name in names.values():
@@ -211,6 +219,17 @@ def test_a_hook_may_ask_for_a_checkpoint_anywhere(new_run: NewRun, train_here: T
     assert (len(asked), len(late)) == ((0, 0) if never else (0, 1) if point == "after_run" else (1, 0))
     for record in asked:
         assert not damage(run_dir.path / str(record["path"]))
+
+
+@pytest.mark.parametrize("name", ["a/b", "../b", "", ".b", "b\n", "b" * 241, "it00000001"])
+def test_a_name_that_no_checkpoint_can_go_by_is_refused(new_run: NewRun, train_here: Train, name: str) -> None:
+    args = f'{{point="before_train", by={json.dumps(name)}}}'
+    run_dir = new_run(f'hooks.asks={{use="./watchers.py:Asks", args={args}}}')
+    assert train_here(run_dir) == 2
+    (error,) = records(run_dir, "error")
+    assert (error["hook"], error["point"]) == ("asks", "before_train")
+    assert f"no checkpoint can go by the name {json.dumps(name)}" in str(error["text"])
+    assert not run_dir.checkpoints.exists()
 
 
 @pytest.mark.parametrize(

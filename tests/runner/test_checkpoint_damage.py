@@ -138,6 +138,12 @@ def test_a_file_that_would_run_code_is_refused_though_its_checksum_is_right(
     assert not Path("pwned").exists()
 
 
+@pytest.mark.parametrize("name", ["x", "x" * 240, "ü" * 120])
+def test_a_name_may_be_short_or_as_long_as_a_file_can_bear(store: CheckpointStore, name: str) -> None:
+    assert damage(save(store, 1, name)) == ""
+    assert names(store) == {name: "it00000001"}
+
+
 def test_a_name_that_a_checkpoint_has_is_no_link(store: CheckpointStore) -> None:
     older, newest = save(store, 1, "last"), save(store, 2, "last")
     changed(newest, names={"last": newest.name, older.name: newest.name})

@@ -8,8 +8,10 @@ import os
 import resource
 import signal
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +72,16 @@ def test_what_is_written_is_reported_at_the_next_safe_point(
     assert train_here(new_run(TRACER % (tmp_path / "trace"))) == 0
     lines = (tmp_path / "trace").read_text().splitlines()
     assert next(line.split()[1] for line in lines if line.startswith("after_save_checkpoint")) == "iter=6"
+
+
+def test_it_is_told_for_how_many_milliseconds_the_training_waited(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = count(step=0.25)
+    monkeypatch.setattr(manager, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    run_dir = new_run()
+    assert train_here(run_dir) == 0
+    assert {record["ms"] for record in records(run_dir, "checkpoint")} == {250.0}
 
 
 def test_a_write_under_way_when_the_run_fails_is_reported(
@@ -133,21 +145,22 @@ def test_a_signal_while_one_is_written(
 
 
 def interrupt_twice(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return what sends two signals, and waits until the run calls off what is being written."""
-    called_off = Event()
-    abandon = CheckpointStore.abandon
+    """Return what sends two signals, and waits until the run waits for what is being written."""
+    waited_for = Event()
+    join = Thread.join
 
-    def notice(store: CheckpointStore) -> None:
-        abandon(store)
-        called_off.set()
+    def notice(thread: Thread, timeout: float | None = None) -> None:
+        if thread.name == "hookflow-checkpoint":
+            waited_for.set()
+        join(thread, timeout)
 
     def twice() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         wait_for(lambda: asked_to_stop() is not None)
         os.kill(os.getpid(), signal.SIGTERM)
-        assert called_off.wait(LIMIT)
+        assert waited_for.wait(LIMIT)
 
-    monkeypatch.setattr(CheckpointStore, "abandon", notice)
+    monkeypatch.setattr(Thread, "join", notice)
     monkeypatch.setattr(manager, "GRACE", LIMIT)
     return twice
 
@@ -234,8 +247,14 @@ def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(
     assert "['fails']['kinds'] is a builtins.set" in said
 
 
-def test_what_is_swapped_for_a_save_is_back_before_the_next_iteration(new_run: NewRun, train_here: Train) -> None:
+@pytest.mark.parametrize("older", [False, True], ids=["", "recorded by an older version"])
+def test_what_is_swapped_for_a_save_is_back_before_the_next_iteration(
+    new_run: NewRun, train_here: Train, older: bool
+) -> None:
+    """In a plan of an older version, a save is left where it is on the disk: nothing knew `after_copy_checkpoint`."""
     alone, swapped = new_run(EVERY_3), new_run(EVERY_3, 'hooks.swaps={use="./savers.py:Swaps"}')
+    if older:
+        swapped.plan.write_text(swapped.plan.read_text().replace("after_copy_checkpoint", "after_save_checkpoint"))
     assert train_here(alone) == train_here(swapped) == 0
     states = [read(CheckpointStore(run.checkpoints).names()["last"], torch.device("cpu")) for run in (alone, swapped)]
     assert states[0]["model"]["head.weight"].any()
@@ -294,8 +313,11 @@ def test_a_copy_is_made_where_the_last_one_was() -> None:
     assert len({tensor.data_ptr() for tensor in [*other["model"].values(), other["more"]]}) == 7
 
 
-def test_who_is_given_the_copy_may_keep_it(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    other = f'hooks.told={{use="./savers.py:Told", args={{path="{tmp_path / "told"}"}}}}'
+@pytest.mark.parametrize("alone", [True, False])
+def test_who_is_given_the_copy_may_keep_it(new_run: NewRun, train_here: Train, tmp_path: Path, alone: bool) -> None:
+    other = (
+        f'hooks.told={{use="./savers.py:Told", args={{path="{tmp_path / "told"}"}}, enabled={str(not alone).lower()}}}'
+    )
     run_dir = new_run(EVERY_3, 'hooks.keeps={use="./savers.py:Keeps"}', other, "hooks.checkpoint.args.keep=9")
     assert train_here(run_dir) == 0
     assert any("all are as they were written" in text for text in messages(run_dir))

@@ -173,11 +173,18 @@ def test_a_hook_that_fails_when_a_checkpoint_has_been_read(new_run: NewRun, trai
     assert error["point"] == "after_load_checkpoint"
 
 
-def test_state_that_a_hook_does_not_take_back_names_the_hook(new_run: NewRun, train_here: Train) -> None:
-    run_dir = new_run(fails("load_state_dict"))
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("RuntimeError", "as told"), ("NoTextError", "NoTextError, which cannot be shown: that raises KeyError")],
+)
+def test_state_that_a_hook_does_not_take_back_names_the_hook(
+    new_run: NewRun, train_here: Train, kind: str, text: str
+) -> None:
+    run_dir = new_run(fails("load_state_dict", kind=kind), "run.max_epochs=1")
     assert train_here(run_dir) == 0
     assert train_here(run_dir, resume=True) == 1
     (error,) = records(run_dir, "error")
+    assert error["text"] == text
     assert 'while the hook "bad" was given back its state' in str(error["traceback"])
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import read_manifest
 from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.distributed.consensus import Alone
 from tests.conftest import NewRun, records
 from tests.runner.test_resume import EVERY_3, messages, strikes
 
@@ -33,6 +35,7 @@ def last(run_dir: RunDir) -> int:
         ("max_epochs = 3", ["hooks.checkpoint.points=['after_val']", "hooks.checkpoint.args={keep=1}"], 15),
         ("max_epochs = 3", [STOPS], 4),
         ("max_epochs = 2", ["hooks.checkpoint.points=['on_exception']"], 10),
+        ("max_iters = 1", ["hooks.checkpoint.points=['on_exception']"], 1),
     ],
     ids=[
         "a cut epoch",
@@ -42,6 +45,7 @@ def last(run_dir: RunDir) -> int:
         "never otherwise",
         "stopped",
         "on exception alone",
+        "one iteration, on exception alone",
     ],
 )
 def test_a_run_that_ends_in_order_has_its_last_iteration(
@@ -50,6 +54,7 @@ def test_a_run_that_ends_in_order_has_its_last_iteration(
     run_dir = new_run(*overrides, swap=("max_epochs = 3", length))
     assert train_here(run_dir) == 0
     assert records(run_dir, "end")[-1]["it"] == last(run_dir) == its
+    assert records(run_dir, "checkpoint")[-1]["names"].count("last") == 1  # type: ignore[attr-defined]
     assert train_here(run_dir, resume=True) == 0
     assert f"resumed from it{its:08d}: iteration {its}" in " ".join(messages(run_dir))
     if its != 4:  # one that a hook has stopped may go on
@@ -60,6 +65,13 @@ def test_a_run_that_ends_in_order_has_its_last_iteration(
 def test_nothing_is_saved_where_nobody_saves(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run("hooks.checkpoint.enabled=false", "run.max_epochs=1")
     assert train_here(run_dir) == 0
+    assert not run_dir.checkpoints.exists()
+
+
+def test_nothing_is_saved_before_the_first_iteration(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    run_dir = new_run(*strikes(tmp_path, signal.SIGTERM, ("before_train", 0)))
+    assert train_here(run_dir) == 143
+    assert records(run_dir, "end")[-1]["it"] == 0
     assert not run_dir.checkpoints.exists()
 
 
@@ -93,6 +105,22 @@ def test_a_checkpoint_says_of_which_iteration_its_metrics_are(new_run: NewRun, t
         m["it"]: m["metrics_it"] for m in map(read_manifest, CheckpointStore(later.checkpoints).all()) if m["metrics"]
     }
     assert found == {5: 5, 6: 5, 9: 9}
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(None, 2), (1, 2), (3, 3)])
+def test_what_any_rank_asks_for_is_saved_and_kept(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, keep: int | None, kept: int
+) -> None:
+    """As if another rank had wants of its own, whenever this one asks what all of them want to save."""
+
+    def both(alone: Alone, mine: Any) -> list[Any]:
+        return [mine, ({"theirs": None}, keep)] if isinstance(mine, tuple) else [mine]
+
+    monkeypatch.setattr(Alone, "all_gather_object", both)
+    run_dir = new_run("hooks.checkpoint.args={keep=2}", EVERY_3)
+    assert train_here(run_dir) == 0
+    assert all(set(record["names"]) == {"last", "theirs"} for record in records(run_dir, "checkpoint"))  # type: ignore[call-overload]
+    assert len(CheckpointStore(run_dir.checkpoints).all()) == kept
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

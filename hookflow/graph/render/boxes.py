@@ -28,8 +28,6 @@ _STROKES: dict[EdgeKind, str] = {
 }
 _LEFT, _RIGHT, _UP, _DOWN = 1, 2, 4, 8
 _JOINTS = {
-    _LEFT | _RIGHT: 0,
-    _UP | _DOWN: 1,
     _RIGHT | _DOWN: 2,
     _LEFT | _DOWN: 3,
     _RIGHT | _UP: 4,
@@ -89,6 +87,7 @@ class _Drawing:
             for then in targets:
                 self.ins.setdefault(then, []).append(net)
         self.boxes = [_box(plan, binding, self._room(place)) for place, binding in enumerate(bound)]
+        self.widths = [cells(box[0]) for box in self.boxes]
 
     def lines(self) -> Iterator[str]:
         leaving: dict[Net, int] = {}  # the nets that leave the row above, and at which column
@@ -108,8 +107,8 @@ class _Drawing:
         """Yield the hooks that stand side by side: as many as have no edge between them and find room."""
         row: list[int] = []
         room = 0
-        for place, box in enumerate(self.boxes):
-            need = cells(box[0]) + GAP
+        for place, wide in enumerate(self.widths):
+            need = wide + GAP
             if row and (need > room or any(net[0] >= row[0] for net in self.ins.get(place, ()))):
                 yield row
                 row = []
@@ -128,7 +127,7 @@ class _Drawing:
         boxes, passing = {}, {}
         cursor = 2
         for place in members:
-            wide = cells(self.boxes[place][0])
+            wide = self.widths[place]
             while waiting and waiting[0][0] < cursor + wide // 2:
                 x, net = waiting.popleft()
                 passing[net] = _free(max(x, cursor), net, above)
@@ -145,32 +144,27 @@ class _Drawing:
         found = {net: [x] for net, x in row.passing.items()}
         for place, left in row.boxes.items():
             nets = sorted(self.ins.get(place, ()), key=lambda net: leaving[net])
-            wide = cells(self.boxes[place][0])
+            wide = self.widths[place]
             foreign = {x for net, x in leaving.items() if net not in nets}
             inner = [x for x in range(left + 1, left + wide - 1) if x not in foreign]
             spare = [x for x in inner if x not in {leaving[net] for net in nets}]
             for k, net in enumerate(nets, 1):
                 x = leaving[net]
-                if x not in inner:
+                if x not in inner:  # columns are two apart at least, here and above: each net finds one of its own
                     x = min(spare, key=lambda x: abs(x - (left + wide * k // (len(nets) + 1))))
-                    spare.remove(x)
                 found.setdefault(net, []).append(x)
         return found
 
     def _out(self, row: Row, net: Net) -> int:
         """Return the column at which a net leaves its box."""
         nets = self.outs[net[0]]
-        wide = cells(self.boxes[net[0]][0])
+        wide = self.widths[net[0]]
         return row.boxes[net[0]] + wide * (nets.index(net) + 1) // (len(nets) + 1)
 
     def _drawn(self, row: Row, leaving: Mapping[Net, int]) -> Iterator[str]:
         height = max(len(self.boxes[place]) for place in row.boxes)
         for y in range(height):
-            line: dict[int, str] = {}
-            for net, x in leaving.items():
-                own = self.boxes[net[0]] if net[0] in row.boxes else None
-                if own is None or y >= len(own):
-                    line[x] = _STROKES[net[1]][1]
+            line = {x: _STROKES[net[1]][1] for net, x in leaving.items()}
             for place, left in row.boxes.items():
                 box = self.boxes[place]
                 if y < len(box):
@@ -247,11 +241,11 @@ def _turn(kind: EdgeKind, above: int, below: Sequence[int], span: tuple[int, int
 
 
 def _spread(left: int, text: str) -> dict[int, str]:
-    """Return a text by columns; a wide sign fills two of them."""
+    """Return a text by columns; a wide sign fills two of them, an accent none: it goes with the sign before it."""
     line: dict[int, str] = {}
     for sign in text:
         wide = cells(sign)
-        if wide == 0 and left - 1 in line:
+        if wide == 0:
             line[left - 1] += sign
         else:
             line[left] = sign
@@ -261,7 +255,4 @@ def _spread(left: int, text: str) -> dict[int, str]:
 
 
 def _joined(line: Mapping[int, str]) -> str:
-    signs = [" "] * (max(line, default=-1) + 1)
-    for x, sign in line.items():
-        signs[x] = sign
-    return "".join(signs)
+    return "".join(line.get(x, " ") for x in range(max(line) + 1))

@@ -73,6 +73,7 @@ def _line(lanes: Sequence[int | None], joined: set[int], opened: int | None, clo
     left = min(touched, default=len(lanes))
     line = ""
     for lane, source in enumerate(lanes):
+        stroke = "─" if lane >= left else " "
         if lane == opened:
             knot = "┌" if lane == left else "┬"
         elif lane in closed:
@@ -82,8 +83,8 @@ def _line(lanes: Sequence[int | None], joined: set[int], opened: int | None, clo
         elif source is not None:
             knot = "│"
         else:
-            knot = "─" if lane > left else " "
-        line += knot + ("─" if lane >= left else " ")
+            knot = stroke
+        line += knot + stroke
     return line
 
 

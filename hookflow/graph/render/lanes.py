@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hookflow.graph.links import bound_points
 from hookflow.graph.plan import Binding, Plan
@@ -170,19 +170,19 @@ def _rails(lanes: Sequence[Lane], right: float) -> tuple[tuple[Rail, ...], int]:
     found = pairs([binding for _, binding in stands])
     spans = [(stands[enter][0], stands[exit_][0] + 1, stands[enter][1]) for enter, exit_ in reversed(found)]
     columns: list[list[tuple[int, int]]] = []
-    members: list[list[Rail]] = []
+    members: list[list[tuple[Binding, float, float]]] = []
     for upper, lower, binding in sorted(spans, key=lambda span: span[1] - span[0]):
         at = next((k for k, taken in enumerate(columns) if is_free(taken, (upper, lower))), len(columns))
         if at == len(columns):
             columns.append([])
             members.append([])
         columns[at].insert(bisect(columns[at], (upper, lower)), (upper, lower))
-        ends = [lane.y + lane.height / 2 for lane in (lanes[upper], lanes[lower - 1])]
-        members[at].append(Rail(binding, 0, *ends))
+        top, bottom = (lane.y + lane.height / 2 for lane in (lanes[upper], lanes[lower - 1]))
+        members[at].append((binding, top, bottom))
     rails: list[Rail] = []
     for column in members:
-        right += max(cells(rail.binding.hook) for rail in column) * NOTE_CELL + 2 * PAD
+        right += max(cells(binding.hook) for binding, _, _ in column) * NOTE_CELL + 2 * PAD
         if right > WIDTH + RAILS:
             break
-        rails += [replace(rail, x=right) for rail in column]
+        rails += [Rail(binding, right, top, bottom) for binding, top, bottom in column]
     return tuple(rails), len(spans) - len(rails)

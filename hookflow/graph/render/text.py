@@ -58,7 +58,6 @@ class _Drawing:
         longest = max(map(len, self.labels.values()), default=0)
         self.beside = self._room(longest) >= _ROOM_FOR_NOTES
         self.label_width = longest if self.beside else 1
-        self.note_width = max(self._room(self.label_width), 12)
 
     def lines(self) -> Iterator[str]:
         rails_above = ""
@@ -70,7 +69,7 @@ class _Drawing:
                 said = [*marks(self.plan, binding), *self.waits.get(binding.id, ())]
                 rail = self.rails[binding.id]
                 rails_above = rail.translate(_RAILS_GO_ON)
-                notes = wrapped(said, self.note_width)
+                notes = wrapped(said, self._room(self.label_width))
                 if len(binding.hook) > self.name_width and (notes[0] or rail.strip()):
                     yield self._line(beside, row, binding.hook, "", "")
                     beside, name_here, row = "", "", row.translate(_GUTTER_GOES_ON)
@@ -91,13 +90,17 @@ class _Drawing:
     def styled(self, text: str, style: str) -> str:
         return f"{style}{text}{_OFF}" if self.colour and text.strip() else text
 
+    def _left_of_rails(self, label_width: int) -> int:
+        lanes = self.gutter_width + 1 if self.gutter_width else 0
+        return label_width + 1 + lanes + self.name_width + 2
+
     def _room(self, label_width: int) -> int:
         """Return what is left for the notes."""
-        return self.width - (label_width + 1 + self.gutter_width + 1 + self.name_width + 2 + self.rail_width)
+        return self.width - self._left_of_rails(label_width) - self.rail_width
 
     def _gutter(self, point: Point) -> list[str]:
         edges = rows_of(self.plan, point.name)
-        return gutter(len(self.plan.at(point.name)), edges, limit=max(self.width // 10, 1))
+        return gutter(len(self.plan.at(point.name)), edges, limit=self.width // 10)
 
     def _waits(self) -> dict[int, list[str]]:
         """Return by binding whom it waits for, and what says so: the hooks of one place together."""
@@ -114,9 +117,9 @@ class _Drawing:
 
     def _heading(self, label: str, rail: str) -> str:
         """Return the line of a point above its hooks; the rails pass it where there is room."""
-        line = label.ljust(self.width - self.note_width - self.rail_width)
-        shown = rail if len(line) <= self.width - self.note_width - self.rail_width else ""
-        return f"{self.styled(line, _BOLD)}{self.styled(shown, _CYAN)}".rstrip()
+        left = self._left_of_rails(self.label_width)
+        shown = rail if len(label) < left else ""
+        return f"{self.styled(label.ljust(left), _BOLD)}{self.styled(shown, _CYAN)}".rstrip()
 
     def _line(self, label: str, row: str, name: str, rail: str, note: str) -> str:
         lanes = f"{self.styled(row.rjust(self.gutter_width), _CYAN)} " if self.gutter_width else ""

@@ -175,3 +175,8 @@ def damage(path: Path, *, thorough: bool = True) -> str:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def can_go_by(name: str) -> bool:
+    """Say whether a checkpoint can go by a name: a file can, and it is not that of a checkpoint itself."""
+    return _is_plain(name) and not _NAME.fullmatch(name)

@@ -147,14 +147,13 @@ def _excluded(names: Collection[str], globs: Sequence[str], place: Callable[[str
 
 def _compare(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Fit:
     reshaped = {}
-    for name in wanted.keys() & found.keys():
-        if not isinstance(wanted[name], torch.Tensor):
+    for name, tensor in wanted.items():
+        if name not in found or not isinstance(tensor, torch.Tensor):
             continue  # what a module says of itself beside its tensors
-        shapes = [tuple(wanted[name].shape), tuple(getattr(found[name], "shape", ()))]
+        shapes = [tuple(tensor.shape), tuple(getattr(found[name], "shape", ()))]
         if not isinstance(found[name], torch.Tensor) or shapes[0] != shapes[1]:
             reshaped[name] = (shapes[1], shapes[0])
-    in_order = {name: reshaped[name] for name in wanted if name in reshaped}
-    return Fit([n for n in wanted if n not in found], [n for n in found if n not in wanted], in_order)
+    return Fit([n for n in wanted if n not in found], [n for n in found if n not in wanted], reshaped)
 
 
 def _misfits(fit: Fit, wanted: Mapping[str, Any], found: Mapping[str, Any], where: Where) -> Iterator[Problem]:

@@ -7,11 +7,11 @@ import re
 from hypothesis import given
 
 from hookflow.graph.links import stated
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Plan, Trigger
 from hookflow.graph.render.boxes import as_boxes
 from hookflow.graph.render.narrow import only_point
 from tests.golden_files import check_golden
-from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, packed, plan, plans
+from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans, wide
 
 WAYS = {
     **dict.fromkeys("─╌═┈", "lr"),
@@ -98,9 +98,21 @@ def check(drawn: Plan, width: int = 80) -> None:
 
 
 def test_every_line_of_these_leads_where_it_must() -> None:
-    for drawn in (EXAMPLE, RICH, HOSTILE, packed(30, 3)):
+    for drawn in (EXAMPLE, RICH, HOSTILE, packed(30, 3), wide(60)):
         check(drawn)
     check(RICH, width=160)
+
+
+def test_lines_that_a_box_pushes_aside_stay_apart() -> None:
+    widths = dict(zip("abcdefghijk", (10, 5, 6, 7, 7, 2, 9, 3, 4, 10, 11), strict=True))
+    before = {"b": "a", "e": "bc", "g": "f", "h": "af", "i": "b", "j": "adfgh", "k": "a"}
+    drawn = plan(
+        *(
+            node(name * wide, ["after_val"], [other * widths[other] for other in before.get(name, "")])
+            for name, wide in widths.items()
+        )
+    )
+    check(drawn, width=40)
 
 
 @given(plans())
@@ -118,6 +130,42 @@ def test_every_firing_has_its_box_in_the_order_as_one_reads(drawn: Plan) -> None
 def test_pictures_are_golden() -> None:
     check_golden("drawings/rich-boxes.txt", as_boxes(RICH, width=100) + "\n")
     check_golden("drawings/example-boxes.txt", as_boxes(EXAMPLE) + "\n")
+    check_golden("drawings/wide-boxes.txt", as_boxes(only_point(wide(24), "after_train_iter"), width=100) + "\n")
+
+
+def test_as_many_stand_side_by_side_as_find_room_beside_what_passes() -> None:
+    """Each row needs the same width: the first one is left by a line, the second one is passed by it."""
+    b, d, f = "b" * 20, "d" * 16, "f" * 18
+    edges: dict[str, list[str]] = {"a": [], b: [], "c": ["a"], d: [], "e": [b, "c"], f: []}
+    drawn = plan(*(node(name, ["after_val"], after) for name, after in edges.items()))
+
+    def rows(width: int) -> list[list[str]]:
+        found = (re.findall(r"│ ([a-f]+) ", line) for line in as_boxes(drawn, width=width).split("\n")[3:])
+        return [names for names in found if names]
+
+    assert rows(41) == [["a", b], ["c", d], ["e", f]]
+    assert rows(40) == [["a"], [b], ["c"], [d], ["e"], [f]]
+
+
+def test_points_within_others_stand_to_the_right_and_find_less_room() -> None:
+    many = [node(f"hook{k}", ["before_train", "before_train_iter"]) for k in range(10)]
+    lines = as_boxes(plan(*many), width=58).split("\n")
+    assert [line for line in lines if line.endswith("─")] == [
+        "before_train ".ljust(58, "─"),
+        "    before_train_iter ".ljust(58, "─"),
+    ]
+    tops = [(line.index("╭"), line.count("╭"), len(line)) for line in lines if "╭" in line]
+    assert tops == [(2, 5, 55), (2, 5, 55), (6, 4, 48), (6, 4, 48), (6, 2, 26)]
+
+
+def test_wide_signs_and_accents_keep_a_box_straight() -> None:
+    drawn = plan(node("a", ["after_val"], trigger=Trigger(when="損失 > e\u0301 + 損\u0301")))
+    assert as_boxes(drawn).split("\n")[3:] == [
+        "  ╭────────────────────╮",
+        "  │ a                  │",
+        "  │ when 損失 > e\u0301 + 損\u0301 │",
+        "  ╰────────────────────╯",
+    ]
 
 
 def test_a_plan_without_hooks_has_no_boxes() -> None:

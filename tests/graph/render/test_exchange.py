@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 
 from hookflow.graph.links import stated
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Plan, Trigger
 from hookflow.graph.render.dot import as_dot
 from hookflow.graph.render.mermaid import as_mermaid
 from tests.golden_files import check_golden
-from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, plan, plans
+from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, plan, plans
 
 needs_graphviz = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
 
@@ -56,6 +56,14 @@ def test_mermaid_declares_every_box_before_an_arrow_leads_to_it(drawn: Plan) -> 
         elif re.search(r"->|~~~", line):
             assert set(re.findall(r"\bb\d+\b", line)) <= declared
     assert chart.count("subgraph") == len(re.findall(r"^  end$", chart, re.MULTILINE))
+
+
+def test_names_stand_in_the_letters_that_they_are_written_in() -> None:
+    """Graphviz reads no escapes; whoever opens a file reads its letters."""
+    drawn = plan(node("a", ["after_val"], trigger=Trigger(when="損失 > 1")), name="großes")
+    for image in (as_dot(drawn), as_mermaid(drawn)):
+        assert "großes: 1 hook at 1 point" in image
+        assert "when 損失 " in image
 
 
 def test_mermaid_reads_nothing_into_a_name() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
 from hypothesis import given
 
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Binding, Half, Plan, Trigger
 from hookflow.graph.render.narrow import only_hook, only_point
 from hookflow.graph.render.rails import pairs, rails
 from tests.graph.render.plans import RICH, node, plan, plans
@@ -29,6 +32,12 @@ def test_one_hook_has_its_neighbours_beside_it_and_no_others() -> None:
     assert len(part.given_way) == 1
 
 
+def test_of_a_chain_a_hook_has_the_one_before_and_the_one_after() -> None:
+    chain = plan(*(node(name, ["after_val"], [before] if before else []) for before, name in pairwise(["", *"abcd"])))
+    for hook, beside in (("a", "ab"), ("b", "abc"), ("d", "cd")):
+        assert "".join(binding.hook for binding in only_hook(chain, hook).bindings) == beside
+
+
 @given(plans())
 def test_one_hook_stands_at_all_its_points(drawn: Plan) -> None:
     for hook in drawn.hooks:
@@ -49,6 +58,25 @@ def test_pairs_are_bracketed_the_inner_within_the_outer() -> None:
     ]
     assert rails(drawn.bindings, 1) == ["╭", "│", "│", "│", "╰"]
     assert rails(drawn.bindings, 0) == [""] * 5
+
+
+@pytest.mark.parametrize(
+    ("firings", "drawn"),
+    [
+        ("a( b( a) c( x b) c)", ["╭ ", "│╭", "╰│", "╭│", "││", "│╰", "╰ "]),
+        ("a( a) b( x b)", ["╭", "╰", "╭", "│", "╰"]),
+        ("b) a( x a)", [" ", "╭", "│", "╰"]),
+        ("a( x", ["", ""]),
+    ],
+    ids=["crossing, as points of a user's own may", "one behind the other", "left alone", "entered alone"],
+)
+def test_a_bracket_takes_the_first_free_column(firings: str, drawn: list[str]) -> None:
+    halves: dict[str, Half] = {"": "whole", "(": "enter", ")": "exit"}
+    bindings = [
+        Binding(k, name[0], "somewhere", "around", halves[name[1:]], (), Trigger(), "normal")
+        for k, name in enumerate(firings.split())
+    ]
+    assert rails(bindings, 9) == drawn
 
 
 @given(plans())

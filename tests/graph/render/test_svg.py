@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given
 
 from hookflow.graph.links import stated
-from hookflow.graph.plan import Plan
+from hookflow.graph.node import Node
+from hookflow.graph.plan import Plan, Trigger
+from hookflow.graph.points import Point, Points
 from hookflow.graph.render.html import as_html
 from hookflow.graph.render.lanes import MARGIN, RAILS, WIDTH, Lane, lay_out
-from hookflow.graph.render.row import NAME_CELL, NOTE_CELL, Arrow, Box
+from hookflow.graph.render.row import NAME_CELL, NOTE_CELL, NOTE_LINE, Arrow, Box, is_free
 from hookflow.graph.render.style import DARK, LIGHT
 from hookflow.graph.render.svg import as_svg
 from hookflow.graph.render.words import cells, marks, place_of, slots
@@ -37,6 +39,17 @@ def test_the_picture_of_a_small_plan_is_golden() -> None:
 
 def test_the_picture_of_a_plan_with_rows_that_go_on_is_golden() -> None:
     check_golden("drawings/wide.svg", as_svg(wide(24)) + "\n")
+
+
+def test_the_picture_of_edges_that_part_and_of_one_that_gave_way_is_golden() -> None:
+    drawn = plan(
+        node("first", ["before_train_iter", "after_val"]),
+        node("then", ["after_val"], ["first"]),
+        node("last", ["after_val"], ["first"], around=True),
+        node("reader_of_the_metrics", ["after_val"], ["first"], reads=("metrics",)),
+        node("writer_of_the_metrics", ["after_val"], ["reader_of_the_metrics"], writes=("metrics",)),
+    )
+    check_golden("drawings/parting.svg", as_svg(drawn) + "\n")
 
 
 def test_nothing_is_fetched_and_the_picture_says_what_it_is() -> None:
@@ -101,6 +114,12 @@ def test_a_plan_without_hooks_is_a_picture_too() -> None:
     assert "<table>" not in as_html(plan())
 
 
+@pytest.mark.parametrize(("title", "said"), [("", "p: 7 hooks at 5 points"), ("p: ema alone", "p: ema alone")])
+def test_a_page_and_its_picture_have_the_title_that_is_given(title: str, said: str) -> None:
+    page = as_html(EXAMPLE, title)
+    assert re.findall(r"<title[^>]*>(p: [^<]*)</title>", page) == [said, said]
+
+
 def test_the_page_tells_what_is_doubtful_about_the_plan() -> None:
     never = plan(node("a", ["before_train"]), node("b", ["after_val"], after=["a"]))
     said = [part.text for part in ElementTree.fromstring(as_html(never)).iter("li")]
@@ -138,9 +157,78 @@ def test_nothing_overlaps(drawn: Plan) -> None:
     check(drawn)
 
 
+def crowded_ports() -> Plan:
+    """Return a hook at which arrows from its own row and the one above end, and one begins: more than it is wide."""
+    above = [node(x, ["after_val"], trigger=Trigger(when="as wide as a box may be")) for x in "ABCDEFGH"]
+    beside = [node(x, ["after_val"]) for x in "abcdefghijklmn"]
+    crowded = node("z", ["after_val"], [*"ABCDEFGH", *"abcdefghijklmn"])
+    return plan(*above, *beside, crowded, node("y", ["after_val"]), node("x", ["after_val"], ["z"]))
+
+
+def long_stubs() -> Plan:
+    """Return short names that no row has room for two of: the names of those that they wait for stand beside them."""
+    long = [name * 110 for name in "lm"]
+    return plan(*(node(x, ["after_val"]) for x in long), *(node(x, ["after_val"], long) for x in "st"))
+
+
+def own_rows() -> Plan:
+    """Return a point whose label is higher than its boxes: it says what point it is, and which row."""
+    own = Points([Point("after_prune", 3, ("run",), "firing", "", "own", "after_train_iter")])
+    return plan(*(node(f"hook{k}", ["after_prune"]) for k in range(40)), points=own)
+
+
 def test_nothing_overlaps_at_a_crowded_point() -> None:
-    for drawn in (RICH, HOSTILE, packed(40, 4), wide(60)):
+    inside = plan(node("probe", ["forward"], modules=("head",)))
+    for drawn in (RICH, HOSTILE, packed(40, 4), wide(60), crowded_ports(), long_stubs(), own_rows(), inside):
         check(drawn)
+
+
+def test_a_hook_that_is_wider_than_a_screen_has_a_row_to_itself() -> None:
+    names = ["a", "x" * 300, "b", "c"]
+    lanes = lay_out(plan(*(node(name, ["after_val"]) for name in names)), top=50).lanes
+    assert [[box.binding.hook for box in lane.boxes] for lane in lanes] == [["a"], ["x" * 300], ["b", "c"]]
+
+
+def test_two_hooks_stand_side_by_side_as_long_as_the_screen_is_wide_enough() -> None:
+    rows = []
+    for length in range(75, 95):
+        lanes = lay_out(plan(node("x" * length, ["after_val"]), node("y" * length, ["after_val"])), top=50).lanes
+        assert all(lane.x + lane.width <= WIDTH for lane in lanes)
+        rows.append(len(lanes))
+    assert rows == sorted(rows) and {*rows} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("a"), node("b"), node("c"), node("d", after=["a", "b"])],
+        [node("a"), node("b"), node("c", after=["a"]), node("d", after=["a"], kind="class")],
+        [node("a"), node("b"), node("c"), node("d"), node("e", after=["c"]), node("f", after=["a"])],
+    ],
+    ids=["to one box", "from one box", "past other boxes"],
+)
+def test_long_arrows_arch_over_short_ones(nodes: list[Node]) -> None:
+    for lane in lay_out(plan(*nodes), top=50).lanes:
+        ways = (arrow.corners for arrow in lane.arrows)
+        short, long = sorted(ways, key=lambda corners: corners[-1][0] - corners[0][0])
+        assert long[0][0] < short[0][0] < short[-1][0] < long[-1][0]
+        assert long[1][1] < short[1][1]
+
+
+@pytest.mark.parametrize(
+    ("span", "free"),
+    [
+        ((0, 2), True),
+        ((2, 4), False),
+        ((3, 5), False),
+        ((5, 7), True),
+        ((5, 8), False),
+        ((9, 11), False),
+        ((10, 12), True),
+    ],
+)
+def test_a_track_is_free_between_the_ends_of_others(span: tuple[int, int], free: bool) -> None:
+    assert is_free([(2, 5), (7, 10)], span) == free
 
 
 MANY = {
@@ -161,28 +249,45 @@ def test_a_picture_of_300_hooks_is_not_wider_than_a_screen_and_shows_all(name: s
     width, height = map(float, root.get("viewBox", "").split()[2:])
     assert width <= WIDTH + RAILS + MARGIN == 1616
     assert len([*root.iter(f"{SVG}g")]) > 300
+    assert max(x for part in root.iter() if part.get("class") == "lane" for x, _ in corners(part)) <= WIDTH
     for x, y in painted_at(root):
         assert 0 <= x <= width and 0 <= y <= height
+
+
+def test_a_picture_has_room_for_its_title_and_for_what_gave_way() -> None:
+    title = "a title that is longer than the picture of a single hook is wide, and than the least width"
+    for drawn in (plan(node("a", ["after_val"])), RICH):
+        root = ElementTree.fromstring(as_svg(drawn, title))
+        width, height = map(float, root.get("viewBox", "").split()[2:])
+        assert all(0 <= x <= width - MARGIN and 0 <= y <= height - MARGIN for x, y in painted_at(root))
 
 
 def painted_at(root: ElementTree.Element) -> Iterator[tuple[float, float]]:
     """Yield corners of all that is painted; text as wide as it is reckoned to be."""
     for part in root.iter():
         if part.tag == f"{SVG}rect" and part.get("class") != "page":
-            x, y, wide, high = (float(part.get(key, "")) for key in ("x", "y", "width", "height"))
-            yield from ((x, y), (x + wide, y + high))
+            yield from corners(part)
         elif part.tag == f"{SVG}text":
             x, y = float(part.get("x", "")), float(part.get("y", ""))
-            wide = cells(part.text or "") * (NOTE_CELL if part.get("class") == "note" else NAME_CELL)
+            wide = cells(part.text or "") * {"note": NOTE_CELL, "title": 9.5}.get(part.get("class", ""), NAME_CELL)
             yield from ((x, y), (x - wide if part.get("text-anchor") == "end" else x + wide, y))
         elif part.tag == f"{SVG}path" and part.get("class") != "rail":
             numbers = [float(number) for number in re.findall(r"[\d.]+|-[\d.]+", part.get("d", ""))]
             yield from zip(numbers[::2], numbers[1::2], strict=True)
 
 
+def corners(part: ElementTree.Element) -> tuple[tuple[float, float], tuple[float, float]]:
+    x, y, wide, high = (float(part.get(key, "")) for key in ("x", "y", "width", "height"))
+    return (x, y), (x + wide, y + high)
+
+
 def test_a_long_picture_is_printed_on_several_pages() -> None:
-    looks = [as_html(drawn).split("<figure", 1)[1].split(">", 1)[0] for drawn in (EXAMPLE, wide(24))]
+    two_rows = plan(*(node(f"hook{k}", ["after_val"]) for k in range(20)))
+    check(two_rows)
+    assert [lane.notes for lane in lay_out(two_rows, top=0).lanes] == [("row 1 of 2",), ("row 2 of 2",)]
+    looks = [as_html(drawn).split("<figure", 1)[1].split(">", 1)[0] for drawn in (EXAMPLE, two_rows)]
     assert looks == [' class="picture"', ' class="picture long"']
+    assert ["goes on in the next row" in as_svg(drawn) for drawn in (EXAMPLE, two_rows)] == [False, True]
     assert ".picture.long svg { max-height: none; }" in as_html(EXAMPLE)
 
 
@@ -213,6 +318,11 @@ def test_a_stub_of_many_edges_names_the_nearest_and_says_how_many_more() -> None
     (*labels,) = (label.text for label in last.labels)
     assert labels[0].startswith("after hook")
     assert labels[2:] == [f"and {299 - 2 - (len(last.boxes) - 1)} more"]
+    for count, said in ((3, ["after h2", "after h1", "after h0"]), (4, ["after h3", "after h2", "and 2 more"])):
+        others = [node(f"hook{k}", ["after_val"]) for k in range(20)]
+        first = [node(f"h{k}", ["after_val"]) for k in range(count)]
+        drawn = plan(*first, *others, node("z", ["after_val"], [hook.hook.name for hook in first]))
+        assert [label.text.removesuffix(" (row 1)") for label in lay_out(drawn, top=50).lanes[-1].labels] == said
     image = as_svg(MANY["arounds"])
     assert re.search(r"join the two, but for \d+ that find no room<", image)
 
@@ -223,7 +333,9 @@ def check(drawn: Plan) -> None:
     for lane, below in pairwise(image.lanes):
         assert lane.y + lane.height < below.y
     for lane in image.lanes:
-        assert lane.x + lane.width <= image.width
+        assert lane.x + lane.width <= min(image.width, WIDTH)
+        assert lane.boxes[0].y + 17 + len(lane.notes) * NOTE_LINE < lane.y + lane.height
+        assert all(lane.x + cells(note) * NOTE_CELL < lane.boxes[0].x for note in lane.notes)
         for box in lane.boxes:
             assert lane.y < box.y and box.y + box.height < lane.y + lane.height
             assert box.x > lane.x + cells(lane.point.name) * NAME_CELL
@@ -231,7 +343,8 @@ def check(drawn: Plan) -> None:
             assert all(cells(note) * NOTE_CELL < box.width for note in box.notes)
         _check_labels(lane, [arrow for other in image.lanes for arrow in other.arrows])
         assert all(box.x + box.width < other.x for box, other in pairwise(lane.boxes))
-        assert not lane.boxes or lane.boxes[-1].x + lane.boxes[-1].width < lane.x + lane.width
+        mark = 4 + NAME_CELL if lane.row < lane.rows else 0
+        assert lane.boxes[-1].x + lane.boxes[-1].width + mark < lane.x + lane.width
         _check_arrows(lane, boxes)
     spans = [(rail.x, rail.top, rail.bottom) for rail in image.rails]
     assert all(x > max(lane.x + lane.width for lane in image.lanes) for x, _, _ in spans)

@@ -36,9 +36,11 @@ def test_the_text_is_read_like_the_loop() -> None:
     assert as_text(EXAMPLE) == TEXT
 
 
-@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
 def test_a_plan_with_everything_is_golden(width: int) -> None:
-    check_golden(f"drawings/rich-{width}.txt", as_text(RICH, width=width) + "\n")
+    drawn = as_text(RICH, width=width)
+    check_golden(f"drawings/rich-{width}.txt", drawn + "\n")
+    assert max(map(len, drawn.split("\n"))) <= width
 
 
 def test_a_plan_without_hooks_is_drawn_all_the_same() -> None:
@@ -62,6 +64,66 @@ def test_lanes_go_on_beside_a_note_of_several_lines() -> None:
         "          │              after throughput (p.toml:7)",
         "          └▶ last        last, after throughput (p.toml:7)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "lines"),
+    [
+        (
+            [node("outer", (), around=True), node("log", ["before_val_iter", "after_val"])],
+            [
+                "before_val",
+                "  outer  ╭ enters around_val",
+                "    before_val_iter",
+                "  log    │",
+                "after_val",
+                "  log    │",
+                "  outer  ╰ leaves around_val",
+            ],
+        ),
+        (
+            [node("outer", (), around=True), node("inner", (), around=True)],
+            [
+                "before_val",
+                "     outer  ╭  enters around_val",
+                "     inner  │╭ enters around_val",
+                "after_val   ││",
+                "  ┌─ inner  │╰ leaves around_val",
+                "  └▶ outer  ╰  leaves around_val, after",
+                "               inner (last in, first",
+                "               out)",
+            ],
+        ),
+        (
+            [node("a_long_name_of_a_hook", (), after=["log"], around=True), node("log", ["before_val", "after_val"])],
+            [
+                "before_val",
+                "  ┌─ log",
+                "  └▶ a_long_name_of_a_hook",
+                "                    ╭ enters around_val,",
+                "                    │ after log",
+                "                    │ (p.toml:7)",
+                "after_val           │",
+                "  ┌─ log            │",
+                "  └▶ a_long_name_of_a_hook",
+                "                    ╰ leaves around_val,",
+                "                      after log",
+                "                      (p.toml:7)",
+            ],
+        ),
+    ],
+    ids=["no room", "room", "a long name"],
+)
+def test_rails_pass_the_points_that_stand_above_their_hooks_where_there_is_room(
+    nodes: list[Node], lines: list[str]
+) -> None:
+    assert as_text(plan(*nodes), width=40).split("\n")[2:] == lines
+
+
+def test_six_rails_stand_side_by_side_at_the_most() -> None:
+    lines = as_text(plan(*(node(f"hook{k}", (), around=True) for k in range(8))), width=120).split("\n")
+    assert [line.count("╭") for line in lines if "enters" in line] == [1] * 6 + [0] * 2
+    assert [line.count("╰") for line in lines if "leaves" in line] == [0] * 2 + [1] * 6
 
 
 def test_a_phase_that_an_edge_has_moved_is_told_with_the_one_it_was() -> None:
@@ -111,6 +173,11 @@ def test_the_place_of_an_edge_is_told_briefly() -> None:
     assert "after a (writes model)" in as_text(plan(node("b", reads=("model",)), node("a", writes=("model",))))
 
 
+@pytest.mark.parametrize(("text", "columns"), [("", 0), ("ab", 2), ("é", 1), ("e\u0301", 1), ("損失", 4), ("ａ", 2)])
+def test_a_text_fills_as_many_columns_as_a_terminal_gives_it(text: str, columns: int) -> None:
+    assert cells(text) == columns
+
+
 def test_nothing_in_a_name_steers_the_terminal() -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", as_text(HOSTILE))
 
@@ -123,7 +190,22 @@ def test_at_a_crowded_point_the_gutter_leaves_room_for_the_rest() -> None:
     assert all(re.search(rf"after [^()]*\b{edge.first}\b", said) for edge in drawn.edges)
 
 
-@given(plans(), st.sampled_from([60, 80, 120]))
+@pytest.mark.parametrize(("width", "lanes"), [(40, 4), (80, 8), (89, 8), (120, 10)])
+def test_a_gutter_has_no_more_lanes_than_its_share_of_the_width(width: int, lanes: int) -> None:
+    firsts = [node(f"first{k}", ["after_val"]) for k in range(10)]
+    thens = [node(f"then{k}", ["after_val"], [f"first{k}"]) for k in range(10)]
+    lines = as_text(plan(*firsts, *thens), width=width).split("\n")
+    assert sum("▶" in line for line in lines) == lanes
+    assert sum("after first" in line for line in lines) == 10
+
+
+@pytest.mark.parametrize(("width", "beside"), [(53, True), (52, False)])
+def test_points_stand_beside_their_hooks_where_28_columns_are_left_for_notes(width: int, beside: bool) -> None:
+    first = as_text(plan(node("a_hook", ["after_train_iter"])), width=width).split("\n")[2]
+    assert first == ("after_train_iter a_hook" if beside else "after_train_iter")
+
+
+@given(plans(), st.sampled_from([40, 60, 80, 120]))
 def test_every_firing_and_edge_is_told_in_order_and_none_is_wider_than_the_page(drawn: Plan, width: int) -> None:
     lines = as_text(drawn, width=width).split("\n")[2:]
     assert all(len(line) <= width for line in lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,6 +44,18 @@ def test_a_hook_without_edges_lets_the_lanes_pass() -> None:
 
 def test_what_follows_from_other_edges_is_left_out() -> None:
     assert image("a b c", "ab", "bc", "ac") == image("a b c", "ab", "bc")
+
+
+@pytest.mark.parametrize(
+    ("limit", "rows"),
+    [
+        (1, ["┌─", "│ ", "│ ", "└▶", "  ", "  "]),
+        (2, ["┌───", "│ ┌─", "│ │ ", "└─│▶", "  └▶", "    "]),
+        (3, ["┌─────", "│ ┌───", "│ │ ┌─", "└─│─│▶", "  └─│▶", "    └▶"]),
+    ],
+)
+def test_hooks_for_which_no_lane_is_free_have_none(limit: int, rows: list[str]) -> None:
+    assert gutter(6, [(0, 3), (1, 4), (2, 5)], limit) == rows
 
 
 @st.composite
