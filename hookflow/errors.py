@@ -153,14 +153,17 @@ def first_few(names: Iterable[str], most: int = 8) -> str:
     return ", ".join(known[:most]) + ", …" * (len(known) > most)
 
 
-def misspelt(name: str, other: str) -> bool:
+def misspelt(name: str, other: str, shortest: int = 4) -> bool:
     """Say whether two names are probably one with a slip in a word: a letter too many, too few, wrong, or two swapped.
 
-    Short words and digits are never taken for a slip: "top1" and "top5", "min" and "max" are names of two things.
+    Words of fewer than `shortest` letters and digits are never taken for a slip: "top1" and "top5", "min" and "max" are
+    names of two things.
     """
     words, others = re.split(r"([\W_]+)", name), re.split(r"([\W_]+)", other)
     apart = [pair for pair in zip(words, others, strict=False) if pair[0] != pair[1]]
-    if len(words) != len(others) or len(apart) != 1 or not all(len(word) > 3 and word.isalpha() for word in apart[0]):
+    if len(words) != len(others) or len(apart) != 1:
+        return False
+    if not all(len(word) >= shortest and word.isalpha() for word in apart[0]):
         return False
     one, two = apart[0]
     begin = next((k for k, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))

@@ -12,11 +12,11 @@ from typing import Any
 
 from hookflow.cli.check_report import Findings
 from hookflow.cli.pipelines import read_pipeline, valid_plan
-from hookflow.errors import Problem, Where
+from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import Loaded, dump
 from hookflow.pipeline.objects import Objects, objects_in_use
-from hookflow.pipeline.overrides import Override
+from hookflow.pipeline.overrides import Override, in_python
 from hookflow.pipeline.source_map import split_key
 
 
@@ -80,9 +80,11 @@ class Pipeline:
 
 def _override(key: str, value: Any, objects: Objects) -> Override:
     """Return what `--set` would be given for a key and a value, with the place to show where it is wrong."""
-    path, _ = split_key(f"{key}=")
-    where = Where(f"overrides {{{key!r}: {value!r}}}")
-    return Override(f"{key}={_written(objects.replace(value, path))}", where)
+    try:
+        path, _ = split_key(f"{key}=")
+    except ValueError:
+        raise UserError(Problem(f'"{key}" is not a key', Where("overrides"), 'write e.g. "run.seed"')) from None
+    return in_python(f"{key}={_written(objects.replace(value, path))}")
 
 
 def _written(value: Any) -> str:

@@ -38,7 +38,7 @@ def load_run(run: str | os.PathLike[str] = LATEST, folder: str | os.PathLike[str
 
     Raises UserError when there is none, or more than one.
     """
-    return RecordedRun(find_run(os.fspath(run), Path(folder)))
+    return RecordedRun(find_run(os.fspath(run), Path(folder), elsewhere="folder"))
 
 
 class RecordedRun:

@@ -62,6 +62,10 @@ def train(
 
 def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
     """Raise UserError where it cannot be trained and shown in this way."""
+    if not isinstance(ui, str):
+        said = f"ui is one of {', '.join(get_args(UI))}, and this is of the type {type(ui).__name__}"
+        hint = "what goes over the file is given to load: hookflow.train(hookflow.load(file, overrides={…}))"
+        raise UserError(Problem(said, hint=hint))
     if ui not in (known := get_args(UI)):
         hint = nearest_or_all(ui, known)
         raise UserError(Problem(f'there is no ui "{ui}"', hint=hint))

@@ -1,4 +1,4 @@
-"""`hookflow bisect`: which one pair of hooks makes a shuffled order end differently."""
+"""`hookflow bisect`: which pair of hooks makes a shuffled order end differently."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bisect(
     only: Only = None,
     format_: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.text,
 ) -> None:
-    """Find the pair of hooks that makes a shuffled order differ.
+    """Find a pair of hooks that makes a shuffled order differ.
 
     The declared order and the shuffled one are run for a few iterations from the same seed, as by
     `hookflow check --commute`, and so are orders halfway between the two, until two hooks that change places are left.
@@ -67,12 +67,15 @@ def _lines(loaded: Loaded, plan: Plan, found: Bisected, asked: str) -> Iterator[
     if not found.step:
         yield f"{loaded.source}: no difference seen; {asked} turned {turns} of hooks ({trials})"
         return
-    yield f"{loaded.source}: seed {found.seed} turns {turns} of hooks, and one of them makes a difference ({trials})"
+    which = "it" if len(found.turned) == 1 else "at least one"
+    yield f"{loaded.source}: seed {found.seed} turns {turns} of hooks, and {which} makes a difference ({trials})"
     for pair in found.step.pairs:
         yield f"  {' → '.join(pair.hooks)} at {pair.point} is declared; the other way round, the results"
     yield f"  {found.step.difference}"
     yield "state which is right:"
     yield from (f"  {way}" for way in ways(plan, found.step))
+    if others := len({*found.turned} - {*found.step.pairs}):
+        yield f"and run it again: of {pairs_of(others)} that it turns as well, nothing is known"
 
 
 def _json(loaded: Loaded, plan: Plan, found: Bisected) -> dict[str, object]:

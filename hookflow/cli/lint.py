@@ -8,7 +8,7 @@ from hookflow.errors import Problem
 from hookflow.graph.forecast import Forecast
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.schedule import window_is_empty
-from hookflow.pipeline.condition import parse_condition
+from hookflow.pipeline.condition import METRICS, parse_condition
 from hookflow.pipeline.load import Loaded
 
 
@@ -33,7 +33,8 @@ def _silent(
 ) -> Iterator[tuple[str, str]]:
     """Yield that a hook would not fire once, not even if the run is asked to test; or not at some of its points.
 
-    A point that the run does not come to, for want of data, is passed over where the hook fires elsewhere.
+    A point that the run does not come to, for want of data, is passed over where the hook fires elsewhere, unless the
+    hook reads metrics there that it reads nowhere else: it is to choose by them.
     """
     data = loaded.pipeline.data
     empty = [b for b in bindings if b.half != "exit" and window_is_empty(b.trigger, plan.points[b.point])]
@@ -47,6 +48,12 @@ def _silent(
         has_data = not any(_needs(binding, split) and getattr(data, split) is None for split in ("val", "test"))
         if str(binding.trigger) and has_data and binding not in empty and binding.half != "exit":
             yield f'hook "{name}" never fires at {binding.point}', f"{binding.trigger}: the run ends before that"
+    read = {slot for b in bindings if b not in silent for slot in b.reads}
+    for binding in silent if data.val is None else ():
+        metrics = [slot for slot in binding.reads if slot.startswith(METRICS) and slot not in read]
+        if metrics and _needs(binding, "val"):
+            hint = f"it reads {', '.join(metrics)} there, and there is no [data.val]"
+            yield f'hook "{name}" never fires at {binding.point}', hint
     for binding in empty:
         trigger = binding.trigger
         hint = f"from = {trigger.since} is not below until = {trigger.until}"

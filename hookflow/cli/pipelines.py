@@ -178,6 +178,6 @@ def recorded_target(named: str) -> Target:
     from hookflow.events.rundir import short
     from hookflow.pipeline.load import load
 
-    run = find_run(named, Path("runs"))
+    run = find_run(named, Path("runs"), elsewhere="", or_file=True)
     loaded = load(short(run.pipeline), recorded=True, environment=False)
     return Target(run.id, loaded, recorded_plan(run), Path(run.describe().get("base", ".")), run)

@@ -52,11 +52,11 @@ def resumed(
     file = Path(target) if target and target.endswith(".toml") else None
     hooks: Collection[str] | None = None
     if file is None:
-        run_dir = find_run(target, Path("runs"), having=has_begun)
+        run_dir = find_run(target, Path("runs"), having=has_begun, elsewhere="", or_file=True)
     else:
         pipeline = read_pipeline(file, overrides, without=without, only=only).pipeline
         hooks = pipeline.hooks
-        run_dir = find_run(pipeline.run.name, Path(pipeline.run.dir), having=has_begun)
+        run_dir = find_run(pipeline.run.name, Path(pipeline.run.dir), having=has_begun, elsewhere="run.dir")
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
         then = _recorded(run_dir)

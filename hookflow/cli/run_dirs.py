@@ -22,24 +22,37 @@ TRAINED = re.compile(rb'"it":[1-9]')
 """What is in the log of a run that has done an iteration."""
 
 
-def find_run(wanted: str | None, root: Path, *, having: Callable[[RunDir], bool] | None = None) -> RunDir:
+def find_run(
+    wanted: str | None,
+    root: Path,
+    *,
+    having: Callable[[RunDir], bool] | None = None,
+    elsewhere: str = "--dir",
+    or_file: bool = False,
+) -> RunDir:
     """Return the run that `wanted` means: a path, an id, a unique beginning or end of one, or a name (its newest run).
 
     None and "latest" mean the newest of all. A name means the newest `having` what is needed, if there is such a run.
-    Raises UserError when there is none, or more than one, and PermissionError where its event log cannot be read.
+    Raises UserError when there is none, or more than one, and PermissionError where its event log cannot be read; the
+    error says that `elsewhere` names another folder, if anything does, and with `or_file` that `wanted` is not a
+    pipeline file either.
     """
-    run = _find(wanted, root, having)
+    run = _find(wanted, root, having, elsewhere, or_file)
     with suppress(FileNotFoundError, IsADirectoryError):  # it has not got as far as to have one
         open_regular(run.events).close()
     return run
 
 
-def _find(wanted: str | None, root: Path, having: Callable[[RunDir], bool] | None) -> RunDir:
+def _find(
+    wanted: str | None, root: Path, having: Callable[[RunDir], bool] | None, elsewhere: str, or_file: bool
+) -> RunDir:
     if wanted and (Path(wanted) / "run.json").is_file():
         return RunDir(Path(wanted))
+    no_file, file = _no_file(wanted) if wanted and or_file else ("", "")
     runs = all_runs(root)
     if not runs:
-        raise _problem(f"there are no runs in {root}", "start one with `hookflow run`, or name the place with --dir")
+        start = "start one with `hookflow run`" + f", or name the place with {elsewhere}" * bool(elsewhere)
+        raise _problem(f"{no_file}there are no runs in {root}", file or start)
     for run in runs:
         if wanted == run.id:
             return run
@@ -50,11 +63,19 @@ def _find(wanted: str | None, root: Path, having: Callable[[RunDir], bool] | Non
     if len(close) == 1:
         return close[0]
     if name == LATEST and not close:
-        return _find(None, root, having)
+        return _find(None, root, having, elsewhere, or_file)
     if close:
         raise _problem(f'"{name}" may be any of {len(close)} runs', f"{', '.join(run.id for run in close[:5])}")
     names = [name for run in runs for name in (run.id, run.path.parent.name, run.id.rsplit("-", 1)[-1])]
-    raise _problem(f'no run "{name}" in {root}', nearest(name, names) or "`hookflow runs` lists them")
+    near = nearest(name, names) or file or "`hookflow runs` lists them"
+    raise _problem(f'{no_file}no run "{name}" in {root}', near)
+
+
+def _no_file(name: str) -> tuple[str, str]:
+    """Return that there is no file of this name, and which one may be meant."""
+    from hookflow.pipeline.read import nearest_file
+
+    return f'there is no file "{name}", and ', nearest_file(Path(name))
 
 
 def has_checkpoint(run: RunDir) -> bool:

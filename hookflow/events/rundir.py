@@ -29,6 +29,7 @@ FACTS: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("created", "process_started", "training_ended"), is_time),
     **dict.fromkeys(("argv", "overrides"), lambda value: isinstance(value, list) and all(map(is_string, value))),
     "pid": lambda value: isinstance(value, int),
+    "in_python": lambda value: isinstance(value, bool),
     "environment": lambda value: isinstance(value, dict),
 }
 """What the values of `run.json` must be."""

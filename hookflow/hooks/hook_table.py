@@ -11,7 +11,7 @@ from hookflow.graph.node import Bound, EdgeSpec, Node
 from hookflow.graph.plan import PHASES, RANKS, EdgeKind, PlannedHook, Ranks, Trigger
 from hookflow.graph.points import Points
 from hookflow.graph.slots import Verb
-from hookflow.hooks.arguments import first_names, wrong_arguments
+from hookflow.hooks.arguments import first_names, parameters_of, wrong_arguments
 from hookflow.hooks.inspect import (
     Issue,
     Method,
@@ -216,6 +216,7 @@ class HookTable:
         if not self.methods and (not isinstance(self.hook, type) or makes_callables(self.hook)):
             said = f'hook "{self.name}" is a plain function, which does not say where it belongs'
             self.problems.append(Problem(said, self.where, 'name its points: points = ["after_train_epoch"]'))
+            self._fill_all()
         return [self._bound(method) for method in self._chosen()]
 
     def _stated(self, k: int, item: str | BindingSpec) -> Iterable[Bound]:
@@ -225,6 +226,7 @@ class HookTable:
         if spec.at not in self.points.names:
             hint = nearest(spec.at, self.points.names)
             self.problems.append(Problem(f'there is no point "{spec.at}"', where, hint))
+            self._fill_all()
         elif self.hook is _Missing or self._may_have(spec.at):
             found = [Method(point, "", half, ()) for point, half in places_of(spec.at, self.points)]
             return [self._bound(method, spec, f"points.{k}") for method in found]
@@ -237,6 +239,7 @@ class HookTable:
             return [self._bound(method, spec, f"points.{k}") for method in chosen]
         elif spec.at.startswith("around_"):
             self.problems.append(Problem(f"a plain function cannot stand {spec.at}; a class can", where))
+            self._fill_all()
         else:
             if isinstance(self.hook, type):
                 method, faults = object_at(self.hook, spec.at, self.points)
@@ -245,6 +248,11 @@ class HookTable:
             self._told(faults, where)
             return [self._bound(method, spec, f"points.{k}")]
         return []
+
+    def _fill_all(self) -> None:
+        """Take each argument of a plain function as given: where its point is wrong, nobody knows what that gives."""
+        if self.hook is not _Missing:
+            self.filled.update(parameter.name for parameter in parameters_of(self.hook))
 
     def _may_have(self, method: str) -> bool:
         """Say whether the hook may have a method that is not seen."""

@@ -19,6 +19,8 @@ from hookflow.hooks.run_uses import uses
 from hookflow.pipeline.condition import METRICS, parse_condition
 
 SCALARS = "scalars."
+LOSS = "loss"
+"""The number that every iteration gives, unless its task steps itself."""
 
 Hooks = Mapping[str, Callable[..., Any]]
 
@@ -97,17 +99,22 @@ def _may_be(log: Name, name: str) -> bool:
     return log == (name,) or (len(log) > 1 and bool(re.fullmatch(".+".join(map(re.escape, log)), name)))
 
 
+def _is_loss(name: str) -> bool:
+    """Say whether a name is probably a slip of the task's loss; one with another letter may be of a task: "dloss"."""
+    return misspelt(name.lower(), LOSS, shortest=3) and {*name.lower()} <= {*LOSS}
+
+
 def _misspelt(
     nodes: Mapping[str, Node], named: Mapping[str, Collection[str]], logs: Collection[Name], made: Collection[str]
 ) -> Iterator[Problem]:
-    """Yield a warning for each name of a condition that no hook gives, and that is nearly one that a hook gives."""
+    """Yield a warning for each name of a condition that no hook gives, and nearly one that a hook gives, or `loss`."""
     metrics = {slot.removeprefix(METRICS) for slot in made if slot.startswith(METRICS)}
     known = metrics | {log[0] for log in logs if len(log) == 1}
     for name, node in nodes.items():
         for when in dict.fromkeys(bound.trigger.when for bound in node.bound if bound.trigger.when):
             for said in sorted(named[when]):
                 bare = said.removeprefix(METRICS)
-                meant = next((one for one in sorted(known) if misspelt(bare, one)), None)
+                meant = next((one for one in sorted(known) if misspelt(bare, one)), LOSS if _is_loss(bare) else None)
                 if meant and bare not in known and not any(_may_be(log, bare) for log in logs):
                     told = f'hook "{name}": the condition "{when}" names "{said}", which no hook gives'
                     yield Problem(told, node.where, f'did you mean "{meant}"?')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 import time
@@ -21,6 +22,9 @@ from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import clean
 
+COMMAND = re.compile(r": hookflow .*$")
+"""A command at the end of a line, for people to copy."""
+
 
 def print_summary(run: RunDir, out: TextIO) -> None:
     """Read the run's log to its present end and print what it comes to."""
@@ -31,7 +35,7 @@ def print_summary(run: RunDir, out: TextIO) -> None:
 
 
 def print_folded(lines: Iterable[str], out: TextIO) -> None:
-    """Print lines, on a terminal broken between words alone, so that paths stay whole."""
+    """Print lines, on a terminal broken between words alone, and not in a command: what is to be copied stays whole."""
     if out.isatty():
         width = shutil.get_terminal_size().columns
         lines = [part for line in lines for part in _folded(line, width)]
@@ -40,7 +44,9 @@ def print_folded(lines: Iterable[str], out: TextIO) -> None:
 
 def _folded(line: str, width: int) -> list[str]:
     inner = " " * (len(line) - len(line.lstrip()) + 2)
-    return textwrap.wrap(line, width, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False)
+    kept = COMMAND.sub(lambda found: ": " + found[0][2:].replace(" ", "\0"), line)  # as one word, for no line has a \0
+    parts = textwrap.wrap(kept, width, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False)
+    return [part.replace("\0", " ") for part in parts]
 
 
 def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:

@@ -39,6 +39,8 @@ class Loaded:
     Its strings are so written that `${…}` in them is a reference, and `$${` a plain `${`.
     """
     overrides: tuple[str, ...] = ()
+    in_python: bool = False
+    """Whether `overrides` were said in Python."""
     variables: tuple[str, ...] = ()
     """The variables of the environment that it refers to."""
 
@@ -138,10 +140,11 @@ def _understood(
         faulty.update(key for key, _ in found)
     understood = pipeline if pipeline and not faulty else recover(resolved, faulty)
     said = tuple(change.text for change in (*changes, *switches))
+    of_python = any(change.in_python for change in changes)
     if problems or understood is None:
         rest = Loaded(understood, source, places, understood) if understood else None
         raise UnsoundError(problems, rest)
-    return Loaded(understood, source, places, public(resolved, written), said, variables)
+    return Loaded(understood, source, places, public(resolved, written), said, of_python, variables)
 
 
 def dump(public: Pipeline, where: Where | None = None) -> str:

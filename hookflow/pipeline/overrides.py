@@ -1,4 +1,4 @@
-"""`--set key=value`: what a user changes of a pipeline file without editing it."""
+"""`--set key=value`, and `overrides` in Python: what a user changes of a pipeline file without editing it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,31 @@ from typing import Any, NamedTuple
 import tomli
 
 from hookflow.errors import Problem, Where, nearest
+from hookflow.pipeline.nested import walk
 from hookflow.pipeline.read import impossible
 from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key
 
 
 class Override(NamedTuple):
-    """A `key=value`, and the option that says so."""
+    """A `key=value`, and where it was said: by an option, or in Python, where each part of the value has its place."""
 
     text: str
     where: Where
+    in_python: bool = False
 
 
 OTHER_LENGTH = {"max_epochs": "max_iters", "max_iters": "max_epochs"}
 """The two keys of `[run]` of which only one can hold."""
+
+
+def in_python(text: str) -> Override:
+    """Return a `key=value` of the `overrides` that `hookflow.load` was given."""
+    key, _ = split_key(text)
+    return Override(text, Where(f"overrides{_subscript(dotted(key))}"), in_python=True)
+
+
+def _subscript(name: str) -> str:
+    return f"[{name}]" if name.isdecimal() else f'["{name}"]'
 
 
 def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap) -> Iterator[Problem]:
@@ -30,7 +42,7 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
     `key=null` takes the key away, for TOML has no null.
     """
     laid: set[Key] = set()
-    for override, where in overrides:
+    for override, where, of_python in overrides:
         try:
             key, text = split_key(override)
         except ValueError:
@@ -54,6 +66,8 @@ def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap
         laid.add(key)
         _give_way(key, tree, laid)
         places.put(key, where)
+        for part, _ in walk(value) if of_python else ():
+            places.put((*key, *part), Where(where.source + "".join(map(_subscript, part))))
 
 
 def read_value(text: str) -> Any:

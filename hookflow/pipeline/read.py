@@ -46,14 +46,18 @@ def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> s
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(Problem("this is not UTF-8 text", Where(str(path), line))) from None
     except FileNotFoundError:
-        beside = sorted(file.stem for file in path.parent.glob("*.toml"))
-        hint = nearest(path.stem, beside).replace('"?', '.toml"?')
         said = f'there is no file "{path}"' if named else "there is no such file"
-        raise UserError(Problem(said, where, hint)) from None
+        raise UserError(Problem(said, where, nearest_file(path))) from None
     except OSError as error:
         raise UserError(Problem(f"{file}cannot be read: {error.strerror}", where)) from None
     except ValueError:  # there is a NUL in it
         raise UserError(Problem(f"{path} is not the name of a file", where)) from None
+
+
+def nearest_file(path: Path) -> str:
+    """Return `did you mean "x.toml"?` for the file beside `path` with the nearest name; empty when none is close."""
+    beside = sorted(file.stem for file in path.parent.glob("*.toml"))
+    return nearest(path.stem, beside).replace('"?', '.toml"?')
 
 
 def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:

@@ -19,6 +19,7 @@ from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.metric_mode import Mode
 from hookflow.pipeline.load import Loaded, load
+from hookflow.pipeline.overrides import in_python
 from hookflow.runner.build import Parts, build
 from hookflow.runner.checkpoint.changeable import May
 from hookflow.runner.checkpoint.changes import changed_hooks, changes_since
@@ -118,7 +119,8 @@ def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
     """Return the recorded pipeline with the places of the user's own file, if that still says the same."""
     facts = run_dir.describe()
     try:
-        written = load(Path(facts["source"]), facts["overrides"])
+        said = [in_python(text) if facts.get("in_python") else text for text in facts["overrides"]]
+        written = load(Path(facts["source"]), said)
     except (UserError, KeyError, TypeError):  # it is not valid any more, or nobody knows which it was
         return recorded
     return written if written.public == recorded.public else recorded

@@ -63,6 +63,7 @@ def record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: Any
         base=str(base.resolve()),
         source=str(loaded.source),
         overrides=list(loaded.overrides),
+        in_python=loaded.in_python,
         hookflow=__version__,
         **facts,
     )

@@ -58,7 +58,25 @@ def test_all_mistakes_are_told_at_once_with_where_they_were_made(toy: dict[str, 
     said = str(error.value)
     assert '<dict>: [run] has no key "sed"' in said
     assert 'did you mean "max_norm"?' in said
-    assert "overrides {'run.max_epochs': 'many'}: run.max_epochs must be" in said
+    assert 'overrides["run.max_epochs"]: run.max_epochs must be' in said
+
+
+def test_of_an_override_the_part_is_named_that_is_wrong() -> None:
+    def nothing(run: Any) -> None: ...
+
+    table = {"use": nothing, "points": ["after_run", "after_vall"]}
+    with pytest.raises(hookflow.UserError) as error:
+        _ = hookflow.load(TOY, {"hooks.f": table, "hooks.clip.args": {"max_nrm": 1.0}}).plan
+    said = {problem.message: str(problem.where) for problem in error.value.problems}
+    assert said['there is no point "after_vall"'] == 'overrides["hooks.f"]["points"][1]'
+    assert said['hook "clip" takes no argument "max_nrm"'] == 'overrides["hooks.clip.args"]["max_nrm"]'
+    assert "object at 0x" not in str(error.value)
+    assert "function" not in str(error.value)
+
+
+def test_an_override_of_what_is_no_key_is_told() -> None:
+    with pytest.raises(hookflow.UserError, match='overrides: "run max" is not a key'):
+        hookflow.load(TOY, {"run max": 1})
 
 
 def test_a_value_that_no_file_could_hold_is_refused(toy: dict[str, Any]) -> None:

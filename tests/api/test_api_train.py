@@ -145,6 +145,18 @@ def test_a_ui_that_there_is_not_is_told_with_the_nearest(tmp_path: Path) -> None
     assert not [*tmp_path.iterdir()], "nothing has been begun"
 
 
+@pytest.mark.parametrize("process", [False, True])
+def test_a_mistake_of_overrides_that_only_building_finds_is_placed_there(tmp_path: Path, process: bool) -> None:
+    pipeline = toy(model__args__wdth=3)
+    with pytest.raises(hookflow.UserError, match=r'overrides\["model.args.wdth"\]: model takes no argument "wdth"'):
+        hookflow.train(pipeline, ui="none", runs=tmp_path, process=process)
+
+
+def test_overrides_in_the_place_of_the_ui_are_told_where_they_go() -> None:
+    with pytest.raises(hookflow.UserError, match=r"load\(file, overrides="):
+        hookflow.train(TOY, {"run.max_epochs": 1})  # type: ignore[arg-type]
+
+
 def test_torchrun_is_not_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(hookflow.UserError, match="torchrun has started several"):

@@ -23,7 +23,7 @@ def test_the_code_blocks_run_from_top_to_bottom(tmp_path: Path) -> None:
     (tmp_path / "page.py").write_text("\n".join(blocks("python")))
     done = subprocess.run([sys.executable, "page.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "overrides {'hooks.log.evry': 50}: [hooks.log] has no key \"evry\"" in done.stdout
+    assert 'overrides["hooks.log.evry"]: [hooks.log] has no key "evry"' in done.stdout
     assert 'did you mean "every"?' in done.stdout
     assert len(hookflow.runs(tmp_path / "runs")) == 4
 

@@ -133,6 +133,17 @@ def test_a_hook_that_never_fires_is_warned_of(pipeline: Path) -> None:
     assert "the run ends before its trigger lets it" in late
 
 
+def test_a_hook_that_is_to_choose_by_a_metric_of_no_validation_is_warned_of(pipeline: Path) -> None:
+    no_val = "--set", "data={train={use='cifar10'}}"
+    keeps = "--set", "hooks.keeps={use='checkpoint', args={monitor='x', mode='max', top=3}}"
+    told = check(*keeps, *no_val)
+    assert "p.toml is valid, with 1 warning\n" in told
+    hint = "it reads metrics.x there, and there is no [data.val]"
+    assert f'hook "keeps" never fires at after_val\n    {hint}\n' in told
+    check(*keeps, "--strict")
+    check("--set", "hooks.keeps={use='checkpoint'}", *no_val, "--strict")
+
+
 def test_a_point_where_a_hook_never_fires_is_warned_of(pipeline: Path) -> None:
     often = "--set", "hooks.print.points=['after_train_epoch', 'after_val', 'after_run']"
     told = check(*often, "--set", "hooks.print.every=10", "--strict", exit_code=1)

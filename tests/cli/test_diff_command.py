@@ -156,6 +156,9 @@ def test_what_is_neither_a_pipeline_nor_a_run_is_told() -> None:
     with pytest.raises(UserError, match="there is no such file") as caught:
         diff("odl.toml", "new.toml")
     assert 'did you mean "old.toml"?' in str(caught.value)
+    with pytest.raises(UserError, match='there is no file "nope", and there are no runs in runs') as caught:
+        diff("old.toml", "nope")
+    assert "--dir" not in str(caught.value)
     run = record("old.toml")
     with pytest.raises(UserError, match='no run "q"'):
         diff("q", "new.toml")

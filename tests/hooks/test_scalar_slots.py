@@ -106,6 +106,13 @@ def test_a_metric_is_read_after_the_hook_that_makes_it(tmp_path: Path) -> None:
         ('run.log("average", 1)', "average > 3", ""),
         ('run.log("top1", 1)', "top5 > 3", ""),
         ('run.log("loss", 1)', 'value("loss_d") > 3', ""),
+        ("pass", "los > 3", "loss"),
+        ("pass", "metrics.lsos > 3", "loss"),
+        ("pass", "Losss > 3", "loss"),
+        ("pass", "loss > 3", ""),
+        ("pass", "dloss > 3", ""),
+        ("pass", "oss_s > 3", ""),
+        ('run.log("los", 1)', "los > 3", ""),
     ],
 )
 def test_a_name_that_is_nearly_one_that_a_hook_logs_is_warned_of(

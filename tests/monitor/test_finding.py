@@ -86,10 +86,30 @@ def test_a_wrong_name_is_answered_with_what_there_is(root: Path, wanted: str, sa
 
 
 def test_no_runs_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(UserError, match="there are no runs"):
+    with pytest.raises(UserError, match=r"there are no runs in .*\n.*, or name the place with --dir"):
         find_run(None, tmp_path / "runs")
     runs(tmp_path / "runs")
     assert "no runs in" in capsys.readouterr().out
+
+
+def test_where_a_name_could_be_a_file_s_that_one_is_not_there_either(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def said(wanted: str, folder: Path) -> str:
+        with pytest.raises(UserError) as caught:
+            find_run(wanted, folder, elsewhere="", or_file=True)
+        return str(caught.value)
+
+    empty = Path("runs")
+    nothing = 'RUN: there is no file "quads", and there are no runs in runs\n    '
+    assert said("quads", empty) == nothing + "start one with `hookflow run`"
+    assert said("zzzzzz", root).startswith(f'RUN: there is no file "zzzzzz", and no run "zzzzzz" in {root}\n')
+    Path("quads.toml").touch()
+    assert said("quads", empty) == nothing + 'did you mean "quads.toml"?'
+    assert said("quad", root).endswith('did you mean "quads.toml"?')
+    assert said("cifr", root).endswith('did you mean "cifar"?')
 
 
 def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import follower, jsonl, plain
-from hookflow.monitor.summary import print_summary
+from hookflow.monitor.summary import print_folded, print_summary
 from tests.golden_files import check_golden
 from tests.monitor.fake_run import BEGAN, Training, make
 
@@ -146,3 +146,20 @@ def test_the_summary_says_how_it_went_and_how_to_look_again(whole: RunDir) -> No
     print_summary(whole, out)
     check_golden("monitor/summary.txt", out.getvalue().replace(str(whole.path), "RUN"))
     assert 6 <= len(out.getvalue().splitlines()) <= 10
+
+
+class Terminal(io.StringIO):
+    """Takes what is printed, as a terminal does."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("columns", [20, 60])
+def test_on_a_narrow_terminal_a_command_stays_whole(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    out, command = Terminal(), "hookflow run --resume 20261122-174805-edcf"
+    print_folded([f"  resume from iteration 500: {command}", "  the reason: hooks flow no longer"], out)
+    lines = out.getvalue().splitlines()
+    assert f"    {command}" in lines
+    assert all(len(line) <= columns for line in lines if command not in line)
