@@ -79,6 +79,13 @@ def test_a_part_of_a_plan_has_the_edges_of_its_bundles() -> None:
         assert len(alone.bindings) == 102
 
 
+def test_the_shortest_way_may_lead_through_a_crowd() -> None:
+    found = plan(*crowd(101, 101), node("z", ["r0"]), node("v", ["w3"], writes=["x"]))
+    assert len(found.bundles) == 1
+    (answer,) = precedence(found, "w3", "z")
+    assert [(edge.first, edge.then) for edge in answer.path] == [("w3", "r0"), ("r0", "z")]
+
+
 def test_flows_of_few_edges_are_kept_one_by_one_beside_a_crowd() -> None:
     found = plan(*crowd(101, 101), node("a", reads=["y"]), node("b", writes=["y"]))
     assert (len(found.bundles), [(edge.first, edge.then) for edge in found.edges]) == (1, [("b", "a")])

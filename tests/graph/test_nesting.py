@@ -232,3 +232,10 @@ def test_how_two_are_left_is_firm_where_an_edge_says_how_they_are_entered_whoeve
     compiled = plan(node("a", points=AROUND), node("x", points=AROUND), node("b", ["a"], points=AROUND))
     found = {(edge.first, edge.then): edge.loose for edge in compiled.edges_at("after_val")}
     assert found == {("x", "a"): True, ("b", "x"): True, ("b", "a"): False}
+
+
+def test_what_is_stated_where_they_are_entered_is_not_said_again_of_how_they_are_left() -> None:
+    hooks = [node("a", points=AROUND), node("b", ["a"], points=AROUND), node("q", ["b"], ["a"], points=VAL)]
+    assert [(edge.first, edge.then, edge.kind) for edge in plan(*hooks).edges_at("before_val")] == [("a", "b", "file")]
+    hooks[1] = node("b", points=AROUND)
+    assert [(edge.first, edge.then, edge.kind) for edge in plan(*hooks).edges_at("before_val")] == [("a", "b", "pair")]

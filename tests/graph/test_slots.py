@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from hookflow.graph.plan import Ranks
 from hookflow.graph.points import POINTS, Point
 from hookflow.graph.slots import commutes
 from tests.hook_nodes import node, plan
@@ -25,3 +28,21 @@ def test_a_slot_of_its_own_is_no_slip_where_its_one_hook_writes_it() -> None:
     assert plan(node("a", reads=["mine"], writes=["mine"])).warnings == ()
     (warned,) = plan(node("a", reads=["mine"])).warnings
     assert "which no hook writes" in warned.message
+
+
+@pytest.mark.parametrize(
+    ("ranks", "writes", "told"),
+    [
+        ("zero", ["metrics.loss", "model", "control"], "model, metrics"),
+        ("zero", ["control"], ""),
+        ("all", ["model"], ""),
+    ],
+)
+def test_what_is_the_same_on_all_ranks_is_not_written_by_one(ranks: Ranks, writes: list[str], told: str) -> None:
+    made = node("a", writes=writes)
+    warnings = plan(replace(made, hook=replace(made.hook, ranks=ranks))).warnings
+    assert [warning.message for warning in warnings] == [
+        f'hook "a" fires on rank 0 alone and writes {slots}: several ranks would drift apart'
+        for slots in [told]
+        if slots
+    ]

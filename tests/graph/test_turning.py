@@ -75,6 +75,21 @@ def test_a_pair_of_neighbours_is_one_whichever_of_them_is_named_first() -> None:
     assert neighbouring(declared, [pair]) == neighbouring(declared, [other_way_round]) == [pair]
 
 
+def test_what_is_turned_is_told_where_arounds_are_entered_and_not_where_they_are_left() -> None:
+    a, b, p = node("a", points=AROUND), node("b", points=AROUND), node("p", points=(("before_val", "whole"),))
+    assert turned(plan(a, b, p), plan(p, b, a)) == [
+        Pair("before_val", ("a", "enter"), ("b", "enter")),
+        Pair("before_val", ("a", "enter"), ("p", "whole")),
+        Pair("before_val", ("b", "enter"), ("p", "whole")),
+    ]
+    assert turned(plan(a, b, p), plan(a, b, p)) == []
+
+
+def test_the_way_to_another_order_swaps_neighbours() -> None:
+    swaps = way(plan(*map(node, "abcd")), plan(*map(node, "cbda")))
+    assert [swap.hooks for swap in swaps] == [("a", "b"), ("a", "c"), ("b", "c"), ("a", "d")]
+
+
 def test_hooks_meet_where_both_fire_and_not_where_arounds_are_left() -> None:
     alone = node("c", points=[("before_run", "whole")])
     compiled = plan(node("a", points=(*AROUND, (POINT, "whole"))), node("b", points=AROUND), alone)
