@@ -23,9 +23,11 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint import manager
 from hookflow.runner.checkpoint import store as checkpoint
+from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
 from hookflow.runner.checkpoint.saving import HostCopy, NotSavedError, Saving, begin
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
+from hookflow.runner.distributed.ranks import Ranks
 from tests.conftest import NewRun, records, wait_for
 from tests.distributed.launched import asked_to_stop
 from tests.limits import LIMIT
@@ -291,6 +293,44 @@ def test_whoever_asked_is_woken_once_the_write_has_ended(tmp_path: Path, failing
     saving.thread.join(LIMIT)
     assert ended == [True]
     assert saving.thread.daemon, "a process need not wait for it"
+
+
+def of_two_ranks(saving: Saving | None, said: list[str]) -> CheckpointManager:
+    """Return what one of two ranks has when it has raised: nothing but itself, and what it says."""
+    made = object.__new__(CheckpointManager)
+    recorder = SimpleNamespace(say=lambda text, _: said.append(text))
+    vars(made).update(_ranks=Ranks(world=2), _saving=saving, _recorder=recorder)
+    return made
+
+
+@pytest.mark.parametrize("write", ["none", "of another rank", "well", "failing"])
+def test_a_rank_that_has_raised_waits_for_its_own_write(tmp_path: Path, write: str) -> None:
+    said = list[str]()
+
+    def written() -> Saved:
+        if write == "failing":
+            raise OSError("No space left on device")
+        return Saved(tmp_path, 1)
+
+    saving = None if write == "none" else Saving({}, ["last"], {"it": 3}, 0.0)
+    if saving and write in ("well", "failing"):
+        begin(saving, written, lambda: None)
+    of_two_ranks(saving, said).report_if_possible()
+    assert saving is None or saving.ended == (saving.thread is not None)
+    assert said == (
+        [
+            "no checkpoint could be saved after the error: "
+            "the checkpoint of iteration 3 could not be saved: No space left on device"
+        ]
+        if write == "failing"
+        else []
+    )
+
+
+def test_a_rank_that_has_raised_saves_nothing_by_itself() -> None:
+    said = list[str]()
+    of_two_ranks(None, said).save_after_error(RuntimeError("as told"))
+    assert said == ["no checkpoint could be saved after the error: that takes all ranks, and this one has raised"]
 
 
 def test_a_copy_of_a_sparse_tensor_is_one_of_its_own() -> None:

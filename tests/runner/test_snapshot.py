@@ -12,7 +12,6 @@ import pytest
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
-from hookflow.runner import attempt
 from hookflow.runner.checkpoint.snapshot import Snapshot
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
 from hookflow.runner.trainer import Trainer
@@ -35,7 +34,8 @@ TRIGGERS = (
     'hooks.some={use="./watchers.py:slow", points=["after_train_iter"], every=4, when="loss > 0.1"}',
     'hooks.late={use="./watchers.py:slow", points=["before_train_iter"], from="1ep", every="20%"}',
     'hooks.vals={use="./watchers.py:slow", points=["after_val"], every=2}',
-    'hooks.seen={use="./watchers.py:slow", points=["after_train_iter"], when="accuracy > 2"}',
+    'hooks.logs={use="./undeclared.py:logs", points=["after_train_iter"], every=6}',
+    'hooks.seen={use="./watchers.py:slow", points=["after_train_iter"], when="mine > 2"}',
 )
 
 INSIDE = (
@@ -70,12 +70,13 @@ def strikes(tmp_path: Path, at: int, point: str = "after_forward") -> str:
 
 @pytest.fixture(autouse=True)
 def remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Remembered(Trainer):
-        def __init__(self, *args: object) -> None:
-            super().__init__(*args)  # type: ignore[arg-type]
-            photographs.TRAINERS.append(self)
+    make = Trainer.__init__
 
-    monkeypatch.setattr(attempt, "Trainer", Remembered)
+    def remember(trainer: Trainer, *args: Any) -> None:
+        make(trainer, *args)
+        photographs.TRAINERS.append(trainer)
+
+    monkeypatch.setattr(Trainer, "__init__", remember)
 
 
 @pytest.mark.parametrize(("swap", "setup"), SETUPS.values(), ids=SETUPS)
@@ -92,8 +93,15 @@ def test_everything_mutable_is_in_the_checkpoint_or_follows_from_it(
     assert train_here(resumed) == 143
     assert train_here(resumed, resume=True) == 0
     one, other = (json.loads((tmp_path / name).read_text()) for name in ("alone", "resumed"))
+    assert {"Scalars", "Update", "RunState"} <= kinds(one), "it is a photograph of all, not of a name"
     assert one == other
     assert_same_end(alone, resumed)
+
+
+def kinds(photograph: Any) -> set[str]:
+    if isinstance(photograph, dict):
+        return {str(photograph.get(""))}.union(*map(kinds, photograph.values()))
+    return set().union(*map(kinds, photograph)) if isinstance(photograph, list) else set()
 
 
 def test_a_skip_that_waits_for_its_step_is_granted_after_a_resume(
