@@ -46,6 +46,9 @@ QUICKEST, SLOWEST = 0.25, 2.0
 GRACE = 10.0
 """Seconds that the end of a run waits for a disk that does not answer."""
 
+SANITY = "the sanity pass over the validation"
+"""What a note names that an exception has been given there."""
+
 
 class Progress(Protocol):
     """What a record says of the run's place."""
@@ -136,6 +139,8 @@ class Recorder:
             if self._ranks.world > 1 and is_peer_lost(error):
                 return
         kind, text = type(error).__name__, str(error)
+        if any(SANITY in str(note) for note in getattr(error, "__notes__", ())):
+            text = f"in {SANITY}: {text}"  # notes are seen in the traceback alone
         why = f"{kind}: {text}"
         if self._ranks.world > 1 and is_timeout(error):
             why = text = explain_timeout(error, self._run_dir, self._ranks, hook, point)

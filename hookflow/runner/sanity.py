@@ -31,6 +31,7 @@ from hookflow.runner.engine import Engine
 from hookflow.runner.evaluation import Evaluation
 from hookflow.runner.module_hooks import ModuleHooks
 from hookflow.runner.numerics.device import in_precision
+from hookflow.runner.recorder import SANITY
 from hookflow.runner.requests import Requests
 from hookflow.runner.run import Run
 from hookflow.runner.scalars import Scalars
@@ -61,12 +62,12 @@ def sanity_check(
     if any("batch" in binding.writes for binding in bound):
         return
     try:
-        with only_showable(f"raised in the sanity pass over the validation, before the training; {OFF}"):
+        with only_showable(f"raised in {SANITY}, before the training; {OFF}"):
             names = _Pass(parts, plan, update, consensus, folder).names()
     except Exception as error:
         theirs = [b.hook for b in bound if not type(parts.hooks[b.hook]).__module__.startswith("hookflow.")]
         if theirs and not parts.strategy.several:  # it may need what they do
-            text = f"the sanity pass over the validation raised {type(error).__name__}: {error}"
+            text = f"{SANITY} raised {type(error).__name__}: {error}"
             say(f"{text}; the hooks {', '.join(dict.fromkeys(theirs))} were not called in it; {OFF}", "warn")
             return
         raise

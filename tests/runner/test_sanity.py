@@ -158,8 +158,10 @@ def test_an_evaluation_that_raises_costs_no_iteration(new_run: NewRun, train_her
     run_dir = new_run('task.use="tests.sanity:Raises"')
     assert train_here(run_dir) == 1
     (end,) = records(run_dir, "end")
-    assert (end["it"], end["reason"]) == (0, "KeyError: 'logits'")
+    said = "in the sanity pass over the validation: 'logits'"
+    assert (end["it"], end["reason"]) == (0, f"KeyError: {said}")
     (error,) = records(run_dir, "error")
+    assert (error["type"], error["text"]) == ("KeyError", said)
     assert "run.sanity = false leaves the sanity pass out" in str(error["traceback"])
 
 
