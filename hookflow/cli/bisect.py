@@ -76,7 +76,7 @@ def _lines(loaded: Loaded, plan: Plan, found: Bisected, asked: str) -> Iterator[
     yield "state which is right:"
     yield from (f"  {way}" for way in ways(plan, found.step))
     if others := len({*found.turned} - {*found.step.pairs}):
-        yield f"and run it again: of {counted(others, 'pair')} that it turns as well, nothing is known"
+        yield f"then run it again: {counted(others, 'other pair')} may make a difference too"
 
 
 def _json(loaded: Loaded, plan: Plan, found: Bisected) -> dict[str, object]:
