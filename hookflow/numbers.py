@@ -1,4 +1,4 @@
-"""Numbers as people read them: a metric has the same digits wherever it is shown."""
+"""Numbers as people read them: a metric has the same digits wherever it is shown, and one thing is no plural."""
 
 from __future__ import annotations
 
@@ -15,3 +15,13 @@ def number(value: float) -> str:
         digits = max(3 - math.floor(math.log10(abs(value))), 0)
         return f"{value:.{min(digits, 5 if abs(value) < 0.1 else 4)}f}"
     return f"{value:.2g}"
+
+
+def counted(count: int, thing: str) -> str:
+    """Return how many things there are: "1 edge", "2 edges", "1,000 batches"."""
+    return f"{count:,} {plural(count, thing)}"
+
+
+def plural(count: float, thing: str) -> str:
+    """Return what so many of a thing are called."""
+    return thing if count == 1 else thing + ("es" if thing.endswith("tch") else "s")

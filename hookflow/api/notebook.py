@@ -20,6 +20,7 @@ from hookflow.monitor.monitored import lower_is_better
 from hookflow.monitor.pace import Pace
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.style import clean
+from hookflow.numbers import counted
 
 BAR = 30
 """Characters of the bar."""
@@ -80,7 +81,7 @@ def _line(run_dir: RunDir, live: Live) -> Text:
 def _table(run_dir: RunDir, live: Live) -> Table:
     """Return what each metric, and each number that hooks have logged, came to."""
     state = live.state
-    title = f"{run_dir.path.parent.name} {run_dir.id}: {state.it} iterations in {span(state.elapsed)}"
+    title = f"{run_dir.path.parent.name} {run_dir.id}: {counted(state.it, 'iteration')} in {span(state.elapsed)}"
     table = Table("", "last", "best", "best at", title=Text(clean(title)), title_justify="left")
     for name, values in sorted(state.metrics.by_name.items(), key=lambda item: lower_is_better(item[0])):
         best = state.metrics.best.get(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,9 +85,15 @@ class RecordedRun:
         """Return the logged numbers (those of `names`, if any are given) as columns that `pandas.DataFrame` takes.
 
         They are `iter` and `epoch` (those done), `time` (seconds since 1970), `name` and `value`. Metrics are called
-        "val/accuracy". Of iterations that were trained again after a resume, the later attempt counts.
+        "val/accuracy". Of iterations that were trained again after a resume, the later attempt counts. Raises UserError
+        for names that nothing was ever logged by.
         """
-        rows = [row for row in scalars(self._run_dir) if not names or row.name in names]
+        every = scalars(self._run_dir)
+        logged = dict.fromkeys(row.name for row in every)
+        if unknown := [name for name in names if name not in logged]:
+            said = f"the run {self.id} has never logged"
+            raise UserError(Problem(f'{said} "{name}"', hint=_nearest(name, logged)) for name in unknown)
+        rows = [row for row in every if not names or row.name in names]
         return {column: [getattr(row, column) for row in rows] for column in ScalarRow._fields}
 
     @property
@@ -117,6 +123,12 @@ class RecordedRun:
 
     def __repr__(self) -> str:
         return f"<Run {self.name} {self.id}: {self.status}>"
+
+
+def _nearest(name: str, logged: Collection[str]) -> str:
+    """Return which of the logged names may be meant, a metric of a validation also by its name alone."""
+    metric = next((full for full in logged if full.rpartition("/")[2] == name), None)
+    return f'did you mean "{metric}"?' if metric else nearest_or_all(name, logged)
 
 
 @dataclass(frozen=True, slots=True)

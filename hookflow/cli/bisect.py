@@ -60,10 +60,11 @@ def bisect(
 
 
 def _lines(loaded: Loaded, plan: Plan, found: Bisected, asked: str) -> Iterator[str]:
-    from hookflow.cli.commute_report import pairs_of, ways
+    from hookflow.cli.commute_report import ways
+    from hookflow.numbers import counted
 
-    trials = f"{found.trials} trials, {found.seconds:.1f} s"
-    turns = pairs_of(len(found.turned))
+    trials = f"{counted(found.trials, 'trial')}, {found.seconds:.1f} s"
+    turns = counted(len(found.turned), "pair")
     if not found.step:
         yield f"{loaded.source}: no difference seen; {asked} turned {turns} of hooks ({trials})"
         return
@@ -75,7 +76,7 @@ def _lines(loaded: Loaded, plan: Plan, found: Bisected, asked: str) -> Iterator[
     yield "state which is right:"
     yield from (f"  {way}" for way in ways(plan, found.step))
     if others := len({*found.turned} - {*found.step.pairs}):
-        yield f"and run it again: of {pairs_of(others)} that it turns as well, nothing is known"
+        yield f"then run it again: {counted(others, 'other pair')} may make a difference too"
 
 
 def _json(loaded: Loaded, plan: Plan, found: Bisected) -> dict[str, object]:

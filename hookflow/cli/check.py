@@ -86,7 +86,7 @@ def check(
         echo_json(found.to_json() | ({"observed": seen.to_json()} if seen else {}))
     else:
         width = shutil.get_terminal_size().columns
-        echo("\n".join([*found.lines(width), *(seen.lines(found.ambiguous, width) if seen else ())]))
+        echo("\n".join([*found.lines(width), *(seen.lines(found.ambiguous, width, written=write) if seen else ())]))
     if seen and write:
         for line in seen.write():
             (echo if format_ is Format.text else warn)(line)

@@ -22,6 +22,7 @@ from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.links import Reason, bound_points, neighbours
 from hookflow.graph.plan import GivenWay, Plan
 from hookflow.graph.turning import pair_of
+from hookflow.numbers import counted
 from hookflow.pipeline.load import Loaded, dump
 from hookflow.pipeline.read import read
 from hookflow.pipeline.schema import Component, Pipeline
@@ -64,7 +65,7 @@ class Epoch:
         return None
 
     def __str__(self) -> str:
-        return f"with {_count(self.iters, 'iteration')} an epoch, as in the run {self.run}"
+        return f"with {counted(self.iters, 'iteration')} an epoch, as in the run {self.run}"
 
 
 def _batches(pipeline: str) -> tuple[Any, ...]:
@@ -162,12 +163,12 @@ class Findings:
 
     def _but(self) -> str:
         alarms = self.alarms
-        pairs = _count(len({(one.first.hook, one.then.hook) for one in alarms}), "ambiguous pair")
+        pairs = counted(len({(one.first.hook, one.then.hook) for one in alarms}), "ambiguous pair")
         least = "at least " * (len(alarms) == COUNTED)
         doubts = [f"{least}{pairs}"] * bool(alarms)
         if self.commuted and (steps := self.commuted.steps):
-            doubts.append(f"{_count(len(steps), 'pair')} whose order makes a difference")
-        doubts += [_count(len(self.warnings), "warning")] * bool(self.warnings)
+            doubts.append(f"{counted(len(steps), 'pair')} whose order makes a difference")
+        doubts += [counted(len(self.warnings), "warning")] * bool(self.warnings)
         return f", with {' and '.join(doubts)}" if doubts else ""
 
     def _ambiguity(self, one: Ambiguity) -> dict[str, Any]:
@@ -213,7 +214,7 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     by_default = f"; by default: {', '.join(defaults)}" if defaults else ""
     yield (
         "hooks",
-        f"{_count(len(plan.hooks), 'hook')} at {_count(len(bound_points(plan)), 'point')}{by_default}{switched_off}",
+        f"{counted(len(plan.hooks), 'hook')} at {counted(len(bound_points(plan)), 'point')}{by_default}{switched_off}",
     )
     reasons = Counter(link.reason for point in bound_points(plan) for link in neighbours(plan, point.name))
     if reasons:
@@ -231,7 +232,7 @@ def _length(pipeline: Pipeline) -> str:
     often, what = run.validates.value, {"ep": "epoch", "it": "iteration"}[run.validates.unit]
     every = f"each {what}" if often == 1 else f"every {often:,} {what}s"
     validation = f", validation after {every}" if pipeline.data.val else ""
-    return f"{_count(length, unit)}{validation}{', then the test' if run.test else ''}"
+    return f"{counted(length, unit)}{validation}{', then the test' if run.test else ''}"
 
 
 def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
@@ -285,7 +286,3 @@ def _some(name: str, entries: Iterable[str], more: bool = False) -> Iterator[tup
         yield name if k == 0 else "", entry
     if len(every) > SHOWN:
         yield "", f"and {len(every) - SHOWN:,}{' or' * more} more"
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'s' * (number != 1)}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookflow.graph.ambiguity import Ambiguity, ways_to_state
 from hookflow.graph.turning import Pair, meeting_points, pair_of
+from hookflow.numbers import counted
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
@@ -23,11 +24,11 @@ def lines(plan: Plan, commuted: Commuted, settled: Sequence[Ambiguity]) -> Itera
         yield "", f"({'; '.join(ways(plan, step))})"
     same, differing = len(commuted.same), len({pair for step in commuted.steps for pair in step.pairs})
     if same or differing:
-        took = f"{commuted.trials} trials of {commuted.seconds / commuted.trials:.1f} s"
+        took = f"{counted(commuted.trials, 'trial')} of {commuted.seconds / commuted.trials:.1f} s"
         seen = [f"{differing} differ{'s' * (differing == 1)}"] * bool(differing) + [f"no difference seen in {same}"]
         yield (
             "commute",
-            f"{pairs_of(same + differing)} that nothing orders, fired both ways: {', '.join(seen)} ({took})",
+            f"{counted(same + differing, 'pair')} that nothing orders, fired both ways: {', '.join(seen)} ({took})",
         )
     else:
         yield "commute", "there is no pair of hooks that fire and that nothing orders"
@@ -114,8 +115,3 @@ def _by_reason(untried: Iterable[tuple[Pair, str]]) -> Mapping[str, list[Pair]]:
     for pair, why in untried:
         reasons.setdefault(why, []).append(pair)
     return reasons
-
-
-def pairs_of(count: int) -> str:
-    """Return how many pairs there are, in words."""
-    return f"{count:,} pair{'s' * (count != 1)}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from hookflow.cli.output import echo, exits_after_traceback, warn_of
+from hookflow.numbers import counted
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
@@ -37,10 +38,11 @@ def _lines(loaded: Loaded, plan: Plan, found: DryRun) -> Iterator[str]:
     for split, data in found.data.items():
         synthetic = "SYNTHETIC " * data["synthetic"]
         size = f" of {data['batch_size']:,}" if data["batch_size"] else ""
-        yield f"  {split:<10} {synthetic}{data['name']}, {data['batches']:,} batches{size}"
-    epochs = f"{run.max_epochs:,} epochs of {found.iters_per_epoch:,} iterations: " if run.max_epochs else ""
-    yield f"  {'length':<10} {epochs}{found.max_iters:,} iterations"
-    yield f"  {'fired':<10} {found.fired} of {len(plan.bindings)} bindings, at {found.points} points"
+        yield f"  {split:<10} {synthetic}{data['name']}, {counted(data['batches'], 'batch')}{size}"
+    of_each = counted(found.iters_per_epoch, "iteration")
+    epochs = f"{counted(run.max_epochs, 'epoch')} of {of_each}: " if run.max_epochs else ""
+    yield f"  {'length':<10} {epochs}{counted(found.max_iters, 'iteration')}"
+    yield f"  {'fired':<10} {found.fired} of {len(plan.bindings)} bindings, at {counted(found.points, 'point')}"
     for k, (why, silent) in enumerate(_by_reason(found).items()):
         yield f"  {'' if k else 'not fired':<10} {why}: {', '.join(silent)}"
     yield f"  {'checkpoint':<10} written and read back, {found.checkpoint:,} bytes"

@@ -15,7 +15,7 @@ from hookflow.cli import complete
 from hookflow.cli.options import Format
 from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
-from hookflow.numbers import number
+from hookflow.numbers import counted, number
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -118,4 +118,4 @@ def headed(run_dir: RunDir, found: Evaluated | Predicted, split: str) -> list[st
     synthetic = "SYNTHETIC " * data["synthetic"]
     where = f"{run_dir.path.parent.name} {run_dir.id}, {found.checkpoint.name}"
     head = f"{split} of {where} (iteration {found.it:,}, epoch {epoch:,})"
-    return [head, f"on {data['examples']:,} examples of {synthetic}{data['name']}"]
+    return [head, f"on {counted(data['examples'], 'example')} of {synthetic}{data['name']}"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ from hookflow.cli.output import echo
 from hookflow.errors import nearest_or_all
 
 if TYPE_CHECKING:
+    from hookflow.hooks.describe import Argument, Description
     from hookflow.pipeline.keys import Declared
 
 
@@ -38,11 +40,14 @@ def explain(
 
     Example: `hookflow explain run.precision`
     """
+    from hookflow.hooks.registry import HOOKS
     from hookflow.pipeline.keys import find_key
 
     match key.split("."):
         case ["hooks", hook, "args", name] if hook != "*":
             found = _argument(key, hook, name, pipeline)
+        case ["hooks", hook, "args"] if pipeline or hook in HOOKS.names():
+            found = replace(find_key(key), example=_example(hook, _told(hook, pipeline).arguments))
         case _:
             found = find_key(key)
     echo("\n".join(_page(found, min(shutil.get_terminal_size().columns, 100))))
@@ -72,15 +77,14 @@ def _page(found: Declared, width: int) -> Iterator[str]:
             yield from (f"{'':<{left}}{line}" for line in lines[1:])
 
 
-def _argument(key: str, hook: str, name: str, pipeline: str | None) -> Declared:
-    """Return what is declared of a hook's argument. Raises UserError when there is no such hook, or argument."""
+def _told(hook: str, pipeline: str | None) -> Description:
+    """Return what a hook is: a built-in one, or one of a pipeline. Raises UserError when there is no such hook."""
     from hookflow.cli.pipelines import open_target
     from hookflow.errors import Problem, UserError, nearest
     from hookflow.graph.points import POINTS
     from hookflow.hooks.compile import find_hook
     from hookflow.hooks.describe import describe
     from hookflow.hooks.registry import HOOKS
-    from hookflow.pipeline.keys import Declared
 
     target = open_target(pipeline) if pipeline else None
     uses = {name: node.use for name, node in target.loaded.pipeline.hooks.items()} if target else {}
@@ -88,18 +92,36 @@ def _argument(key: str, hook: str, name: str, pipeline: str | None) -> Declared:
     if hook not in known:
         hint = nearest(hook, known) or "a hook of a pipeline of yours: --pipeline FILE"
         raise UserError(Problem(f'"{hook}" is none of the hooks known here', hint=hint))
-    told = describe(find_hook(known[hook], target.base if target else Path(), None), POINTS)
-    by_name = {argument.name: argument for argument in told.arguments}
+    return describe(find_hook(known[hook], target.base if target else Path(), None), POINTS)
+
+
+def _example(hook: str, arguments: Sequence[Argument]) -> str:
+    """Return how these arguments are written, with values: those that must be given, or else the first; or nothing."""
+    given = [one for one in arguments if one.default is None] or arguments[:1]
+    written = ", ".join(f"{one.name} = {one.default or one.example}" for one in given)
+    return f"[hooks.{hook}]\nargs = {{ {written} }}" if given else ""
+
+
+def _argument(key: str, hook: str, name: str, pipeline: str | None) -> Declared:
+    """Return what is declared of a hook's argument. Raises UserError when there is no such hook, or argument."""
+    from hookflow.errors import Problem, UserError
+    from hookflow.pipeline.keys import Declared
+
+    by_name = {argument.name: argument for argument in _told(hook, pipeline).arguments}
     if name not in by_name:
         hint = nearest_or_all(name, by_name, "it takes")
         raise UserError(Problem(f'the hook "{hook}" has no argument "{name}"', hint=hint))
     found = by_name[name]
-    example = found.default or found.example
     return Declared(
         key=key,
-        about=found.about,
+        about=_sentence(found.about),
         type=found.kind,
         required=found.default is None,
         default=found.default or "",
-        example=f"[hooks.{hook}]\nargs = {{ {name} = {example} }}",
+        example=_example(hook, [found]),
     )
+
+
+def _sentence(text: str) -> str:
+    """Return a phrase as a sentence; one that begins with a name in quotes or code keeps that as it is."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}" if text else ""

@@ -61,8 +61,11 @@ class Report:
         """What hooks have raised, and where."""
         return [f"{one.hook} at {one.point} {one.why}" for one in self.observed.silent if one.why.startswith("raised")]
 
-    def lines(self, ambiguous: Sequence[Ambiguity], width: int) -> Iterator[str]:
-        """Yield all of it for people; `ambiguous` are the pairs that nothing orders, with what was seen."""
+    def lines(self, ambiguous: Sequence[Ambiguity], width: int, *, written: bool) -> Iterator[str]:
+        """Yield all of it for people; `ambiguous` are the pairs that nothing orders, with what was seen.
+
+        What is to be `written` into the file is not asked for.
+        """
         many = f"{self.observed.iters} iterations"
         yield f"\nobserved {many} in {self.observed.seconds:.1f} s; nothing was kept"
         seen = [one for one in self.observed.seen if one.firings]
@@ -76,11 +79,15 @@ class Report:
         ):
             for k, text in enumerate(texts):
                 yield labelled("" if k else name, text, width)
-        for problem in self.problems():
+        for problem in self._turning() if written else self.problems():
             yield f"\nwarning: {problem}"
 
     def problems(self) -> Iterator[Problem]:
         """Yield a warning for each pair in an order that the declarations turn, and for each hook that lacks some."""
+        yield from self._turning()
+        yield from self._undeclared()
+
+    def _turning(self) -> Iterator[Problem]:
         for one in self.turned:
             first, then = one.first.hook, one.then.hook
             yield Problem(
@@ -89,6 +96,8 @@ class Report:
                 self.loaded.places.of(f"hooks.{first}"),
                 f'declare what they touch (--write), or state which is right: after = ["{then}"] in [hooks.{first}]',
             )
+
+    def _undeclared(self) -> Iterator[Problem]:
         for hook in dict.fromkeys(one.hook for one in self.declarations):
             at: dict[str, list[str]] = {}
             for (name, method), both in self.missing.items():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from hookflow.cli.options import RunArgument, RunsFolder
 from hookflow.cli.output import columns, echo
+from hookflow.numbers import counted
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -105,10 +106,11 @@ class _Page:
             yield "pipeline", " ".join([str(short(Path(source).absolute())), *map(_set, facts.get("overrides", ()))])
         if run:
             ranks = f", {run['world']} ranks ({run['strategy']})" if run["world"] > 1 else ""
-            yield "model", f"{run['model']}, {run['params']:,} parameters"
+            yield "model", f"{run['model']}, {counted(run['params'], 'parameter')}"
             yield "on", f"{run['device']} in {run['precision']}{ranks}, seed {run['seed']}, torch {run['torch']}"
             for split, data in run["data"].items():
-                yield split, f"{data['examples']:,} examples of {data['name']}, {data['batches']:,} batches"
+                examples, batches = counted(data["examples"], "example"), counted(data["batches"], "batch")
+                yield split, f"{examples} of {data['name']}, {batches}"
 
     def _metrics(self) -> list[tuple[str, ...]]:
         from hookflow.monitor.formatting import number

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from hookflow.hooks.base import Hook
 from hookflow.metric_mode import MODE_MEANING, Mode, mode_of
-from hookflow.numbers import number
+from hookflow.numbers import counted, number
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -80,8 +80,10 @@ class EarlyStop(Hook):
             self.best, self.waited = value, 0
             return ""
         self.waited += 1
+        if self.waited < self.patience:
+            return ""
         best = "NaN" if self.best is None else number(self.best)
-        return f"has not improved on {best} for {self.waited} validations" if self.waited >= self.patience else ""
+        return f"has not improved on {best} for {counted(self.waited, 'validation')}"
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best, "waited": self.waited}

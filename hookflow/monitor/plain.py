@@ -32,6 +32,7 @@ from hookflow.monitor.stall import StallWatch
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import clean
 from hookflow.monitor.summary import summary
+from hookflow.numbers import plural
 
 EVERY = 10.0
 """Seconds of the run between lines on its progress, when nothing else is told."""
@@ -303,7 +304,8 @@ def _beginning(run: RunDir, live: Live) -> list[str]:
     lines += [_line("data", _data(split, data)) for split, data in record["data"].items()]
     if plan:
         shuffled = [f"SHUFFLED {plan.shuffle}"] if plan.shuffle is not None else []
-        counts = f"{len(plan.hooks)} hooks, {len(plan.bindings)} bindings, {plan.edge_count} edges"
+        numbers = {"hook": len(plan.hooks), "binding": len(plan.bindings), "edge": plan.edge_count}
+        counts = ", ".join(f"{count} {plural(count, thing)}" for thing, count in numbers.items())
         lines.append(_line("plan", counts, *shuffled))
         lines += [_line("warn", f"plan: {warning.message}") for warning in plan.warnings]
     return lines
@@ -311,6 +313,7 @@ def _beginning(run: RunDir, live: Live) -> list[str]:
 
 def _data(split: str, data: DataInfo) -> str:
     of = f" of {data['batch_size']}" if data["batch_size"] else ""
-    counts = f"{data['examples']} examples in {data['batches']} batch{'es' * (data['batches'] != 1)}{of}"
+    examples, batches = data["examples"], data["batches"]
+    counts = f"{examples} {plural(examples, 'example')} in {batches} {plural(batches, 'batch')}{of}"
     marks = ["SYNTHETIC"] * data["synthetic"] + [data["note"]] * bool(data["note"])
     return "  ".join([f"{split}: {data['name']}", counts, ": ".join(marks)]).rstrip()

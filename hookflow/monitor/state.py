@@ -41,6 +41,7 @@ from hookflow.monitor.ranks import Ranks
 from hookflow.monitor.series import Series
 from hookflow.monitor.timing import Minute, Timing
 from hookflow.monitor.untold import UNTOLD_DATA, UNTOLD_END, UNTOLD_RUN
+from hookflow.numbers import plural
 
 SET_BACK = 5.0
 """Seconds that a frame must be older than what came before to mean that the clock was set back."""
@@ -360,7 +361,7 @@ class RunState:
         self.failed_to_start = record["exit"] == 2 and not begun
         self.stage = "end"
         reason = f": {one_line(record['reason'])}" if record["reason"] else ""
-        text = f"{record['status']} after {span(self.elapsed)}, {many(self.it)} iterations{reason}"
+        text = f"{record['status']} after {span(self.elapsed)}, {many(self.it)} {plural(self.it, 'iteration')}{reason}"
         untold = (
             record["status"] == "failed" and self.ranks.first_failure is None
         )  # else the error itself is an entry already

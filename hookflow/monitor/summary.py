@@ -21,6 +21,7 @@ from hookflow.monitor.monitored import in_order
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import clean
+from hookflow.numbers import counted
 
 COMMAND = re.compile(r": hookflow .*$")
 """A command at the end of a line, for people to copy."""
@@ -78,7 +79,8 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
             f"  {troubles}; {'whole tracebacks and ' if state.errors else ''}what the run printed: {short(run.output)}"
         )
     if state.unreadable:
-        lines.append(f"  {state.unreadable} lines of its logs cannot be read and were passed over")
+        were = "was" if state.unreadable == 1 else "were"
+        lines.append(f"  {counted(state.unreadable, 'line')} of its logs cannot be read and {were} passed over")
     known = run.id if short(run.path.parent.parent) == Path("runs") else short(run.path)
     if state.checkpoints and health.condition in ("interrupted", "stopped", "failed", "lost"):
         lines.append(f"  resume from iteration {state.checkpoints[-1][0]}: hookflow run --resume {known}")
@@ -110,5 +112,6 @@ def _costs(state: RunState, plan: Plan) -> str:
         costs.append(f"{shares} of the iterations")
     if outside:
         hook, ns = outside.most_common(1)[0]
-        costs.append(f"outside them {hook} {ms(ns)} ms")
+        where = "outside them " if costs else "outside the iterations " if state.iterating else ""
+        costs.append(f"{where}{hook} {ms(ns)} ms")
     return ", ".join(costs)

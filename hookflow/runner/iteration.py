@@ -15,6 +15,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError
+from hookflow.numbers import counted
 from hookflow.runner.contract import check_outputs, single_numbers
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.distributed.consensus import AnyConsensus
@@ -294,5 +295,5 @@ def _close(it: Iteration, entered: int, offered: tuple[Any, ...] | None) -> None
 
 def too_few(state: RunState) -> UserError:
     """Return what is wrong with data that end before they promised to."""
-    said = f"the training data promised {state.batches_per_epoch} batches, and gave {state.batch_idx}"
+    said = f"the training data promised {counted(state.batches_per_epoch, 'batch')}, and gave {state.batch_idx}"
     return UserError(Problem(said, hint="its __len__ must be the number of batches that it yields in an epoch"))

@@ -49,6 +49,13 @@ def test_scalars_are_columns(run: RecordedRun) -> None:
     assert run.metrics["val"]["accuracy"] == run.scalars("val/accuracy")["value"][-1]
 
 
+@pytest.mark.parametrize(("name", "meant"), [("losss", "loss"), ("accuracy", "val/accuracy")])
+def test_a_name_that_was_never_logged_is_told_with_the_nearest(run: RecordedRun, name: str, meant: str) -> None:
+    with pytest.raises(hookflow.UserError) as error:
+        run.scalars("loss", name)
+    assert str(error.value) == f'the run {run.id} has never logged "{name}"\n    did you mean "{meant}"?'
+
+
 def test_numbers_that_are_not_finite_are_numbers(tmp_path: Path) -> None:
     def odd(run: hookflow.Run) -> None:
         run.log("odd", float("-inf"))

@@ -215,7 +215,7 @@ def test_a_seed_is_bisected_to_the_pair_and_the_edge_is_told(seed: tuple[str, ..
         '  saver first, as now: after = ["saver"] in [hooks.average]',
         '  average first: after = ["average"] in [hooks.saver]',
         '  either: ambiguous_with = ["saver"] in [hooks.average]',
-        "and run it again: of 2 pairs that it turns as well, nothing is known",
+        "then run it again: 2 other pairs may make a difference too",
     ]
 
 

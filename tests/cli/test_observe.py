@@ -122,7 +122,9 @@ def test_only_what_is_missing_is_written_and_all_else_in_the_file_stays(file: Pa
     text = HEAD + hooks(plateau="Plateau", score="Score")
     text = text.replace('Plateau"\n', 'Plateau"  # halves\nreads = ["optimizer", # its settings\n]\n')
     file.write_text(text)
-    check(file, "--observe", "--write")
+    told = check(file, "--observe", "--write")
+    assert "declare it in" not in told, "it is declared now"
+    assert 'p.toml: writes = ["lr"] in [hooks.plateau]\n' in told
     text = text.replace('"optimizer", #', '"optimizer", "lr", #').replace(
         "]\n\n[hooks.score]", ']\nwrites = ["lr"]\n\n[hooks.score]'
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hookflow.monitor.formatting import number
+from hookflow.numbers import counted
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,8 @@ from hookflow.monitor.formatting import number
 def test_a_scalar_keeps_its_digits_and_its_width(value: float, written: str) -> None:
     assert number(value) == written
     assert len(number(value)) <= 7
+
+
+def test_one_thing_is_no_plural() -> None:
+    assert [counted(count, "edge") for count in (0, 1, 2, 1000)] == ["0 edges", "1 edge", "2 edges", "1,000 edges"]
+    assert [counted(2, thing) for thing in ("batch", "epoch")] == ["2 batches", "2 epochs"]

@@ -148,6 +148,13 @@ def test_the_summary_says_how_it_went_and_how_to_look_again(whole: RunDir) -> No
     assert 6 <= len(out.getvalue().splitlines()) <= 10
 
 
+def test_of_a_run_without_iterations_no_hook_is_outside_them(tmp_path: Path) -> None:
+    out = io.StringIO()
+    print_summary(make(tmp_path, upto=2), out)
+    [costs] = [line for line in out.getvalue().splitlines() if "costliest" in line]
+    assert costs.startswith("  costliest hooks: seed 0.")
+
+
 class Terminal(io.StringIO):
     """Takes what is printed, as a terminal does."""
 

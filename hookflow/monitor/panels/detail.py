@@ -12,6 +12,7 @@ from hookflow.monitor.journal import Entry
 from hookflow.monitor.panels.checkpoint import checkpoint
 from hookflow.monitor.style import Part, boxed, fit, row, wrapped
 from hookflow.monitor.view import Scene, charts
+from hookflow.numbers import plural
 
 
 def detail(scene: Scene, width: int, height: int) -> list[Strip]:
@@ -82,7 +83,7 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     inside = scene.plan.points.in_iteration(binding.point)
     taken = f"{percent(scene.share(binding))} %" if inside else "none: it fires outside iterations"
     figures = (
-        f"{timing.count} firings   last {ms(timing.last)}   p50 {ms(timing.percentile(0.5))}"
+        f"{timing.count} {plural(timing.count, 'firing')}   last {ms(timing.last)}   p50 {ms(timing.percentile(0.5))}"
         f"   p95 {ms(timing.percentile(0.95))}   max {ms(timing.longest)} ms   share {taken}"
     )
     facts = {

@@ -15,6 +15,7 @@ from hookflow.monitor.ranks import Ranks
 from hookflow.monitor.skew import can_compare
 from hookflow.monitor.style import Part, boxed, fit, highlighted, row, window
 from hookflow.monitor.view import Scene
+from hookflow.numbers import counted
 
 FIGURES = {"data": "data", "forward": "fwd", "backward": "bwd", "optimizer": "opt", "hooks": "hooks", "other": "other"}
 WAITS = "·"
@@ -78,7 +79,7 @@ def judged(found: Ranks, width: int) -> tuple[str, str]:
         return f"? no end record from rank {', '.join(map(str, gone))}", "warn"
     if behind := found.behind():
         number = max(behind, key=lambda rank: behind[rank])
-        return f"▲ rank {number} is {behind[number]} iterations behind", "warn"
+        return f"▲ rank {number} is {counted(behind[number], 'iteration')} behind", "warn"
     if found.straggler:
         sentence = f"▲ {found.straggler.sentence}"
         return sentence if len(sentence) <= width else f"▲ {found.straggler.phrase}", "warn"
