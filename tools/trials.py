@@ -13,6 +13,7 @@ import importlib.abc
 import importlib.machinery
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -32,6 +33,9 @@ import pytest
 from changes import Mutant
 
 T = TypeVar("T")
+
+MEMORY = 8 << 30
+"""Bytes that a change may take: one that lets a list grow for ever would take all of the machine's."""
 
 OPTIONS = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=mutate"]
 OPTIONS += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]  # hypothesis is imported before pytest begins
@@ -316,6 +320,7 @@ def _forks(works: Iterable[tuple[T, Callable[[], int], float]], jobs: int) -> It
         folder = tempfile.mkdtemp(prefix="mutate-")
         if not (pid := os.fork()):
             signal.alarm(_limit(seconds, jobs))
+            resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
             os.environ["PYTEST_DEBUG_TEMPROOT"] = folder  # what a test leaves goes with its process
             os.setsid()
             os._exit(work())
