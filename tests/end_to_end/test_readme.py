@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 from hookflow.hooks.registry import BUILT_IN
 from tests.conftest import hookflow, records
 from tests.end_to_end.test_run import only_run
+from tests.limits import LIMIT
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
 
@@ -32,6 +35,15 @@ def test_the_pipeline_and_the_hook_run_as_they_stand(tmp_path: Path) -> None:
     logged = {name for record in records(run, "scalars") for name in record["v"]}  # type: ignore[attr-defined]
     assert {"loss", "lr", "grad_norm", "weight_norm"} <= logged
     assert records(run, "metrics")[-1]["v"]["accuracy"] > 0.9  # type: ignore[index]
+
+
+def test_the_python_runs_as_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(block("# mine.toml"))
+    (tmp_path / "net.py").write_text(block("# net.py"))
+    (tmp_path / "script.py").write_text(block("import hookflow"))
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert records(only_run(tmp_path), "end")[0]["status"] == "finished"
 
 
 def test_the_data_can_be_shared_out_among_ranks_as_is_promised() -> None:
