@@ -26,7 +26,7 @@ from hookflow.runner.launch import hold
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals, Stop
 from hookflow.runner.state import RunState
-from hookflow.runner.threads import describe, exit_soon, unfinished
+from hookflow.runner.threads import describe, exit_at_once, exit_soon, unfinished
 
 
 def train(
@@ -149,4 +149,6 @@ def main() -> None:
     code = train(**vars(parser.parse_args()))
     if unfinished():
         exit_soon(code)
+    elif of_environment().world > 1:
+        exit_at_once(code)
     raise SystemExit(code)

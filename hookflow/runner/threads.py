@@ -15,6 +15,7 @@ from collections.abc import Collection
 from concurrent.futures import thread as executors
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from hookflow.events.rundir import short
 
@@ -49,6 +50,16 @@ def describe(thread: threading.Thread) -> str:
         return f'"{thread.name}" ({type(thread).__name__})'
     code = started.f_code
     return f'"{thread.name}" ({code.co_qualname}, {short(Path(code.co_filename))}:{started.f_lineno})'
+
+
+def exit_at_once(code: int) -> NoReturn:
+    """End the process with `code`, once what is registered for its exit is done; the interpreter is not taken down.
+
+    A thread of a process group may still hold a tensor. One that lets go of it while the interpreter goes down aborts
+    the process (SIGABRT), however well the run has ended.
+    """
+    _tidy_up()
+    os._exit(code)
 
 
 def exit_soon(code: int) -> None:

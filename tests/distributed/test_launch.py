@@ -95,6 +95,15 @@ def test_ctrl_c_is_handed_on_and_all_end_together_with_a_checkpoint(launch: Laun
     assert end["it"] == other["it"] == records(run_dir, "checkpoint")[-1]["it"]
 
 
+def test_a_rank_that_has_ended_well_is_not_aborted_while_its_interpreter_goes_down(
+    launch: Launch, tmp_path: Path
+) -> None:
+    run_dir, agent = launch(f'hooks.aborts={{use="./launched.py:Aborts", args={{marks="{tmp_path}"}}}}')
+    assert agent.wait(LIMIT) == 0
+    assert [end["status"] for end in records(run_dir, "end")] == ["finished"]
+    assert {path.name for path in tmp_path.glob("[01]")} == {"0", "1"}, "what is registered for the exit is done"
+
+
 def test_a_second_ctrl_c_waits_for_nothing(launch: Launch) -> None:
     run_dir, agent = launch('hooks.hangs={use="./launched.py:Hangs"}')
     wait_for(lambda: any(said["text"] == "hangs" for said in records(run_dir, "message")))
