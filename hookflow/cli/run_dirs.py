@@ -48,11 +48,11 @@ def _find(
 ) -> RunDir:
     if wanted and (Path(wanted) / "run.json").is_file():
         return RunDir(Path(wanted))
-    no_file, file = _no_file(wanted) if wanted and or_file else ("", "")
+    no_file = wanted if or_file else None
     runs = all_runs(root)
     if not runs:
         start = "start one with `hookflow run`" + f", or name the place with {elsewhere}" * bool(elsewhere)
-        raise _problem(f"{no_file}there are no runs in {root}", file or start)
+        raise _nothing(f"there are no runs in {root}", "", start, no_file)
     for run in runs:
         if wanted == run.id:
             return run
@@ -67,15 +67,16 @@ def _find(
     if close:
         raise _problem(f'"{name}" may be any of {len(close)} runs', f"{', '.join(run.id for run in close[:5])}")
     names = [name for run in runs for name in (run.id, run.path.parent.name, run.id.rsplit("-", 1)[-1])]
-    near = nearest(name, names) or file or "`hookflow runs` lists them"
-    raise _problem(f'{no_file}no run "{name}" in {root}', near)
+    raise _nothing(f'no run "{name}" in {root}', nearest(name, names), "`hookflow runs` lists them", no_file)
 
 
-def _no_file(name: str) -> tuple[str, str]:
-    """Return that there is no file of this name, and which one may be meant."""
+def _nothing(said: str, near: str, otherwise: str, no_file: str | None) -> UserError:
+    """Return that there is no such run, nor a file called `no_file` if that is asked for; and what may be meant."""
+    if not no_file:
+        return _problem(said, near or otherwise)
     from hookflow.pipeline.read import nearest_file
 
-    return f'there is no file "{name}", and ', nearest_file(Path(name))
+    return _problem(f'there is no file "{no_file}", and {said}', near or nearest_file(Path(no_file)) or otherwise)
 
 
 def has_checkpoint(run: RunDir) -> bool:
