@@ -23,7 +23,7 @@ from hookflow.monitor.state import RunState
 from hookflow.monitor.style import clean
 from hookflow.numbers import counted
 
-COMMAND = re.compile(r": hookflow .*$")
+COMMAND = re.compile(r"(?<=: )hookflow .*$")
 """A command at the end of a line, for people to copy."""
 
 
@@ -45,7 +45,7 @@ def print_folded(lines: Iterable[str], out: TextIO) -> None:
 
 def _folded(line: str, width: int) -> list[str]:
     inner = " " * (len(line) - len(line.lstrip()) + 2)
-    kept = COMMAND.sub(lambda found: ": " + found[0][2:].replace(" ", "\0"), line)  # as one word, for no line has a \0
+    kept = COMMAND.sub(lambda found: found[0].replace(" ", "\0"), line)  # as one word, for no line has a \0
     parts = textwrap.wrap(kept, width, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False)
     return [part.replace("\0", " ") for part in parts]
 
