@@ -19,7 +19,7 @@ from hookflow.runner.distributed.exit_status import appending
 from hookflow.runner.distributed.ranks import Ranks, of_environment
 from hookflow.runner.distributed.rendezvous import rendezvous, restarts, store
 from hookflow.runner.launch import claim
-from hookflow.runner.threads import exit_at_once, exit_soon, unfinished
+from hookflow.runner.threads import leave
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -69,10 +69,7 @@ def train_as_rank(
         )
     if code == MISTAKEN and ranks.first:
         warn(failure_report(run_dir))
-    if unfinished():
-        exit_soon(code)
-    elif ranks.world > 1:
-        exit_at_once(code)
+    leave(code, several=ranks.world > 1)
     return code
 
 

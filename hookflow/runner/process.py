@@ -26,7 +26,7 @@ from hookflow.runner.launch import hold
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals, Stop
 from hookflow.runner.state import RunState
-from hookflow.runner.threads import describe, exit_at_once, exit_soon, unfinished
+from hookflow.runner.threads import describe, leave, unfinished
 
 
 def train(
@@ -147,8 +147,5 @@ def main() -> None:
     parser.add_argument("--agent", action="store_true")
     parser.add_argument("--restarts-left", type=int, default=0)
     code = train(**vars(parser.parse_args()))
-    if unfinished():
-        exit_soon(code)
-    elif of_environment().world > 1:
-        exit_at_once(code)
+    leave(code, several=of_environment().world > 1)
     raise SystemExit(code)

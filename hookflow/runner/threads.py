@@ -52,7 +52,18 @@ def describe(thread: threading.Thread) -> str:
     return f'"{thread.name}" ({code.co_qualname}, {short(Path(code.co_filename))}:{started.f_lineno})'
 
 
-def exit_at_once(code: int) -> NoReturn:
+def leave(code: int, *, several: bool) -> None:
+    """See to it that the process ends with `code` once its caller is done; one of `several` ranks ends here and now.
+
+    Threads that hooks have left running are given a little time.
+    """
+    if unfinished():
+        _exit_soon(code)
+    elif several:
+        _exit_at_once(code)
+
+
+def _exit_at_once(code: int) -> NoReturn:
     """End the process with `code`, once what is registered for its exit is done; the interpreter is not taken down.
 
     A thread of a process group may still hold a tensor. One that lets go of it while the interpreter goes down aborts
@@ -62,7 +73,7 @@ def exit_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
-def exit_soon(code: int) -> None:
+def _exit_soon(code: int) -> None:
     """End the process with `code` GRACE seconds from now if it is still waiting for threads then.
 
     What it has printed is written, and what is registered for its exit (atexit, logging) is done, if that ends.
