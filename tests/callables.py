@@ -101,6 +101,34 @@ class Listed:
         run.say("out")
 
 
+class SaysName:
+    """Has the name that the pipeline gives it."""
+
+    name: str
+
+    def after_train(self, run: Any) -> None:
+        run.say(self.name)
+
+
+class HasName(SaysName):
+    """Has a name of its own."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class HasSlots:
+    """Has no room for a name."""
+
+    __slots__ = ("said",)
+
+    def __init__(self) -> None:
+        self.said = "no name"
+
+    def after_train(self, run: Any) -> None:
+        run.say(self.said)
+
+
 def says_from_a_thread(run: Any) -> None:
     """Say something in a thread of its own."""
     thread = Thread(target=run.say, args=("from a thread",))

@@ -77,7 +77,7 @@ class Hook:
         """
 
     name: str = ""
-    """The hook's name in the pipeline, given by the runner before the first point fires."""
+    """The hook's name in the pipeline: the runner gives it before the first point fires, unless there is one."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive a resume: numbers, strings, tensors, and lists and mappings of them.

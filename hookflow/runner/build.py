@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -367,7 +368,9 @@ class _Builder:
         except UserError as error:
             error.at(self.places.of(f"hooks.{planned.name}.args"))
             raise
-        hook.name = planned.name
+        if not getattr(hook, "name", ""):  # one that it has given itself is its own
+            with suppress(AttributeError):  # its __slots__ have no room for one
+                hook.name = planned.name
         return hook
 
     def _writer(self, name: str, make: Callable[..., Any], offers: Mapping[str, Any]) -> Writer:

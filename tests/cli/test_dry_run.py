@@ -23,7 +23,7 @@ def test_it_says_what_the_run_would_train_and_keeps_nothing(tmp_path: Path) -> N
     assert first.startswith(f"{TOY}: dry run passed in ")
     assert last.startswith("  checkpoint written and read back, ")
     assert facts == [
-        "  model      Net, 83 parameters, on cpu (1 threads) in fp32",
+        "  model      Net, 83 parameters, on cpu (1 thread) in fp32",
         "  train      SYNTHETIC points, 5 batches of 8",
         "  val        SYNTHETIC points, 2 batches of 8",
         "  test       SYNTHETIC points, 2 batches of 8",

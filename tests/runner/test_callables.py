@@ -49,6 +49,9 @@ def hook(name: str, args: str = "", points: str = '"after_train"') -> str:
         (hook("typed", '{out="a/b", kind="slow"}'), ["b SLOW (0, 0) []"]),
         (hook("Typed", '["a/b", "slow", [1, 2], [3]]', ""), ["b SLOW (1, 2) [3]"]),
         (hook("Typed", '{out="a/b", kind="slow", some=[3]}', ""), ["b SLOW (0, 0) [3]"]),
+        (hook("SaysName", "", ""), ["mine"]),
+        (hook("HasName", '{name="its own"}', ""), ["its own"]),
+        (hook("HasSlots", "", ""), ["no name"]),
     ],
 )
 def test_whatever_can_be_called_is_a_hook(new_run: NewRun, train_here: Train, override: str, said: list[str]) -> None:

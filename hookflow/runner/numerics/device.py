@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hookflow.errors import Problem, UserError
+from hookflow.numbers import counted
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """The precisions in which the forward pass computes in 16 bits where it may, by autocast."""
@@ -72,4 +73,4 @@ def describe(device: torch.device) -> str:
     """Return the device in words, e.g. "cuda (NVIDIA H200)" or "cpu (2 threads)"."""
     if device.type == "cuda":
         return f"{device} ({torch.cuda.get_device_name(device)})"
-    return f"cpu ({torch.get_num_threads()} threads)" if device.type == "cpu" else str(device)
+    return f"cpu ({counted(torch.get_num_threads(), 'thread')})" if device.type == "cpu" else str(device)
