@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import MappingProxyType
@@ -70,5 +71,7 @@ class Training:
         return not self.process.is_alive()
 
     def signal(self, number: int) -> None:
+        """Send a signal; it goes nowhere where the process has just ended, as with `Popen.send_signal`."""
         assert self.process.pid is not None
-        os.kill(self.process.pid, number)
+        with suppress(ProcessLookupError):  # the server may have heard of the end before we do
+            os.kill(self.process.pid, number)
