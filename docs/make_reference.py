@@ -32,7 +32,7 @@ from hookflow.pipeline.declared import sentences
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.registry import COMPONENTS, DATA, WRITERS
 from hookflow.pipeline.schema import Pipeline, Section
-from hookflow.runner.build import OFFERED_TO_WRITERS
+from hookflow.runner.makers import OFFERED_TO_WRITERS
 
 FOLDER = Path(__file__).parent
 PIECES: dict[str, Callable[[], str]] = {

@@ -20,7 +20,7 @@ from hookflow.graph.plan import Plan
 from hookflow.metric_mode import Mode
 from hookflow.pipeline.load import Loaded, load
 from hookflow.pipeline.overrides import in_python
-from hookflow.runner.build import Parts, build
+from hookflow.runner.build import build
 from hookflow.runner.checkpoint.changeable import May
 from hookflow.runner.checkpoint.changes import changed_hooks, changes_since
 from hookflow.runner.checkpoint.manifest import read_manifest
@@ -35,6 +35,7 @@ from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.numerics.device import describe
 from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.settings import torch_settings
+from hookflow.runner.parts import Parts
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals, Stop
 from hookflow.runner.state import RunState

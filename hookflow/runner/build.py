@@ -2,94 +2,42 @@
 
 from __future__ import annotations
 
-import random
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from math import ceil
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import numpy as np
 import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.graph.plan import Binding, Plan, PlannedHook
-from hookflow.hooks.arguments import as_annotated, parameters_of, wrong_arguments
+from hookflow.hooks.arguments import as_annotated, parameters_of
 from hookflow.hooks.compile import find_hook
 from hookflow.pipeline.load import Loaded
-from hookflow.pipeline.parts import key_of, named_parts, trained_by, wrong_parts
-from hookflow.pipeline.refer import refer
-from hookflow.pipeline.registry import missing_extra, registry_of
-from hookflow.pipeline.schema import Component, Pipeline, RunSection
+from hookflow.pipeline.parts import key_of, trained_by
 from hookflow.runner.checkpoint.weights import load_weights
 from hookflow.runner.contract import FunctionTask, steps_itself, wrong_task
-from hookflow.runner.data.limited import Limited, Repeated, limit, overfitted
+from hookflow.runner.data.limited import limit, overfitted
 from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
-from hookflow.runner.data.rng import RNGStream, derive_seed
+from hookflow.runner.data.rng import RNGStream, derive_seed, seed_everything
 from hookflow.runner.data.source import as_source
 from hookflow.runner.distributed.fsdp import unmatched_units
 from hookflow.runner.distributed.process_group import device_of
 from hookflow.runner.distributed.ranks import ALONE, Ranks
 from hookflow.runner.distributed.strategy import Strategy, choose_strategy
+from hookflow.runner.makers import OFFERED_TO_DATA, Maker, find_makers
 from hookflow.runner.numerics.compiling import check_compiler
 from hookflow.runner.numerics.device import choose_precision
 from hookflow.runner.param_groups import param_groups, scale_groups
 from hookflow.runner.parameter_hooks import wrong_parameters
+from hookflow.runner.parts import Parts
 from hookflow.runner.picking import Picked, pick
 from hookflow.writers.base import Writer
 
 Made = TypeVar("Made")
-
-OFFERED_TO_DATA = ("seed", "device", "say", "rank", "world", "pipeline_dir")
-"""Arguments that a data source is given where it takes them and the file does not give them."""
-
-OFFERED_TO_WRITERS = ("dir", "run_name", "run_id")
-"""Arguments that a writer is given likewise: a folder of its own, and whose results these are."""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Everything that a runner is given."""
-
-    section: RunSection
-    ranks: Ranks
-    strategy: Strategy
-    device: torch.device
-    precision: str
-    models: Mapping[str, nn.Module]
-    optimizers: Mapping[str, torch.optim.Optimizer]
-    trains: Mapping[str, nn.Module]
-    """What each optimizer trains: one of the models, or the whole network."""
-    model: nn.Module
-    """The one model, or all of them in an `nn.ModuleDict`."""
-    task: Any
-    data: Mapping[str, Any]
-    hooks: Mapping[str, Any]
-    writers: Mapping[str, Callable[[Mapping[str, Any]], Writer]]
-    """What makes each writer, given what may be offered to it; none on any rank but the first."""
-    picked: Picked
-    """What the hooks inside the network fire at."""
-    place: Callable[[str], Where]
-    """Where a key stands in the pipeline."""
-
-    @property
-    def limited(self) -> dict[str, int]:
-        """The batches that an epoch of each split would have which is limited."""
-        return {split: data.whole for split, data in self.data.items() if isinstance(data, Limited | Repeated)}
-
-    @property
-    def iters_per_epoch(self) -> int:
-        """The iterations of an epoch, of which the last one may have fewer batches than `accumulate`."""
-        return ceil(self.batches_per_epoch / self.section.accumulate)
-
-    @property
-    def batches_per_epoch(self) -> int:
-        """The batches of an epoch; 0 where the data for training have not been asked for."""
-        return len(self.data["train"]) if "train" in self.data else 0
 
 
 def build(
@@ -128,7 +76,7 @@ class _Builder:
 
     def parts(self, plan: Plan) -> Parts:
         section = self.pipeline.run
-        makes = self._makes()
+        makers = find_makers(self.loaded, self.base, self.splits)
         device = device_of(section.device, self.ranks, self.places.of)
         if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)  # what users put on "cuda", and what is pinned, is for the same one
@@ -136,10 +84,10 @@ class _Builder:
             check_compiler(device, self.places.of("run.compile"))
         loaders = self._loaders(device)
         seed_everything(section.seed)
-        models = {name: self._model(makes, name, device) for name in self.pipeline.models}
+        models = {name: self._model(makers, name, device) for name in self.pipeline.models}
         network = nn.ModuleDict(models) if isinstance(self.pipeline.model, dict) else models["model"]
         trains = {name: self._trained(name, models, network) for name in self.pipeline.optimizers}
-        task = self._task(makes["task"])
+        task = self._task(makers["task"])
         strategy = self._strategy(task)
         strategy.parallelize(
             network, [*models.values()], device, self.places.of
@@ -152,68 +100,23 @@ class _Builder:
             device=device,
             precision=choose_precision(section.precision, device, self.say),
             models=models,
-            optimizers={name: self._optimizer(makes, name, groups[name]) for name in trains},
+            optimizers={name: self._optimizer(makers, name, groups[name]) for name in trains},
             trains=trains,
             model=network,
             task=task,
             hooks={hook.name: self._hook(hook, plan) for hook in plan.hooks},
             writers={
-                name: partial(self._writer, name, makes[f"writers.{name}"])
+                name: partial(self._writer, name, makers[f"writers.{name}"])
                 for name in (self.pipeline.writers if self.ranks.first else ())
             },
             picked=picked,
             place=self.places.of,
-            data=self._data(makes, loaders, device),  # last: it may take long, and all else can be wrong in no time
+            data=self._data(makers, loaders, device),  # last: it may take long, and all else can be wrong in no time
         )
         strategy.check_lengths({split: len(source) for split, source in parts.data.items()}, self.places.of)
         if self.ranks.rank:  # all have built the same; what the training draws is each rank's own
             seed_everything(derive_seed(section.seed, RNGStream.RANK, self.ranks.rank))
         return parts
-
-    def _makes(self) -> dict[str, Callable[..., Any]]:
-        """Return what each section names. Raises UserError with all unknown names and arguments, of all sections."""
-        parts, public = self._components(self.pipeline), self._components(self.loaded.public)
-        makes: dict[str, Callable[..., Any]] = {}
-        problems: list[Problem] = list(wrong_parts(self.loaded))
-        for key, part in parts.items():
-            if part is not None:
-                try:
-                    where, registry = self.places.of(f"{key}.use"), registry_of(key)
-                    if missing := missing_extra(registry, part.use, where):
-                        raise UserError(missing)
-                    find = registry.find if registry else refer
-                    makes[key] = find(part.use, self.base, where)
-                except UserError as error:
-                    problems += error.problems
-                else:
-                    problems += self._wrong_arguments(makes[key], part, public[key], key)
-        if problems:
-            raise UserError(sorted(problems, key=by_place))
-        return makes
-
-    def _components(self, pipeline: Pipeline) -> dict[str, Component | None]:
-        """Return what is made of a pipeline's sections, hooks apart, by its key."""
-        return {
-            **named_parts(pipeline),
-            "task": pipeline.task,
-            **{f"data.{split}": getattr(pipeline.data, split) for split in self.splits},
-            **{f"writers.{name}": writer for name, writer in pipeline.writers.items()},
-        }
-
-    def _wrong_arguments(
-        self, make: Callable[..., Any], part: Component, public: Component | None, key: str
-    ) -> Iterator[Problem]:
-        def place(name: str) -> Where:
-            return self.places.of(f"{key}.args.{name}" if name else f"{key}.use")
-
-        filled: Sequence[str] = OFFERED_TO_DATA if key.startswith("data") else ()
-        if key.startswith("writers"):
-            filled = OFFERED_TO_WRITERS
-        if key.startswith("optimizer"):
-            filled = ["params"]
-        if key == "task" and not isinstance(make, type):
-            filled = [p.name for p in parameters_of(make)][:2]  # the run and the batch, whatever it calls them
-        return wrong_arguments(make, part.args, key, place, filled, public=public.args if public else None)
 
     def _loaders(self, device: torch.device) -> dict[str, LoaderParts]:
         """Return what the data sets of each split are loaded with. Raises UserError with all that is wrong in it."""
@@ -246,14 +149,14 @@ class _Builder:
         return found
 
     def _data(
-        self, makes: Mapping[str, Callable[..., Any]], loaders: Mapping[str, LoaderParts], device: torch.device
+        self, makers: Mapping[str, Maker], loaders: Mapping[str, LoaderParts], device: torch.device
     ) -> dict[str, Any]:
         ranks = self.ranks
         given = self.pipeline.run.seed, device, self.say, ranks.rank, ranks.world, self.base
         offers = dict(zip(OFFERED_TO_DATA, given, strict=True))
         found = {}
         for split in ("train", "val", "test"):
-            if make := makes.get(f"data.{split}"):
+            if make := makers.get(f"data.{split}"):
                 takes = _taken(make, offers)
                 made = self._call(make, takes | getattr(self.pipeline.data, split).args, f"data.{split}")
                 where, layout = self.places.of(f"data.{split}.use"), self.pipeline.run.channels_last
@@ -269,12 +172,12 @@ class _Builder:
                 )
         return limit(found, self.pipeline, self.say)
 
-    def _model(self, makes: Mapping[str, Callable[..., Any]], name: str, device: torch.device) -> nn.Module:
+    def _model(self, makers: Mapping[str, Maker], name: str, device: torch.device) -> nn.Module:
         key = key_of("model", name)
         if key != "model" and hasattr(nn.ModuleDict, name):
             said = f'no model can be called "{name}": PyTorch calls something of its own like that'
             raise UserError(Problem(said, self.places.of(key)))
-        made = self._checked(key, self._call(makes[key], self.pipeline.models[name].args, key), nn.Module)
+        made = self._checked(key, self._call(makers[key], self.pipeline.models[name].args, key), nn.Module)
         if self.fresh and (weights := self.pipeline.models[name].begins_with) is not None:
             load_weights(made, weights, self.base, name, lambda at: self.places.of(f"{key}.weights.{at}"), self.say)
         layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
@@ -316,7 +219,7 @@ class _Builder:
         stated = getattr(hook, key)
         return self.places.of(f"{place}.{key}.{stated.index(entry)}" if stated else f"{place}.use")
 
-    def _task(self, make: Callable[..., Any]) -> Any:
+    def _task(self, make: Maker) -> Any:
         """Return the task: what a class makes; a plain function is the step itself."""
         args = self.pipeline.task.args
         task = self._call(make, args, "task") if isinstance(make, type) else FunctionTask(partial(make, **args))
@@ -341,11 +244,9 @@ class _Builder:
             raise UserError(Problem(said, self.places.of(f"{key}.use")))
         return made
 
-    def _optimizer(
-        self, makes: Mapping[str, Callable[..., Any]], name: str, groups: list[dict[str, Any]]
-    ) -> torch.optim.Optimizer:
+    def _optimizer(self, makers: Mapping[str, Maker], name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
         key = key_of("optimizer", name)
-        made = self._call(makes[key], {"params": groups} | self.pipeline.optimizers[name].args, key)
+        made = self._call(makers[key], {"params": groups} | self.pipeline.optimizers[name].args, key)
         optimizer = self._checked(key, made, torch.optim.Optimizer)
         scale_groups(optimizer, self.pipeline.optimizers[name].groups, self._place_in_groups(name))
         for group in optimizer.param_groups:
@@ -373,13 +274,13 @@ class _Builder:
                 hook.name = planned.name
         return hook
 
-    def _writer(self, name: str, make: Callable[..., Any], offers: Mapping[str, Any]) -> Writer:
+    def _writer(self, name: str, make: Maker, offers: Mapping[str, Any]) -> Writer:
         key, args = f"writers.{name}", self.pipeline.writers[name].args
         given = as_annotated(make, args)
         assert isinstance(given, Mapping)
         return self._checked(key, self._call(make, {**_taken(make, offers), **given}, key), Writer)  # type: ignore[type-abstract]
 
-    def _call(self, make: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any], key: str) -> Any:
+    def _call(self, make: Maker, args: Mapping[str, Any] | Sequence[Any], key: str) -> Any:
         """Call `make`; a value that it refuses is the user's mistake, with its place in the pipeline."""
         try:
             return make(**args) if isinstance(args, Mapping) else make(*args)
@@ -389,7 +290,7 @@ class _Builder:
             raise UserError(Problem(f"{key}: {error}", self.places.of(f"{key}.args"), hint)) from error
 
 
-def _taken(make: Callable[..., Any], offers: Mapping[str, Any]) -> dict[str, Any]:
+def _taken(make: Maker, offers: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the offered arguments that a class or function takes."""
     takes = {p.name for p in parameters_of(make)}
     return {name: value for name, value in offers.items() if name in takes}
@@ -398,10 +299,3 @@ def _taken(make: Callable[..., Any], offers: Mapping[str, Any]) -> dict[str, Any
 def _bound(function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> Callable[..., Any]:
     """Return a plain function with the arguments of the pipeline file in it."""
     return partial(function, **args) if isinstance(args, Mapping) else partial(function, *args)
-
-
-def seed_everything(seed: int) -> None:
-    """Seed every global random generator: Python's, NumPy's and torch's, on every device."""
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)

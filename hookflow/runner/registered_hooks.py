@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from hookflow.runner.build import Parts
 from hookflow.runner.comm_hooks import attach_to_ddp
 from hookflow.runner.engine import Engine
 from hookflow.runner.global_hooks import attach_globally
 from hookflow.runner.optimizer_hooks import attach_to_optimizers
 from hookflow.runner.parameter_hooks import attach_to_parameters
+from hookflow.runner.parts import Parts
 from hookflow.runner.state import RunState
 from hookflow.runner.state_dict_hooks import attach_to_states
 

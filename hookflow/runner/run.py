@@ -14,12 +14,12 @@ from torch import nn
 from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.records import HOOKFLOW, Level, Put, Stage
 from hookflow.hooks.run import Run as Promised
-from hookflow.runner.build import Parts
 from hookflow.runner.checkpoint.manifest import LONGEST_NAME, can_go_by
 from hookflow.runner.contract import Named, numbers, scalar
 from hookflow.runner.engine import Engine
 from hookflow.runner.images import copied, drawn
 from hookflow.runner.module_hooks import Handle, ModuleHooks
+from hookflow.runner.parts import Parts
 from hookflow.runner.requests import NOTHING, Requests
 from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import RunState

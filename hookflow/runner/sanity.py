@@ -22,7 +22,6 @@ from hookflow.events.records import Put
 from hookflow.graph.keyed import root
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
-from hookflow.runner.build import Parts
 from hookflow.runner.contract import evaluation_of, steps_itself
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.dispatch import Here
@@ -31,6 +30,7 @@ from hookflow.runner.engine import Engine
 from hookflow.runner.evaluation import Evaluation
 from hookflow.runner.module_hooks import ModuleHooks
 from hookflow.runner.numerics.device import in_precision
+from hookflow.runner.parts import Parts
 from hookflow.runner.recorder import SANITY
 from hookflow.runner.requests import Requests
 from hookflow.runner.run import Run

@@ -9,7 +9,7 @@ from typing import Any
 
 from hookflow.events.records import Record
 from hookflow.graph.plan import Binding, Plan
-from hookflow.runner.build import Parts
+from hookflow.runner.parts import Parts
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ from hookflow.events.log import event_log
 from hookflow.events.records import Level, Record
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
-from hookflow.runner.build import Parts
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
 from hookflow.runner.data.worker_errors import explaining_worker_errors
 from hookflow.runner.distributed.consensus import Alone
+from hookflow.runner.parts import Parts
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals
 from hookflow.runner.state import RunState

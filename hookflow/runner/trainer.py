@@ -15,7 +15,6 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.checkpoint import Checkpoint
 from hookflow.hooks.grad_clip import GradClip
-from hookflow.runner.build import Parts
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Snapshot
 from hookflow.runner.checkpoint.store import CheckpointStore, read
@@ -34,6 +33,7 @@ from hookflow.runner.numerics.device import in_precision
 from hookflow.runner.numerics.losses import Losses, advice
 from hookflow.runner.numerics.memory import free_memory, is_oom
 from hookflow.runner.numerics.step_guard import StepGuard
+from hookflow.runner.parts import Parts
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.registered_hooks import register_hooks
 from hookflow.runner.requests import Requests

@@ -13,7 +13,7 @@ import torch
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.type_words import as_toml
 from hookflow.runner import registered_hooks, trainer
-from hookflow.runner.build import Parts
+from hookflow.runner.parts import Parts
 from hookflow.runner.state import RunState
 from tests.conftest import records
 from tests.runner.same import final_state

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.build import Parts
 from hookflow.runner.checkpoint_evaluation import evaluate_checkpoint
+from hookflow.runner.parts import Parts
 from tests.conftest import NewRun, records
 from tests.runner.same import assert_same_end
 from tests.toy import Net

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.build import Parts
+from hookflow.runner.parts import Parts
 from hookflow.runner.state import RunState
 from tests.conftest import TOY, NewRun
 from tests.runner.by_hand import (

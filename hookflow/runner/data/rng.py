@@ -29,6 +29,13 @@ def derive_seed(seed: int, stream: RNGStream, *place: int) -> int:
     return int(np.random.SeedSequence((stream, *place, seed)).generate_state(1, np.uint64)[0])
 
 
+def seed_everything(seed: int) -> None:
+    """Seed every global random generator: Python's, NumPy's and torch's, on every device."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seed Python's, NumPy's and torch's generators of the CPU, and restore their states afterwards."""

@@ -16,13 +16,13 @@ from torch import Tensor
 from hookflow.graph.observation import Seen, Slots
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.slots import OFFERED, Verb
-from hookflow.runner.build import Parts
 from hookflow.runner.firing import Call
 from hookflow.runner.observe.marks import address, mark, mark_of_random
 from hookflow.runner.observe.operators import watched_operators
 from hookflow.runner.observe.run import WatchedRun
 from hookflow.runner.observe.tensors import RunTensors
 from hookflow.runner.observe.watched import Note, WatchedDict, WatchedMapping
+from hookflow.runner.parts import Parts
 
 KEYED = ("outputs", "metrics", "checkpoint")
 """The slots among a point's arguments that are mappings, whose keys are parts of the slot."""

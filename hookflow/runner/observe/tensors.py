@@ -9,9 +9,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hookflow.graph.slots import Verb
-from hookflow.runner.build import Parts
 from hookflow.runner.observe.marks import BYTES, mark, mark_of_tensor
 from hookflow.runner.observe.watched import Note, WatchedDict
+from hookflow.runner.parts import Parts
 
 Marks = dict[str, dict[Hashable, Hashable]]
 """By slot, the mark of each thing in it."""
