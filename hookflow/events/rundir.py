@@ -135,10 +135,12 @@ class RunDir:
     @classmethod
     def create(cls, root: Path, name: str) -> RunDir:
         """Make `root/name/<date>-<time>-<four hex digits>/`, which nobody else can read, and return it."""
-        stamp = time.strftime("%Y%m%d-%H%M%S")
-        path = root / name / f"{stamp}-{secrets.token_hex(2)}"
-        path.mkdir(0o700, parents=True)
-        return cls(path)
+        (root / name).mkdir(parents=True, exist_ok=True)
+        while True:
+            path = root / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+            with contextlib.suppress(FileExistsError):  # a run of the same second has drawn the same digits
+                path.mkdir(0o700)
+                return cls(path)
 
     def describe(self) -> dict[str, Any]:
         """Return what `run.json` says, without what is not of its type; nothing when it cannot be read."""

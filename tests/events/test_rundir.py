@@ -62,6 +62,16 @@ def test_a_run_of_another_machine_is_told_as_such(tmp_path: Path) -> None:
     assert run.life() == "remote"
 
 
+def test_runs_that_begin_in_one_second_have_directories_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = iter(["c5f6", "c5f6", "c5f6", "0a1b"])
+    monkeypatch.setattr("hookflow.events.rundir.secrets.token_hex", lambda length: next(drawn))
+    monkeypatch.setattr("hookflow.events.rundir.time.strftime", lambda form: "20261122-212129")
+    names = [RunDir.create(tmp_path, "toy").path.name for _ in range(2)]
+    assert names == ["20261122-212129-c5f6", "20261122-212129-0a1b"]
+
+
 def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
     for name in ("20260101-000000-aaaa", "20260301-000000-aaaa", "20260201-000000-aaaa"):
         RunDir(tmp_path / "toy" / name).path.mkdir(parents=True)
