@@ -76,21 +76,20 @@ def _follow(
     interrupts: Callable[[], int],
 ) -> int:
     attempts = count_attempts(run)
-    printer = _Printer(run, live, sheet, skip=attempts if attempts > 1 and child_exit is None else 0)
+    printed = Output(run.output, from_now=attempts > (child_exit is None))
+    printer = _Printer(run, live, sheet, printed, skip=attempts if attempts > 1 and child_exit is None else 0)
     if child_exit is not None and attempts:
         while live.poll():  # what earlier attempts left
             pass
         printer.divide(time.time(), attempts + 1)
-    printed = Output(run.output, from_now=attempts > (child_exit is None))
 
-    def relay(over: bool) -> None:
-        for line in printed.read(over):
-            printer.relay(line)
+    def look(over: bool) -> None:
+        printer.relay(over)
         printer.warn()
         printer.look(interrupts())
         sheet.show(live.state, live.plan or NO_PLAN)
 
-    code = follow_records(run, live, printer.take, child_exit, relay)
+    code = follow_records(run, live, printer.take, child_exit, look)
     printer.warn()
     if child_exit is not None and live.state.end is None and (exit_code := child_exit()):
         printer.lost(exit_code)
@@ -121,10 +120,11 @@ class Lines:
 class _Printer:
     """Prints a line for each fact; the attempts before the one numbered `skip` are folded in silence."""
 
-    def __init__(self, run: RunDir, live: Live, sheet: Lines | Bars, skip: int = 0) -> None:
+    def __init__(self, run: RunDir, live: Live, sheet: Lines | Bars, printed: Output, skip: int = 0) -> None:
         self._run = run
         self._live = live
         self._sheet = sheet
+        self._printed = printed
         self._skip = skip
         self._attempt = 0
         self._relayed: deque[str] = deque(maxlen=1000)
@@ -182,10 +182,11 @@ class _Printer:
                 told += ": no space is left on the disk of its run directory"
         self._print(f"{clock(time.time())} {_line('lost', told)}")
 
-    def relay(self, line: str) -> None:
-        """Print a line that the training printed."""
-        self._relayed.append(line)
-        self._sheet.line(f"output     | {line}".rstrip())
+    def relay(self, over: bool = False) -> None:
+        """Print what the training has printed since the last time; `over`, also a line that it has not ended."""
+        for line in self._printed.read(over):
+            self._relayed.append(line)
+            self._sheet.line(f"output     | {line}".rstrip())
 
     def _print(self, *lines: str) -> None:
         for line in lines:
@@ -206,6 +207,7 @@ class _Printer:
 
     def _traceback(self, text: str) -> list[str]:
         """Return the lines of a traceback, unless the training has printed it and it was relayed."""
+        self.relay()  # what is recorded was printed before that, and perhaps after the last look
         told = set(map(str.rstrip, text.splitlines())) <= set(self._relayed)
         return [] if told else [_line("error", f"| {line}") for line in text.splitlines()]
 

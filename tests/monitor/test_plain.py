@@ -15,7 +15,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor import follower, jsonl, plain
 from hookflow.monitor.summary import print_folded, print_summary
 from tests.golden_files import check_golden
-from tests.monitor.fake_run import BEGAN, Training, make
+from tests.monitor.fake_run import BEGAN, TRACEBACK, Training, make
 
 
 def told(run: RunDir) -> tuple[int, str]:
@@ -115,6 +115,29 @@ def test_a_parent_follows_its_child_to_the_last_record(tmp_path: Path, last: int
     out = io.StringIO()
     assert plain.follow(run, out, child_exit=child_exit) == last
     assert out.getvalue().count(" end ") == 1
+
+
+def test_a_traceback_that_is_printed_and_recorded_between_two_looks_is_told_once(tmp_path: Path) -> None:
+    run = make(tmp_path, upto=30)
+    failed = {"hook": "h", "point": "after_val", "type": "OSError", "text": "no", "action": "raise", "at": ""}
+    asked = []
+
+    def interrupts() -> int:
+        """Come between the look at what was printed and the look at the log."""
+        if not asked:
+            asked.append(1)
+            run.output.write_text("one\n" + TRACEBACK)
+            log = Appender(run.events)
+            log.append([{"k": "error", "t": 1.8e9, "it": 98, "ep": 1, "traceback": TRACEBACK, **failed}])
+            log.close()
+        return 0
+
+    out = io.StringIO()
+    codes = iter([None, 1])
+    assert plain.follow(run, out, child_exit=lambda: next(codes, 1), interrupts=interrupts) == 1
+    lines = out.getvalue().splitlines()
+    assert [line for line in lines if "Traceback (most" in line] == ["output     | Traceback (most recent call last):"]
+    assert lines.index("output     | one") < next(k for k, line in enumerate(lines) if " error " in line)
 
 
 def test_a_run_is_followed_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

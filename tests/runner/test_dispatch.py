@@ -80,7 +80,8 @@ def test_hooks_are_called_in_the_plans_order_and_each_is_counted() -> None:
     books.timeline.end_iteration(1)
     books.update()
     assert [cell.n for cell in books.cells] == [2, 2]
-    assert books.phases["hooks"] >= sum(cell.total for cell in books.cells) > 0
+    rounded = 4  # nanoseconds: each time is rounded by itself
+    assert books.phases["hooks"] + rounded >= sum(cell.total for cell in books.cells) > 0
 
 
 @pytest.mark.parametrize(("on_error", "calls"), [("ignore", 2), ("disable", 1)])

@@ -16,6 +16,7 @@ from hookflow.png import encode_png
 from hookflow.runner import media
 from hookflow.runner.images import copied, drawn, pixels
 from tests.conftest import NewRun, records
+from tests.limits import LIMIT
 
 Train = Callable[..., int]
 LOGS = 'hooks.logs={use="./loggers.py:Logs"}'
@@ -75,14 +76,19 @@ def test_the_training_thread_neither_reads_a_device_nor_writes_a_file(
 def test_what_there_is_no_room_for_is_dropped_and_told(
     new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began = threading.Event()
+    given, close = threading.Event(), media.Media.close
 
     def slow(image: torch.Tensor) -> Any:
-        began.wait(0.5)
+        assert given.wait(LIMIT)
         return pixels(image)
+
+    def closed(logged: media.Media) -> None:
+        given.set()
+        close(logged)
 
     monkeypatch.setattr(media, "PLACES", 4)
     monkeypatch.setattr(media, "pixels", slow)
+    monkeypatch.setattr(media.Media, "close", closed)
     run = new_run('hooks.floods={use="./loggers.py:Floods", args={count=50}}', SHORT)
     assert train_here(run) == 0
     written = len(records(run, "image"))
