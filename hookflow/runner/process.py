@@ -41,9 +41,9 @@ def train(
     """Execute the run whose pipeline and plan stand in `run_dir`; return the exit code.
 
     0: finished or stopped as asked; 1: something raised; 2: the user's mistake; 130 (SIGINT) and 143 (SIGTERM,
-    SIGUSR1): interrupted. Whatever happens, the event log gets its `end` record, but in two cases: an `agent` that
-    has started the ranks writes it where this one knows only that another is gone; and after exit code 1 it is no end
-    while the ranks are to be started again, `restarts_left` times.
+    SIGUSR1): interrupted, but 0 under an `agent`, which reads it in the event log. Whatever happens, that gets its
+    `end` record, but in two cases: an `agent` that has started the ranks writes it where this one knows only that
+    another is gone; and after exit code 1 it is no end while the ranks are to be started again, `restarts_left` times.
 
     With `raises`, what has ended the run is raised once the log is closed, and its traceback is not printed.
     """
@@ -104,7 +104,9 @@ def train(
     if signs:
         run_dir.sign_off()
     sys.stdout.flush()
-    if raises and raised is not None:
+    if raised is None:
+        return 0 if agent else stop.exit  # at anything else its launcher would end ranks that are still at `after_run`
+    if raises:
         raise raised
     return stop.exit
 

@@ -79,6 +79,18 @@ class Stays:
             time.sleep(0.01)
 
 
+class EndsLate:
+    """Comes to its end on rank 0 long after rank 1, whose end its launcher must have noticed by then."""
+
+    def after_run(self, run: Any) -> None:
+        log = run.dir / "events.rank1.jsonl"
+        while run.rank == 0 and '"k":"end"' not in log.read_text():
+            time.sleep(0.01)
+        if run.rank == 0:
+            time.sleep(1)
+            run.say("at its end")
+
+
 class Aborts:
     """Aborts the process while the interpreter goes down, as a thread of gloo's may that still holds a tensor then.
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from contextlib import closing
 from pathlib import Path
 
 from torch._C._distributed_c10d import TCPStore
@@ -64,11 +62,3 @@ def printed(run_dir: RunDir, rank: int) -> str:
 def output_of(run_dir: RunDir, rank: int) -> Path:
     """Return the file of what a rank prints."""
     return run_dir.path / f"output.rank{rank}.log"
-
-
-def free_port() -> int:
-    """Return a port where nobody listens."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -53,7 +53,7 @@ WALKS: dict[str, tuple[int, list[Arrivals], set[int], Arrivals]] = {
 def _all_walks(rank: int, folder: Path) -> None:
     """Walk over safe points as one rank, once for each of WALKS, and write down what was agreed on."""
     init = f"file://{folder / 'meeting'}"
-    dist.init_process_group("gloo", init, timedelta(seconds=60), world_size=WORLD, rank=rank)
+    dist.init_process_group("gloo", init, timedelta(seconds=LIMIT), world_size=WORLD, rank=rank)
     told: dict[str, Any] = {}
     for name, (every, arrivals, waits, _) in WALKS.items():
         consensus.iterations_between = lambda iteration, exchange, every=every: every  # type: ignore[misc]

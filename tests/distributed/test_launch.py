@@ -95,6 +95,16 @@ def test_ctrl_c_is_handed_on_and_all_end_together_with_a_checkpoint(launch: Laun
     assert end["it"] == other["it"] == records(run_dir, "checkpoint")[-1]["it"]
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_rank_that_ends_later_than_another_is_let_to(launch: Launch, number: signal.Signals, code: int) -> None:
+    run_dir, agent = launch("run.max_epochs=500", SLOW, 'hooks.late={use="./launched.py:EndsLate"}')
+    wait_for(lambda: bool(records(run_dir, "epoch")))
+    agent.send_signal(number)
+    assert agent.wait(LIMIT) == code
+    assert [end["reason"] for end in records(run_dir, "end")] == [f"{number.name} received"]
+    assert "at its end" in {said["text"] for said in records(run_dir, "message")}
+
+
 def test_a_rank_that_has_ended_well_is_not_aborted_while_its_interpreter_goes_down(
     launch: Launch, tmp_path: Path
 ) -> None:

@@ -10,12 +10,11 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from torch.distributed import HashStore
+from torch.distributed import HashStore, TCPStore
 
 from hookflow.cli import torchrun as rank_commands
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.ranks import Ranks
-from tests.distributed.several import free_port
 from tests.distributed.test_launch import CLOUDS, dies, records
 from tests.limits import LIMIT
 
@@ -34,7 +33,9 @@ def only_run(folder: Path) -> RunDir:
 
 
 def test_the_ranks_of_two_machines_share_a_run_and_go_on_in_it_when_they_are_started_again(tmp_path: Path) -> None:
-    meeting = ("--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{free_port()}", "--rdzv-id=two")
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    endpoint = f"--rdzv-endpoint=127.0.0.1:{store.port}"
+    meeting = ("--rdzv-backend=c10d", endpoint, "--rdzv-conf=is_host=0", "--rdzv-id=two")
     machines = ("--nnodes=2", "--nproc-per-node=1", "--local-addr=localhost", "--max-restarts=1", *meeting)
     options = ("--ui=json", "--set=run.max_epochs=5", f"--set={dies('once', tmp_path / 'once', 14)}")
     command = (*machines, "-m", "hookflow", "run", str(CLOUDS), *options)
