@@ -10,6 +10,7 @@ import secrets
 import shutil
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -256,4 +257,15 @@ def write_whole(path: Path, text: str) -> None:
 def all_runs(root: Path) -> list[RunDir]:
     """Return every run directory below `root`, the newest first."""
     found = [RunDir(identity.parent) for identity in root.glob("*/*/run.json")]
-    return sorted(found, key=lambda run: (re.sub(r"\D", "", run.id[:15]), run.id), reverse=True)
+    many = Counter(map(_second, found))
+
+    def began(run: RunDir) -> tuple[str, float, str]:
+        second = _second(run)
+        return second, run.describe().get("created", 0.0) if many[second] > 1 else 0.0, run.id
+
+    return sorted(found, key=began, reverse=True)
+
+
+def _second(run: RunDir) -> str:
+    """Return the second in which a run was made."""
+    return re.sub(r"\D", "", run.id[:15])

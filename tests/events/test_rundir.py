@@ -72,6 +72,14 @@ def test_runs_that_begin_in_one_second_have_directories_of_their_own(
     assert names == ["20261122-212129-c5f6", "20261122-212129-0a1b"]
 
 
+def test_of_runs_of_one_second_the_one_that_was_made_last_is_the_newest(tmp_path: Path) -> None:
+    for digits, created in (("b", 0.1), ("c", 0.3), ("a", 0.2)):
+        run = RunDir(tmp_path / "toy" / f"20261122-212129-000{digits}")
+        run.path.mkdir(parents=True)
+        run.sign(created=1795382489 + created)
+    assert [run.id[-1] for run in all_runs(tmp_path)] == ["c", "a", "b"]
+
+
 def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
     for name in ("20260101-000000-aaaa", "20260301-000000-aaaa", "20260201-000000-aaaa"):
         RunDir(tmp_path / "toy" / name).path.mkdir(parents=True)
