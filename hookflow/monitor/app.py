@@ -111,6 +111,8 @@ class MonitorApp(App[Outcome]):
         if not self.is_headless and sys.__stdin__ is not None:
             exit_on_hang_up(sys.__stdin__.fileno())
             loop.add_signal_handler(signal.SIGCONT, self._go_on)
+            if (stop := getattr(self._driver, "_sigtstp_application", None)) is not None:
+                loop.add_signal_handler(signal.SIGTSTP, stop)  # a signal handler might wait for a paint's own lock
         self._life = self._dir.life()
         if self._player is None:
             sensor = Sensor()
@@ -121,7 +123,7 @@ class MonitorApp(App[Outcome]):
 
     def on_unmount(self) -> None:
         loop = asyncio.get_running_loop()
-        for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT):
+        for name in (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT, signal.SIGTSTP):
             loop.remove_signal_handler(name)
 
     def _go_on(self) -> None:
