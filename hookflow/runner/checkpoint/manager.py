@@ -154,6 +154,8 @@ class CheckpointManager:
         saving = self._saving
         with self._state.during("save"), self._timeline.excluded():
             saved = self._consensus.broadcast_object(saving.result() if saving.thread else None)
+            if saving.thread:
+                saving.thread.join()  # it has no more to do, and still holds the state
             self._saving = None  # only now: a signal may cut the wait short
             if not isinstance(saved, Saved):
                 raise saved or NotSavedError("rank 0 has written no checkpoint")

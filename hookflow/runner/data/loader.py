@@ -19,6 +19,7 @@ from hookflow.runner.data.batch_sampler import BatchSampler
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.rng import RNGStream, derive_seed, seeded
 from hookflow.runner.data.to_device import prefetch
+from hookflow.runner.data.workers import end_workers
 
 Key = tuple[int, int, Tensor]
 """What a batch is made of: its epoch, its index there, and the indices of its examples."""
@@ -80,7 +81,7 @@ class Loader:
     def close(self) -> None:
         """End the workers, wherever they are."""
         if self._parts.section.workers and self._batches is not None:
-            self._batches._shutdown_workers()
+            end_workers(self._batches)
             self._batches = self._loader._iterator = None  # its pipes go with it, and not when Python gets round to it
 
 

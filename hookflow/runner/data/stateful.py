@@ -15,6 +15,7 @@ from hookflow.runner.data.batches import Sizes
 from hookflow.runner.data.loader import no_loader_warnings
 from hookflow.runner.data.seeded_iterable import examples_to_reload
 from hookflow.runner.data.to_device import to_device
+from hookflow.runner.data.workers import end_workers
 from hookflow.runner.numerics.random_state import random_state, set_random_state
 
 
@@ -124,7 +125,6 @@ class Stateful:
 
     def close(self) -> None:
         """End the workers, wherever they are."""
-        shutdown = getattr(self._stream, "_shutdown_workers", None)
-        if shutdown is not None:
-            shutdown()
+        if hasattr(self._stream, "_shutdown_workers"):
+            end_workers(self._stream)
             self._stream = self._loader._iterator = None  # its pipes go with it, and not when Python gets round to it
