@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from hookflow.events.rundir import write_whole
 from hookflow.runner import threads
 
 ENDLESS = 240.0
@@ -74,7 +75,7 @@ class Waits:
 
     def after_train_iter(self, run: Any) -> None:
         if run.iter == self.at:
-            self.mark.write_text(str(os.getpid()))
+            write_whole(self.mark, str(os.getpid()))
             while self.mark.exists():
                 time.sleep(0.01)
 

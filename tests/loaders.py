@@ -21,6 +21,8 @@ from torch.utils.data import (
     get_worker_info,
 )
 
+from hookflow.events.rundir import write_whole
+
 
 def dataset(examples: int = 24) -> TensorDataset:
     target = torch.arange(examples) % 3
@@ -315,6 +317,6 @@ class Struck(Clouds):
 
     def __getitem__(self, index: int) -> Any:
         if index == 7 and not self.mark.exists():
-            self.mark.write_text(str(os.getpid()))
+            write_whole(self.mark, str(os.getpid()))
             os.kill(os.getpid(), self.number)
         return super().__getitem__(index)

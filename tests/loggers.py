@@ -44,14 +44,14 @@ class LogsTwice:
 class LogsOnce:
     """Logs in the first iteration, and waits in the third until a file says that it was written."""
 
-    def __init__(self, file: str) -> None:
-        self.file = Path(file)
+    def __init__(self, file: str, said: str = '"once"') -> None:
+        self.file, self.said = Path(file), said
 
     def after_train_iter(self, run: Any) -> None:
         if run.iter == 1:
             run.log("once", 1.0)
         until = time.monotonic() + LIMIT
-        while run.iter == 3 and '"once"' not in self.file.read_text():
+        while run.iter == 3 and self.said not in self.file.read_text():
             assert time.monotonic() < until, "it was never written"
             time.sleep(0.01)
 

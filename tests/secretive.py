@@ -19,7 +19,7 @@ class Holds:
 
     def before_run(self, run: Any) -> None:
         token = os.environ["HOOKFLOW_TOKEN"]
-        assert self.given == (token, f"Bearer {token}", 271828182, f"{token}-1", "${env:LITERAL}"), (
+        assert self.given == (token, f"Bearer {token}", 271828182845904523, f"{token}-1", "${env:LITERAL}"), (
             "not as it was meant"
         )
         run.say("it is what it should be")

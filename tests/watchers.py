@@ -427,13 +427,6 @@ def measures(metrics: dict[str, Any], value: Any) -> None:
     metrics["mine"] = value
 
 
-def sleepy(run: Any) -> None:
-    """Hang, for longer than a test waits."""
-    import time
-
-    time.sleep(600)
-
-
 class WaitsFor:
     """Holds the training up at the end of an epoch until there is a file."""
 

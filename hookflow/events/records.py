@@ -329,7 +329,7 @@ class EndFields(TypedDict):
 
 
 class End(Stamp, EndFields):
-    """The end of an attempt; one last frame may follow. A log without it: the run is alive, or was killed."""
+    """The end of an attempt; frames may follow. A log without it: the run is alive, or was killed."""
 
     k: Literal["end"]
 

@@ -112,11 +112,12 @@ def test_a_failure_in_a_process_of_its_own_has_its_exit_status(tmp_path: Path) -
 
 
 def test_ctrl_c_saves_and_is_raised(tmp_path: Path) -> None:
+    handler = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt, match=r"SIGINT received.*hookflow\.load_run"):
         hookflow.train(sabotaged(lambda: os.kill(os.getpid(), signal.SIGINT)), "none", runs=tmp_path)
     run = hookflow.load_run("latest", tmp_path)
     assert (run.status, run.checkpoint().iter) == ("interrupted", 4)
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_ctrl_c_reaches_a_process_of_its_own(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ points = ["after_val"]
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The current folder: a pipeline built on another one, whose files, package and plugin would make a `marker`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
@@ -150,7 +151,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (site / "trap-1.0.dist-info" / "entry_points.txt").write_text("[hookflow.hooks]\nsprung = trap_plugin:Mine\n")
     monkeypatch.syspath_prepend(site)
     installed.cache_clear()
-    return tmp_path
+    yield tmp_path
+    installed.cache_clear()
 
 
 def read(*arguments: str, exit_code: int = 0) -> str:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-import psutil
 import pytest
 
 from hookflow.events import stop
+from hookflow.events.process import started_at
 from hookflow.events.rundir import RunDir
 from tests.conftest import wait_for
 from tests.limits import LIMIT
@@ -86,7 +86,7 @@ def test_one_that_does_not_listen_is_killed_with_those_it_has_started(
     child = out.readline()
     assert stop.stop_now(run, lambda _: None)
     assert started.wait() == -signal.SIGKILL
-    wait_for(lambda: not psutil.pid_exists(int(child)) or psutil.Process(int(child)).status() == psutil.STATUS_ZOMBIE)
+    wait_for(lambda: started_at(int(child)) is None)
 
 
 def test_one_that_has_ended_is_left_alone(process: Start) -> None:

@@ -54,8 +54,8 @@ class Disk:
         self.operations.append(now)
         if isinstance(self._begin, int):
             self.begun = len(self.operations) >= self._begin
-        elif self._begin and not self.begun:
-            self.begun = re.search(self._begin, now) is not None
+        elif self._begin and re.search(self._begin, now):
+            self.begun = True
         if self.begun:
             self.struck.append(now)
             self._strike(now)

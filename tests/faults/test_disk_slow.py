@@ -49,7 +49,7 @@ def test_the_training_waits_for_a_disk_that_hangs_and_goes_on_when_it_answers(
             live = Live(run)
             while live.poll():
                 pass
-            seen.append(examine(live.state, "alive", live.state.now + 60, live.plan, {0: (NOWHERE, 60.0)}).sentence)
+            seen.append(examine(live.state, "alive", live.state.moved + 60, live.plan, {0: (NOWHERE, 60.0)}).sentence)
 
     Disk(run.path, monkeypatch, AT_FIRST, hang)
     assert train_here(run) == 0

@@ -13,6 +13,7 @@ from hookflow.monitor.layout import screen
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.monitor.view import Scene, View
+from tests.limits import LIMIT
 from tests.monitor.fake_run import make
 
 
@@ -60,11 +61,11 @@ def test_a_line_that_is_still_being_written_waits_for_its_end(tmp_path: Path) ->
     cut = log.rindex(b'"stage"')
     run.events.write_bytes(log[:cut])
     live = Live(run)
-    assert not live.poll()
+    assert not live.poll(LIMIT)
     before = live.state.frames
     with run.events.open("ab") as file:
         file.write(log[cut:])
-    live.poll()
+    live.poll(LIMIT)
     assert live.state.frames == before + 1
 
 
@@ -73,7 +74,7 @@ def test_a_torn_line_costs_only_itself(tmp_path: Path) -> None:
     lines = run.events.read_bytes().splitlines(keepends=True)
     run.events.write_bytes(b"".join([*lines[:10], lines[10][:40] + b"\n", b"\xff\x00garbage\n", b"[1]\n", *lines[11:]]))
     live = Live(run)
-    live.poll()
+    live.poll(LIMIT)
     recording = Recording(run)
     recording.seek(recording.last)
     whole = sum(b'"frame"' in line for line in lines)

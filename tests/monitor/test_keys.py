@@ -34,6 +34,9 @@ def visit(run: RunDir, what: Visit, size: tuple[int, int] = (120, 40), **options
     async def stay() -> None:
         async with app.run_test(size=size) as pilot:
             await pilot.pause()
+            while app._player is None and app._live.poll():  # the whole log, however long that takes
+                pass
+            app._paint()
             await what(app, pilot)
 
     asyncio.run(stay())

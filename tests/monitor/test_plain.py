@@ -15,6 +15,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor import follower, jsonl, plain
 from hookflow.monitor.summary import print_folded, print_summary
 from tests.golden_files import check_golden
+from tests.limits import LIMIT
 from tests.monitor.fake_run import BEGAN, TRACEBACK, Training, make
 
 
@@ -152,7 +153,7 @@ def test_a_run_is_followed_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.
     end = {"status": "stopped", "exit": 0, "reason": "asked to", "seconds": 1.0}
     log.append([{"k": "end", "t": run.describe()["process_started"] + 1, "it": 98, "ep": 1, **end}])
     log.close()
-    thread.join(timeout=30)
+    thread.join(LIMIT)
     assert codes == [0]
     assert "stopped after " in out.getvalue()
     assert ": asked to\n" in out.getvalue()

@@ -18,6 +18,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner import recorder as module
 from hookflow.runner.contract import scalar
 from hookflow.runner.recorder import Recorder
+from tests.limits import LIMIT
 
 
 @pytest.fixture
@@ -26,7 +27,10 @@ def run_dir(tmp_path: Path) -> RunDir:
 
 
 @pytest.fixture
-def recorder(run_dir: RunDir) -> Iterator[Recorder]:
+def recorder(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recorder]:
+    """A recorder whose thread flushes when it is closed alone."""
+    monkeypatch.setattr(module, "QUICKEST", LIMIT)
+    monkeypatch.setattr(module, "SLOWEST", LIMIT)
     made = Recorder(run_dir, lambda command: None)
     made.start()
     yield made

@@ -21,7 +21,7 @@ from hookflow.runner.variables import user_key
 from tests.conftest import TESTS, TOY, hookflow, records
 
 Train = Callable[..., int]
-TOKEN, OTHER, PIN = "hunter2-correct-horse", "swordfish-battery", "271828182"
+TOKEN, OTHER, PIN = "hunter2-correct-horse", "swordfish-battery", "271828182845904523"
 HOLDS = """
 [hooks.holds]
 use = "./secretive.py:Holds"

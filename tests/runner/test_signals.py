@@ -28,7 +28,7 @@ TRACER = 'hooks.tracer={use="./watchers.py:Tracer", phase="last", args={file="%s
 
 
 def end(run_dir: RunDir) -> tuple[object, object]:
-    record = records(run_dir)[-1 if records(run_dir)[-1]["k"] == "end" else -2]  # the last frame may come after it
+    record = records(run_dir, "end")[-1]  # frames may come after it
     return record["status"], record["exit"]
 
 

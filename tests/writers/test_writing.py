@@ -25,6 +25,7 @@ from hookflow.runner.recorder import Recorder
 from hookflow.runner.writer_history import Call, LatestIteration, calls_of
 from tests.conftest import TESTS, TOY, NewRun, records, wait_for
 from tests.distributed.several import carry_out
+from tests.limits import LIMIT
 from tests.own_writers import Fails, Notes
 from tests.processes import Training
 from tests.runner.test_resume import strikes
@@ -140,6 +141,7 @@ def test_a_slow_one_loses_values_and_harms_neither_run_nor_end(
 ) -> None:
     monkeypatch.setattr(writer_thread, "PLACES", 5)
     monkeypatch.setattr(writing, "GRACE", 0.0)
+    monkeypatch.setattr(writing, "CLOSING", LIMIT)
     run = new_run(own("Sleeps", tmp_path / "notes", seconds=1.0))
     assert train_here(run) == 0
     assert len(scalars(run)) > 20
@@ -158,7 +160,9 @@ def test_one_that_does_not_come_back_is_left_behind(
 ) -> None:
     monkeypatch.setattr(writing, "GRACE", 0.1)
     monkeypatch.setattr(writing, "CLOSING", 0.1)
-    run = new_run(own("Sleeps", tmp_path / "notes", seconds=3600), SHORT)
+    file = tmp_path / "notes"
+    begins = f'hooks.begins={{use="./loggers.py:LogsOnce", args={{file="{file}", said="scalar"}}}}'
+    run = new_run(own("Sleeps", file, seconds=3600), begins, SHORT)
     assert train_here(run) == 0
     assert warnings(run)[-1].endswith("left at the end) and has not closed")
     assert records(run)[-1]["k"] in ("end", "frame")
@@ -294,7 +298,7 @@ def test_a_dry_run_writes_nothing(new_run: NewRun, tmp_path: Path) -> None:
 
 def test_a_run_that_is_stopped_closes_them(new_run: NewRun, tmp_path: Path) -> None:
     slow = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
-    run = new_run(own("Notes", tmp_path / "notes"), slow, "run.max_epochs=50")
+    run = new_run(own("Notes", tmp_path / "notes"), slow, "run.max_epochs=5000")
     training = Training(run)
     wait_for(lambda: training.over or bool(records(run, "scalars")))
     training.signal(signal.SIGTERM)

@@ -7,6 +7,7 @@ import pytest
 
 from hookflow.zoo import download as module
 from hookflow.zoo.download import DownloadError, alone, download
+from tests.limits import LIMIT
 
 MOST = 1 << 22
 
@@ -133,7 +134,7 @@ def test_a_second_process_waits_and_says_so(tmp_path):
     taken, release = context.Event(), context.Event()
     other = context.Process(target=_hold, args=(tmp_path / "lock", taken, release))
     other.start()
-    assert taken.wait(60)
+    assert taken.wait(LIMIT)
 
     def say(text):
         said.append(text)

@@ -16,6 +16,7 @@ import pytest
 from hookflow.zoo import download as module
 from hookflow.zoo.download import DownloadError, download
 from tests.garbling import seeds
+from tests.limits import LIMIT
 
 CONTENT = bytes(range(256)) * 16
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -74,7 +75,7 @@ class _Handler(socketserver.BaseRequestHandler):
 @pytest.fixture
 def hostile(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Server]:
     monkeypatch.setattr(module.time, "sleep", lambda seconds: None)
-    monkeypatch.setattr(module, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(module, "PATIENCE_S", LIMIT)
     with _Server(("127.0.0.1", 0), _Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
