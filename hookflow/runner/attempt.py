@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any, Literal
 
 import torch
@@ -92,7 +93,7 @@ def execute(
         with writing(parts.writers, run_dir, begin, recorder, signals):
             _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
             trainer = Trainer(parts, plan, run_dir, store, recorder, signals, state, consensus)
-            recorder.flush(frame=False)  # whatever kills this process from here on, the log says that it began
+            _write_down(recorder)  # whatever kills this process from here on, the log says that it began
             built()
             try:
                 stop = explaining_worker_errors(partial(trainer.train, checkpoint, test=loaded.pipeline.run.test))
@@ -100,6 +101,13 @@ def execute(
                 for source in parts.data.values():
                     close(source)
     return stop or Stop("every iteration is done", "finished", 0, save=False)
+
+
+def _write_down(recorder: Recorder) -> None:
+    """Have everything written that is recorded so far; in a thread, since a signal may raise in this one meanwhile."""
+    thread = Thread(target=partial(recorder.flush, frame=False), daemon=True)
+    thread.start()
+    thread.join()
 
 
 def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Path | None:

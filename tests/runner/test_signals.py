@@ -12,10 +12,12 @@ from types import SimpleNamespace
 import pytest
 
 from hookflow.events.commands import send
+from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.launch import start
+from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import SIGNALS, Interrupted, Signals
 from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training
@@ -180,6 +182,23 @@ def test_a_signal_before_the_training_waits_for_nothing(signals: tuple[Signals, 
         os.kill(os.getpid(), signal.SIGTERM)
     with pytest.raises(Interrupted, match="before the training"):
         made.be_graceful()
+
+
+def test_one_that_comes_while_the_beginning_is_written_down_loses_nothing_of_it(
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    news = Recorder._news
+
+    def interrupted(recorder: Recorder, framed: bool) -> list[Record]:
+        taken = news(recorder, framed)
+        if any(record["k"] == "run" for record in taken):
+            os.kill(os.getpid(), signal.SIGINT)
+        return taken
+
+    monkeypatch.setattr(Recorder, "_news", interrupted)
+    run_dir = new_run()
+    assert train_here(run_dir) == 130
+    assert [record["k"] for record in records(run_dir) if record["k"] in ("run", "end")] == ["run", "end"]
 
 
 def test_a_handler_waits_for_nothing_that_the_main_thread_holds(signals: tuple[Signals, SimpleNamespace]) -> None:
