@@ -42,7 +42,7 @@ class Parts:
     picked: Picked
     """What the hooks inside the network fire at."""
     place: Callable[[str], Where]
-    """Where a key stands in the pipeline."""
+    """The file and line of a key of the pipeline."""
 
     @property
     def limited(self) -> dict[str, int]:

@@ -198,7 +198,7 @@ def test_the_plan_of_a_run_is_not_changed_and_its_times_are_told(
     told = why("slow", "quick", "-p", str(run_dir.path)).splitlines()
     assert told[1] == "  nothing says so but the file"
     assert re.fullmatch(
-        r"  in this run: slow, [\d.]+ m?s in 3 firings, ahead of quick, [\d.]+ ms in 3 firings(; nothing requires it)?",
+        r"  in this run: slow, [\d.]+ m?s in 3 firings, ahead of quick, [\d.]+ ms in 3 firings; nothing requires it",
         told[-1],
     )
     assert "to turn" not in "\n".join(told)
