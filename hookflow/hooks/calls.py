@@ -11,6 +11,7 @@ from hookflow.hooks.run_uses import Use, in_words, uses
 
 SLOT = {
     "replace_batch": "batch",
+    "add_param_group": "optimizer",
     **dict.fromkeys(("skip_batch", "skip_step", "accumulate", "stop_epoch", "stop"), "control"),
 }
 """The slot that a hook must declare to write, by the call on the run."""

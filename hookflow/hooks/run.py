@@ -5,7 +5,7 @@ It stands here because hooks know no runner; the runner is checked against it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -190,6 +190,15 @@ class Run(Protocol):
 
         Where a signal cuts that validation short, the resumed run validates and then stops, too, unless the reason
         concerns `this_process` alone, such as the time of its job. Who calls it writes `control`.
+        """
+
+    def add_param_group(self, params: Iterable[nn.Parameter], optimizer: str | None = None, **settings: Any) -> None:
+        """Let an optimizer train parameters that this hook adds to a model; who calls it writes `optimizer`.
+
+        `settings` are the group's own, such as `lr`; the optimizer's defaults hold for the others. Parameters that the
+        models no longer have leave the optimizer. Called in `before_run`, it also holds for a run that is resumed.
+        Raises UserError where there are several optimizers and none is named, and when the optimizer refuses the group.
+        With DDP it must be called before the first iteration; FSDP takes no parameters after the start.
         """
 
     def save_checkpoint(self, *names: str, moved: Mapping[str, int] = ..., keep: int | None = None) -> None:

@@ -112,6 +112,7 @@ class Loop:
     def _begin(self) -> None:
         self._state.enter("train")
         self._engine.fire("before_train")
+        self._update.check_parameters()
         if self._sanity:
             with self._state.during("start"):  # in which no hook inside the network fires
                 self._sanity()

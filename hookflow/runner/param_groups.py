@@ -1,8 +1,11 @@
-"""Parameter groups: which parameters an optimizer treats differently, by their names or the types of their modules."""
+"""Parameter groups: which parameters an optimizer treats differently, by their names or the types of their modules.
+
+`Trained` compares them with the network later: a hook may replace modules after the optimizers were built.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -78,3 +81,51 @@ def scale_groups(optimizer: Optimizer, groups: list[ParamGroup], place: Place) -
                 hint = nearest_or_all(name, numbers)
                 raise UserError(Problem(said, place(f"{k}.scale.{name}"), hint))
             group[name] = value * factor
+
+
+class Trained:
+    """The parameters that the optimizers of a run train.
+
+    Parameters that no optimizer was given when it was built, such as those of a teacher, are left out on purpose.
+    """
+
+    def __init__(self, network: nn.Module, optimizers: Mapping[str, Optimizer]) -> None:
+        self._network = network
+        self._optimizers = optimizers
+        built, held = named_parameters(network), self._held()
+        self._built = {name: parameter for name, parameter in built.items() if parameter in held}
+        self._left_out = {p for p in built.values() if p.requires_grad and p not in held}
+
+    def missing(self) -> list[str]:
+        """Return the names of trainable parameters that no optimizer has: a hook has added or unfrozen them."""
+        apart = self._held() | self._left_out
+        return [name for name, p in named_parameters(self._network).items() if p.requires_grad and p not in apart]
+
+    def orphaned(self) -> list[str]:
+        """Return the names of parameters that an optimizer has and the network no longer has."""
+        gone = self._held() - {*named_parameters(self._network).values()}
+        return [name for name, parameter in self._built.items() if parameter in gone]
+
+    def add(self, parameters: Iterable[nn.Parameter], optimizer: str, settings: Mapping[str, Any]) -> None:
+        """Add a group to an optimizer; parameters that the network no longer has leave the optimizer, with their state.
+
+        Raises UserError for a setting that the optimizer does not know, and when it refuses the group.
+        """
+        to, inside = self._optimizers[optimizer], {*named_parameters(self._network).values()}
+        for name in settings:
+            if name not in to.defaults and name != "name":
+                hint = nearest_or_all(name, to.defaults)
+                raise UserError(Problem(f'run.add_param_group: {type(to).__name__} has no setting "{name}"', hint=hint))
+        try:
+            to.add_param_group({"params": [*parameters], **settings})
+        except (TypeError, ValueError) as error:
+            raise UserError(Problem(f"run.add_param_group: {error}")) from error
+        to.param_groups[-1].setdefault("initial_lr", to.param_groups[-1]["lr"])
+        gone = {parameter for parameter in self._built.values() if parameter not in inside}
+        for group in to.param_groups:
+            group["params"] = [parameter for parameter in group["params"] if parameter not in gone]
+        for parameter in gone:
+            to.state.pop(parameter, None)
+
+    def _held(self) -> set[nn.Parameter]:
+        return {p for one in self._optimizers.values() for group in one.param_groups for p in group["params"]}

@@ -22,6 +22,14 @@ SKIPPED: Any = object()
 WITH_A_BATCH = ("before_train_iter", "before_val_iter", "before_test_iter")
 BEFORE_THE_GRADIENTS = ("after_forward", "before_backward")
 BEFORE_THE_STEP = ("after_forward", "before_backward", "after_backward", "before_optimizer_step")
+BETWEEN_STEPS = (
+    "before_run",
+    "before_train",
+    "before_train_epoch",
+    "before_train_iter",
+    "after_train_iter",
+    "after_train_epoch",
+)
 TOO_LATE_TO_STOP = ("on_exception", "after_run")
 
 
@@ -118,6 +126,10 @@ class Requests:
         state = self._state
         self.offered[1] = batch
         state.batch_size = self._sizes[state.stage].replaced(batch, state.batch_size)
+
+    def check_param_group(self) -> None:
+        """Raise UserError where `run.add_param_group` is not allowed."""
+        self._require("add_param_group", BETWEEN_STEPS)
 
     def save(self, names: Iterable[str], moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
         """Save the state at the next safe point; see `hookflow.hooks.run.Run.save_checkpoint`."""

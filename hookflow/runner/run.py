@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from threading import get_ident
 from typing import Any, Protocol
@@ -244,6 +244,13 @@ class Run:
 
     def replace_batch(self, batch: Any) -> None:
         self._requests.replace_batch(batch)
+
+    def add_param_group(self, params: Iterable[nn.Parameter], optimizer: str | None = None, **settings: Any) -> None:
+        if optimizer is None:
+            self.optimizer  # noqa: B018  # raises where there are several
+            optimizer = next(iter(self.optimizers))
+        self.optimizers[optimizer]  # raises where there is none
+        self._update.add_param_group(params, optimizer, settings)
 
     def save_checkpoint(self, *names: str, moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
         for name in (*names, *moved):

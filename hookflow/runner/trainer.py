@@ -280,6 +280,7 @@ class Trainer:
             self._engine,
             self._timeline,
             self._requests,
+            parts.model,
             parts.optimizers,
             parts.strategy,
             self._consensus,

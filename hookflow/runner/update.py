@@ -11,14 +11,16 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from hookflow.errors import Problem, UserError, first_few
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.strategy import Strategy
 from hookflow.runner.engine import Engine
 from hookflow.runner.numerics.losses import Losses
 from hookflow.runner.numerics.step_guard import StepGuard
+from hookflow.runner.param_groups import Trained
 from hookflow.runner.requests import BEFORE_THE_STEP, Requests
 from hookflow.runner.state import RunState
 from hookflow.runner.timing import BACKWARD, OPTIMIZER, Timeline
@@ -38,6 +40,7 @@ class Update:
         engine: Engine,
         timeline: Timeline,
         requests: Requests,
+        network: nn.Module,
         optimizers: Mapping[str, Optimizer],
         strategy: Strategy,
         consensus: AnyConsensus,
@@ -54,6 +57,7 @@ class Update:
         self._timeline = timeline
         self._requests = requests
         self._optimizers = optimizers
+        self._trained = Trained(network, optimizers)
         self._clear = {name: clears_gradients([optimizer]) for name, optimizer in optimizers.items()}
         self._strategy = strategy
         self._consensus = consensus
@@ -159,6 +163,25 @@ class Update:
         if self.guard:
             self.guard.report(wait=True)
 
+    def add_param_group(self, parameters: Iterable[nn.Parameter], optimizer: str, settings: Mapping[str, Any]) -> None:
+        """Let an optimizer train parameters that a hook has added to the network; see `Run.add_param_group`."""
+        self._requests.check_param_group()
+        added = [*parameters]
+        self._strategy.add_parameters(added)
+        self._trained.add(added, optimizer, settings)
+
+    def check_parameters(self) -> None:
+        """Raise UserError when the network has trainable parameters that no optimizer has."""
+        if missing := self._trained.missing():
+            raise UserError(Problem(_no_optimizer(missing), hint=ADD_GROUP))
+
+    def parameter_warnings(self) -> Iterator[str]:
+        """Yield what is wrong between the network and the optimizers: a warning each."""
+        if missing := self._trained.missing():
+            yield f"{_no_optimizer(missing)}; {ADD_GROUP}"
+        if orphaned := self._trained.orphaned():
+            yield f"an optimizer still trains {first_few(orphaned)}, which the network no longer has; {ADD_GROUP}"
+
     def scale(self, factor: float) -> None:
         """Multiply all gradients."""
         torch._foreach_mul_([p.grad for p in self._parameters(self.every) if p.grad is not None], factor)
@@ -184,6 +207,13 @@ class Update:
         for name, gradients in state.items():
             for parameter, gradient in zip(self._parameters([name]), gradients, strict=True):
                 parameter.grad = None if gradient is None else gradient.to(parameter.device)
+
+
+ADD_GROUP = "a hook that replaces modules calls run.add_param_group(module.parameters())"
+
+
+def _no_optimizer(names: Sequence[str]) -> str:
+    return f"no optimizer trains {first_few(names)}: the optimizers were built before a hook changed the network"
 
 
 def clears_gradients(optimizers: Sequence[Optimizer]) -> Callable[[], None]:

@@ -66,3 +66,28 @@ def test_statistics_are_those_of_all_ranks(new_clouds: NewClouds, train_here: An
 def said(run_dir: RunDir) -> list[list[float]]:
     texts = [str(record["text"]) for record in records(run_dir, "message")]
     return [json.loads(text.removeprefix("statistics ")) for text in texts if text.startswith("statistics ")]
+
+
+SURGEON = 'hooks.surgeon={use="./../surgeons.py:Surgeon"}', "hooks.ema.enabled=false"
+
+
+@pytest.mark.parametrize("task", [(), ('task.use="./clouds.py:OwnSteps"',)], ids=["DDP", "DDP at the step"])
+def test_parameters_that_a_hook_adds_are_those_of_rank_0(new_clouds: NewClouds, train_here: Any, task: Any) -> None:
+    """The hook draws other weights on each rank."""
+    alone, together = new_clouds(*SURGEON, *task), new_clouds(*SURGEON, *task)
+    assert train_here(alone) == 0
+    assert carry_out(together, 2) == [0, 0], printed(together, 0)
+    torch.testing.assert_close(final_state(alone)["model"], final_state(together)["model"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "reason"),
+    [
+        (["hooks.surgeon.args={point='before_train_iter', at=2}"], "DDP takes no parameters after the first forward"),
+        (['distributed.strategy="fsdp"'], "FSDP takes no parameters after the start"),
+    ],
+)
+def test_parameters_that_come_too_late_are_refused(new_clouds: NewClouds, overrides: list[str], reason: str) -> None:
+    run_dir = new_clouds(*SURGEON, *overrides)
+    assert carry_out(run_dir, 2) == [2, 2], printed(run_dir, 0)
+    assert reason in str(records(run_dir, "end")[0]["reason"])

@@ -63,6 +63,7 @@ class CheckpointManager:
         self._folder = folder
         self._keep = keep
         self._saving: Saving | None = None
+        self._warned: set[str] = set()
         given_away = any("checkpoint" in binding.takes for binding in plan.at("after_save_checkpoint"))
         self._copy = HostCopy(reuse=not given_away)
 
@@ -75,6 +76,10 @@ class CheckpointManager:
         """Copy the state, and let another thread write it; what is on its way to the disk is waited for first."""
         self._update.settle()
         self.report()
+        for warning in self._update.parameter_warnings():
+            if warning not in self._warned:
+                self._warned.add(warning)
+                self._recorder.say(warning, "warn")
         began = time.perf_counter()
         with self._state.during("save"), self._timeline.excluded():
             requested = self._requested_by_all()

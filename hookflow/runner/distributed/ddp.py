@@ -29,6 +29,14 @@ class DDP(Parallel):
             replicate(model)
         self.bucketed = self._models
 
+    def add_parameters(self, parameters: Sequence[Tensor]) -> None:
+        from torch.distributed._composable.replicate import replicate
+
+        if any(replicate.state(model).has_initialized for model in self._models):
+            said = "DDP takes no parameters after the first forward pass"
+            raise UserError(Problem(said, hint="call run.add_param_group in before_run"))
+        super().add_parameters(parameters)
+
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Return at once: gradients are averaged as they are computed. The first call looks whether they are."""
         if not self._checked:

@@ -36,6 +36,10 @@ class FSDP(Parallel):
         for module in [*reversed(units), *self._models]:  # what lies within another one goes first
             fully_shard(module, mesh=mesh)
 
+    def add_parameters(self, parameters: Sequence[Tensor]) -> None:
+        said = "FSDP takes no parameters after the start: it has sharded the model"
+        raise UserError(Problem(said, hint='build them in the model, or use strategy = "ddp"'))
+
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Return at once: gradients are averaged as they are computed."""
 

@@ -34,6 +34,10 @@ class Parallel:
         self._models = [model for model in models if any(p.requires_grad for p in model.parameters())]
         self._buffers = list(_kept_buffers(network))
 
+    def add_parameters(self, parameters: Sequence[Tensor]) -> None:
+        for parameter in parameters:
+            broadcast([parameter.detach()])
+
     def check_lengths(self, lengths: Mapping[str, int], place: Place) -> None:
         found: list[Mapping[str, int]] = [{}] * dist.get_world_size()
         dist.all_gather_object(found, lengths)

@@ -21,6 +21,9 @@ class Single:
     def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Place) -> None:
         pass
 
+    def add_parameters(self, parameters: Sequence[Tensor]) -> None:
+        pass
+
     def check_lengths(self, lengths: Mapping[str, int], place: Place) -> None:
         pass
 

@@ -38,6 +38,12 @@ class Strategy(Protocol):
         their memory layout cannot be sharded.
         """
 
+    def add_parameters(self, parameters: Sequence[Tensor]) -> None:
+        """Take parameters that a hook has added to a model: every rank has those of rank 0 afterwards.
+
+        Raises UserError when it is too late for that.
+        """
+
     def check_lengths(self, lengths: Mapping[str, int], place: Place) -> None:
         """Raise UserError, on every rank, when one has more batches in an epoch of some split than another."""
 

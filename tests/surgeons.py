@@ -1,0 +1,54 @@
+"""Hooks that the tests put into pipelines to change the network after the optimizers were built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from tests.toy import Net
+
+
+class HalfFrozen(Net):
+    """The toy net with a weight that requires no gradient when the optimizer is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body[0].weight.requires_grad_(False)
+
+
+class Surgeon:
+    """Replaces the head of the toy net at one point, and adds its parameters to the optimizer if it `adds` them."""
+
+    writes = ("model", "optimizer")
+
+    def __init__(self, point: str = "before_run", *, adds: bool = True, at: int = 0, **settings: float) -> None:
+        self.point, self.adds, self.at = point, adds, at
+        self.settings = settings
+
+    def _operate(self, point: str, run: Any) -> None:
+        if point == self.point and run.iter == self.at:
+            with torch.random.fork_rng(devices=()):
+                torch.manual_seed(5 + run.rank)
+                run.model.head = nn.Linear(8, 3).to(run.device)
+            if self.adds:
+                run.add_param_group(run.model.head.parameters(), **self.settings)
+
+    def before_run(self, run: Any) -> None:
+        self._operate("before_run", run)
+
+    def before_train_iter(self, run: Any) -> None:
+        self._operate("before_train_iter", run)
+
+    def after_forward(self, run: Any) -> None:
+        self._operate("after_forward", run)
+
+
+class Thaws:
+    """Lets a parameter train that required no gradient when the optimizer was built."""
+
+    writes = ("model",)
+
+    def before_train(self, run: Any) -> None:
+        run.model.body[0].weight.requires_grad_(True)
