@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -21,6 +22,34 @@ class Net(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.head(self.body(inputs))  # type: ignore[no-any-return]
+
+
+class Unsavable(Net):
+    """A net with a state that no checkpoint can hold."""
+
+    def get_extra_state(self) -> Any:
+        return np.zeros(2)
+
+    def set_extra_state(self, state: Any) -> None:
+        raise AssertionError("no checkpoint can hold it")
+
+
+class Counts(Net):
+    """A net that counts its calls, in a state beside its tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(inputs)
+
+    def get_extra_state(self) -> Any:
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.calls = state["calls"]
 
 
 class Tied(nn.Module):

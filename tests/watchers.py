@@ -204,7 +204,7 @@ class Fails:
         self.fail("around_run second")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"kinds": set() if self.place == "state_dict" else []}
+        return {"kinds": frozenset() if self.place == "state_dict" else []}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.fail("load_state_dict")

@@ -97,7 +97,7 @@ class Average(Hook):
     def after_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         saved = checkpoint.get(f"model_{self.name}")
         if saved:
-            self.average = {name: tensor.clone() for name, tensor in saved.items() if tensor.is_floating_point()}
+            self.average = {name: value.clone() for name, value in saved.items() if _is_floating(value)}
 
     def state_dict(self) -> dict[str, Any]:
         return {"updates": self.updates, "best": self.best}
@@ -144,5 +144,12 @@ def _floating(model: nn.Module) -> dict[str, Tensor]:
 def _first_names(model: nn.Module) -> dict[str, str]:
     """Return the first name of each floating-point tensor of the model, by every name that it has: weights are tied."""
     first: dict[int, str] = {}
-    tensors = model.state_dict(keep_vars=True).items()
-    return {name: first.setdefault(id(tensor), name) for name, tensor in tensors if tensor.is_floating_point()}
+    state = model.state_dict(keep_vars=True).items()
+    return {name: first.setdefault(id(value), name) for name, value in state if _is_floating(value)}
+
+
+def _is_floating(value: Any) -> bool:
+    """Return whether a value of a `state_dict` is a floating-point tensor; a module's extra state may be anything."""
+    import torch
+
+    return isinstance(value, torch.Tensor) and value.is_floating_point()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -124,8 +125,12 @@ def write_state_dict(weights: Mapping[str, Tensor], path: Path) -> None:
 
 def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> None:
     """Write weights as safetensors; those that are tied are written once for each name."""
+    import torch
     from safetensors.torch import save_file
 
+    if other := next((name for name, value in weights.items() if not torch.is_tensor(value)), ""):
+        said = f'safetensors cannot hold "{other}", a module\'s extra state of type {type(weights[other]).__name__}'
+        raise UserError(Problem(said, hint='use format = "state_dict"'))
     save_file({name: tensor.contiguous().clone() for name, tensor in weights.items()}, path)
 
 
@@ -140,7 +145,7 @@ def write_exported(model: nn.Module, inputs: Tensor, weights: Mapping[str, Tenso
     """Write a network with other weights, in evaluation, by `torch.export`; it is afterwards as it was."""
     import torch
 
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    before = deepcopy(model.state_dict())
     modes = {module: module.training for module in model.modules()}
     try:
         model.load_state_dict(weights)

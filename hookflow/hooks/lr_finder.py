@@ -78,7 +78,12 @@ class LRFinder(Hook):
             said = f"lr_finder sweeps over {self.iters} iterations, and the run has only {run.max_iters}"
             raise UserError(Problem(said, hint="let it sweep over fewer (iters), or the run be longer"))
         if not self.steps:
-            weights = {name: local(tensor).clone() for name, tensor in run.model.state_dict().items()}
+            import torch
+
+            weights = {
+                name: local(value).clone() if torch.is_tensor(value) else deepcopy(value)
+                for name, value in run.model.state_dict().items()
+            }
             optimizers = {name: deepcopy(optimizer.state_dict()) for name, optimizer in run.optimizers.items()}
             self.kept = {"weights": weights, "optimizers": optimizers}
 
@@ -114,8 +119,10 @@ class LRFinder(Hook):
         import torch
 
         with torch.no_grad():
-            for name, tensor in run.model.state_dict().items():
-                local(tensor).copy_(self.kept["weights"][name])
+            for name, value in run.model.state_dict().items():
+                if torch.is_tensor(value):
+                    local(value).copy_(self.kept["weights"].pop(name))
+        run.model.load_state_dict(self.kept["weights"], strict=False)  # what is left is the modules' extra state
         for name, optimizer in run.optimizers.items():
             optimizer.load_state_dict(self.kept["optimizers"][name])
         self.kept = {}

@@ -93,3 +93,10 @@ def test_a_run_that_is_too_short_is_told(new_run: NewRun, train_here: Any, chang
 def test_it_sweeps_upwards(new_run: NewRun) -> None:
     with pytest.raises(UserError, match="start must be below end"):
         new_run(FINDER, "hooks.finder.args.end=1e-5")
+
+
+def test_a_modules_extra_state_is_put_back(new_run: NewRun, train_here: Any) -> None:
+    run_dir = new_run(FINDER, 'model.use="./toy.py:Counts"')
+    assert train_here(run_dir) == 0
+    state: Any = final_state(run_dir)
+    assert state["model"]["_extra_state"] == {"calls": 0}

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -21,7 +21,6 @@ import torch
 from hookflow.errors import UserError
 from hookflow.runner.checkpoint import store as checkpoint
 from hookflow.runner.checkpoint.manifest import TRAINING, damage
-from hookflow.runner.checkpoint.storable import check_storable
 from hookflow.runner.checkpoint.store import AbandonedError, CheckpointStore, read, read_tensors
 from tests.conftest import NewRun, records
 from tests.watchers import POINTS
@@ -237,19 +236,47 @@ def test_a_name_that_no_checkpoint_can_go_by_is_refused(new_run: NewRun, train_h
     [
         ({"best": np.float64(1)}, "['best'] is a numpy.float64"),
         ([1, {"a": (Path("x"),)}], "[1]['a'][0] is a pathlib"),
-        ({1, 2}, " is a builtins.set"),
-        ({(1, np.int64(2)): 3}, " (a key)[1] is a numpy.int64"),
+        (frozenset([1, 2]), " is a builtins.frozenset"),
+        (deque([1]), " is a collections.deque"),
+        ({"extra": np.ones(2)}, "['extra'] is a numpy.ndarray, which cannot be loaded again; a tensor can be"),
+        ({(1, np.int64(2)): 3}, "['a key'][1] is a numpy.int64"),
     ],
     ids=repr,
 )
-def test_what_could_not_be_read_back_is_refused(value: Any, said: str) -> None:
+@pytest.mark.parametrize("entry", ["hooks", "model", "optimizer_d"])
+def test_what_could_not_be_read_back_is_refused(store: CheckpointStore, entry: str, value: Any, said: str) -> None:
+    store.save({"model": {}, "hooks": {}}, [], {"it": 1, "ep": 0})
     with pytest.raises(TypeError) as caught:
-        check_storable({"model": {}, "optimizer": value, "hooks": value})
-    assert f'checkpoint["hooks"]{said}' in str(caught.value)
+        store.save({"model": {}, "hooks": {}, entry: value}, [], {"it": 2, "ep": 0})
+    assert f"checkpoint['{entry}']{said}" in str(caught.value)
+    assert [path.name for path in store.all()] == ["it00000001"], "the one before stands"
+
+
+def test_a_run_whose_model_could_not_be_resumed_ends_at_its_first_checkpoint(
+    new_run: NewRun, train_here: Train
+) -> None:
+    run_dir = new_run('model.use="./toy.py:Unsavable"')
+    assert train_here(run_dir) == 1
+    (end,) = records(run_dir, "end")
+    assert "checkpoint['model']['_extra_state'] is a numpy.ndarray, which cannot be loaded again" in str(end["reason"])
+    assert not CheckpointStore(run_dir.checkpoints).all()
+
+
+def test_only_new_types_are_loaded_after_the_first_checkpoint(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(checkpoint, "read_tensors", lambda path, device, mmap: loaded.append(path.name))
+    states: list[Any] = [1, 2, [3] * 4, torch.ones(1), {torch.Size([1])}, {torch.Size([1])}]
+    counts = []
+    for it, value in enumerate(states):
+        store.save({"model": {"x": 0}, "hooks": value}, [], {"it": it, "ep": 0})
+        counts.append(len(loaded))
+        loaded.clear()
+    assert counts == [2, 0, 0, 2, 2, 2], "a set may hold anything"
 
 
 def test_what_is_not_refused_reads_back(store: CheckpointStore) -> None:
     plain = {"a": [1, 2.5, "x", None, True, b"y"], "b": (torch.ones(1), torch.nn.Parameter(torch.ones(1)))}
     state = {"model": {}, "hooks": OrderedDict(plain), "more": {1: plain, (2, "x"): []}}
-    check_storable(state)
     assert read(store.save(state, [], {"it": 1, "ep": 0}).path, CPU).keys() == state.keys()

@@ -246,7 +246,7 @@ def test_a_state_that_cannot_be_saved_after_an_error_does_not_hide_the_error(
     assert train_here(run_dir) == 1
     assert "as told" in str(end(run_dir)[1])
     (said,) = [text for text in messages(run_dir) if "no checkpoint could be saved after the error" in text]
-    assert "['fails']['kinds'] is a builtins.set" in said
+    assert "['fails']['kinds'] is a builtins.frozenset" in said
 
 
 @pytest.mark.parametrize("older", [False, True], ids=["", "recorded by an older version"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -205,3 +206,18 @@ def test_what_an_epoch_had_entered_is_entered_again_and_nothing_else(
     assert marks.read_text().split() == ["entered", "entered", "left"], "the first epoch, twice; not the second"
     assert Training(killed, resume=True).wait() == 0
     assert marks.read_text().split()[3:] == ["entered", "left"], "the third"
+
+
+def test_a_modules_extra_state_goes_through_every_hook_that_keeps_weights(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    hooks = [
+        'model.use="./toy.py:Counts"',
+        'hooks.swa={use="swa", args={begin="1ep", lr=0.02}}',
+        'hooks.export={use="export", args={formats=["state_dict"]}}',
+    ]
+    alone, killed = new_run(*hooks), new_run(*hooks, *strikes(tmp_path, signal.SIGKILL, ("after_train_iter", 12)))
+    assert train_here(alone) == 0
+    assert Training(killed).wait() == -signal.SIGKILL
+    assert train_here(killed, resume=True) == 0
+    assert_same_end(killed, alone)

@@ -11,7 +11,6 @@ from typing import Any
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint.saving import GRACE, HostCopy, NotSavedError, Saving, begin
 from hookflow.runner.checkpoint.snapshot import Snapshot
-from hookflow.runner.checkpoint.storable import check_storable
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.gather import full_state
@@ -120,7 +119,6 @@ class CheckpointManager:
         entered = len(self._engine.arounds)
         state = dict(self.before_validation or self._snapshot.capture())
         self._engine.fire("before_save_checkpoint", state)
-        check_storable(state)
         if self._ranks.world > 1:
             state = full_state(state, self._consensus)
         copied = self._copy.of(state) if self._ranks.first else state

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pickle import UnpicklingError
 from typing import Any
+
+import torch
+
+PLAIN = (type(None), bool, int, float, str, bytes)
+
+Place = tuple[Any, ...]
+"""The keys and indices that lead to a value in a state."""
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -22,3 +31,39 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     if type(value) in (list, tuple):
         return type(value)(mapped(item, change) for item in value)
     return change(value)
+
+
+def leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
+    """Yield every value in a state that is no dict, list or tuple, with its place; keys of dicts are values, too."""
+    if type(value) in (dict, OrderedDict):
+        for key, item in value.items():
+            yield from leaves(key, (*place, "a key"))
+            yield from leaves(item, (*place, key))
+        if type(value) is OrderedDict:
+            yield from leaves(vars(value), place)  # a module's `state_dict` has its versions there
+    elif type(value) in (list, tuple):
+        for k, item in enumerate(value):
+            yield from leaves(item, (*place, k))
+    else:
+        yield place, value
+
+
+def unreadable(state: Any) -> str:
+    """Return the place and type of the first value that cannot be loaded without running code; "" without one."""
+    for place, value in leaves(state):
+        if type(value) not in PLAIN and not _loads(value):
+            at = "".join(f"[{key!r}]" for key in place)
+            hint = "; a tensor can be, such as torch.from_numpy(…)" if type(value).__module__ == "numpy" else ""
+            return f"{at} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be loaded again{hint}"
+    return ""
+
+
+def _loads(value: Any) -> bool:
+    file = io.BytesIO()
+    torch.save(value, file)
+    file.seek(0)
+    try:
+        torch.load(file, weights_only=True)
+    except UnpicklingError:
+        return False
+    return True

@@ -16,7 +16,8 @@
 A checkpoint is written aside, flushed to disk and renamed; an old one goes only after the new one reads back. Names
 that begin with a dot are not whole: what a killed process leaves of them is cleared away by the next one. Checksums
 are taken of what is written, not of what the disk has made of it. Reading never executes code: `torch.load` is held to
-`weights_only=True`.
+`weights_only=True`. The first checkpoint, and each that holds a new type, is loaded before it counts: a state that
+could not be resumed is refused when it is saved.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from hookflow.runner.checkpoint.manifest import (
     read_manifest,
     seal,
 )
+from hookflow.runner.checkpoint.nested import PLAIN, leaves, unreadable
 from hookflow.version import __version__
 
 NOTHING: Mapping[str, Any] = {}
@@ -74,6 +76,7 @@ class CheckpointStore:
         self._texts = texts
         self._latest: Path | None = None
         self._whole: set[Path] = set()
+        self._loaded: set[type] = set()
         self._abandoned = threading.Event()
 
     def keep_in(self, elsewhere: Path) -> None:
@@ -199,6 +202,7 @@ class CheckpointStore:
         aside.mkdir()
         try:
             files = {name: _write(aside / name, write, self._abandoned) for name, write in self._contents(state)}
+            self._check_loads(aside, state)
             versions = {"hookflow": __version__, "torch": torch.__version__}
             manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}
             _write(aside / MANIFEST, _text(seal(manifest)), self._abandoned)
@@ -211,6 +215,22 @@ class CheckpointStore:
             raise
         _flush(self.folder)
         return sum(entry["bytes"] for entry in files.values())
+
+    def _check_loads(self, folder: Path, state: Mapping[str, Any]) -> None:
+        """Load what was written as a resume does, if the state holds types that have not been loaded before.
+
+        A type that may hold others is loaded each time. Raises TypeError with the entry that cannot be loaded.
+        """
+        kinds = {type(leaf) for _, leaf in leaves(dict(state))}
+        if kinds <= self._loaded:
+            return
+        for path in folder.glob("*.pt"):
+            try:
+                read_tensors(path, CPU, mmap=True)
+            except UserError as error:
+                wrong = unreadable(dict(state)) or f" cannot be loaded again: {error}"
+                raise TypeError(f"checkpoint{wrong}") from error
+        self._loaded |= kinds & {*PLAIN, torch.Tensor, torch.nn.Parameter}
 
     def _contents(self, state: Mapping[str, Any]) -> Iterable[tuple[str, Callable[[Any], object]]]:
         """Yield the name of each file, and what writes it."""
@@ -264,10 +284,13 @@ def read(path: Path, device: torch.device) -> dict[str, Any]:
 CPU = torch.device("cpu")
 
 
-def read_tensors(path: Path, device: torch.device) -> Any:
-    """Return what `torch.save` has written, without running code. Raises UserError when it is something else."""
+def read_tensors(path: Path, device: torch.device, *, mmap: bool = False) -> Any:
+    """Return what `torch.save` has written, without running code; with `mmap`, tensors stay in the file until used.
+
+    Raises UserError when it is something else.
+    """
     try:
-        return torch.load(path, map_location=device, weights_only=True)
+        return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
     except UnpicklingError as error:
         said = str(error).partition("WeightsUnpickler error: ")[2].partition("\n")[0] or "it cannot be unpickled"
         hint = "only tensors, numbers, strings, lists and dicts are read; it may be an attack, and is left alone"
