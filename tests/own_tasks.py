@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +103,55 @@ def accumulates(run: Any, batch: Any) -> dict[str, Any]:
     """Asks for what hooks alone may ask for."""
     run.accumulate(0.5, step=False)
     return step(run, batch)
+
+
+class Forgets:
+    """Learns from a buffer of earlier batches, by a generator of its own and a network of its own; it has no state."""
+
+    steps_itself = True
+
+    def __init__(self) -> None:
+        self.buffer: deque[Any] = deque(maxlen=6)
+        self.draws = torch.Generator().manual_seed(3)
+        self.target = nn.Linear(4, 3)
+        self.steps = 0
+        self.name = "forgets"
+        self.seen: Any = None
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        self.steps += 1
+        self.seen = run.model
+        self.buffer.append([part.cpu() for part in batch])
+        inputs, target = self.buffer[int(torch.randint(len(self.buffer), (), generator=self.draws))]
+        logits = run.model(inputs.to(run.device))
+        loss = functional.cross_entropy(logits, target.to(run.device))
+        loss = loss + (logits - self.target(inputs)).square().mean() / self.steps
+        run.backward(loss)
+        run.step()
+        with torch.no_grad():
+            self.target.weight.mul_(0.9)
+        return {"loss": loss}
+
+    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
+        return step(run, batch)
+
+
+class Remembers(Forgets):
+    """The same, with a state."""
+
+    def state_dict(self) -> dict[str, Any]:
+        held = {"buffer": list(self.buffer), "draws": self.draws.get_state(), "steps": self.steps}
+        return held | {"target": self.target.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.buffer.extend(state["buffer"])
+        self.draws.set_state(state["draws"])
+        self.steps = state["steps"]
+        self.target.load_state_dict(state["target"])
+
+
+class HalfAState(StepOnly):
+    """Cannot take its state back."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}

@@ -137,3 +137,17 @@ class Unlabelled(Points):
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         for inputs, _ in super().epoch(epoch, start):
             yield (inputs,)
+
+
+class Curriculum:
+    """A dataset that remembers how often it was asked."""
+
+    def __init__(self) -> None:
+        self.harder = 0
+
+    def __len__(self) -> int:
+        return 40
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        self.harder += 1
+        return torch.ones(4) * index, index % 3

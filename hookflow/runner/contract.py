@@ -31,6 +31,8 @@ class Task(Protocol):
     A task may have a method `batch_size(batch)` that returns how many examples a batch has; it counts before what the
     source or the tensors of the batch say.
 
+    A task with `state_dict()` and `load_state_dict(state)` has its state in every checkpoint.
+
     A task that steps its optimizers itself says `steps_itself = True`; its `step` calls `run.backward` and
     `run.step`, and need return no loss.
     """
@@ -106,6 +108,9 @@ def wrong_task(task: Any, evaluated: bool) -> Issue | None:
                 return f"the task {kind} has a method {name}", near
         if evaluated and steps_itself(task):
             return f"the task {kind} steps its optimizers itself, and defines no evaluate()", EVALUATE
+    if hasattr(task, "state_dict") != hasattr(task, "load_state_dict"):
+        has, lacks = ("state_dict", "load_state_dict")[:: 1 if hasattr(task, "state_dict") else -1]
+        return f"the task {kind} defines {has}() and no {lacks}()", "a resume needs both"
     for method in ("step", "evaluate", "predict"):
         if not _takes_two(getattr(task, method, None)):
             return f"the task's {method} must take the run and the batch: {method}(run, batch)", ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -16,7 +16,7 @@ from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.checkpoint import Checkpoint
 from hookflow.hooks.grad_clip import GradClip
 from hookflow.runner.checkpoint.manager import CheckpointManager
-from hookflow.runner.checkpoint.snapshot import Snapshot
+from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from hookflow.runner.contract import evaluation_of, prediction_of, steps_itself
 from hookflow.runner.data.batch_size import BatchSizes
@@ -112,6 +112,7 @@ class Trainer:
             models=parts.models,
             optimizers=parts.optimizers,
             hooks=parts.hooks,
+            task=parts.task,
             data={split: source for split, source in parts.data.items() if split != "test"},
             state=state,
             engine=engine,
@@ -129,6 +130,7 @@ class Trainer:
             requests,
             update,
             self._snapshot,
+            Unsaved(parts.task, parts.data, self._known()),
             consensus,
             timeline,
             store,
@@ -287,6 +289,12 @@ class Trainer:
             Losses(parts.device, self.state, self._advice) if section.on_nan == "raise" else None,
             guard,
         )
+
+    def _known(self) -> Iterator[Any]:
+        """Yield the objects of the run that a checkpoint holds, or that need not be held."""
+        parts = self._parts
+        yield from (self.run, parts.model, *parts.model.modules(), *parts.optimizers.values())
+        yield from (*parts.hooks.values(), *parts.data.values())
 
     def _advice(self) -> str:
         """Return what helps against a loss that is not finite, in this run."""

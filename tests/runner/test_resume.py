@@ -221,3 +221,36 @@ def test_a_modules_extra_state_goes_through_every_hook_that_keeps_weights(
     assert Training(killed).wait() == -signal.SIGKILL
     assert train_here(killed, resume=True) == 0
     assert_same_end(killed, alone)
+
+
+LOST = "the task Forgets changes buffer, draws, target, steps while it trains, and no checkpoint holds that"
+
+
+@pytest.mark.parametrize("task", ["Remembers", "Forgets"])
+def test_a_tasks_own_state(new_run: NewRun, train_here: Train, tmp_path: Path, task: str) -> None:
+    """What has one is resumed to the bit; what has none is named."""
+    use = f'task.use="./own_tasks.py:{task}"'
+    alone = new_run(use, EVERY_3)
+    killed = new_run(use, EVERY_3, *strikes(tmp_path, signal.SIGKILL, ("after_train_iter", 11)))
+    assert train_here(alone) == 0
+    assert Training(killed).wait() == -signal.SIGKILL
+    assert train_here(killed, resume=True) == 0
+    for run_dir in (alone, killed):
+        assert any(text.startswith(LOST) for text in messages(run_dir)) == (task == "Forgets")
+    if task == "Remembers":
+        assert_same_end(killed, alone)
+
+
+def test_data_that_change_are_named(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run('data.train.use="./toy.py:Curriculum"', "data.train.loader={batch_size=8}", "run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    assert any(text.startswith("data.train (Curriculum) changes harder while it trains") for text in messages(run_dir))
+
+
+def test_a_task_that_has_a_state_only_now_is_reported(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
+    run_dir = new_run('task.use="./own_tasks.py:Forgets"', "run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    text = run_dir.pipeline.read_text().replace("Forgets", "Remembers").replace("max_epochs = 1", "max_epochs = 2")
+    run_dir.pipeline.write_text(text)
+    assert train_here(run_dir, resume=True) == 0
+    assert "the checkpoint has no state of the task: the task starts anew" in messages(run_dir)

@@ -55,6 +55,7 @@ def test_a_task_makes_more_of_the_means(new_run: NewRun, train_here: Train) -> N
     ("override", "said"),
     [
         (task("Misspelt"), 'has a method evalute; did you mean "evaluate"?'),
+        (task("HalfAState"), "the task HalfAState defines state_dict() and no load_state_dict()"),
         (task("OneArgument"), "the task's step must take the run and the batch: step(run, batch)"),
         (task("step", ", args={wieght=2.0}"), 'task takes no argument "wieght"; did you mean "weight"?'),
     ],

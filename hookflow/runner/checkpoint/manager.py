@@ -10,7 +10,7 @@ from typing import Any
 
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint.saving import GRACE, HostCopy, NotSavedError, Saving, begin
-from hookflow.runner.checkpoint.snapshot import Snapshot
+from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.gather import full_state
@@ -37,6 +37,7 @@ class CheckpointManager:
         requests: Requests,
         update: Update,
         snapshot: Snapshot,
+        unsaved: Unsaved,
         consensus: AnyConsensus,
         timeline: Timeline,
         store: CheckpointStore,
@@ -54,6 +55,7 @@ class CheckpointManager:
         self._requests = requests
         self._update = update
         self._snapshot = snapshot
+        self._unsaved: Unsaved | None = unsaved
         self._consensus = consensus
         self._ranks = consensus.ranks
         self._timeline = timeline
@@ -75,10 +77,7 @@ class CheckpointManager:
         """Copy the state, and let another thread write it; what is on its way to the disk is waited for first."""
         self._update.settle()
         self.report()
-        for warning in self._update.parameter_warnings():
-            if warning not in self._warned:
-                self._warned.add(warning)
-                self._recorder.say(warning, "warn")
+        self._warn()
         began = time.perf_counter()
         with self._state.during("save"), self._timeline.excluded():
             requested = self._requested_by_all()
@@ -91,6 +90,15 @@ class CheckpointManager:
                 begin(saving, partial(self._write, saving, moved, self._keep), self._wake)
             self._saving = saving
             self.saved_at = self._state.iter
+
+    def _warn(self) -> None:
+        """Warn of what this checkpoint does not hold, once each; attributes are compared for the first one alone."""
+        lost = [*self._update.parameter_warnings(), *(self._unsaved.warnings() if self._unsaved else ())]
+        self._unsaved = None
+        for warning in lost:
+            if warning not in self._warned:
+                self._warned.add(warning)
+                self._recorder.say(warning, "warn")
 
     def request_last(self) -> None:
         """Request that the end of the training is saved, unless it has been, or nobody saves anything in this run."""

@@ -6,7 +6,7 @@ all of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from hookflow.runner.distributed.sharded import load_model, load_optimizer
 from hookflow.runner.engine import Engine
 from hookflow.runner.module_hooks import ModuleHooks
 from hookflow.runner.numerics.random_state import random_state, set_random_state
+from hookflow.runner.observe.marks import OPAQUE, mark
 from hookflow.runner.requests import Requests
 from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import RunState
@@ -42,6 +43,7 @@ class Snapshot:
     models: Mapping[str, nn.Module]
     optimizers: Mapping[str, torch.optim.Optimizer]
     hooks: Mapping[str, Any]
+    task: Any
     data: Mapping[str, Any]
     state: RunState
     engine: Engine
@@ -70,6 +72,7 @@ class Snapshot:
             "module_hooks": self.module_hooks.state_dict(),
             "scalars": self.scalars.state_dict(),
             "hooks": {name: hook.state_dict() for name, hook in self.hooks.items() if hasattr(hook, "state_dict")},
+            "task": self.task.state_dict() if hasattr(self.task, "state_dict") else {},
             "triggers": {self._key(id_): trigger.state_dict() for id_, trigger in self.triggers.items()},
             "data": {split: data.state_dict() for split, data in self.data.items() if hasattr(data, "state_dict")},
             "random": random_state(self.device),
@@ -91,6 +94,7 @@ class Snapshot:
         self.requests.load_state_dict(state["requests"])
         self.scalars.load_state_dict(state["scalars"])
         self._restore_hooks(state["hooks"])
+        self._restore_task(state.get("task", {}))
         for id_, trigger in self.triggers.items():
             if self._key(id_) in state["triggers"]:
                 trigger.load_state_dict(state["triggers"][self._key(id_)])
@@ -132,6 +136,14 @@ class Snapshot:
             if saved[name]:
                 self.say(f'the checkpoint knows a hook "{name}" that this pipeline does not have', "warn")
 
+    def _restore_task(self, saved: Any) -> None:
+        if hasattr(self.task, "load_state_dict") and saved:
+            with only_showable("raised while the task was given back its state"):
+                self.task.load_state_dict(saved)
+        elif saved or (hasattr(self.task, "state_dict") and self.task.state_dict()):
+            lacks = "the task has no load_state_dict()" if saved else "the checkpoint has no state of the task"
+            self.say(f"{lacks}: the task starts anew", "warn")
+
     def _key(self, binding_id: int) -> str:
         """Return what a trigger goes by: a method at a point, and an `around_X` there, have one each."""
         binding = self.plan.bindings[binding_id]
@@ -141,3 +153,43 @@ class Snapshot:
 def _key_of(section: str, name: str) -> str:
     """Return what a model's or an optimizer's state goes by; that without a name by what it is."""
     return section if name == section else f"{section}_{name}"
+
+
+class Unsaved:
+    """What the task and the data change in a run although no checkpoint holds it.
+
+    Their attributes are compared with what they were at the beginning. Objects that are `known` belong to other parts.
+    """
+
+    def __init__(self, task: Any, data: Mapping[str, Any], known: Iterable[Any]) -> None:
+        self._owners = {f"the task {type(task).__name__}": task} | {
+            f"data.{split} ({type(owner).__name__})": owner
+            for split, source in data.items()
+            if not _is_hookflows(owner := getattr(source, "dataset", source))
+        }
+        self._owners = {name: owner for name, owner in self._owners.items() if not hasattr(owner, "state_dict")}
+        self._known = {id(thing) for thing in (*known, *self._owners.values())}
+        self._before = {name: dict(self._marks(owner)) for name, owner in self._owners.items()}
+
+    def warnings(self) -> Iterator[str]:
+        """Yield a warning for each owner of attributes that have changed."""
+        for name, owner in self._owners.items():
+            before = self._before[name]
+            if changed := [attribute for attribute, mark in self._marks(owner) if before.get(attribute) != mark]:
+                yield (
+                    f"{name} changes {', '.join(changed)} while it trains, and no checkpoint holds that: a resumed run "
+                    "starts without it. Define state_dict() and load_state_dict()"
+                )
+
+    def _marks(self, owner: Any) -> Iterator[tuple[str, Hashable]]:
+        for name, value in getattr(owner, "__dict__", {}).items():
+            if id(value) not in self._known and not isinstance(value, (*OPAQUE, *NO_STATE)):
+                yield name, mark(value, self._known)
+
+
+NO_STATE = (type(None), str, bytes, torch.device, torch.dtype)
+"""Types of attributes that are settings, and not what a training changes."""
+
+
+def _is_hookflows(owner: Any) -> bool:
+    return type(owner).__module__.startswith("hookflow.")

@@ -40,6 +40,7 @@ class Loader:
         self._augment = Augment(parts)
         self._keys = _Keys(self._sampler)
         self._batches: Any = None
+        self.dataset = data
         warn_if_oversubscribed(workers, parts.say)
         with no_loader_warnings():
             self._loader: DataLoader[Any] = DataLoader(

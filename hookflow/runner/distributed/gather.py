@@ -20,7 +20,7 @@ from hookflow.runner.checkpoint.nested import mapped
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.ranks import Ranks
 
-OWN = ("random", "data", "gradients", "scalars", "requests", "engine", "module_hooks")
+OWN = ("random", "data", "task", "gradients", "scalars", "requests", "engine", "module_hooks")
 """The entries of a state of which each rank has one of its own."""
 
 SMALL = 1024
