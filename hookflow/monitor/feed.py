@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
+import weakref
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from hookflow.events.log import command_log
@@ -54,6 +56,12 @@ class Live:
         self._run = run
         self._logs = Logs(run)
         self._commands = command_log(run.commands)
+        self._folder = _Folder(run.path)
+
+    def moved(self) -> RunDir | None:
+        """Return the run in the place to which its directory was moved since; None if it was not, or nobody knows."""
+        path = None if self._run.path.exists() else self._folder.path()
+        return RunDir(path) if path else None
 
     def poll(self, budget: float = 0.05) -> bool:
         """Fold what is new, for about `budget` seconds; return whether there may be more than that."""
@@ -81,6 +89,23 @@ class Live:
         self.plan = read_plan(self._run, attempt)
         if self.plan is UNREADABLE:
             self.state.warn_unreadable_plan()
+
+
+class _Folder:
+    """A folder that is kept open, so that it is known where it is after somebody has moved it."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor: int | None = None
+        with suppress(OSError):
+            self._descriptor = os.open(path, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._descriptor)
+
+    def path(self) -> Path | None:
+        """Return where the folder is now; None where it was deleted, or the system does not say."""
+        with suppress(OSError):
+            path = Path(f"/proc/self/fd/{self._descriptor}").readlink()
+            return path if os.path.samestat(path.stat(), os.fstat(self._descriptor or 0)) else None
+        return None
 
 
 class Recording:

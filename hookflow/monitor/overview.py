@@ -10,7 +10,7 @@ from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import read_plan
-from hookflow.monitor.health import Health, examine
+from hookflow.monitor.health import Health, judge
 from hookflow.monitor.logs import SHARED, logs_of_others
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
@@ -49,7 +49,7 @@ def read_overview(run: RunDir, clock: float) -> Overview:
         _fold(state, last)
     if state.ranks.world > 1 and (state.end is None or state.end["status"] in ("failed", "interrupted")):
         _fold_others(run, state)
-    return Overview(run, state, examine(state, run.life(), clock), _plan(run))
+    return Overview(run, state, judge(run, state, clock), _plan(run))
 
 
 def _plan(run: RunDir) -> Plan:

@@ -5,7 +5,6 @@ Imports no torch: the recorder is there before torch is.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import traceback
@@ -29,7 +28,7 @@ from hookflow.events.records import (
     stamped,
 )
 from hookflow.events.rundir import RunDir
-from hookflow.excerpt import printable
+from hookflow.excerpt import print_error
 from hookflow.graph.plan import OnError
 from hookflow.runner.distributed.failure_report import is_peer_lost
 from hookflow.runner.distributed.ranks import ALONE, Ranks
@@ -147,20 +146,19 @@ class Recorder:
         if action == "raise":
             self.why = why
         told = shortened("".join(traceback.format_exception(error)))
-        whose = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
-        if self._prints_failure or action != "raise":
-            shown = "\n".join(map(printable, f"{whose}{told}".split("\n")))  # what raised may quote anything
-            print(shown, end="", file=sys.stderr, flush=True)
         self.put(
             "error", hook=hook, point=point, type=kind, text=text, traceback=told, at=innermost(told), action=action
         )
+        if self._prints_failure or action != "raise":  # after the record, since it may wait for who reads it
+            whose = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
+            print_error(f"{whose}{told}".removesuffix("\n"))
 
     def close(self) -> None:
         """Write what is left and end the thread; give it up after GRACE seconds, when the disk does not answer."""
         self._closing.set()
         self._thread.join(GRACE)
         if self._thread.is_alive():
-            print("hookflow: the disk does not answer; the end of the event log is lost", file=sys.stderr)
+            print_error("hookflow: the disk does not answer; the end of the event log is lost")
 
     def _place(self) -> tuple[int, int]:
         return (self._progress.iter, self._progress.epoch) if self._progress else (0, 0)
@@ -203,7 +201,7 @@ class Recorder:
                 self._lost = 0
             except Exception as error:  # a full disk, a broken device: no reason to end the training, or this thread
                 if not self._lost:
-                    print(f"hookflow: the event log cannot be written: {printable(str(error))}", file=sys.stderr)
+                    print_error(f"hookflow: the event log cannot be written: {error}")
                 self._lost += max(waiting - len(self._scalars) - len(self._queue), 1)
                 self._why = str(error)
             self._cost = time.perf_counter_ns() - began

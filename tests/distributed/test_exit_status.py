@@ -49,7 +49,7 @@ def puts(run_dir: RunDir, rank: int, *records: dict[str, object], t: float = 10.
         ({0: 1}, {0: 1, 1: -signal.SIGKILL}, 1, "rank 0 says"),  # the launcher has killed what did not end
         ({1: 1}, {0: -signal.SIGKILL, 1: 1}, 1, "rank 1 says"),
         ({0: 2, 1: 143}, {0: 2, 1: 143}, 2, "rank 0 says"),
-        ({0: 143}, {1: -signal.SIGSEGV, 0: 143}, 1, "rank 1 was killed by SIGSEGV; the others were ended"),
+        ({0: 143}, {1: -signal.SIGSEGV, 0: 143}, 139, "rank 1 was killed by SIGSEGV; the others were ended"),
         ({0: 130, 1: 130}, {0: 130, 1: -signal.SIGTERM}, 130, "rank 0 says"),
         ({0: 0}, {1: 7}, 1, "rank 1 ended with exit code 7 without a reason"),
         ({}, {}, 1, "rank 0 ended with exit code 0 without a reason"),
@@ -72,7 +72,7 @@ def test_why_a_run_has_ended(
         ({}, {0: 1, 1: 130}, 130, "SIGINT received"),
         ({}, {0: -signal.SIGKILL, 1: 130}, 130, "SIGINT received"),  # by the launcher, which ends the others
         ({1: 1}, {0: 130, 1: 1}, 1, "rank 1 says"),
-        ({}, {0: 1, 1: -signal.SIGSEGV}, 1, "rank 1 was killed by SIGSEGV; the others were ended"),
+        ({}, {0: 1, 1: -signal.SIGSEGV}, 139, "rank 1 was killed by SIGSEGV; the others were ended"),
         ({0: 0, 1: 0}, {}, 0, "rank 0 says"),
     ],
 )

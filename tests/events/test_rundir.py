@@ -9,8 +9,6 @@ import pytest
 from hookflow.events import commands
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir, all_runs
-from hookflow.monitor import follower
-from hookflow.monitor.feed import Live
 
 
 def test_a_run_lives_as_long_as_its_process(tmp_path: Path) -> None:
@@ -49,10 +47,7 @@ def test_a_run_whose_launcher_was_killed_lives_as_long_as_a_rank_holds_it(tmp_pa
     with run.lock.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_SH)
         assert run.life() == "alive"
-        assert follower._over(run, Live(run), lambda: 1), "that one has ended by itself"
-        assert not follower._over(run, Live(run), lambda: -9)
     assert run.life() == "gone"
-    assert follower._over(run, Live(run), lambda: -9)
 
 
 def test_a_run_of_another_machine_is_told_as_such(tmp_path: Path) -> None:
