@@ -92,6 +92,15 @@ class Dies:
             os._exit(3)
 
 
+class ClosesOutput:
+    """Closes what the process prints to, and then raises."""
+
+    def after_train_iter(self, run: Any) -> None:
+        os.close(1)
+        os.close(2)
+        raise ValueError("of mine")
+
+
 class Relocates:
     """Moves the run directory in mid-run, or deletes it; once."""
 

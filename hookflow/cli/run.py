@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -168,7 +170,8 @@ def run(
     elif code and ui is UI.none:  # which is to say nothing, and not to fail in silence
         from hookflow.monitor.summary import print_summary
 
-        print_summary(run_dir, sys.stderr)
+        with suppress(OSError):  # the exit code is the run's own
+            print_summary(run_dir, sys.stderr)
     raise typer.Exit(code)
 
 
@@ -282,8 +285,12 @@ def _echo(run_dir: RunDir, child: subprocess.Popen[bytes], child_exit: ChildExit
             return jsonl.follow(run_dir, sys.stdout, child_exit=child_exit)
         bars = can_show_bars(sys.stdout)
         return plain.follow(run_dir, sys.stdout, child_exit=child_exit, interrupts=interrupts, bars=bars)
-    except BrokenPipeError:  # the reader has gone, as after `| head`; the training continues to its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        if error.errno == errno.ENOSPC:  # else the reader has gone, as after `| head`
+            warn(f"the lines of the run cannot be written: {error.strerror}; the training goes on")
+        drop_unprinted()
         return child_exit.wait()
 
 
