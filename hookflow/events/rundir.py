@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import secrets
+import shutil
 import signal
 import socket
 import time
@@ -180,12 +182,18 @@ class RunDir:
     def trouble(self) -> str:
         """Return why nothing can be written into the run directory now; empty where something can."""
         try:
-            disk = os.statvfs(self.path)
+            full = shutil.disk_usage(self.path).free < ROOM
         except OSError:
             return "its run directory is gone: it was moved or deleted"
-        if disk.f_flag & os.ST_RDONLY:
-            return "the file system of its run directory is read-only"
-        return "no space is left on the disk of its run directory" * (disk.f_bavail * disk.f_frsize < ROOM)
+        try:  # to open it tells more than `statvfs`, which does not show every file system that was made read-only
+            os.close(os.open(self.events, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
+        except FileNotFoundError:
+            pass  # it did not get as far as to have a log
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                return "the file system of its run directory is read-only"
+            return f"its event log cannot be written: {error.strerror}"
+        return "no space is left on the disk of its run directory" * full
 
     def ended_by(self, code: int) -> str:
         """Return how a process of the run ended that left no word, by its exit code; for a signal that is negative."""

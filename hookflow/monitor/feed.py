@@ -19,7 +19,7 @@ from hookflow.events.regular_file import open_regular, read_regular
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.graph.plan_file import parse_plan
-from hookflow.monitor.logs import SHARED, Logs, logs_of_others
+from hookflow.monitor.logs import SHARED, Logs, logs_of_others, refused
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
 
@@ -55,6 +55,7 @@ class Live:
         self._attempt = 0
         self._run = run
         self._logs = Logs(run)
+        self._refused: set[int] = set()
         self._commands = command_log(run.commands)
         self._folder = _Folder(run.path)
 
@@ -83,12 +84,15 @@ class Live:
                 self._attempt += 1
                 self._read_plan(self._attempt)
             yield rank, record
+        for rank in self._logs.refused.keys() - self._refused:
+            self._refused.add(rank)
+            self.state.warn(self._logs.refused[rank])
         self.state.unreadable = self._logs.passed_over + self._commands.passed_over
 
     def _read_plan(self, attempt: int) -> None:
         self.plan = read_plan(self._run, attempt)
         if self.plan is UNREADABLE:
-            self.state.warn_unreadable_plan()
+            self.state.warn("plan.json cannot be read: firings have no names")
 
 
 class _Folder:
@@ -115,7 +119,8 @@ class Recording:
     """States kept on the way, so that going back need not begin at the beginning."""
 
     def __init__(self, run: RunDir) -> None:
-        self._paths = {0: run.events, **logs_of_others(run)}
+        readable = {rank: path for rank, path in logs_of_others(run).items() if not refused(path)}
+        self._paths = {0: run.events, **readable}
         self._ranks = array("H")
         self._starts = array("Q")
         self._times = array("d")

@@ -107,11 +107,12 @@ def judge(run: RunDir, state: RunState, clock: float, plan: Plan | None = None) 
 def missing(state: RunState, moved: RunDir | None) -> str:
     """Return what has become of a run whose directory is not in its place, as far as anybody can say."""
     pid, began = state.run.get("pid", 0), started_at(state.run.get("pid", 0))
-    here = state.run.get("host") == socket.gethostname() and began is not None and began <= state.run["t"] + 1
-    goes_on = f"the training goes on (pid {pid})" if here else "its process is gone"
+    here = state.run.get("host") == socket.gethostname()
+    lives = here and began is not None and began <= state.run["t"] + 1
+    goes_on = f"; the training goes on (pid {pid})" if lives else "; its process is gone" if here else ""
     if moved is None:
-        return f"its run directory is gone: it was moved or deleted; {goes_on}"
-    return f"its run directory was moved to {short(moved.path)}; {goes_on}: hookflow watch {run_argument(moved)}"
+        return f"its run directory is gone: it was moved or deleted{goes_on}"
+    return f"its run directory was moved to {short(moved.path)}{goes_on}: hookflow watch {run_argument(moved)}"
 
 
 def look_inside(run: RunDir, state: RunState) -> dict[int, tuple[int, float]]:

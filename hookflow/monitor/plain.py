@@ -88,12 +88,13 @@ def _follow(
     def look(over: bool) -> None:
         printer.relay(over)
         printer.warn()
-        printer.look(interrupts())
+        printer.look(interrupts(), over)
         sheet.show(live.state, live.plan or NO_PLAN)
 
     code = follow_records(run, live, printer.take, child_exit, look)
     printer.warn()
-    if child_exit is not None and live.state.end is None and (exit_code := child_exit()):
+    unseen = live.state.end is None and not live.moved()
+    if child_exit is not None and unseen and (exit_code := child_exit()):
         printer.lost(exit_code)
     return code
 
@@ -161,7 +162,7 @@ class _Printer:
         self._fresh()
         self._print(f"{clock(t)} {_line('resumed', f'attempt {attempt}')}")
 
-    def look(self, interrupts: int) -> None:
+    def look(self, interrupts: int, over: bool = False) -> None:
         """Print what no record says: that Ctrl-C was pressed, and what that does; that the run hangs, or does no more.
 
         A training that is stuck cannot say so itself.
@@ -170,8 +171,9 @@ class _Printer:
             self._interrupts += 1
             self._print(f"{clock(time.time())} {_line('Ctrl-C', _interrupted(self._live.state, self._interrupts))}")
         if not self._missing and not self._run.path.exists():
-            self._missing = True
-            self._print(f"{clock(time.time())} {_line('lost', missing(self._live.state, self._live.moved()))}")
+            self._missing, moved = True, self._live.moved()
+            if moved or not over:  # else that is told as the end
+                self._print(f"{clock(time.time())} {_line('lost', missing(self._live.state, moved))}")
         if self._attempt >= self._skip and (told := self._stall.look(time.time())):
             self._print(f"{clock(time.time())} {_line(*told)}")
 

@@ -99,7 +99,7 @@ class Recorder:
         self._lost = 0
         self._why = ""
         self._beginning: Record | None = None
-        self._began = time.monotonic()
+        self._began = self._run_began = time.monotonic()
         self._clock = _Clock()
         self._closing = threading.Event()
         self._one_at_a_time = threading.Lock()
@@ -117,7 +117,7 @@ class Recorder:
         """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
         record = stamped(kind, *self._place(), fields)
         if record["k"] == "run":
-            self._beginning = record
+            self._beginning, self._run_began = record, time.monotonic()
         self._queue.append(record)
 
     def say(self, text: str, level: Level = "info", source: str = HOOKFLOW) -> None:
@@ -210,7 +210,7 @@ class Recorder:
 
     def _news(self, framed: bool) -> list[Record]:
         """Return a record for everything since the last time, in the order in which it came."""
-        frame = [self._frames.next(self._cost)] if self._frames and framed else []
+        frame = [self._frames.next(self._cost, time.monotonic() - self._run_began)] if self._frames and framed else []
         came = len(self._queue)  # before the numbers are taken: those that came before an event are then among them
         numbers = self._read_scalars()
         return [*sorted([*numbers, *_take(self._queue, came)], key=itemgetter("t")), *frame]
@@ -294,7 +294,7 @@ class _Frames:
         self._phases: Mapping[str, int] = dict(books.phases)
         self._seen: dict[int, tuple[int, int, dict[int, int]]] = {}
 
-    def next(self, cost: int) -> Frame:
+    def next(self, cost: int, elapsed: float) -> Frame:
         books, run = self._books, self._progress
         stage = run.stage  # first: the training goes on meanwhile, and no iteration is older than its stage
         books.update()
@@ -312,6 +312,7 @@ class _Frames:
             iters=self._since(-1, books.iterations) or [0, 0, 0, 0, {}],
             hooks={str(k): fired for k, cell in enumerate(books.cells) if (fired := self._since(k, cell))},
             cost=cost,
+            elapsed=elapsed,
         )
         self._samples, self._phases = samples, phases
         return frame

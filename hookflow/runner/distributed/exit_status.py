@@ -73,7 +73,7 @@ class ChildExit:
     def _write_end(self, code: int) -> None:
         """Let the event log have an end if this attempt has left none."""
         records = self._log.read_all()
-        if any(record["k"] == "end" for record in records):
+        if any(record["k"] == "end" for record in records) or not self._run_dir.path.exists():
             return
         begun = any(record["k"] == "run" for record in records)
         it = iters_in(self._memory) if self._memory is not None and begun else 0
