@@ -55,7 +55,7 @@ def printable(text: str) -> str:
 
 
 def print_error(text: str) -> None:
-    """Print lines to stderr, each `printable`. Where that is closed, full or read by nobody, nothing is raised."""
+    """Print lines to stderr, each `printable`; a stream that is closed or full, or has no reader, raises nothing."""
     if sys.stderr is not None:  # it is None in a process that began without one
         with suppress(OSError, ValueError):
             print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)

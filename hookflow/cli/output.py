@@ -55,7 +55,7 @@ def has_terminal() -> bool:
 
 def echo_error(error: UserError) -> None:
     """Print all that the user did wrong; on a terminal, in colours."""
-    with suppress(OSError):  # nobody can be told; the exit code says it
+    with suppress(OSError):  # the exit code says it
         print(error.show(sys.stderr.isatty() and "NO_COLOR" not in os.environ), file=sys.stderr, flush=True)
 
 

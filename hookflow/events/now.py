@@ -2,8 +2,8 @@
 
 A native 64-bit integer, the id of the binding that is being called (-1: none), and a float64, when it was entered
 (seconds of the machine's monotonic clock: CLOCK_MONOTONIC, which `time.monotonic` and `time.perf_counter` show); and
-a native 64-bit integer, the training iterations done. The training thread writes them without a lock or a system call,
-so that a hook that never returns has a name, and a process that is killed has a last iteration.
+a native 64-bit integer, the training iterations done. The training thread writes them without a lock or a system call.
+So a hook that never returns has a name, and a process that is killed has a last iteration.
 
 On Linux the memory is an anonymous file that cannot change its size (a memfd with seals), and the file in the run
 directory is a link to it through /proc. To truncate a file that is mapped kills the process (SIGBUS); this one cannot

@@ -131,7 +131,7 @@ class Frame(Stamp):
     cost: int
     """Nanoseconds that it took to write the frame before."""
     elapsed: float
-    """Seconds since the attempt's `run` record, by a clock that nobody sets."""
+    """Seconds since the attempt's `run` record, by a monotonic clock."""
 
 
 class Scalars(Stamp):

@@ -203,11 +203,11 @@ class RunDir:
         killed, kills = f"killed by {signal_name(-code)}", self._oom_kills()
         if code != -signal.SIGKILL:
             return killed
-        told = "" if kills is None else f": {_killed(kills)}" if kills > 0 else f", but {_killed(0)}"
-        return f"{killed}; the kernel's out-of-memory killer does that{told}"
+        counted_by_kernel = "" if kills is None else f": {_killed(kills)}" if kills > 0 else f", but {_killed(0)}"
+        return f"{killed}; the kernel's out-of-memory killer does that{counted_by_kernel}"
 
     def suspicion(self) -> str:
-        """Return what may have ended a process of the run that nobody saw end; empty where nothing hints at it."""
+        """Return what may have ended a process of the run, where its exit code is not known; empty without a hint."""
         kills = self._oom_kills() or 0
         return self.trouble() or (f"the kernel's out-of-memory killer: {_killed(kills)}" if kills > 0 else "")
 

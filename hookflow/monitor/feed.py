@@ -60,7 +60,7 @@ class Live:
         self._folder = _Folder(run.path)
 
     def moved(self) -> RunDir | None:
-        """Return the run in the place to which its directory was moved since; None if it was not, or nobody knows."""
+        """Return the run in the place to which its directory was moved since; None if it was not, or the system does not say."""
         path = None if self._run.path.exists() else self._folder.path()
         return RunDir(path) if path else None
 
@@ -96,7 +96,7 @@ class Live:
 
 
 class _Folder:
-    """A folder that is kept open, so that it is known where it is after somebody has moved it."""
+    """Keeps a folder open, to find it again after it was moved."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor: int | None = None

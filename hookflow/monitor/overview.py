@@ -65,16 +65,16 @@ def _plan(run: RunDir) -> Plan:
 
 def _fold_others(run: RunDir, state: RunState) -> tuple[str, ...]:
     """Find what another rank may have failed of, which rank 0 knows nothing of; return whose log cannot be read."""
-    found = []
+    bad = []
     for rank, path in logs_of_others(run).items():
         if why := refused(path):
-            found.append(why)
+            bad.append(why)
             continue
         with open_regular(path) as file:
             for line in file:
                 if not line.startswith((*SKIPPED, *SHARED)):
                     _fold(state, line, rank)
-    return tuple(found)
+    return tuple(bad)
 
 
 def _fold(state: RunState, line: bytes, rank: int = 0) -> None:

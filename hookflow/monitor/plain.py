@@ -172,7 +172,7 @@ class _Printer:
             self._print(f"{clock(time.time())} {_line('Ctrl-C', _interrupted(self._live.state, self._interrupts))}")
         if not self._missing and not self._run.path.exists():
             self._missing, moved = True, self._live.moved()
-            if moved or not over:  # else that is told as the end
+            if moved or not over:  # else `lost` prints it
                 self._print(f"{clock(time.time())} {_line('lost', missing(self._live.state, moved))}")
         if self._attempt >= self._skip and (told := self._stall.look(time.time())):
             self._print(f"{clock(time.time())} {_line(*told)}")

@@ -104,7 +104,7 @@ def train(
     recorder.close()
     if signs:
         run_dir.sign_off()
-    with suppress(OSError, ValueError, AttributeError):  # it is closed, full, read by nobody, or None
+    with suppress(OSError, ValueError, AttributeError):  # it is closed, full, without a reader, or None
         sys.stdout.flush()
     if raised is None:
         return 0 if agent else stop.exit  # at anything else its launcher would end ranks that are still at `after_run`

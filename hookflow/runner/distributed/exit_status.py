@@ -26,10 +26,10 @@ PERIOD = 0.1
 
 
 class ChildExit:
-    """How a run ends that `start` has just started, as its exit code says; the event log is told what nobody else can.
+    """Returns the exit code of a process that `start` has just started, and records its end where it left none.
 
-    Called, it returns the exit code of the process, the negative number of a signal that killed it, and None as long
-    as anything of the run lives. Any thread may call it; it is called now and then, to see how far the run is.
+    A signal that killed it is a negative number. None stands for a run of which any process lives. The call also keeps
+    `now.bin` open, so it is to be repeated a few times a second. Any thread may call it.
     """
 
     def __init__(self, run_dir: RunDir, child: Popen[bytes]) -> None:
