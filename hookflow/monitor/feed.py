@@ -60,7 +60,7 @@ class Live:
         self._folder = _Folder(run.path)
 
     def moved(self) -> RunDir | None:
-        """Return the run in the place to which its directory was moved since; None if it was not, or the system does not say."""
+        """Return the run where its directory was moved to; None if it was not, or the system does not say."""
         path = None if self._run.path.exists() else self._folder.path()
         return RunDir(path) if path else None
 

@@ -162,7 +162,7 @@ class _Printer:
         self._fresh()
         self._print(f"{clock(t)} {_line('resumed', f'attempt {attempt}')}")
 
-    def look(self, interrupts: int, over: bool = False) -> None:
+    def look(self, interrupts: int, over: bool) -> None:
         """Print what no record says: that Ctrl-C was pressed, and what that does; that the run hangs, or does no more.
 
         A training that is stuck cannot say so itself.

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from hookflow.events.log import Appender, event_log
 from hookflow.events.now import iters_in, open_memory
 from hookflow.events.process import exit_code
-from hookflow.events.records import End, Put, Record, stamped
+from hookflow.events.records import LATE, End, Put, Record, stamped
 from hookflow.events.rundir import RunDir
 from hookflow.excerpt import print_error
 from hookflow.runner.checkpoint.manifest import list_checkpoints
@@ -36,7 +36,7 @@ class ChildExit:
         self._run_dir = run_dir
         self._child = child
         self._log = event_log(run_dir.events)
-        with suppress(FileNotFoundError):  # it is the first attempt
+        with suppress(OSError):  # it is the first attempt
             self._log.at = run_dir.events.stat().st_size
         self._began = time.monotonic()
         self._memory: BinaryIO | None = None
@@ -50,8 +50,7 @@ class ChildExit:
                 code = self._child.poll()
                 if code is None or (code < 0 and self._run_dir.life() == "alive"):
                     return None  # ranks whose launcher was killed still save
-                self._write_end(code)
-                self._code = code
+                self._code = self._write_end(code)
                 if self._memory is not None:
                     self._memory.close()
             return self._code
@@ -70,16 +69,17 @@ class ChildExit:
                 self._memory.close()
             self._memory = memory
 
-    def _write_end(self, code: int) -> None:
-        """Let the event log have an end if this attempt has left none."""
+    def _write_end(self, code: int) -> int:
+        """Let the event log have an end if this attempt has left none, which is a failure; return the exit code."""
         records = self._log.read_all()
         if any(record["k"] == "end" for record in records) or not self._run_dir.path.exists():
-            return
+            return code
         begun = any(record["k"] == "run" for record in records)
         it = iters_in(self._memory) if self._memory is not None and begun else 0
         reason, seconds = self._run_dir.ended_by(code), time.monotonic() - self._began
         append = appending(self._run_dir, it)
-        append("end", status="failed", exit=exit_code(code) or 1, reason=reason, seconds=seconds)
+        append("end", status="failed", exit=exit_code(code or 1), reason=reason, seconds=seconds)
+        return code or 1
 
 
 def exit_status(run_dir: RunDir, since: float, failed: Mapping[int, int], interrupted: Stop | None = None) -> Stop:
@@ -129,7 +129,7 @@ def appending(run_dir: RunDir, done: int = 0) -> Put:
     """
 
     def append(kind: str, **fields: Any) -> None:
-        records = read_records(run_dir)
+        records = [record for record in read_records(run_dir) if record["k"] not in LATE]
         it, ep = (records[-1].get("it", 0), records[-1].get("ep", 0)) if records else (0, 0)
         if done > it:
             length = next((each.get("iters_per_epoch", 0) for each in reversed(records) if each["k"] == "run"), 0)
