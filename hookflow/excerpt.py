@@ -1,9 +1,12 @@
-"""A line of a file as a terminal can show it, and the place in it to mark: whatever the line's length and letters."""
+"""Text as a terminal can show it: a line of a file with the place to mark, and what is printed to stderr."""
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import unicodedata
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
@@ -49,6 +52,23 @@ class Excerpt:
 def printable(text: str) -> str:
     """Return one line with four blanks for a tab, and a dot for each character that would control the terminal."""
     return CONTROL.sub("·", text.replace("\t", " " * 4))
+
+
+def print_error(text: str) -> None:
+    """Print lines to stderr, each `printable`; a stream that is closed or full, or has no reader, raises nothing."""
+    if sys.stderr is not None:  # it is None in a process that began without one
+        with suppress(OSError, ValueError):
+            print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
+
+
+def drop_unprinted() -> None:
+    """Forget what stdout and stderr do not take: the interpreter would try once more at its exit, and exit with 120."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _cells(text: str) -> int:

@@ -24,4 +24,4 @@ def counted(count: int, thing: str) -> str:
 
 def plural(count: float, thing: str) -> str:
     """Return what so many of a thing are called."""
-    return thing if count == 1 else thing + ("es" if thing.endswith("tch") else "s")
+    return thing if count == 1 else thing + ("es" if thing.endswith(("tch", "ss")) else "s")

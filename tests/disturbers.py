@@ -80,6 +80,27 @@ class Waits:
                 time.sleep(0.01)
 
 
+class Dies:
+    """Ends its process in mid-run: by a signal, or with exit code 3."""
+
+    def __init__(self, by: int = 0, at: int = 7) -> None:
+        self.by, self.at = by, at
+
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == self.at:
+            os.kill(os.getpid(), self.by)
+            os._exit(3)
+
+
+class ClosesOutput:
+    """Closes what the process prints to, and then raises."""
+
+    def after_train_iter(self, run: Any) -> None:
+        os.close(1)
+        os.close(2)
+        raise ValueError("of mine")
+
+
 class Relocates:
     """Moves the run directory in mid-run, or deletes it; once."""
 

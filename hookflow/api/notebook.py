@@ -15,7 +15,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live
 from hookflow.monitor.follower import follow_records
 from hookflow.monitor.formatting import number, span
-from hookflow.monitor.health import examine
+from hookflow.monitor.health import judge
 from hookflow.monitor.monitored import lower_is_better
 from hookflow.monitor.pace import Pace
 from hookflow.monitor.rank import NO_PLAN
@@ -60,7 +60,7 @@ def follow(run_dir: RunDir, child_exit: Callable[[], int | None]) -> int:
 def _line(run_dir: RunDir, live: Live) -> Text:
     """Return how far the run is, and its latest numbers."""
     state = live.state
-    health = examine(state, run_dir.life(), time.time(), live.plan)
+    health = judge(run_dir, state, time.time(), live.plan)
     facts = [f"{run_dir.path.parent.name}: {health.condition}"]
     if state.total_iters:
         done = round(BAR * min(state.it / state.total_iters, 1))

@@ -19,9 +19,11 @@ from hookflow.api.pipeline import Pipeline, load
 from hookflow.api.recorded import RecordedRun
 from hookflow.cli.run_dirs import failure_report
 from hookflow.errors import Problem, UserError, nearest_or_all
+from hookflow.events.process import exit_code
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir, short
 from hookflow.monitor import jsonl, plain
+from hookflow.runner.distributed.exit_status import ChildExit
 from hookflow.runner.distributed.rendezvous import started_by_torchrun
 from hookflow.runner.launch import claim, new_run, start
 from hookflow.runner.signals import SIGNALS, handlers_put_back
@@ -132,13 +134,14 @@ def _shown_beside(follow: Follow | None) -> Iterator[None]:
 def _in_its_own(run_dir: RunDir, follow: Follow | None) -> int:
     """Train in a process of its own and return its exit code; the signals that this one gets are handed on to it."""
     child = start(run_dir)
+    child_exit = ChildExit(run_dir, child)
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             signal.signal(number, lambda got, frame: child.send_signal(got))
     if follow is not None:
         with suppress(BrokenPipeError):
-            follow(child.poll)
-    return child.wait()
+            follow(child_exit)
+    return exit_code(child_exit.wait())
 
 
 def _raise_failure(run_dir: RunDir, code: int, *, resumable: bool) -> None:

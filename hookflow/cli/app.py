@@ -38,7 +38,7 @@ from hookflow.cli.val import val
 from hookflow.cli.watch import watch
 from hookflow.cli.why import why
 from hookflow.errors import Problem, UserError, Where
-from hookflow.excerpt import printable
+from hookflow.excerpt import drop_unprinted, printable
 from hookflow.version import __version__
 
 
@@ -127,6 +127,8 @@ def main() -> None:
             raise SystemExit(1) from None
         warn(f"cannot be written: {error.strerror}")
         raise SystemExit(2) from None
+    finally:
+        drop_unprinted()
 
 
 def _open_closed_streams() -> None:

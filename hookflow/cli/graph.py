@@ -85,16 +85,11 @@ def graph(
 
     Of a run it is the plan that was recorded when it started.
     """
-    from hookflow.cli.pipelines import names_run, read_pipeline, recorded_target, warn_unknown
-    from hookflow.hooks.compile import compile_pipeline
+    from hookflow.cli.pipelines import open_target, warn_unknown
 
     chosen = format_ or _by_suffix(out)
-    if names_run(target) and not (set_ or without or only or shuffle is not None):
-        plan = recorded_target(target).plan
-    else:
-        imports = not no_import
-        loaded = read_pipeline(Path(target), set_ or (), without=without or (), only=only or (), imports=imports)
-        plan = compile_pipeline(loaded, shuffle=shuffle, imports=imports)
+    changes = {"without": without or (), "only": only or ()}
+    plan = open_target(target, overrides=set_ or (), **changes, shuffle=shuffle, imports=not no_import).plan
     warn_unknown(plan)
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     drawing = _drawn(*_narrowed(plan, point, hook), chosen, colour)

@@ -8,14 +8,14 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 import typer
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.excerpt import printable
+from hookflow.excerpt import print_error, printable
 
 STYLE = re.compile(r"(\x1b\[(?:0|1|2|36)m)")
 """The sequences with which a drawing of ours is coloured: bold, dim, cyan, and off."""
@@ -37,8 +37,8 @@ def as_json(value: Any) -> str:
 
 
 def warn(text: str) -> None:
-    """Print a text for people beside the output: to stderr."""
-    _print(text, sys.stderr)
+    """Print a text for people beside the output: to stderr, if that takes any."""
+    print_error(text)
 
 
 def warn_of(text: str, level: str = "info") -> None:
@@ -55,7 +55,8 @@ def has_terminal() -> bool:
 
 def echo_error(error: UserError) -> None:
     """Print all that the user did wrong; on a terminal, in colours."""
-    print(error.show(sys.stderr.isatty() and "NO_COLOR" not in os.environ), file=sys.stderr)
+    with suppress(OSError):  # the exit code says it
+        print(error.show(sys.stderr.isatty() and "NO_COLOR" not in os.environ), file=sys.stderr, flush=True)
 
 
 @contextmanager

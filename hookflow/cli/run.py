@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -20,11 +22,14 @@ from hookflow.cli import complete
 from hookflow.cli.options import Only, Overrides, Shuffle, Without
 from hookflow.cli.output import echo, has_terminal, warn
 from hookflow.errors import Problem, UserError, Where
+from hookflow.events.process import exit_code
+from hookflow.excerpt import drop_unprinted
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
     from hookflow.graph.plan import Plan
     from hookflow.pipeline.load import Loaded
+    from hookflow.runner.distributed.exit_status import ChildExit
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +149,10 @@ def run(
         from hookflow.runner.process import train
 
         claim(run_dir)
-        raise typer.Exit(train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks))
+        code = train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)
+        drop_unprinted()
+        raise typer.Exit(code)
+    from hookflow.runner.distributed.exit_status import ChildExit
     from hookflow.runner.launch import start
 
     began = time.time()
@@ -154,7 +162,7 @@ def run(
     if detach:
         echo(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
         return
-    code = _echo(run_dir, child, _chosen(ui), began)
+    code = exit_code(_echo(run_dir, child, ChildExit(run_dir, child), _chosen(ui), began))
     if code == 2:
         from hookflow.cli.run_dirs import failure_report
 
@@ -162,7 +170,8 @@ def run(
     elif code and ui is UI.none:  # which is to say nothing, and not to fail in silence
         from hookflow.monitor.summary import print_summary
 
-        print_summary(run_dir, sys.stderr)
+        with suppress(OSError):  # the exit code is the run's own
+            print_summary(run_dir, sys.stderr)
     raise typer.Exit(code)
 
 
@@ -261,37 +270,45 @@ def _chosen(ui: UI) -> UI:
     return UI.tui if has_terminal() and not os.environ.get("CI") else UI.plain
 
 
-def _echo(run_dir: RunDir, child: subprocess.Popen[bytes], ui: UI, began: float) -> int:
-    """Show the run until it ends (or the dashboard is left) and return the exit code to leave with."""
+def _echo(run_dir: RunDir, child: subprocess.Popen[bytes], child_exit: ChildExit, ui: UI, began: float) -> int:
+    """Show the run until it ends (or the dashboard is left) and return its exit code."""
     if ui is UI.tui:
-        return _dashboard(run_dir, child, began)
+        return _dashboard(run_dir, child_exit, began)
     interrupts = _hand_on_signals(child)
     if ui is UI.none:
-        return child.wait()
+        return child_exit.wait()
     from hookflow.monitor import jsonl, plain
     from hookflow.monitor.bars import can_show_bars
 
     try:
         if ui is UI.json:
-            return jsonl.follow(run_dir, sys.stdout, child_exit=child.poll)
+            return jsonl.follow(run_dir, sys.stdout, child_exit=child_exit)
         bars = can_show_bars(sys.stdout)
-        return plain.follow(run_dir, sys.stdout, child_exit=child.poll, interrupts=interrupts, bars=bars)
-    except BrokenPipeError:  # the reader has gone, as after `| head`; the training continues to its end
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return child.wait()
+        return plain.follow(run_dir, sys.stdout, child_exit=child_exit, interrupts=interrupts, bars=bars)
+    except OSError as error:
+        if error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        if error.errno == errno.ENOSPC:  # else the reader has gone, as after `| head`
+            warn(f"the lines of the run cannot be written: {error.strerror}; the training goes on")
+        drop_unprinted()
+        return child_exit.wait()
 
 
-def _dashboard(run_dir: RunDir, child: subprocess.Popen[bytes], began: float) -> int:
+def _dashboard(run_dir: RunDir, child_exit: ChildExit, began: float) -> int:
+    from hookflow.events.rundir import run_argument
     from hookflow.monitor.app import MonitorApp, Outcome
     from hookflow.monitor.summary import print_summary
 
-    app = MonitorApp(run_dir, since=began)
+    app = MonitorApp(run_dir, since=began, child_exit=child_exit)
     outcome = app.run()
+    crashed = bool(app.return_code)
+    if crashed and child_exit() is None:
+        warn(f"the dashboard has crashed; the training goes on: hookflow watch {run_argument(run_dir)}")
     if not app.state.failed_to_start:
-        print_summary(run_dir, sys.stdout)
+        print_summary(app.run_dir, sys.stdout)
     if outcome is Outcome.ENDED and app.state.end:
         return int(app.state.end["exit"])  # the process itself may still be on its way out
-    return child.poll() or 0
+    return child_exit() or int(crashed)
 
 
 def _hand_on_signals(child: subprocess.Popen[bytes]) -> Callable[[], int]:

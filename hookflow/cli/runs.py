@@ -32,6 +32,8 @@ def runs(
     for seen in every:
         if seen.health.condition == "unreadable":
             echo(f"{seen.run.id} is unreadable: {seen.health.sentence}")
+        for why in seen.refused:
+            echo(f"{seen.run.id}: {why}")
 
 
 def _row(seen: Overview, clock: float) -> tuple[str, ...]:

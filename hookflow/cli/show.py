@@ -36,7 +36,7 @@ def show(
     """
     from hookflow.cli.run_dirs import find_run
     from hookflow.monitor.feed import Live
-    from hookflow.monitor.health import examine
+    from hookflow.monitor.health import judge
     from hookflow.monitor.rank import NO_PLAN
 
     found = find_run(run, dir)
@@ -44,7 +44,7 @@ def show(
     while live.poll():
         pass
     plan = live.plan or NO_PLAN
-    page = _Page(found, live.state, plan, examine(live.state, found.life(), time.time(), plan))
+    page = _Page(found, live.state, plan, judge(found, live.state, time.time(), plan))
     echo("\n".join(page.lines()))
 
 

@@ -107,7 +107,7 @@ def _is_over(run: RunDir) -> bool:
     """Say whether the run has ended; one on another machine tells nothing but by its log."""
     from hookflow.monitor.overview import read_overview
 
-    return run.life() == "gone" or (run.life() == "remote" and read_overview(run, time.time()).health.over)
+    return run.life() in ("gone", "missing") or (run.life() == "remote" and read_overview(run, time.time()).health.over)
 
 
 def _wait_for(happened: Callable[[], bool], seconds: float) -> bool:

@@ -7,7 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -122,7 +122,8 @@ def _printing_to_the_run(run_dir: RunDir, ranks: Ranks, face: Face | None) -> It
         yield
     finally:
         for stream, descriptor in zip(streams, kept, strict=True):
-            stream.flush()
+            with suppress(OSError, ValueError):  # a hook has closed it, or it is full
+                stream.flush()
             os.dup2(descriptor, stream.fileno())
         if printer is not None and printer.stdin is not None:
             printer.stdin.close()

@@ -40,7 +40,7 @@ def watch(
 
         app = MonitorApp(found, readonly=readonly)
         app.run()
-        print_summary(found, sys.stdout)
+        print_summary(app.run_dir, sys.stdout)
         raise typer.Exit(app.return_code or 0)
     from hookflow.monitor import jsonl, plain
     from hookflow.monitor.bars import can_show_bars

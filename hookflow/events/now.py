@@ -1,8 +1,9 @@
-"""Where the training thread is at this very moment: sixteen bytes of shared memory.
+"""Where the training thread is at this very moment: twenty-four bytes of shared memory.
 
 A native 64-bit integer, the id of the binding that is being called (-1: none), and a float64, when it was entered
-(seconds of the machine's monotonic clock: CLOCK_MONOTONIC, which `time.monotonic` and `time.perf_counter` show). The
-training thread writes them without a lock or a system call, so that a hook that never returns has a name.
+(seconds of the machine's monotonic clock: CLOCK_MONOTONIC, which `time.monotonic` and `time.perf_counter` show); and
+a native 64-bit integer, the training iterations done. The training thread writes them without a lock or a system call.
+So a hook that never returns has a name, and a process that is killed has a last iteration.
 
 On Linux the memory is an anonymous file that cannot change its size (a memfd with seals), and the file in the run
 directory is a link to it through /proc. To truncate a file that is mapped kills the process (SIGBUS); this one cannot
@@ -21,30 +22,35 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
-from hookflow.events.regular_file import read_regular
+from hookflow.events.regular_file import open_regular
 
-LAYOUT = struct.Struct("@qd")
+LAYOUT = struct.Struct("@qdq")
+OLDER = struct.Struct("@qd")
+"""Without the iterations, as older versions wrote it."""
 NOWHERE = -1
 
 
 class Shared:
     """The memory that is shared under `path` until it is closed, or nobody keeps it.
 
-    `ids[0]` is the binding's id and `times[0]` the time; both are to be assigned to. They start as NOWHERE and now.
+    `ids[0]` is the binding's id, `times[0]` the time and `iters[0]` the iterations done, each to be assigned to. They
+    start as NOWHERE, now and 0.
     """
 
     def __init__(self, path: Path) -> None:
         path.unlink(missing_ok=True)  # an earlier attempt's; what it may lead to by now is not ours to write to
         self._memory, self._withdraw = _map(path)
         view = memoryview(self._memory)
-        self.ids, self.times = view[:8].cast("q"), view[8:].cast("d")
+        self.ids, self.times, self.iters = view[:8].cast("q"), view[8:16].cast("d"), view[16:].cast("q")
         self.ids[0], self.times[0] = NOWHERE, time.perf_counter()
 
     def close(self) -> None:
         """Give the memory back; to assign to it is a ValueError from here on."""
         self.ids.release()
         self.times.release()
+        self.iters.release()
         self._memory.close()
         self._withdraw()
 
@@ -52,20 +58,31 @@ class Shared:
 def look(path: Path) -> tuple[int, float] | None:
     """Return the id of the binding being called (or NOWHERE) and the seconds since it was entered.
 
-    Returns None when there is nothing to see, as once the process has ended. Nothing is opened but a regular file and
-    this memory: the link in a copy of a run directory, or of a run on another machine, may lead to anything.
+    Returns None when there is nothing to see, as once the process has ended.
     """
-    try:
-        if path.is_symlink():
-            known = str(path.readlink().readlink()) == f"/memfd:{_name(path)} (deleted)"
-        else:
-            known = path.is_file()
-        if not known:
-            return None
-        binding, entered = LAYOUT.unpack(read_regular(path))
-    except (OSError, struct.error):
-        return None
-    return binding, max(time.monotonic() - entered, 0.0)
+    with contextlib.suppress(OSError, struct.error), open_memory(path) as memory:
+        data = memory.read()
+        binding, entered = OLDER.unpack(data[: OLDER.size] if len(data) == LAYOUT.size else data)
+        return binding, max(time.monotonic() - entered, 0.0)
+    return None
+
+
+def open_memory(path: Path) -> BinaryIO:
+    """Open the memory that is shared under `path`; who keeps it open can read it when the process has been killed.
+
+    Raises OSError where there is none. Nothing is opened but a regular file and this memory: the link in a copy of a
+    run directory, or of a run on another machine, may lead to anything.
+    """
+    if path.is_symlink() and str(path.readlink().readlink()) != f"/memfd:{_name(path)} (deleted)":
+        raise FileNotFoundError(path)
+    return open_regular(path)
+
+
+def iters_in(memory: BinaryIO) -> int:
+    """Return the training iterations that were done when the memory was last written; 0 where it says none."""
+    memory.seek(0)
+    data = memory.read()
+    return int(LAYOUT.unpack(data)[2]) if len(data) == LAYOUT.size else 0
 
 
 def _name(path: Path) -> str:

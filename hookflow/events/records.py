@@ -130,6 +130,8 @@ class Frame(Stamp):
     """The same for the firings of each binding, by its id in `plan.json`; one that has not fired is left out."""
     cost: int
     """Nanoseconds that it took to write the frame before."""
+    elapsed: float
+    """Seconds since the attempt's `run` record, by a monotonic clock."""
 
 
 class Scalars(Stamp):

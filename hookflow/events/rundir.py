@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
 import secrets
 import shutil
+import signal
 import socket
 import time
 from collections import Counter
@@ -20,16 +22,17 @@ import psutil
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import readable
-from hookflow.events.process import started_at
+from hookflow.events.process import oom_kills, signal_name, started_at
 from hookflow.events.reading import is_string, is_time, only_of, read_object
 from hookflow.events.regular_file import open_regular, read_regular
 from hookflow.events.run_lock import NAME, is_locked
+from hookflow.numbers import counted
 
 FACTS: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("id", "name", "host", "base", "source", "hookflow"), is_string),
     **dict.fromkeys(("created", "process_started", "training_ended"), is_time),
     **dict.fromkeys(("argv", "overrides"), lambda value: isinstance(value, list) and all(map(is_string, value))),
-    "pid": lambda value: isinstance(value, int),
+    **dict.fromkeys(("pid", "oom_kills"), lambda value: isinstance(value, int)),
     "in_python": lambda value: isinstance(value, bool),
     "environment": lambda value: isinstance(value, dict),
 }
@@ -38,7 +41,7 @@ FACTS: Mapping[str, Callable[[Any], bool]] = {
 ROOM = 1 << 14
 """Bytes that a disk has left at least, where some records can be written."""
 
-Life = Literal["alive", "gone", "remote", "not started"]
+Life = Literal["alive", "gone", "missing", "remote", "not started"]
 
 
 def of_rank(path: Path, rank: int) -> Path:
@@ -163,23 +166,55 @@ class RunDir:
         write_whole(self.identity, readable(json.dumps(self.describe() | facts, indent=1)))
 
     def sign_process(self, pid: int | None = None) -> None:
-        """Note the process that trains: its pid, its start time (pids are used again) and its host."""
+        """Note the process that trains: its pid, its start time (pids are used again) and its host.
+
+        Beside them stand the kernel's `oom_kills` by then: more of them may explain the end of the process.
+        """
         process = psutil.Process(pid)
         started, host = process.create_time(), socket.gethostname()
-        self.sign(pid=process.pid, process_started=started, host=host, training_ended=None)
+        self.sign(pid=process.pid, process_started=started, host=host, training_ended=None, oom_kills=oom_kills())
 
     def sign_off(self) -> None:
         """Note that the process trains no more, though it may live on, as that of a notebook does."""
         with contextlib.suppress(OSError):  # a full disk; the process is taken for training as long as it lives
             self.sign(training_ended=time.time())
 
-    @property
-    def disk_is_full(self) -> bool:
-        """Whether its disk has no room left even for a record."""
+    def trouble(self) -> str:
+        """Return why nothing can be written into the run directory now; empty where something can."""
         try:
-            return shutil.disk_usage(self.path).free < ROOM
-        except OSError:  # it is gone
-            return False
+            full = shutil.disk_usage(self.path).free < ROOM
+        except OSError:
+            return "its run directory is gone: it was moved or deleted"
+        try:  # to open it tells more than `statvfs`, which does not show every file system that was made read-only
+            os.close(os.open(self.events, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
+        except FileNotFoundError:
+            pass  # it did not get as far as to have a log
+        except OSError as error:
+            if error.errno == errno.EROFS:
+                return "the file system of its run directory is read-only"
+            return f"its event log cannot be written: {error.strerror}"
+        return "no space is left on the disk of its run directory" * full
+
+    def ended_by(self, code: int) -> str:
+        """Return how a process of the run ended that left no word, by its exit code; for a signal that is negative."""
+        if code >= 0:
+            trouble = self.trouble()
+            return f"exited with code {code} and no end record" + f": {trouble}" * bool(trouble)
+        killed, kills = f"killed by {signal_name(-code)}", self._oom_kills()
+        if code != -signal.SIGKILL:
+            return killed
+        counted_by_kernel = "" if kills is None else f": {_killed(kills)}" if kills > 0 else f", but {_killed(0)}"
+        return f"{killed}; the kernel's out-of-memory killer does that{counted_by_kernel}"
+
+    def suspicion(self) -> str:
+        """Return what may have ended a process of the run, where its exit code is not known; empty without a hint."""
+        kills = self._oom_kills() or 0
+        return self.trouble() or (f"the kernel's out-of-memory killer: {_killed(kills)}" if kills > 0 else "")
+
+    def _oom_kills(self) -> int | None:
+        """Return how many processes the kernel has killed for want of memory since the run began, where it counts."""
+        before, now = self.describe().get("oom_kills"), oom_kills()
+        return None if before is None or now is None else now - before
 
     def life(self) -> Life:
         """Say whether the process behind the run lives: asked of the system, never guessed from a missing `end`.
@@ -188,6 +223,8 @@ class RunDir:
         """
         facts = self.describe()
         if "pid" not in facts:  # the run is locked before its process starts
+            if not self.path.exists():
+                return "missing"
             return "gone" if self.lock.exists() and not is_locked(self.path) else "not started"
         if facts.get("host") != socket.gethostname():
             return "remote"
@@ -202,6 +239,10 @@ class RunDir:
         facts = self.describe()
         here = facts.get("host") == socket.gethostname()
         return here and facts.get("pid") != os.getpid() and "training_ended" not in facts and _lives(facts)
+
+
+def _killed(kills: int) -> str:
+    return f"it has killed {counted(kills, 'process') if kills else 'none'} on this machine since the run began"
 
 
 def _lives(facts: Mapping[str, Any], *, any_start: bool = False) -> bool:

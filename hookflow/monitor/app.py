@@ -9,6 +9,7 @@ import pickle
 import signal
 import sys
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -58,7 +59,8 @@ class MonitorApp(App[Outcome]):
     """Shows the run in `run`, live; or its recording, `replay` times as fast as it was.
 
     With `readonly` no key asks anything of the run. An attempt that a mistake ends before it has begun, after the
-    moment `since` (seconds since 1970), closes the dashboard: there is nothing to see.
+    moment `since` (seconds since 1970), closes the dashboard: there is nothing to see. `child_exit` is called now and
+    then, where the caller is the parent of the process that trains: see `hookflow.runner.distributed.exit_status`.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -68,10 +70,17 @@ class MonitorApp(App[Outcome]):
     ]
 
     def __init__(
-        self, run: RunDir, *, replay: float | None = None, readonly: bool = False, since: float = math.inf
+        self,
+        run: RunDir,
+        *,
+        replay: float | None = None,
+        readonly: bool = False,
+        since: float = math.inf,
+        child_exit: Callable[[], int | None] = lambda: None,
     ) -> None:
         super().__init__()
         self._since = since
+        self._child_exit = child_exit
         self.title = f"hookflow {run.path.parent.name}"
         self._dir = run
         self._live = Live(run)
@@ -81,6 +90,7 @@ class MonitorApp(App[Outcome]):
         self._frozen: RunState | None = None
         self._notice = ("", 0.0)
         self._life: Life = "not started"
+        self._suspicion = ""
         self._inside: dict[int, tuple[int, float]] = {}
         self._machine: Machine | None = None
         self._image: tuple[Shown, Pixels | str] | None = None
@@ -94,6 +104,11 @@ class MonitorApp(App[Outcome]):
     def state(self) -> RunState:
         """The run as far as it has been read."""
         return self._player.state if self._player else self._live.state
+
+    @property
+    def run_dir(self) -> RunDir:
+        """The run, where its directory is now."""
+        return self._live.moved() or self._dir
 
     @property
     def plan(self) -> Plan:
@@ -119,7 +134,6 @@ class MonitorApp(App[Outcome]):
             self._sense(sensor)
             self.set_interval(1.0, lambda: self._sense(sensor))
         self._tick()
-        self.set_interval(1 / (RATE_OVER_SSH if "SSH_CONNECTION" in os.environ else RATE), self._tick)
 
     def on_unmount(self) -> None:
         loop = asyncio.get_running_loop()
@@ -144,20 +158,25 @@ class MonitorApp(App[Outcome]):
         """Ask the system, which may take its time, from a thread."""
 
         def look() -> None:
+            self._child_exit()
             self._life = self._dir.life()
+            self._suspicion = self._dir.suspicion() if self._life == "gone" else ""
             self._inside = look_inside(self._dir, self._live.state) if self._life == "alive" else {}
             self._machine = sensor.look() if self._life != "remote" else None
 
         self.run_worker(look, thread=True, exclusive=True, exit_on_error=True)
 
     def _tick(self) -> None:
+        """Read on and paint, and come back: at once while a long log comes in pieces, so that keys get their turn."""
+        again = 1 / (RATE_OVER_SSH if "SSH_CONNECTION" in os.environ else RATE)
         if self._player:
             self._player.tick()
         elif self._live.poll():
-            self.set_timer(0.01, self._tick)  # a long log comes in pieces, so that keys get their turn
+            again = 0.01
         elif self.state.failed_to_start and self.state.end and self.state.end["t"] >= self._since:
             self.exit(Outcome.ENDED)
         self._paint()
+        self.set_timer(again, self._tick)
 
     def _paint(self) -> None:
         width, height = self.size
@@ -205,7 +224,8 @@ class MonitorApp(App[Outcome]):
 
     def _health(self, state: RunState, clock: float) -> Health:
         life: Life = "alive" if self._player else self._life
-        return examine(state, life, clock, self.plan, self._inside)
+        moved = self._live.moved() if life == "missing" else None
+        return examine(state, life, clock, self.plan, self._inside, self._suspicion, moved)
 
     def _badge(self, state: RunState) -> str:
         if self._player:

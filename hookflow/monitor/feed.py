@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
+import weakref
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from hookflow.events.log import command_log
@@ -17,7 +19,7 @@ from hookflow.events.regular_file import open_regular, read_regular
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.graph.plan_file import parse_plan
-from hookflow.monitor.logs import SHARED, Logs, logs_of_others
+from hookflow.monitor.logs import SHARED, Logs, logs_of_others, refused
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
 
@@ -53,7 +55,14 @@ class Live:
         self._attempt = 0
         self._run = run
         self._logs = Logs(run)
+        self._refused: set[int] = set()
         self._commands = command_log(run.commands)
+        self._folder = _Folder(run.path)
+
+    def moved(self) -> RunDir | None:
+        """Return the run where its directory was moved to; None if it was not, or the system does not say."""
+        path = None if self._run.path.exists() else self._folder.path()
+        return RunDir(path) if path else None
 
     def poll(self, budget: float = 0.05) -> bool:
         """Fold what is new, for about `budget` seconds; return whether there may be more than that."""
@@ -75,12 +84,32 @@ class Live:
                 self._attempt += 1
                 self._read_plan(self._attempt)
             yield rank, record
+        for rank in self._logs.refused.keys() - self._refused:
+            self._refused.add(rank)
+            self.state.warn(self._logs.refused[rank])
         self.state.unreadable = self._logs.passed_over + self._commands.passed_over
 
     def _read_plan(self, attempt: int) -> None:
         self.plan = read_plan(self._run, attempt)
         if self.plan is UNREADABLE:
-            self.state.warn_unreadable_plan()
+            self.state.warn("plan.json cannot be read: firings have no names")
+
+
+class _Folder:
+    """Keeps a folder open, to find it again after it was moved."""
+
+    def __init__(self, path: Path) -> None:
+        self._descriptor: int | None = None
+        with suppress(OSError):
+            self._descriptor = os.open(path, os.O_RDONLY)
+            weakref.finalize(self, os.close, self._descriptor)
+
+    def path(self) -> Path | None:
+        """Return where the folder is now; None where it was deleted, or the system does not say."""
+        with suppress(OSError):
+            path = Path(f"/proc/self/fd/{self._descriptor}").readlink()
+            return path if os.path.samestat(path.stat(), os.fstat(self._descriptor or 0)) else None
+        return None
 
 
 class Recording:
@@ -90,7 +119,8 @@ class Recording:
     """States kept on the way, so that going back need not begin at the beginning."""
 
     def __init__(self, run: RunDir) -> None:
-        self._paths = {0: run.events, **logs_of_others(run)}
+        readable = {rank: path for rank, path in logs_of_others(run).items() if not refused(path)}
+        self._paths = {0: run.events, **readable}
         self._ranks = array("H")
         self._starts = array("Q")
         self._times = array("d")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from hookflow.events.process import exit_code
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live
@@ -13,7 +14,7 @@ PERIOD = 0.25
 """Seconds between looks at the log."""
 
 LOST = 1
-"""The exit code for a run whose process went without an end record."""
+"""The exit code for a run whose process went without an end record, and was no child that a signal has killed."""
 
 
 def follow_records(
@@ -28,25 +29,19 @@ def follow_records(
     `look` is called before each look at the log, and told whether it is the last one.
     """
     while True:
-        over = _over(run, live, child_exit)  # asked first, so that the last look comes after the last record
+        code = child_exit() if child_exit is not None else None
+        over = code is not None if child_exit else _over(run, live)  # before the last look, so that nothing comes after
         look(over)
         for record in live.records():
             tell(record)
         if over:
-            return int(live.state.end["exit"]) if live.state.end else LOST
+            return int(live.state.end["exit"]) if live.state.end else exit_code(code or LOST)
         time.sleep(PERIOD)
 
 
-def _over(run: RunDir, live: Live, child_exit: Callable[[], int | None] | None) -> bool:
-    """Say whether nothing more will come. The end of an earlier attempt is not the end of the one that goes on.
-
-    A child that was killed may have left others behind, which still save.
-    """
-    if child_exit is not None:
-        code = child_exit()
-        return code is not None and (code >= 0 or run.life() != "alive")
-    life = run.life()
-    if life == "gone":
+def _over(run: RunDir, live: Live) -> bool:
+    """Say whether nothing more will come. The end of an earlier attempt is not the end of the one that goes on."""
+    if run.life() in ("gone", "missing"):
         return True
     end = live.state.end
     return end is not None and end["t"] >= run.describe().get("process_started", 0.0)

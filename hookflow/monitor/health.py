@@ -10,7 +10,8 @@ from typing import Literal
 
 from hookflow.events import now
 from hookflow.events.now import NOWHERE
-from hookflow.events.rundir import Life, RunDir
+from hookflow.events.process import started_at
+from hookflow.events.rundir import Life, RunDir, run_argument, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.end_reason import end_reason
 from hookflow.monitor.formatting import lasting
@@ -38,7 +39,8 @@ PATIENCE = 10.0
 PATIENCE_AT_FIRST = 120.0
 """Seconds without any progress before a run counts as stalled; the first iteration may compile the model."""
 
-GONE = "the process is gone and left no end record: killed, out of disk space, or the machine went down"
+GONE = "the process is gone and left no end record"
+UNSEEN = ": killed, out of disk space, or the machine went down"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +70,23 @@ def examine(
     clock: float,
     plan: Plan | None = None,
     inside: Mapping[int, tuple[int, float]] = MappingProxyType({}),
+    suspicion: str = "",
+    moved: RunDir | None = None,
 ) -> Health:
-    """Judge a run. `clock` is the time now, `inside` what `look_inside` has returned."""
+    """Judge a run. `clock` is the time now, `inside` what `look_inside` has returned.
+
+    `suspicion` is what may have ended a process that is gone, and `moved` the run where its directory is now.
+    """
     failed = state.ranks.first_failure is not None
     if state.end is not None:
         failed = failed or state.end["status"] == "failed"
         return Health("failed", end_reason(state)[0]) if failed else Health(state.end["status"])
     if life == "gone" and failed:
         return Health("failed", end_reason(state)[0])
+    if life == "missing":
+        return Health("lost", missing(state, moved))
     if life == "gone":
-        return Health(
-            "lost", "the process is gone and left no end record: killed, out of disk space, or the machine went down"
-        )
+        return Health("lost", f"{GONE}{UNSEEN}{'; now ' * bool(suspicion)}{suspicion}")
     if not state.run:
         return Health("starting")
     if state.stage == "paused":
@@ -89,6 +96,23 @@ def examine(
     if still > (max(PATIENCE, 5 * longest) if state.iterating else PATIENCE_AT_FIRST):
         return Health("stalled", _stalled(state, still, plan, inside))
     return Health("starting" if state.stage == "start" else "running")
+
+
+def judge(run: RunDir, state: RunState, clock: float, plan: Plan | None = None) -> Health:
+    """Judge a run by what the system says of it at this moment, and by its log."""
+    life = run.life()
+    return examine(state, life, clock, plan, suspicion=run.suspicion() if life == "gone" else "")
+
+
+def missing(state: RunState, moved: RunDir | None) -> str:
+    """Return what has become of a run whose directory is not in its place, as far as anybody can say."""
+    pid, began = state.run.get("pid", 0), started_at(state.run.get("pid", 0))
+    here = state.run.get("host") == socket.gethostname()
+    lives = here and began is not None and began <= state.run["t"] + 1
+    goes_on = f"; the training goes on (pid {pid})" if lives else "; its process is gone" if here else ""
+    if moved is None:
+        return f"its run directory is gone: it was moved or deleted{goes_on}"
+    return f"its run directory was moved to {short(moved.path)}{goes_on}: hookflow watch {run_argument(moved)}"
 
 
 def look_inside(run: RunDir, state: RunState) -> dict[int, tuple[int, float]]:

@@ -15,6 +15,7 @@ from typing import TypeGuard
 from hookflow.events.log import Tail, event_log
 from hookflow.events.reading import read_record
 from hookflow.events.records import Frame, Record
+from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import RunDir
 
 SHARED = tuple(
@@ -38,6 +39,15 @@ def logs_of_others(run: RunDir) -> dict[int, Path]:
         int(match[1]): path for path in run.path.glob("events.rank*.jsonl") if (match := _NUMBER.fullmatch(path.name))
     }
     return dict(sorted(found.items()))
+
+
+def refused(path: Path) -> str:
+    """Return that a log cannot be read, and why; empty where it can."""
+    try:
+        open_regular(path).close()
+    except OSError as error:
+        return f"{path.name} cannot be read: {error.strerror}"
+    return ""
 
 
 class Others(Tail[Record]):
@@ -69,7 +79,9 @@ class Others(Tail[Record]):
 
 
 def _is_head(record: Record) -> TypeGuard[Frame]:
-    return record.get("k") == "frame" and "hooks" not in record
+    iters = record.get("iters")  # a garbled frame is left to who folds it
+    whole = "phases" in record and isinstance(iters, list) and len(iters) == 2
+    return record.get("k") == "frame" and "hooks" not in record and whole
 
 
 def _added(head: Frame, following: Frame) -> Frame:
@@ -85,6 +97,8 @@ class Logs:
         self._run = run
         self._tails: dict[int, Tail[Record]] = {0: event_log(run.events)}
         self._waiting: dict[int, deque[Record]] = {0: deque()}
+        self.refused: dict[int, str] = {}
+        """The logs of ranks that cannot be read, in words."""
 
     @property
     def passed_over(self) -> int:
@@ -94,7 +108,11 @@ class Logs:
     def read(self) -> Iterator[tuple[int, Record]]:
         """Yield what is new with the rank that has written it; of what is there, what is oldest first."""
         for rank, path in logs_of_others(self._run).items():
-            if rank not in self._tails:
+            if rank in self._tails:
+                continue
+            if why := refused(path):
+                self.refused[rank] = why
+            else:
                 self._tails[rank], self._waiting[rank] = Others(path), deque()
         more = dict(self._tails)  # those that may have more than was read
         while True:

@@ -10,8 +10,8 @@ from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.monitor.feed import read_plan
-from hookflow.monitor.health import Health, examine
-from hookflow.monitor.logs import SHARED, logs_of_others
+from hookflow.monitor.health import Health, judge
+from hookflow.monitor.logs import SHARED, logs_of_others, refused
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
 
@@ -27,12 +27,15 @@ class Overview:
     state: RunState
     health: Health
     plan: Plan
+    refused: tuple[str, ...] = ()
+    """The logs of other ranks that cannot be read, in words."""
 
 
 def read_overview(run: RunDir, clock: float) -> Overview:
     """Fold everything but the frames and scalars, and the last frame: how far it is."""
     state = RunState()
     last = b""
+    bad: tuple[str, ...] = ()
     try:
         with open_regular(run.events) as file:
             for line in file:
@@ -48,8 +51,8 @@ def read_overview(run: RunDir, clock: float) -> Overview:
     if state.end is None:
         _fold(state, last)
     if state.ranks.world > 1 and (state.end is None or state.end["status"] in ("failed", "interrupted")):
-        _fold_others(run, state)
-    return Overview(run, state, examine(state, run.life(), clock), _plan(run))
+        bad = _fold_others(run, state)
+    return Overview(run, state, judge(run, state, clock), _plan(run), bad)
 
 
 def _plan(run: RunDir) -> Plan:
@@ -60,13 +63,18 @@ def _plan(run: RunDir) -> Plan:
         return NO_PLAN
 
 
-def _fold_others(run: RunDir, state: RunState) -> None:
-    """Find what another rank may have failed of, which rank 0 knows nothing of."""
+def _fold_others(run: RunDir, state: RunState) -> tuple[str, ...]:
+    """Find what another rank may have failed of, which rank 0 knows nothing of; return whose log cannot be read."""
+    bad = []
     for rank, path in logs_of_others(run).items():
+        if why := refused(path):
+            bad.append(why)
+            continue
         with open_regular(path) as file:
             for line in file:
                 if not line.startswith((*SKIPPED, *SHARED)):
                     _fold(state, line, rank)
+    return tuple(bad)
 
 
 def _fold(state: RunState, line: bytes, rank: int = 0) -> None:

@@ -5,7 +5,6 @@ No line holds control characters. Programs read the event log itself (`hookflow.
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -22,16 +21,17 @@ from hookflow.monitor.feed import Live
 from hookflow.monitor.follower import follow_records
 from hookflow.monitor.formatting import clock, many, number, one_line, out_of, span
 from hookflow.monitor.gallery import brief
+from hookflow.monitor.health import missing
 from hookflow.monitor.journal import BECAME, Entry
 from hookflow.monitor.metrics_table import metrics_table
 from hookflow.monitor.monitored import monitored_first
-from hookflow.monitor.output import Output
+from hookflow.monitor.output import Output, tidy
 from hookflow.monitor.pace import Pace, bottleneck
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.stall import StallWatch
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import clean
-from hookflow.monitor.summary import summary
+from hookflow.monitor.summary import print_summary, summary
 from hookflow.numbers import plural
 
 EVERY = 10.0
@@ -63,7 +63,9 @@ def follow(
         code = _follow(run, live, sheet, child_exit, interrupts)
     if bars and (table := metrics_table(live.state, live.plan or NO_PLAN)):
         Console(file=out, highlight=False, markup=False, emoji=False).print(table)
-    if not live.state.failed_to_start:
+    if moved := live.moved():
+        print_summary(moved, out)
+    elif not live.state.failed_to_start:
         print("\n".join(summary(run, live.state, live.plan)), file=out, flush=True)
     return code
 
@@ -86,12 +88,13 @@ def _follow(
     def look(over: bool) -> None:
         printer.relay(over)
         printer.warn()
-        printer.look(interrupts())
+        printer.look(interrupts(), over)
         sheet.show(live.state, live.plan or NO_PLAN)
 
     code = follow_records(run, live, printer.take, child_exit, look)
     printer.warn()
-    if child_exit is not None and live.state.end is None and (exit_code := child_exit()):
+    unseen = live.state.end is None and not live.moved()
+    if child_exit is not None and unseen and (exit_code := child_exit()):
         printer.lost(exit_code)
     return code
 
@@ -128,8 +131,10 @@ class _Printer:
         self._skip = skip
         self._attempt = 0
         self._relayed: deque[str] = deque(maxlen=1000)
+        self._told_before: set[str] = set()  # lines of a traceback that may still be printed
         self._seen = 0  # entries of the journal
         self._interrupts = 0
+        self._missing = False  # the run directory is not in its place
         self._stall = StallWatch(run, live)
         self._told = 0.0  # when the last line on progress was due
 
@@ -157,7 +162,7 @@ class _Printer:
         self._fresh()
         self._print(f"{clock(t)} {_line('resumed', f'attempt {attempt}')}")
 
-    def look(self, interrupts: int) -> None:
+    def look(self, interrupts: int, over: bool) -> None:
         """Print what no record says: that Ctrl-C was pressed, and what that does; that the run hangs, or does no more.
 
         A training that is stuck cannot say so itself.
@@ -165,28 +170,25 @@ class _Printer:
         while self._interrupts < interrupts:
             self._interrupts += 1
             self._print(f"{clock(time.time())} {_line('Ctrl-C', _interrupted(self._live.state, self._interrupts))}")
+        if not self._missing and not self._run.path.exists():
+            self._missing, moved = True, self._live.moved()
+            if moved or not over:  # else `lost` prints it
+                self._print(f"{clock(time.time())} {_line('lost', missing(self._live.state, moved))}")
         if self._attempt >= self._skip and (told := self._stall.look(time.time())):
             self._print(f"{clock(time.time())} {_line(*told)}")
 
     def lost(self, exit_code: int) -> None:
         """Print how the process that trains has ended, which has written no end record."""
-        if exit_code < 0:
-            by = signal.Signals(-exit_code)
-            perhaps = ": the system may have been out of memory" if by == signal.SIGKILL else ""
-            told = f"killed by {by.name} (signal {by.value}){perhaps}"
-        else:
-            told = f"exited with code {exit_code} and no end record"
-            if not self._run.path.exists():
-                told += ": its run directory is gone"
-            elif self._run.disk_is_full:
-                told += ": no space is left on the disk of its run directory"
-        self._print(f"{clock(time.time())} {_line('lost', told)}")
+        self._print(f"{clock(time.time())} {_line('lost', self._run.ended_by(exit_code))}")
 
     def relay(self, over: bool = False) -> None:
         """Print what the training has printed since the last time; `over`, also a line that it has not ended."""
         for line in self._printed.read(over):
             self._relayed.append(line)
-            self._sheet.line(f"output     | {line}".rstrip())
+            if line in self._told_before:
+                self._told_before.remove(line)
+            else:
+                self._sheet.line(f"output     | {line}".rstrip())
 
     def _print(self, *lines: str) -> None:
         for line in lines:
@@ -207,9 +209,11 @@ class _Printer:
 
     def _traceback(self, text: str) -> list[str]:
         """Return the lines of a traceback, unless the training has printed it and it was relayed."""
-        self.relay()  # what is recorded was printed before that, and perhaps after the last look
-        told = set(map(str.rstrip, text.splitlines())) <= set(self._relayed)
-        return [] if told else [_line("error", f"| {line}") for line in text.splitlines()]
+        self.relay()  # what is recorded is printed at once, perhaps since the last look
+        if (lines := {tidy(line) for line in text.splitlines()}) <= set(self._relayed):
+            return []
+        self._told_before = lines
+        return [_line("error", f"| {line}") for line in text.splitlines()]
 
     def _lines(self, record: Record, entries: list[Entry]) -> list[str]:
         """Return the lines for a record, without the time."""

@@ -1,7 +1,7 @@
 """A run as far as its event log tells: a fold of records that live view, replay and plain lines share.
 
 Every length of time is taken between the records' own stamps, never from the reader's clock, so that a replay shows
-what the live view showed.
+what the live view showed. How long an attempt has taken is in its frames, by a clock that cannot be set.
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ class RunState:
         with self._passing_over(record):
             self.requests.setdefault(record["id"], Request(record["cmd"], record["t"]))
 
-    def warn_unreadable_plan(self) -> None:
-        """Warn that hooks and points have no names, since the plan of this attempt cannot be read."""
-        self.journal.add(self.now, "warn", "monitor", "plan.json cannot be read: firings have no names", own=True)
+    def warn(self, text: str) -> None:
+        """Warn of a file of the run that cannot be read."""
+        self.journal.add(self.now, "warn", "monitor", text, own=True)
 
     @contextmanager
     def _passing_over(self, record: Record | CommandRecord) -> Iterator[None]:
@@ -243,7 +243,7 @@ class RunState:
 
     @property
     def elapsed(self) -> float:
-        """Return the seconds of this attempt, from its first record to its last."""
+        """Return the seconds of this attempt, from its first record to its last, however the clock was set."""
         if not self.run:
             return self.end["seconds"] if self.end else 0.0
         return self.now - self._began
@@ -283,9 +283,12 @@ class RunState:
             self._between = False
         elif record["stage"] == "val":
             self._between = 0 < self.ep == self.epoch_of(self.it, self.ep)
+        t = record.get("elapsed", record["t"])  # which older versions do not write
         if self._frame_t and record["stage"] not in IDLE:
-            self.active += max(record["t"] - self._frame_t, 0.0)
-        self._frame_t = record["t"]
+            self.active += max(t - self._frame_t, 0.0)
+        self._frame_t = t
+        if "elapsed" in record:
+            self._began = self.now - record["elapsed"]
         self.stage, self.batch, self.batches = record["stage"], record["bi"], record["bn"]
         self.iterating += record["iters"][1]
         self.first.frame(record)
@@ -357,6 +360,8 @@ class RunState:
     def _on_end(self, record: End) -> None:
         begun = self.run and self.end is None
         self.end = self.first.end = record = {**UNTOLD_END, **record}
+        if record["seconds"]:  # no attempt is longer than its process, though the clock was set since the last frame
+            self._began = max(self._began, self.now - record["seconds"])
         self.ranks.say(record)
         self.failed_to_start = record["exit"] == 2 and not begun
         self.stage = "end"

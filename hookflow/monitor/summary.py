@@ -8,15 +8,14 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TextIO
 
-from hookflow.events.rundir import RunDir, short
+from hookflow.events.rundir import RunDir, run_argument, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.end_reason import end_reason
 from hookflow.monitor.feed import Live
 from hookflow.monitor.formatting import ms, number, out_of, percent, span
-from hookflow.monitor.health import examine
+from hookflow.monitor.health import judge
 from hookflow.monitor.monitored import in_order
 from hookflow.monitor.rank import NO_PLAN
 from hookflow.monitor.state import RunState
@@ -52,7 +51,7 @@ def _folded(line: str, width: int) -> list[str]:
 
 def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     """Return the lines."""
-    health = examine(state, run.life(), time.time(), plan)
+    health = judge(run, state, time.time(), plan)
     whole = state.run.get("max_epochs")
     epoch = f" epoch {out_of(state.epoch, whole)}," if whole else ""
     lines = [
@@ -81,7 +80,9 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
     if state.unreadable:
         were = "was" if state.unreadable == 1 else "were"
         lines.append(f"  {counted(state.unreadable, 'line')} of its logs cannot be read and {were} passed over")
-    known = run.id if short(run.path.parent.parent) == Path("runs") else short(run.path)
+    if not run.path.exists():
+        return [clean(line) for line in lines]
+    known = run_argument(run)
     if state.checkpoints and health.condition in ("interrupted", "stopped", "failed", "lost"):
         lines.append(f"  resume from iteration {state.checkpoints[-1][0]}: hookflow run --resume {known}")
     lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")

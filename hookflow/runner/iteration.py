@@ -86,7 +86,7 @@ def plain(it: Iteration) -> Iterate:
     watch = update.losses.watch if update.losses else None
     take = it.scalars.take if it.scalars.watched else None
     size, clock, end = it.sizes.local, perf_counter, it.timeline.iteration
-    checked = False
+    checked, done = False, s.done
 
     def iterate(batches: Iterator[Any]) -> None:
         nonlocal checked
@@ -132,7 +132,7 @@ def plain(it: Iteration) -> Iterate:
                 optimizer = clock()
                 if after_step:
                     after_step(batch, index, outputs)
-            s.iter += 1
+            s.iter = done[0] = s.iter + 1
             if after_iter:
                 after_iter(batch, index, outputs)
             end(data, forward, backward, optimizer, s.batch_size)
@@ -284,7 +284,7 @@ class SelfStepping(_Batchwise):
 def _close(it: Iteration, entered: int, offered: tuple[Any, ...] | None) -> None:
     """Count the iteration and fire `after_train_iter`, unless every batch of it was skipped."""
     s = it.state
-    s.iter += 1
+    s.iter = s.done[0] = s.iter + 1
     if offered is None:
         it.engine.leave(entered)
         s.batch_size = 0

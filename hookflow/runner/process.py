@@ -11,12 +11,13 @@ import sys
 import threading
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from hookflow.errors import UserError
 from hookflow.events.records import Level
 from hookflow.events.rundir import RunDir
-from hookflow.excerpt import printable
+from hookflow.excerpt import drop_unprinted, print_error
 from hookflow.runner.distributed.failure_report import agree_on_failure, explain_loss, is_peer_lost
 from hookflow.runner.distributed.parent_watchdog import watch_parent
 from hookflow.runner.distributed.ranks import of_environment
@@ -60,7 +61,7 @@ def train(
     except OSError as error:  # there is no log yet that could say so
         if raises:
             raise
-        print(f"hookflow: the run directory cannot be written: {error}", file=sys.stderr, flush=True)
+        print_error(f"hookflow: the run directory cannot be written: {error}")
         return 1
     recorder.start()
     built = lost = False
@@ -103,7 +104,8 @@ def train(
     recorder.close()
     if signs:
         run_dir.sign_off()
-    sys.stdout.flush()
+    with suppress(OSError, ValueError, AttributeError):  # it is closed, full, without a reader, or None
+        sys.stdout.flush()
     if raised is None:
         return 0 if agent else stop.exit  # at anything else its launcher would end ranks that are still at `after_run`
     if raises:
@@ -134,8 +136,8 @@ def _warn_of_threads(recorder: Recorder, before: Collection[threading.Thread]) -
     """Name the threads that hooks have left running; those from `before` the training are none of them."""
     for thread in unfinished(before):
         text = f"the thread {describe(thread)} is still running: end it in after_run, or make it a daemon thread"
-        print(f"hookflow: {printable(text)}", file=sys.stderr, flush=True)
         recorder.say(text, "warn")
+        print_error(f"hookflow: {text}")
 
 
 def main() -> None:
@@ -149,5 +151,6 @@ def main() -> None:
     parser.add_argument("--agent", action="store_true")
     parser.add_argument("--restarts-left", type=int, default=0)
     code = train(**vars(parser.parse_args()))
+    drop_unprinted()
     leave(code, several=of_environment().world > 1)
     raise SystemExit(code)

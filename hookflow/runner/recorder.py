@@ -5,7 +5,6 @@ Imports no torch: the recorder is there before torch is.
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 import traceback
@@ -29,7 +28,7 @@ from hookflow.events.records import (
     stamped,
 )
 from hookflow.events.rundir import RunDir
-from hookflow.excerpt import printable
+from hookflow.excerpt import print_error
 from hookflow.graph.plan import OnError
 from hookflow.runner.distributed.failure_report import is_peer_lost
 from hookflow.runner.distributed.ranks import ALONE, Ranks
@@ -100,7 +99,7 @@ class Recorder:
         self._lost = 0
         self._why = ""
         self._beginning: Record | None = None
-        self._began = time.monotonic()
+        self._began = self._run_began = time.monotonic()
         self._clock = _Clock()
         self._closing = threading.Event()
         self._one_at_a_time = threading.Lock()
@@ -118,7 +117,7 @@ class Recorder:
         """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
         record = stamped(kind, *self._place(), fields)
         if record["k"] == "run":
-            self._beginning = record
+            self._beginning, self._run_began = record, time.monotonic()
         self._queue.append(record)
 
     def say(self, text: str, level: Level = "info", source: str = HOOKFLOW) -> None:
@@ -147,20 +146,19 @@ class Recorder:
         if action == "raise":
             self.why = why
         told = shortened("".join(traceback.format_exception(error)))
-        whose = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
-        if self._prints_failure or action != "raise":
-            shown = "\n".join(map(printable, f"{whose}{told}".split("\n")))  # what raised may quote anything
-            print(shown, end="", file=sys.stderr, flush=True)
         self.put(
             "error", hook=hook, point=point, type=kind, text=text, traceback=told, at=innermost(told), action=action
         )
+        if self._prints_failure or action != "raise":  # after the record, since it may wait for who reads it
+            whose = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
+            print_error(f"{whose}{told}".removesuffix("\n"))
 
     def close(self) -> None:
         """Write what is left and end the thread; give it up after GRACE seconds, when the disk does not answer."""
         self._closing.set()
         self._thread.join(GRACE)
         if self._thread.is_alive():
-            print("hookflow: the disk does not answer; the end of the event log is lost", file=sys.stderr)
+            print_error("hookflow: the disk does not answer; the end of the event log is lost")
 
     def _place(self) -> tuple[int, int]:
         return (self._progress.iter, self._progress.epoch) if self._progress else (0, 0)
@@ -203,7 +201,7 @@ class Recorder:
                 self._lost = 0
             except Exception as error:  # a full disk, a broken device: no reason to end the training, or this thread
                 if not self._lost:
-                    print(f"hookflow: the event log cannot be written: {printable(str(error))}", file=sys.stderr)
+                    print_error(f"hookflow: the event log cannot be written: {error}")
                 self._lost += max(waiting - len(self._scalars) - len(self._queue), 1)
                 self._why = str(error)
             self._cost = time.perf_counter_ns() - began
@@ -212,7 +210,7 @@ class Recorder:
 
     def _news(self, framed: bool) -> list[Record]:
         """Return a record for everything since the last time, in the order in which it came."""
-        frame = [self._frames.next(self._cost)] if self._frames and framed else []
+        frame = [self._frames.next(self._cost, time.monotonic() - self._run_began)] if self._frames and framed else []
         came = len(self._queue)  # before the numbers are taken: those that came before an event are then among them
         numbers = self._read_scalars()
         return [*sorted([*numbers, *_take(self._queue, came)], key=itemgetter("t")), *frame]
@@ -296,7 +294,7 @@ class _Frames:
         self._phases: Mapping[str, int] = dict(books.phases)
         self._seen: dict[int, tuple[int, int, dict[int, int]]] = {}
 
-    def next(self, cost: int) -> Frame:
+    def next(self, cost: int, elapsed: float) -> Frame:
         books, run = self._books, self._progress
         stage = run.stage  # first: the training goes on meanwhile, and no iteration is older than its stage
         books.update()
@@ -314,6 +312,7 @@ class _Frames:
             iters=self._since(-1, books.iterations) or [0, 0, 0, 0, {}],
             hooks={str(k): fired for k, cell in enumerate(books.cells) if (fired := self._since(k, cell))},
             cost=cost,
+            elapsed=elapsed,
         )
         self._samples, self._phases = samples, phases
         return frame

@@ -31,6 +31,11 @@ class Stop:
     exit: int
     save: bool
 
+    @property
+    def may_be_restarted(self) -> bool:
+        """Whether another attempt may go better: neither the user has ended this one nor a mistake of theirs."""
+        return self.status == "failed" and self.exit != 2
+
 
 class Interrupted(KeyboardInterrupt):
     """Raised in the main thread by a signal that does not wait for a safe point."""

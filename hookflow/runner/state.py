@@ -28,6 +28,8 @@ class RunState:
         """The iterations done at which the loop must look up by count. Written by the loop."""
         self.iter = self.epoch = self.batch_idx = 0
         """Written by the loops and by a resume; `batch_idx` counts the batches of an evaluation while that lasts."""
+        self.done = memoryview(bytearray(8)).cast("q")
+        """`iter` once more, where other processes see it. Written by the loops."""
         self.batch_size = 0
         """Examples of this rank in the current batch, 0 where nobody knows. Written by who takes or replaces it."""
         self.batches = 0

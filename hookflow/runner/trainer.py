@@ -83,7 +83,9 @@ class Trainer:
         books = Books(len(plan.bindings), timeline)
         self._scalars = scalars = Scalars(plan, state, parts.strategy, parts.device, parts.ranks.rank)
         triggers = make_triggers(plan, state, scalars.condition)
-        self._here = here = Here(Shared(run_dir.now_of(parts.ranks.rank)))
+        shared = Shared(run_dir.now_of(parts.ranks.rank))
+        self._here = here = Here(shared)
+        state.done = shared.iters
         self._engine = engine = Engine(
             plan,
             parts.hooks,

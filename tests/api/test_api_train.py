@@ -109,6 +109,9 @@ def test_a_failure_in_a_process_of_its_own_has_its_exit_status(tmp_path: Path) -
     pipeline = hookflow.load(tmp_path / "bad.toml", {"hooks.bad": bad})
     with pytest.raises(RuntimeError, match="ended with exit status 1: ZeroDivisionError: of mine"):
         hookflow.train(pipeline, "none", runs=tmp_path, process=True)
+    (tmp_path / "bad.py").write_text("import os\ndef bad(run):\n    os.kill(os.getpid(), 9)\n")
+    with pytest.raises(RuntimeError, match="ended with exit status 137: killed by SIGKILL; the kernel's"):
+        hookflow.train(pipeline, "none", runs=tmp_path, process=True)
 
 
 def test_ctrl_c_saves_and_is_raised(tmp_path: Path) -> None:

@@ -157,3 +157,5 @@ def test_of_a_run_it_is_the_plan_that_was_recorded(new_run: NewRun, tmp_path: Pa
     assert hookflow_here("graph", "toy", "--format", "json", cwd=tmp_path).stdout == hookflow_here(
         "graph", str(run_dir.path), "--format", "json", cwd=tmp_path
     ).stdout  # fmt: skip
+    shuffled = hookflow_here("graph", run_dir.id, "--shuffle", "3", cwd=tmp_path)
+    assert (shuffled.returncode, "is a run, and its plan is recorded\n" in shuffled.stderr) == (2, True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from pathlib import Path
 from threading import Thread
 
@@ -16,7 +17,7 @@ from hookflow.events.log import Appender, Tail
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed import agent, rendezvous
-from hookflow.runner.distributed.exit_status import exit_status, write_end
+from hookflow.runner.distributed.exit_status import ChildExit, exit_status, write_end
 from hookflow.runner.distributed.failure_report import explain_loss, is_peer_lost
 from hookflow.runner.distributed.ranks import Ranks
 from hookflow.runner.distributed.timeout import is_timeout
@@ -49,7 +50,7 @@ def puts(run_dir: RunDir, rank: int, *records: dict[str, object], t: float = 10.
         ({0: 1}, {0: 1, 1: -signal.SIGKILL}, 1, "rank 0 says"),  # the launcher has killed what did not end
         ({1: 1}, {0: -signal.SIGKILL, 1: 1}, 1, "rank 1 says"),
         ({0: 2, 1: 143}, {0: 2, 1: 143}, 2, "rank 0 says"),
-        ({0: 143}, {1: -signal.SIGSEGV, 0: 143}, 1, "rank 1 was killed by SIGSEGV; the others were ended"),
+        ({0: 143}, {1: -signal.SIGSEGV, 0: 143}, 139, "rank 1 was killed by SIGSEGV; the others were ended"),
         ({0: 130, 1: 130}, {0: 130, 1: -signal.SIGTERM}, 130, "rank 0 says"),
         ({0: 0}, {1: 7}, 1, "rank 1 ended with exit code 7 without a reason"),
         ({}, {}, 1, "rank 0 ended with exit code 0 without a reason"),
@@ -72,7 +73,7 @@ def test_why_a_run_has_ended(
         ({}, {0: 1, 1: 130}, 130, "SIGINT received"),
         ({}, {0: -signal.SIGKILL, 1: 130}, 130, "SIGINT received"),  # by the launcher, which ends the others
         ({1: 1}, {0: 130, 1: 1}, 1, "rank 1 says"),
-        ({}, {0: 1, 1: -signal.SIGSEGV}, 1, "rank 1 was killed by SIGSEGV; the others were ended"),
+        ({}, {0: 1, 1: -signal.SIGSEGV}, 139, "rank 1 was killed by SIGSEGV; the others were ended"),
         ({0: 0, 1: 0}, {}, 0, "rank 0 says"),
     ],
 )
@@ -114,6 +115,21 @@ def test_of_ranks_that_were_killed_the_first_says_why(run_dir: RunDir) -> None:
         puts(run_dir, rank, {"k": "frame"}, t=40.0 - rank * 30)
     reason = exit_status(run_dir, 5.0, {0: -signal.SIGKILL, 1: -signal.SIGKILL}).reason
     assert reason.startswith("rank 1 was killed by SIGKILL"), "rank 0 went on, until the launcher killed it"
+
+
+def test_a_process_that_ends_without_a_word_has_failed(run_dir: RunDir) -> None:
+    puts(run_dir, 0, {"k": "run", "iters_per_epoch": 5}, {"k": "end", "exit": 0})
+    shared = now.Shared(run_dir.now)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
+        child_exit = ChildExit(run_dir, child)
+        puts(run_dir, 0, {"k": "run", "iters_per_epoch": 5}, {"k": "checkpoint", "it": 2})
+        shared.iters[0] = 13
+        assert child_exit() is None
+        shared.close()
+    assert (child.returncode, child_exit.wait(), child_exit()) == (0, 1, 1)
+    end = Tail(run_dir.events).read_all()[-1]
+    assert (end["k"], end["exit"], end["it"], end["ep"]) == ("end", 1, 13, 2)
+    assert end["reason"] == "exited with code 0 and no end record"
 
 
 def test_an_end_is_written_where_there_is_none_that_says_so(run_dir: RunDir) -> None:

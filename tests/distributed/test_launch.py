@@ -18,6 +18,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.monitor.plain import follow
 from hookflow.pipeline.load import load
+from hookflow.runner.distributed.exit_status import ChildExit
 from hookflow.runner.launch import claim, prepare, start
 from tests.conftest import hookflow, wait_for
 from tests.limits import LIMIT
@@ -65,12 +66,12 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
 def test_a_killed_rank_ends_the_run_with_a_clear_word_and_the_run_is_resumed_and_restarted(tmp_path: Path) -> None:
     sets = [f"--set={dies(name, tmp_path / name, at)}" for name, at in (("once", 14), ("again", 20))]
     done = hookflow("run", str(CLOUDS), "--nproc=2", "--set=run.max_epochs=5", *sets, cwd=tmp_path)
-    assert done.returncode == 1, done.stdout + done.stderr
+    assert done.returncode == 137, done.stdout + done.stderr
     (run_dir,) = (RunDir(path.parent) for path in tmp_path.glob("runs/*/*/run.json"))
-    reason = "rank 1 was killed by SIGKILL (the system may have been out of memory); the others were ended"
+    reason = f"rank 1 was {run_dir.ended_by(-signal.SIGKILL)}; the others were ended"
     assert f"{reason}; resume with: hookflow run --resume {run_dir.id} --nproc 2" in done.stdout
     assert "Traceback" not in done.stdout, "that the others could not go on says nothing"
-    assert [end["exit"] for end in records(run_dir, "end")] == [1]
+    assert [end["exit"] for end in records(run_dir, "end")] == [137]
 
     done = hookflow("run", "--resume", run_dir.id, "--nproc=2", "--max-restarts=1", cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -79,7 +80,7 @@ def test_a_killed_rank_ends_the_run_with_a_clear_word_and_the_run_is_resumed_and
     assert len(starts) == 3
     assert starts[0] is None
     assert all(starts[1:]), "each of the others goes on from a checkpoint"
-    assert [end["exit"] for end in records(run_dir, "end")] == [1, 0], "a restart is no end"
+    assert [end["exit"] for end in records(run_dir, "end")] == [137, 0], "a restart is no end"
     assert records(run_dir, "run", rank=1)[-1]["resumed_from"], "who is killed may lose what it has just recorded"
     assert records(run_dir, "end", rank=1)[-1]["status"] == "finished"
     assert run_dir.describe()["pid"] not in {record["pid"] for record in records(run_dir, "run")}, "the agent signs"
@@ -132,7 +133,8 @@ def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch:
     agent.kill()
     with pytest.raises(UserError, match="is already running"):
         claim(run_dir)
-    assert follow(run_dir, io.StringIO(), child_exit=agent.wait) == 143, "what is shown waits for the ranks' own end"
+    child_exit = ChildExit(run_dir, agent)
+    assert follow(run_dir, io.StringIO(), child_exit=child_exit) == 143, "what is shown waits for the ranks' own end"
     psutil.wait_procs(ranks, timeout=LIMIT)
     (end,) = records(run_dir, "end")
     assert (end["exit"], end["reason"]) == (143, f"the launcher (process {agent.pid}) is gone")

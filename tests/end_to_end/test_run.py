@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir, all_runs
-from tests.conftest import TOY, hookflow, records, wait_for
+from tests.conftest import TOY, hookflow, hookflow_here, records, wait_for
 from tests.limits import LIMIT
 from tests.monitor.test_terminal import Terminal
 
@@ -109,15 +109,28 @@ def test_a_hang_is_told_and_so_is_what_ctrl_c_does(tmp_path: Path) -> None:
     assert child.returncode == 130
 
 
-def test_what_killed_the_training_is_told(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hookflow", "run", str(TOY), "--ui=plain", "--set=run.max_epochs=500", SLOW]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as child:
-        wait_for(lambda: bool(all_runs(tmp_path / "runs")) and len(records(only_run(tmp_path), "checkpoint")) > 0)
-        os.kill(only_run(tmp_path).describe()["pid"], signal.SIGKILL)
-        printed, _ = child.communicate(timeout=LIMIT)
-    assert child.returncode == 1
-    assert " lost       killed by SIGKILL (signal 9): the system may have been out of memory\n" in printed
-    assert f": hookflow run --resume {only_run(tmp_path).id}\n" in printed
+def test_what_killed_the_training_is_told_everywhere(tmp_path: Path) -> None:
+    dies = '--set=hooks.dies={use="./disturbers.py:Dies", args={by=9, at=13}}'
+    done = hookflow("run", str(TOY), "--ui=plain", dies, cwd=tmp_path)
+    assert done.returncode == 128 + signal.SIGKILL
+    reason = "killed by SIGKILL; the kernel's out-of-memory killer does that"
+    assert re.search(rf" end        failed after 0:00:\d\d, 13 iterations: {reason}", done.stdout)
+    run = only_run(tmp_path)
+    assert f"epoch 3/3, iteration 13/15\n  failed: {reason}" in done.stdout
+    assert f": hookflow run --resume {run.id}\n" in done.stdout
+    page = " ".join(hookflow_here("show", run.id, cwd=tmp_path).stdout.split())
+    assert f"failed: {reason}" in page
+    assert "iteration 13 of 15" in page
+    assert re.search(r"✗ failed +3/3 +13 ", hookflow_here("runs", cwd=tmp_path).stdout)
+    watched = hookflow_here("watch", run.id, "--ui=plain", cwd=tmp_path)
+    assert (watched.returncode, reason in watched.stdout) == (137, True)
+
+
+def test_a_hook_that_ends_the_process_is_told(tmp_path: Path) -> None:
+    done = hookflow("run", str(TOY), "--ui=none", '--set=hooks.dies={use="./disturbers.py:Dies"}', cwd=tmp_path)
+    assert done.returncode == 3
+    assert "failed: exited with code 3 and no end record\n" in done.stderr
+    assert records(only_run(tmp_path), "end")[0]["it"] == 7
 
 
 def test_killing_the_viewer_harms_no_run(tmp_path: Path) -> None:

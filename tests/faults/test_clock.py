@@ -59,6 +59,17 @@ def test_a_clock_that_is_set_while_a_run_trains(
         state.apply(record)  # type: ignore[arg-type]
     assert state.end is not None
     assert state.frames == len(records(run, "frame"))
+    assert 0 <= state.elapsed <= state.end["seconds"], "it took no hour"
+    assert not any(" 1:0" in entry.text for entry in state.journal.since(0))
+
+
+def test_a_clock_that_is_set_after_the_last_frame_makes_no_run_longer() -> None:
+    state = RunState()
+    state.apply({"k": "run", "t": 1000.0, "it": 0, "ep": 0})  # type: ignore[arg-type,typeddict-item]
+    state.apply({"k": "message", "t": 1010.0 + HOUR, "it": 0, "ep": 0, "level": "info", "source": "a", "text": ""})
+    end = {"status": "finished", "exit": 0, "reason": "", "seconds": 14.0}
+    state.apply({"k": "end", "t": 1012.0 + HOUR, "it": 3, "ep": 0, **end})  # type: ignore[arg-type,typeddict-item]
+    assert state.elapsed == 14.0
 
 
 def test_who_watches_goes_on(tmp_path: Path) -> None:

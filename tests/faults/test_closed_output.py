@@ -60,6 +60,19 @@ def test_a_run_whose_streams_are_closed_from_the_start(tmp_path: Path, way: str)
     assert run.output.read_text() == "", "no file of the run is taken for a stream"
 
 
+@pytest.mark.parametrize(
+    "way",
+    ["--in-process 2>/dev/full", "--in-process 2>&1 | true", "--ui none >/dev/full 2>&1", "--ui plain >/dev/full"],
+)
+def test_what_went_wrong_is_recorded_where_nothing_can_be_printed(tmp_path: Path, way: str) -> None:
+    closes = """--set 'hooks.closes={use="./disturbers.py:ClosesOutput"}'"""
+    done = shell(f"set -o pipefail; {HOOKFLOW} {RUN} {closes} {way}", tmp_path)
+    assert (done.returncode, "Traceback" in done.stderr) == (1, False)
+    run = only_run(tmp_path)
+    (error,), (end,) = records(run, "error"), records(run, "end")
+    assert (error["hook"], error["text"], end["reason"]) == ("closes", "of mine", "ValueError: of mine")
+
+
 def test_a_terminal_that_is_gone_ends_the_dashboard_and_not_the_run(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     waits = f'--set=hooks.waits={{use="./disturbers.py:Waits", args={{mark="{mark}"}}}}'

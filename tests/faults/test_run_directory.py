@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import io
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from hookflow.monitor import plain
 from tests.conftest import NewRun, records
 from tests.faults.disk import Disk
 from tests.faults.test_disk_full import resumed_with_room
+from tests.monitor.fake_run import make
 from tests.runner.same import assert_same_end
 
 Train = Callable[..., int]
@@ -51,7 +54,52 @@ def test_a_run_directory_that_is_deleted_is_told_by_who_started_the_run(
     out = io.StringIO()
     codes = iter([None, 1, 1])
     assert plain.follow(run, out, child_exit=lambda: next(codes)) == 1
-    assert "exited with code 1 and no end record: its run directory is gone\n" in out.getvalue()
+    told = "exited with code 1 and no end record: its run directory is gone: it was moved or deleted\n"
+    assert told in out.getvalue()
+    assert "hookflow watch" not in out.getvalue(), "there is nothing to look at"
+
+
+@pytest.mark.parametrize("starter", [True, False])
+def test_who_watches_tells_where_a_run_directory_was_moved(tmp_path: Path, starter: bool) -> None:
+    run, moved = make(tmp_path, upto=30, began=time.time()), tmp_path / "moved"
+    run.sign_process()
+    out, looks = io.StringIO(), 0
+
+    def child_exit() -> int | None:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            run.path.rename(moved)
+        return None if looks < 4 else 1
+
+    def interrupts() -> int:
+        child_exit()  # which moves it
+        return 0
+
+    how: dict[str, Any] = {"child_exit": child_exit} if starter else {"interrupts": interrupts}
+    assert plain.follow(run, out, **how) == 1
+    (told,) = [line for line in out.getvalue().splitlines() if " lost  " in line]
+    assert f"its run directory was moved to {moved}" in told
+    assert out.getvalue().endswith(f"  the run goes on; watch it: hookflow watch {moved}\n")
+
+
+def test_a_file_system_that_was_made_read_only_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make(tmp_path, upto=30)
+    run.sign_process()
+    run.sign(process_started=1.0)
+    opened = os.open
+
+    def refuse(path: str, flags: int, *mode: int) -> int:
+        if flags & os.O_WRONLY and str(path) == str(run.events):
+            read_only(path)
+        return opened(path, flags, *mode)
+
+    monkeypatch.setattr(os, "open", refuse)
+    out, codes = io.StringIO(), iter([None, 1, 1])
+    assert plain.follow(run, out, child_exit=lambda: next(codes)) == 1
+    told = "the file system of its run directory is read-only\n"
+    assert f"exited with code 1 and no end record: {told}" in out.getvalue()
+    assert f"or the machine went down; now {told}" in out.getvalue()
 
 
 @pytest.mark.parametrize("begin", [r"mkdir checkpoints/\.it00000010", r"fsync .*it00000010.*/model\.pt"])

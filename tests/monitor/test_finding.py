@@ -12,7 +12,8 @@ from hookflow.cli.run_dirs import find_run, has_begun, has_checkpoint
 from hookflow.cli.runs import runs
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from tests.monitor.fake_run import make
+from hookflow.monitor.feed import Live, Recording
+from tests.monitor.fake_run import make, make_ranks
 
 
 @pytest.fixture
@@ -127,6 +128,34 @@ def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.Capture
     assert "? lost" in cells["lost"]
     assert cells["lost"].endswith("real")
     assert "○ starting" in cells["early"]
+
+
+@pytest.mark.parametrize("bad", ["a folder", "a link that leads nowhere", "frames without phases"])
+def test_a_bad_log_of_a_rank_hides_nothing(tmp_path: Path, bad: str, capsys: pytest.CaptureFixture[str]) -> None:
+    run = make_ranks(tmp_path, 3, upto=100)
+    run.sign_process()
+    run.sign(process_started=1.0)
+    log = run.events_of(1)
+    if bad.startswith("frames"):
+        frames = [line for line in log.read_text().splitlines() if line.startswith('{"k":"frame"')]
+        log.write_text("\n".join(['{"k":"frame","t":7.0,"it":3,"ep":0,"iters":[1]}'] * 2 + frames * 9) + "\n")
+    else:
+        log.unlink()
+        log.mkdir() if bad == "a folder" else log.symlink_to(tmp_path / "nowhere")
+    make(tmp_path, name="whole")
+    runs(tmp_path)
+    out = capsys.readouterr().out
+    assert "✓ finished" in out
+    assert "? lost (3 ranks)" in out
+    live = Live(run)
+    while live.poll():
+        pass
+    assert sorted(live.state.ranks.of) == [0, 2] if log.is_dir() or log.is_symlink() else [0, 1, 2]
+    recording = Recording(run)
+    recording.seek(recording.last)
+    if not bad.startswith("frames"):
+        assert f"{run.id}: events.rank1.jsonl cannot be read: " in out
+        assert any("events.rank1.jsonl cannot be read" in entry.text for entry in live.state.journal.since(0))
 
 
 def test_naming_the_commands_loads_neither_the_screen_nor_torch() -> None:

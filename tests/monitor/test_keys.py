@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import signal
@@ -13,33 +14,39 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.app import App
 from textual.pilot import Pilot
 
+from hookflow.cli.run import _dashboard
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import health
-from hookflow.monitor.app import MonitorApp, Outcome
+from hookflow.monitor.app import RATE, MonitorApp, Outcome
+from hookflow.monitor.feed import Live
 from hookflow.monitor.keys import KEYS
+from hookflow.runner.distributed.exit_status import appending
 from tests.limits import LIMIT
 from tests.monitor.fake_run import LiveRun, make
 
 Visit = Callable[[MonitorApp, Pilot[Any]], Awaitable[None]]
 
 
+async def _stay(app: MonitorApp, what: Visit, size: tuple[int, int] = (120, 40)) -> None:
+    async with app.run_test(size=size) as pilot:
+        await what(app, pilot)
+
+
 def visit(run: RunDir, what: Visit, size: tuple[int, int] = (120, 40), **options: Any) -> MonitorApp:
     """Open the app on a run, do something in it, and leave it."""
-    import asyncio
-
     app = MonitorApp(run, **options)
 
-    async def stay() -> None:
-        async with app.run_test(size=size) as pilot:
-            await pilot.pause()
-            while app._player is None and app._live.poll():  # the whole log, however long that takes
-                pass
-            app._paint()
-            await what(app, pilot)
+    async def read_first(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        await pilot.pause()
+        while app._player is None and app._live.poll():  # the whole log, however long that takes
+            pass
+        app._paint()
+        await what(app, pilot)
 
-    asyncio.run(stay())
+    asyncio.run(_stay(app, read_first, size))
     return app
 
 
@@ -351,6 +358,64 @@ def test_after_the_end_the_screen_stays_until_q(whole: RunDir) -> None:
     app = visit(whole, what)
     assert app.return_value is Outcome.ENDED
     assert commands(whole) == []
+
+
+def test_a_long_log_is_read_by_one_chain_of_timers(whole: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    polls: list[float] = []
+    waiting: list[float] = []
+    most: list[int] = []
+    set_timer = MonitorApp.set_timer
+
+    def poll(live: Live) -> bool:
+        polls.append(time.monotonic())
+        return True
+
+    def count(app: MonitorApp, delay: float, tick: Callable[[], None]) -> Any:
+        def come() -> None:
+            waiting.remove(delay)
+            tick()
+
+        waiting.append(delay)
+        most.append(len(waiting))
+        return set_timer(app, delay, come)
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        begun = time.monotonic()
+        while polls[-1] < begun + 3 / RATE:
+            await pilot.pause()
+
+    monkeypatch.setattr(MonitorApp, "set_timer", count)
+    monkeypatch.setattr(Live, "poll", poll)
+    asyncio.run(_stay(MonitorApp(whole), what))
+    assert max(most) == 1
+
+
+def test_who_has_started_the_run_is_asked_how_it_ended(going: RunDir) -> None:
+    def child_exit() -> int:
+        if going.describe()["process_started"] != 1.0:
+            going.sign(process_started=1.0)
+            appending(going, 700)("end", status="failed", exit=137, reason="killed by SIGKILL", seconds=9.0)
+        return -9
+
+    async def what(app: MonitorApp, pilot: Pilot[Any]) -> None:
+        while "✗ FAILED" not in shown(app):
+            await pilot.pause(0.01)
+        assert "failed: killed by SIGKILL" in shown(app)
+        assert app.state.it == 700
+
+    visit(going, what, child_exit=child_exit)
+
+
+def test_a_dashboard_that_crashes_says_that_the_training_goes_on(
+    going: RunDir, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(MonitorApp, "run", lambda app: App.run(app, headless=True))
+    monkeypatch.setattr(MonitorApp, "_paint", lambda app: 1 / 0)
+    assert _dashboard(going, lambda: None, time.time()) == 1  # type: ignore[arg-type]
+    assert _dashboard(going, lambda: -9, time.time()) == -9  # type: ignore[arg-type]
+    out, errors = capsys.readouterr()
+    assert errors.count("the dashboard has crashed; the training goes on: hookflow watch ") == 1
+    assert "the run goes on; watch it: hookflow watch " in out
 
 
 def test_a_run_whose_process_is_gone_is_lost(tmp_path: Path) -> None:

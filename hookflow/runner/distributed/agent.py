@@ -19,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from hookflow.events.rundir import RunDir
+from hookflow.excerpt import print_error
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.cores import cores
 from hookflow.runner.distributed.exit_status import appending, exit_status, write_end
@@ -42,7 +43,7 @@ class Agent:
         self._nproc = nproc
         self._max_restarts = max_restarts
         self._options = options
-        self._began = self._since = time.time()
+        self._began, self._since = time.monotonic(), time.time()
         self._asked: list[int] = []
         self._given: dict[int, tuple[int, float]] = {}
 
@@ -64,7 +65,7 @@ class Agent:
                     self._tell_of_signal()
             stop = work.result()
         resume = f"hookflow run --resume {self._run_dir.id} --nproc {self._nproc}"
-        write_end(self._run_dir, self._since, stop, resume, time.time() - self._began)
+        write_end(self._run_dir, self._since, stop, resume, time.monotonic() - self._began)
         return stop.exit
 
     def _hand_on_signals(self) -> None:
@@ -100,14 +101,14 @@ class Agent:
             try:
                 failed = launch(self._nproc, str(self._run_dir.path), "--agent", f"--restarts-left={left}", *options)
             except Exception as error:
-                traceback.print_exc()
+                print_error(traceback.format_exc())
                 return Stop(f"the ranks cannot be started: {error}", "failed", 1, save=False)
             how = "received twice: ended at once" if len(self._asked) > 1 else "received"
             interrupted = self._interrupted(how) if self._asked else None
             if interrupted and len(self._asked) > 1 and -signal.SIGKILL in failed.values():  # by this agent
                 return interrupted
             stop = exit_status(self._run_dir, self._since, failed, interrupted)
-            if stop.exit != 1 or not left or self._asked:
+            if not stop.may_be_restarted or not left or self._asked:
                 return stop
             place = "from the last checkpoint" if list_checkpoints(self._run_dir.checkpoints) else "from the beginning"
             again = f"restart {self._max_restarts - left + 1} of {self._max_restarts}, {place}"

@@ -1,19 +1,85 @@
-"""The exit status of a run over several ranks, by their event logs and exit codes when all of them are gone."""
+"""The exit status of a run whose processes are all gone, by their exit codes and event logs."""
 
 from __future__ import annotations
 
-import signal
+import time
 from collections.abc import Mapping
-from typing import Any
+from contextlib import suppress
+from subprocess import Popen
+from threading import Lock
+from typing import Any, BinaryIO
 
 from hookflow.events.log import Appender, event_log
-from hookflow.events.records import End, Put, Record, stamped
+from hookflow.events.now import iters_in, open_memory
+from hookflow.events.process import exit_code
+from hookflow.events.records import LATE, End, Put, Record, stamped
 from hookflow.events.rundir import RunDir
+from hookflow.excerpt import print_error
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.signals import SIGNALS, Stop
 
 INTERRUPTED = (130, 143)
 """The exit codes of a rank that a signal has ended as it should."""
+
+PERIOD = 0.1
+"""Seconds between looks at a process that is waited for."""
+
+
+class ChildExit:
+    """Returns the exit code of a process that `start` has just started, and records its end where it left none.
+
+    A signal that killed it is a negative number. None stands for a run of which any process lives. The call also keeps
+    `now.bin` open, so it is to be repeated a few times a second. Any thread may call it.
+    """
+
+    def __init__(self, run_dir: RunDir, child: Popen[bytes]) -> None:
+        self._run_dir = run_dir
+        self._child = child
+        self._log = event_log(run_dir.events)
+        with suppress(OSError):  # it is the first attempt
+            self._log.at = run_dir.events.stat().st_size
+        self._began = time.monotonic()
+        self._memory: BinaryIO | None = None
+        self._code: int | None = None
+        self._lock = Lock()
+
+    def __call__(self) -> int | None:
+        with self._lock:
+            if self._code is None:
+                self._keep_memory()
+                code = self._child.poll()
+                if code is None or (code < 0 and self._run_dir.life() == "alive"):
+                    return None  # ranks whose launcher was killed still save
+                self._code = self._write_end(code)
+                if self._memory is not None:
+                    self._memory.close()
+            return self._code
+
+    def wait(self) -> int:
+        """Return the exit code once nothing of the run lives."""
+        while (code := self()) is None:
+            time.sleep(PERIOD)
+        return code
+
+    def _keep_memory(self) -> None:
+        """Keep the newest of what is in the place of `now.bin`: the process may go at any time."""
+        with suppress(OSError):
+            memory = open_memory(self._run_dir.now)
+            if self._memory is not None:
+                self._memory.close()
+            self._memory = memory
+
+    def _write_end(self, code: int) -> int:
+        """Let the event log have an end if this attempt has left none, which is a failure; return the exit code."""
+        records = self._log.read_all()
+        if any(record["k"] == "end" for record in records) or not self._run_dir.path.exists():
+            return code
+        begun = any(record["k"] == "run" for record in records)
+        it = iters_in(self._memory) if self._memory is not None and begun else 0
+        reason, seconds = self._run_dir.ended_by(code), time.monotonic() - self._began
+        append = appending(self._run_dir, it)
+        append("end", status="failed", exit=exit_code(code or 1), reason=reason, seconds=seconds)
+        return code or 1
 
 
 def exit_status(run_dir: RunDir, since: float, failed: Mapping[int, int], interrupted: Stop | None = None) -> Stop:
@@ -35,9 +101,8 @@ def exit_status(run_dir: RunDir, since: float, failed: Mapping[int, int], interr
     killed = [rank for rank, code in failed.items() if code < 0 and -code not in SIGNALS]
     if killed:  # by SIGNALS a rank ends only where it is on its way out already
         rank = min(killed, key=lambda one: _last_time(run_dir, one))  # the launcher kills the others, but later
-        name = signal.Signals(-failed[rank]).name
-        perhaps = " (the system may have been out of memory)" if name == "SIGKILL" else ""
-        return Stop(f"rank {rank} was killed by {name}{perhaps}; the others were ended", "failed", 1, save=False)
+        reason = f"rank {rank} was {run_dir.ended_by(failed[rank])}; the others were ended"
+        return Stop(reason, "failed", exit_code(failed[rank]), save=False)
     if 0 in ends and (ends[0]["exit"] or not failed):
         return _stop(ends[0])
     rank, code = next(iter(failed.items()), (0, 0))
@@ -53,19 +118,30 @@ def write_end(run_dir: RunDir, since: float, stop: Stop, resume: str, seconds: f
     end = _end_record(run_dir, 0, since)
     if end is None or end["exit"] != stop.exit:
         then = f"resume with: {resume}" if list_checkpoints(run_dir.checkpoints) else "there is no checkpoint yet"
-        reason = f"{stop.reason}; {then}" if stop.exit == 1 else stop.reason
+        reason = f"{stop.reason}; {then}" if stop.may_be_restarted else stop.reason
         appending(run_dir)("end", status=stop.status, exit=stop.exit, reason=reason, seconds=seconds)
 
 
-def appending(run_dir: RunDir) -> Put:
-    """Return what appends a record to the event log of rank 0, at the place where the run stood last."""
+def appending(run_dir: RunDir, done: int = 0) -> Put:
+    """Return what appends a record to the event log of rank 0, at the place where the run stood last.
+
+    That is the iteration `done`, where the log does not reach so far.
+    """
 
     def append(kind: str, **fields: Any) -> None:
-        records = read_records(run_dir)
+        records = [record for record in read_records(run_dir) if record["k"] not in LATE]
         it, ep = (records[-1].get("it", 0), records[-1].get("ep", 0)) if records else (0, 0)
-        log = Appender(run_dir.events)
-        log.append([stamped(kind, it, ep, fields)])
-        log.close()
+        if done > it:
+            length = next((each.get("iters_per_epoch", 0) for each in reversed(records) if each["k"] == "run"), 0)
+            it, ep = done, max(ep, done // length if length else 0)
+        try:
+            log = Appender(run_dir.events)
+            try:
+                log.append([stamped(kind, it, ep, fields)])
+            finally:
+                log.close()
+        except OSError as error:
+            print_error(f"hookflow: the event log cannot be written: {error}")
 
     return append
 
