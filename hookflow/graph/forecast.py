@@ -175,7 +175,7 @@ _VALIDATIONS = {
     "after_val": "after validation",
 }
 _WHENEVER = {
-    "after_load_checkpoint": "when a run is resumed",
+    "after_load_checkpoint": "when a run is resumed, or begins with weights",
     "before_save_checkpoint": "before a checkpoint is saved",
     "after_copy_checkpoint": "after the state of a checkpoint is copied",
     "after_save_checkpoint": "after a checkpoint is saved",
