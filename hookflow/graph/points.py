@@ -59,7 +59,7 @@ is: a tensor may still be computed by the device. `run.iter` is the iteration th
 `on_log` is recorded and not offered again; what another thread logs is not offered.
 
 A run that begins with `[model] weights` fires `after_load_checkpoint`, too. `checkpoint` then holds the weights alone,
-as `model` (or `model_NAME`): the model has them already, and what a hook changes there is copied in.
+as `model` (or `model_NAME`): the model has them already, and changes that a hook makes there are copied in.
 
 Inside the network, on the modules that a binding's `modules` picks (PyTorch's own hooks, with its semantics: what a
 hook returns replaces what it was offered). `input` is another name of `args`, `name` that of the module in the network.

@@ -164,7 +164,7 @@ FRAMEWORKS: tuple[Framework, ...] = (
         },
         {"learn": "run"},
     ),
-    Framework("Pointrix", ("pointrix",), "Hook", {"exception": "on_exception"}, {"trainner": "run"}),
+    Framework("Pointrix", ("pointrix",), "Hook", {}, {"trainner": "run"}),
 )
 UNMISTAKABLE = ("runner", "trainer", "trainner", "pl_module", "data_batch", "engine", "learn")
 """Arguments that a plain function hardly takes from the pipeline file."""
@@ -172,7 +172,7 @@ UNMISTAKABLE = ("runner", "trainer", "trainner", "pl_module", "data_batch", "eng
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """What a class has of another framework: `names`, with ours, and `methods`, of which nothing more need be said."""
+    """The names that a class has of another framework, with ours; its `methods` that need no check of their own."""
 
     names: Mapping[str, str]
     methods: Collection[str]
@@ -187,26 +187,28 @@ def foreign(hook: type, points: Points) -> Foreign:
     own = {name: member for name, member in members.items() if name not in inherited}
     functions = [inspect.unwrap(member) for member in own.values() if isinstance(member, FunctionType)]
     called = {name for function in functions for name in _called(function.__code__)}
-    found = {each.name: dict(_names_in(own, each, points, called)) for each in FRAMEWORKS}
-    likeliest = sorted(FRAMEWORKS, key=lambda each: (each.packages != packages, -len(found[each.name])))
+    by_framework = {each.name: dict(_names_in(own, each, points, called)) for each in FRAMEWORKS}
+    likeliest = sorted(FRAMEWORKS, key=lambda each: (each.packages != packages, -len(by_framework[each.name])))
     names: dict[str, str] = {}
     for each in likeliest:
-        names = found[each.name] | names
+        names |= {name: ours for name, ours in by_framework[each.name].items() if name not in names}
     if not base and not names:
         return Foreign({}, (), ())
-    issue = f"{hook.__name__} is a hook of {likeliest[0].name} ({base.__module__}.{base.__name__})" if base else ""
+    derived = f"{hook.__name__} is a hook of {likeliest[0].name} ({base.__module__}.{base.__name__})" if base else ""
     hint = in_our_words(names) or "a hook here is any class with methods named like points: hookflow points"
-    return Foreign(names, {*inherited, *names}, ((issue or _has_names(hook.__name__, likeliest[0], names), hint),))
+    return Foreign(names, {*inherited, *names}, ((derived or _has_names(hook.__name__, likeliest[0], names), hint),))
 
 
 def foreign_arguments(
-    function: Callable[..., Any], called: str, given: Collection[str] = (), *, required: bool = False
+    function: Callable[..., Any], called: str, filled: Collection[str] = (), *, required: bool = False
 ) -> list[Issue]:
     """Return that a plain function has arguments of another framework with a default, or `required` ones, too."""
-    taken = [p.name for p in parameters_of(function) if p.name not in given and (required or p.default is not p.empty)]
-    names = {name: ours_for(name) for name in taken if name in UNMISTAKABLE}
-    whose = (each for each in FRAMEWORKS if names.keys() & each.arguments.keys())
-    return [(_has_names(called, next(whose), names), in_our_words(names))] if names else []
+    arguments = [
+        p.name for p in parameters_of(function) if p.name not in filled and (required or p.default is not p.empty)
+    ]
+    names = {name: ours_for(name) for name in arguments if name in UNMISTAKABLE}
+    frameworks = (each for each in FRAMEWORKS if names.keys() & each.arguments.keys())
+    return [(_has_names(called, next(frameworks), names), in_our_words(names))] if names else []
 
 
 def _has_names(called: str, framework: Framework, names: Collection[str]) -> str:
@@ -220,8 +222,8 @@ def ours_for(argument: str) -> str:
 
 def in_our_words(names: Mapping[str, str]) -> str:
     """Return what each of these names is here; empty for none."""
-    said = "; ".join(f"{name} → {ours or 'nothing'}" for name, ours in names.items())
-    return f"in hookflow: {said}" if said else ""
+    pairs = "; ".join(f"{name} → {ours or 'nothing'}" for name, ours in names.items())
+    return f"in hookflow: {pairs}" if pairs else ""
 
 
 def _names_in(

@@ -72,7 +72,7 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
             continue
         names = _names(attribute, offers)[1:]
         takes = in_pytorch_s_order(parameters_of(attribute)[1:], names, places[0][0], points) or names
-        faults += _not_offered(called, [taken for taken in takes if taken not in theirs.names], places[0][0], offers)
+        faults += _not_offered(called, [name for name in takes if name not in theirs.names], places[0][0], offers)
         found += (Method(point, name, half, takes) for point, half in places)
     if not found and not faults and not makes_callables(hook) and not is_open(hook):
         faults.append((f"{hook.__name__} has no method named like a point, so it would never fire", ""))

@@ -24,7 +24,7 @@ _KINDS: dict[Unit, tuple[str, tuple[str, ...]]] = {
     "s": ("seconds", ('"30s"', '"10m"')),
     "%": ("a percentage", ('"10%"',)),
 }
-"""What an amount in each unit is, and how one is written."""
+"""Each unit in words, with examples of amounts in it."""
 
 _WRITTEN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(it|ep|s|m|h|%)\s*$")
 PATTERN = r"^\s*(\d+(\.0+)?\s*(it|ep)|\d+(\.\d+)?\s*(s|m|h|%))\s*$"

@@ -151,7 +151,7 @@ Use = Annotated[str, BesidePipeline(r"(.*\.py):")]
 ModuleGlob = Annotated[str, BesidePipeline(r"type:(.*\.py):")]
 """An entry of `modules`: a glob over names, or a class, "type:./net.py:Block"."""
 WeightsFile = Annotated[str, BesidePipeline(r"([^~$].*)")]
-"""A file of weights; one that begins at somebody's home, or with a reference, lies where it says."""
+"""A file of weights; a path from the home folder, and a path that begins with a reference, stay as they are."""
 PartName = Annotated[str, AfterValidator(_part_name), _text(_PART)]
 HookName = Annotated[str, AfterValidator(_hook_name), _text(_HOOK)]
 Condition = Annotated[

@@ -42,7 +42,7 @@ class Parts:
     picked: Picked
     """What the hooks inside the network fire at."""
     weights: dict[str, dict[str, Any]]
-    """What models have begun with, by name, where hooks are bound at `after_load_checkpoint`."""
+    """The weights that models began with, by the model's name, where hooks are bound at `after_load_checkpoint`."""
     place: Callable[[str], Where]
     """The file and line of a key of the pipeline."""
 

@@ -266,7 +266,7 @@ class Trainer:
     def _offer_weights(self) -> None:
         """Fire `after_load_checkpoint` for the weights that models have begun with; load what hooks change in them."""
         weights = dict(self._parts.weights)
-        self._parts.weights.clear()  # nobody needs them again
+        self._parts.weights.clear()  # frees the host's memory
         if not weights:
             return
         offered = {

@@ -94,10 +94,10 @@ def load_changes(model: nn.Module, weights: Mapping[str, Any], offered: Mapping[
         load_model(model, changed, strict=False)
 
 
-def _is_same(one: Any, other: Any) -> bool:
-    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
-        return one is other
-    return one.dtype == other.dtype and torch.equal(one, other)
+def _is_same(value: Any, other: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return value is other
+    return value.dtype == other.dtype and torch.equal(value, other)
 
 
 def _file(path: Path, name: str, where: Where) -> Path:
