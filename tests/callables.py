@@ -134,3 +134,7 @@ def says_from_a_thread(run: Any) -> None:
     thread = Thread(target=run.say, args=("from a thread",))
     thread.start()
     thread.join()
+
+
+def puts(metrics: dict[str, float], value: float) -> None:
+    metrics["put"] = value

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
-import math
 from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +13,7 @@ import typer
 
 from hookflow.cli.options import RunArgument, RunsFolder
 from hookflow.cli.output import echo, write_file
+from hookflow.numbers import strict_json
 
 if TYPE_CHECKING:
     from hookflow.events.scalars import ScalarRow
@@ -65,15 +64,7 @@ def as_csv(rows: Iterable[ScalarRow]) -> str:
 def as_jsonl(rows: Iterable[ScalarRow]) -> str:
     """Return an object for each row; a number that is not finite is null, which JSON has for it."""
     return "".join(
-        json.dumps(
-            {
-                "iteration": row.iter,
-                "epoch": row.epoch,
-                "time": row.time,
-                "name": row.name,
-                "value": row.value if math.isfinite(row.value) else None,
-            }
-        )
+        strict_json({"iteration": row.iter, "epoch": row.epoch, "time": row.time, "name": row.name, "value": row.value})
         + "\n"
         for row in rows
     )

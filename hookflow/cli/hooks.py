@@ -151,7 +151,7 @@ def _one(name: str, target: Target | None, width: int) -> Iterator[str]:
     yield use if ":" in use else f"{use}  ({hook.__module__}:{hook.__qualname__})"
     yield from _wrap(told.about, width)
     yield ""
-    yield from (f"wrong: {said}\n" for said, _ in told.faults)
+    yield from (f"wrong: {said}{f'; {hint}' * bool(hint)}\n" for said, hint in told.faults)
     yield from _methods(told)
     yield ""
     if stands := list(_stands(told)):

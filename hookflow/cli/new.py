@@ -145,10 +145,10 @@ points = [{ at = "after_train_iter", every = 10 }]
     "test_NAME.py": '''\
 """Run it with: pytest test_NAME.py"""
 
+import pathlib
 import subprocess
 import sys
-from pathlib import Path
-from types import SimpleNamespace
+import types
 
 import torch
 from NAME import CLASS
@@ -158,12 +158,12 @@ def test_it_logs_the_norm_of_the_weights():
     model = torch.nn.Linear(2, 1, bias=False)
     model.weight.data = torch.tensor([[3.0, 4.0]])
     logged = {}
-    CLASS().after_train_iter(SimpleNamespace(model=model, log=logged.__setitem__))
+    CLASS().after_train_iter(types.SimpleNamespace(model=model, log=logged.__setitem__))
     assert logged["NAME"].item() == 5.0
 
 
 def test_a_pipeline_trains_with_it(tmp_path):
-    pipeline = Path(__file__).with_name("NAME.toml")
+    pipeline = pathlib.Path(__file__).with_name("NAME.toml")
     command = [sys.executable, "-m", "hookflow", "run", str(pipeline), "--set=run.max_epochs=1"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -194,13 +194,14 @@ def new(
     Example: `hookflow new pipeline spirals`
     """
     type_name = "".join(part[:1].upper() + part[1:] for part in name.split("_"))
+    blanks = {"NAME": name, "CLASS": type_name}
     texts = PIPELINE if kind is Kind.pipeline else HOOK
     files = {Path(file.replace("NAME", name)): text for file, text in texts.items()}
     _refuse(kind, name, files)
     for path, text in files.items():
         try:
             with path.open("x", encoding="utf-8") as file:
-                file.write(text.replace("NAME", name).replace("CLASS", type_name))
+                file.write(re.sub("NAME|CLASS", lambda blank: blanks[blank[0]], text))
         except OSError as error:
             raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(path)))) from None
     echo(f"wrote {', '.join(map(str, files))}")

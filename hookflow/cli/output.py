@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -16,6 +15,7 @@ import typer
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.excerpt import print_error, printable
+from hookflow.numbers import strict_json
 
 STYLE = re.compile(r"(\x1b\[(?:0|1|2|36)m)")
 """The sequences with which a drawing of ours is coloured: bold, dim, cyan, and off."""
@@ -32,8 +32,11 @@ def echo_json(value: Any) -> None:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON that is ASCII without control characters, which stand in it as escapes."""
-    return json.dumps(value, indent=1).replace("\x7f", r"\u007f")
+    """Return a value as JSON that is ASCII without control characters, which stand in it as escapes.
+
+    A number that is not finite is null.
+    """
+    return strict_json(value, indent=1).replace("\x7f", r"\u007f")
 
 
 def warn(text: str) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -13,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from hookflow.events.reading import is_torn, read_command, read_object, read_record
 from hookflow.events.records import TEXT_LIMIT, CommandRecord, Record, shortened
 from hookflow.events.regular_file import open_regular
+from hookflow.numbers import strict_json
 
 LONGEST = 1 << 22
 """Bytes of a line, from which on it is passed over; no record is as long."""
@@ -33,10 +32,7 @@ def encode(record: Mapping[str, Any]) -> str:
 
 
 def _dumped(record: Mapping[str, Any]) -> str:
-    try:
-        return readable(json.dumps(record, separators=(",", ":"), allow_nan=False, default=str))
-    except ValueError:
-        return readable(json.dumps(_finite(record), separators=(",", ":"), default=str))
+    return readable(strict_json(record, str, separators=(",", ":"), default=str))
 
 
 def readable(text: str) -> str:
@@ -46,17 +42,6 @@ def readable(text: str) -> str:
     """
     text = text.replace("\x7f", r"\u007f")
     return _LONE_SURROGATE.sub(r"\\ufffd", text) if "\\ud" in text else text
-
-
-def _finite(value: Any) -> Any:
-    match value:
-        case float() if not math.isfinite(value):
-            return str(value)
-        case Mapping():
-            return {key: _finite(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_finite(item) for item in value]
-    return value
 
 
 def _short(value: Any) -> Any:

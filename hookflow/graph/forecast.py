@@ -13,6 +13,7 @@ from hookflow.graph.plan import Binding, Plan, Trigger
 from hookflow.graph.points import POINTS, Kind, Point
 from hookflow.graph.schedule import Bound, Counter, Measure, Schedule, Totals, parsed, window_is_empty
 from hookflow.pipeline.schema import Interval, Pipeline
+from hookflow.pipeline.units import SECONDS
 
 EACH_EPOCH = Interval(1, "ep")
 
@@ -174,7 +175,7 @@ _VALIDATIONS = {
     "after_val": "after validation",
 }
 _WHENEVER = {
-    "after_load_checkpoint": "when a run is resumed",
+    "after_load_checkpoint": "when a run is resumed, or begins with weights",
     "before_save_checkpoint": "before a checkpoint is saved",
     "after_copy_checkpoint": "after the state of a checkpoint is copied",
     "after_save_checkpoint": "after a checkpoint is saved",
@@ -257,15 +258,17 @@ def _conditional(text: str, trigger: Trigger, times: int = 1) -> str:
 def _amount(every: str, point: Point) -> str:
     """Return what `every` counts, in words: "50 iterations", "10% of the run"."""
     amount = parsed(every)
-    number = str(amount.value) if amount.value.denominator == 1 else f"{float(amount.value):g}"
-    match amount.unit or point.unit:
+    unit = every.strip()[-1] if amount.unit == "s" else amount.unit or point.unit  # minutes stay minutes
+    value = amount.value / SECONDS.get(unit, 1)
+    number = str(value) if value.denominator == 1 else f"{float(value):g}"
+    match unit:
         case "%":
             return f"{number}% of the run"
         case "firing":
             nouns = "validations" if point.name in _VALIDATIONS else "firings"
-        case unit:
-            nouns = {"it": "iterations", "ep": "epochs", "s": "seconds"}[unit]
-    return nouns.removesuffix("s") if amount.value == 1 else f"{number} {nouns}"
+        case _:
+            nouns = {"it": "iterations", "ep": "epochs", "s": "seconds", "m": "minutes", "h": "hours"}[unit]
+    return nouns.removesuffix("s") if value == 1 else f"{number} {nouns}"
 
 
 def _each(point: Point) -> str:

@@ -15,7 +15,7 @@ from hookflow.graph.points import STANDARD
 def parse_plan(text: str | bytes) -> Plan:
     """Return the plan that `Plan.to_json` wrote. Raises ValueError when it is something else."""
     try:
-        plan = _plans().validate_python(read_json(text))
+        plan = _plans().validate_python(read_json(text, nan=True))
     except ValidationError as error:
         (first, *_) = error.errors()
         raise ValueError(f"no plan: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

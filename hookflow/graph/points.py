@@ -58,6 +58,9 @@ A number that is given to `run.log` is offered at `on_log` before that call retu
 is: a tensor may still be computed by the device. `run.iter` is the iteration that it is logged at. What a hook logs at
 `on_log` is recorded and not offered again; what another thread logs is not offered.
 
+A run that begins with `[model] weights` fires `after_load_checkpoint`, too. `checkpoint` then holds the weights alone,
+as `model` (or `model_NAME`): the model has them already, and changes that a hook makes there are copied in.
+
 Inside the network, on the modules that a binding's `modules` picks (PyTorch's own hooks, with its semantics: what a
 hook returns replaces what it was offered). `input` is another name of `args`, `name` that of the module in the network.
 They fire in the stages that a binding names, in training alone where it names none; a trigger is asked once an

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import BeforeValidator
 
 from hookflow.errors import Problem, UserError
-from hookflow.pipeline.units import parse_amount
+from hookflow.pipeline.units import Unit, parse_amount
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
+PROGRESS: tuple[Unit, ...] = ("", "it", "ep", "%")
+"""The units of how far the training is."""
+
+
 def _counted(written: Any) -> Any:
     if isinstance(written, int) and not isinstance(written, bool) and written == 0:
         return written
-    if parse_amount(written).unit == "s":
-        raise ValueError(
-            'must be iterations, epochs or a share of the run, not seconds; write 100, "100it", "2ep" or "10%"'
-        )
+    parse_amount(written, PROGRESS)
     return written
 
 

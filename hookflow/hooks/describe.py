@@ -15,6 +15,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.graph.points import Points
 from hookflow.hooks.arguments import argument_type, parameters_of
 from hookflow.hooks.base import Hook
+from hookflow.hooks.foreign import foreign_arguments
 from hookflow.hooks.inspect import Issue, Method, about, methods, names_of, points_for, slots, wrong_attributes
 from hookflow.pipeline.type_words import as_toml, type_words
 
@@ -81,7 +82,7 @@ class Description:
 
 def describe(hook: Callable[..., Any], points: Points) -> Description:
     """Look into a hook's class or function. Raises UserError when it can be no hook."""
-    found, faults = methods(hook, points) if isinstance(hook, type) else ([], [])
+    found, faults = methods(hook, points) if isinstance(hook, type) else ([], _foreign(hook))
     if isinstance(hook, type) and not found:
         raise UserError(Problem(said, hint=hint) for said, hint in faults)
     order = {point.name: k for k, point in enumerate(points)}
@@ -116,6 +117,10 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
         needs=tuple(key for key, globs in picks.items() if not globs),
         faults=(*faults, *wrong_attributes(hook, points), *wrong_reads, *wrong_writes),
     )
+
+
+def _foreign(function: Callable[..., Any]) -> list[Issue]:
+    return foreign_arguments(function, getattr(function, "__name__", repr(function)), required=True)
 
 
 def fitting_point(function: Callable[..., Any], points: Points) -> str | None:

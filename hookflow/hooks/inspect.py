@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import partial, partialmethod
@@ -16,6 +16,7 @@ from hookflow.graph.points import POINT_LIKE, Points
 from hookflow.graph.slots import Verb
 from hookflow.hooks.arguments import first_names, parameters_of
 from hookflow.hooks.base import Hook
+from hookflow.hooks.foreign import foreign, foreign_arguments, in_our_words, ours_for
 from hookflow.hooks.positional import ORDERS, in_pytorch_s_order
 from hookflow.hooks.stand_in import is_open
 
@@ -54,9 +55,10 @@ def about(hook: Callable[..., Any]) -> str:
 def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
     """Return the methods of a hook's class that belong to points, and what is wrong with them."""
     found: list[Method] = []
-    faults: list[Issue] = []
+    theirs = foreign(hook, points)
+    faults = [*theirs.issues]
     for name, attribute in inspect.getmembers_static(hook):
-        if not _meant(name, attribute, points):
+        if name in theirs.methods or not _meant(name, attribute, points):
             continue
         called = f"{hook.__name__}.{name}"
         places = places_of(name, points)
@@ -70,7 +72,7 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
             continue
         names = _names(attribute, offers)[1:]
         takes = in_pytorch_s_order(parameters_of(attribute)[1:], names, places[0][0], points) or names
-        faults += _not_offered(called, takes, places[0][0], offers)
+        faults += _not_offered(called, [name for name in takes if name not in theirs.names], places[0][0], offers)
         found += (Method(point, name, half, takes) for point, half in places)
     if not found and not faults and not makes_callables(hook) and not is_open(hook):
         faults.append((f"{hook.__name__} has no method named like a point, so it would never fire", ""))
@@ -151,7 +153,7 @@ def object_at(hook: type, point: str, points: Points) -> tuple[Method, list[Issu
     offers = points[point].offers
     names = _names(hook.__call__, offers)[1:]
     takes = in_pytorch_s_order(parameters_of(hook.__call__)[1:], names, point, points) or names
-    faults = _no_call(hook.__call__, hook.__name__, point, points)
+    faults = [*_no_call(hook.__call__, hook.__name__, point, points), *foreign_arguments(hook.__call__, hook.__name__)]
     return Method(point, "", "whole", takes), [*faults, *_not_offered(hook.__name__, takes, point, offers)]
 
 
@@ -172,7 +174,7 @@ def function_at(
     in_order = isinstance(args, Mapping) or not args  # a list fills by position, too
     takes = (in_order and in_pytorch_s_order(parameters_of(function), names, point, points)) or names
     called = getattr(function, "__name__", repr(function))
-    faults = _no_call(function, called, point, points)
+    faults = [*_no_call(function, called, point, points), *foreign_arguments(function, called, given)]
     return Method(point, "", "whole", takes, names), [*faults, *_not_offered(called, takes, point, offers)]
 
 
@@ -261,11 +263,13 @@ def places_of(name: str, points: Points) -> list[tuple[str, Half]]:
     return []
 
 
-def _not_offered(called: str, takes: tuple[str, ...], point: str, offers: Sequence[str]) -> list[Issue]:
+def _not_offered(called: str, takes: Iterable[str], point: str, offers: Sequence[str]) -> list[Issue]:
     return [
         (
             f'{called} asks for "{name}", which {point} does not offer',
-            nearest(name, offers) or f"it offers {', '.join(offers)}{_by_position(point)}",
+            in_our_words({name: ours_for(name)} if ours_for(name) else {})
+            or nearest(name, offers)
+            or f"it offers {', '.join(offers)}{_by_position(point)}",
         )
         for name in takes
         if name not in offers

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 
 from hookflow.errors import Problem, UserError, nearest
+from hookflow.hooks.amounts import PROGRESS
 from hookflow.hooks.base import Hook
 from hookflow.pipeline.units import parse_amount
 
@@ -24,11 +25,7 @@ def _warmup(written: Any) -> int | float | str:
         return written
     if isinstance(written, float):
         raise ValueError(f'{written} is no share of the run; write 0.1 or "10%", "100it", "2ep"')
-    amount = parse_amount(written)
-    if amount.unit == "s":
-        raise ValueError(
-            'must be iterations, epochs or a share of the run, not seconds; write 100, "100it", "2ep" or "10%"'
-        )
+    amount = parse_amount(written, PROGRESS)
     if amount.unit == "%" and amount.value >= 100:
         raise ValueError(f'"{written}" leaves nothing of the run')
     return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str

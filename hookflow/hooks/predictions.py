@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hookflow.errors import Problem, UserError
+from hookflow.numbers import strict_json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,7 +60,7 @@ def _npz(path: Path, rows: Mapping[str, Tensor]) -> None:
 def _jsonl(path: Path, rows: Mapping[str, Tensor]) -> None:
     columns = [_plain(tensor).tolist() for tensor in rows.values()]
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(json.dumps(dict(zip(rows, row, strict=True))) + "\n" for row in zip(*columns, strict=True))
+        file.writelines(strict_json(dict(zip(rows, row, strict=True))) + "\n" for row in zip(*columns, strict=True))
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.hooks.amounts import PROGRESS
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import Component
@@ -66,14 +67,9 @@ def _check_link(link: Mapping[str, Any], called: str, last: bool) -> None:
         raise ChainError(f"{called}: a scheduler is not looked for in a file", 'write "package.module:Name"')
     if "length" in link:
         try:
-            amount = parse_amount(link["length"])
+            parse_amount(link["length"], PROGRESS)
         except ValueError as error:
             raise ChainError(f"{called}: length: {error}") from None
-        if amount.unit == "s":
-            raise ChainError(
-                f"{called}: length must be iterations, epochs or a share of the run, not seconds",
-                'write 500, "500it", "2ep" or "10%"',
-            )
     elif not last:
         raise ChainError(f"{called} needs a length: only the last one may go on to the end", 'e.g. length = "10%"')
 

@@ -99,7 +99,9 @@ class SpikeGuard(Hook):
             own = checkpoint["hooks"].get(self.name, {"losses": []})
             self.kept = {name: _on_host(checkpoint[name]) for name in parts(run)} | {"losses": own["losses"]}
 
-    after_load_checkpoint = before_save_checkpoint
+    def after_load_checkpoint(self, run: Run, checkpoint: Mapping[str, Any]) -> None:
+        if "hooks" in checkpoint:  # else it is only weights, to begin with
+            self.before_save_checkpoint(run, checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
         return {"losses": list(self.losses), "in_a_row": self.in_a_row}

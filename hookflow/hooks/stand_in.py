@@ -14,6 +14,7 @@ from typing import Any
 
 from hookflow.errors import UserError
 from hookflow.graph.points import POINT_LIKE
+from hookflow.hooks.foreign import is_foreign
 from hookflow.hooks.function_trees import FunctionTree
 from hookflow.hooks.source_names import Names, dotted_name
 from hookflow.hooks.source_types import UnknownError
@@ -87,6 +88,8 @@ class Source:
         if whole in BARE:
             return object
         module, _, name = whole.rpartition(".")
+        if is_foreign(module, name):
+            return type(name, (), {"__module__": module})
         if module != "hookflow" and not module.startswith(OURS):
             return None
         try:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os.path
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+from pydantic import Discriminator, Tag
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.pipeline.overrides import OTHER_LENGTH
 from hookflow.pipeline.read import read, tables
-from hookflow.pipeline.schema import NAMED_BY_LOADER
+from hookflow.pipeline.schema import Pipeline, Section
 from hookflow.pipeline.source_map import Key, SourceMap
+from hookflow.pipeline.values import BesidePipeline
 
 
 class _Step(NamedTuple):
@@ -43,7 +47,8 @@ def over_base(
     base = _shortest(source.parent / named)
     _refuse_circle(base, way)
     whole, base_places = extended(read(base, where), base, way)
-    _aim_files(whole, os.path.dirname(named))  # noqa: PTH120  # a Path would drop the "./" that a file begins with
+    if folder := os.path.dirname(named):  # noqa: PTH120  # a Path would drop the "./" that a file begins with
+        whole = _aimed(whole, Pipeline, folder)
     _drop_length(whole, tree)
     whole_places = SourceMap(str(source))
     for name in whole:
@@ -68,34 +73,29 @@ def _refuse_circle(base: Path, way: tuple[_Step, ...]) -> None:
         raise UserError(Problem(f"a pipeline cannot be built on itself: {names}", circle[0].where, hint))
 
 
-def _aim_files(tree: dict[str, Any], folder: str) -> None:
-    """Write "./file.py:Name" of a base so that it means the same file from a pipeline that sees it in `folder`."""
-    parts = [tree.get(name) for name in ("model", "task", "optimizer")]
-    several = ("model", "optimizer", "data", "hooks")
-    parts += [part for name in several if isinstance(tree.get(name), dict) for part in tree[name].values()]
-    models = [tree.get("model"), *(tree["model"].values() if isinstance(tree.get("model"), dict) else ())]
-    for model in models if folder else ():
-        _aim_weights(model, folder)
-    for part in parts if folder else ():
-        _aim(part, "use", folder)
-        if isinstance(part, dict) and isinstance(loader := part.get("loader"), dict):
-            for key in NAMED_BY_LOADER:
-                _aim(loader, key, folder)
-                _aim(loader.get(key), "use", folder)
-
-
-def _aim(table: Any, key: str, folder: str) -> None:
-    if isinstance(table, dict) and isinstance(use := table.get(key), str) and ".py:" in use:
-        table[key] = os.path.join(folder, use.removeprefix("./"))  # noqa: PTH118  # it stays as its reader wrote it
-
-
-def _aim_weights(model: Any, folder: str) -> None:
-    """Write a base's file of weights likewise; one that begins at the root, or at somebody's home, stays."""
-    table, key = (model, "weights") if isinstance(model, dict) else ({}, "")
-    if isinstance(table.get(key), dict):
-        table, key = table[key], "file"
-    if isinstance(file := table.get(key), str) and not file.startswith(("~", "$")):
-        table[key] = os.path.join(folder, file)  # noqa: PTH118  # it stays as its reader wrote it
+def _aimed(value: Any, declared: Any, folder: str) -> Any:
+    """Return a value of a base, declared so by the schema, with its files as a pipeline outside `folder` names them."""
+    declared, *notes = get_args(declared) if get_origin(declared) is Annotated else (declared,)
+    for note in notes:
+        if isinstance(note, BesidePipeline) and isinstance(value, str):
+            return note.seen_from_outside(value, folder)
+    options = get_args(declared)
+    for note in notes:
+        if isinstance(note, Discriminator) and callable(note.discriminator):
+            tag = Tag(str(note.discriminator(value)))
+            return next((_aimed(value, option, folder) for option in options if tag in get_args(option)), value)
+    match value, get_origin(declared) or declared:
+        case dict(), type() as section if issubclass(section, Section):
+            fields = get_type_hints(section, include_extras=True)
+            return {name: _aimed(inner, fields.get(name), folder) for name, inner in value.items()}
+        case dict(), kind if kind is dict:
+            return {name: _aimed(inner, options[1], folder) for name, inner in value.items()}
+        case list(), kind if kind is list:
+            return [_aimed(inner, options[0], folder) for inner in value]
+        case _, kind if kind in (Union, UnionType):
+            for option in options:
+                value = _aimed(value, option, folder)
+    return value
 
 
 def _drop_length(base: dict[str, Any], tree: dict[str, Any]) -> None:

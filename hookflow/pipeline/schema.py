@@ -2,7 +2,7 @@
 
 Keys are checked strictly: an unknown one is a mistake, and `"3"` is not `3`. The arguments in `args` belong to what
 `use` names and are checked against its signature later. Paths in `args` and `run.dir` are relative to the current
-directory; `"./file.py:Name"` in `use`, and files of `weights`, are relative to the pipeline's own folder.
+directory; `"./file.py:Name"` in `use` and `modules`, and files of `weights`, to the folder of the file that names them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ from hookflow.pipeline.values import (
     FolderName,
     HookName,
     Limit,
+    ModuleGlob,
     PartName,
+    Use,
     ValEvery,
+    WeightsFile,
 )
 
 
@@ -150,7 +153,7 @@ class RunSection(Section):
 class Component(Section):
     """Something to be made: a class or function, and the arguments to call it with."""
 
-    use: str = Field(examples=["torch.optim:SGD"])
+    use: Use = Field(examples=["torch.optim:SGD"])
     """What to call: a registered name, "package.module:Name" or "./file.py:Name"."""
     args: Args = {}
     """The arguments, by name."""
@@ -159,7 +162,7 @@ class Component(Section):
 class WeightsSection(Section):
     """Weights to begin with, and how their names go with those of the model."""
 
-    file: str
+    file: WeightsFile
     """A file that `torch.save` has written, or a checkpoint's folder; relative to the pipeline's own folder."""
     strict: bool = True
     """Whether every weight must fit; if not, what is missing, unexpected or of another shape is only reported."""
@@ -174,7 +177,7 @@ def _kind_of_weights(weights: Any) -> str:
 
 
 Weights = Annotated[
-    Annotated[str, Tag("<name>")] | Annotated[WeightsSection, Tag("<table>")],
+    Annotated[WeightsFile, Tag("<name>")] | Annotated[WeightsSection, Tag("<table>")],
     Discriminator(_kind_of_weights),
 ]
 """Weights to begin with; their file alone, where there is nothing else to say."""
@@ -258,7 +261,7 @@ def _kind_of_component(item: Any) -> str:
 
 
 Named = Annotated[
-    Annotated[str, Tag("<name>")] | Annotated[Component, Tag("<table>")],
+    Annotated[Use, Tag("<name>")] | Annotated[Component, Tag("<table>")],
     Discriminator(_kind_of_component),
 ]
 """A component of which the name alone may be written, where it takes no arguments: "./file.py:Name"."""
@@ -358,7 +361,7 @@ ModuleStage = Literal["train", "val", "test"]
 class WriterSection(Component):
     """A writer: it carries what the run logs to somewhere else."""
 
-    use: str = Field(examples=["tensorboard"])
+    use: Use = Field(examples=["tensorboard"])
     """What makes it: a registered name, "package.module:Name" or "./file.py:Name"."""
 
 
@@ -375,7 +378,7 @@ class BindingSpec(Section):
     """When to cease to fire."""
     when: Condition | None = None
     """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
-    modules: list[str] | None = Field(default=None, min_length=1, examples=[["layer*.conv?", "type:Conv2d"]])
+    modules: list[ModuleGlob] | None = Field(default=None, min_length=1, examples=[["layer*.conv?", "type:Conv2d"]])
     """At module points: globs over the names of modules, or classes: "type:Conv2d", "type:./net.py:Block"."""
     parameters: list[str] | None = Field(default=None, min_length=1, examples=[["*.weight"]])
     """At parameter points: globs over the names of the network's parameters, e.g. ["*.weight"]."""
@@ -432,7 +435,7 @@ Slots = Annotated[
 class HookNode(Section):
     """A hook: what it is, where and when it fires, and what becomes of its errors."""
 
-    use: str = Field(examples=["ema"])
+    use: Use = Field(examples=["ema"])
     """What to call: a registered name, "package.module:Name" or "./file.py:Name"."""
     args: Annotated[
         Annotated[Args, Tag("<table>")] | Annotated[ArgList, Tag("<list>")], Discriminator(_kind_of_args)
@@ -464,7 +467,7 @@ class HookNode(Section):
     """When to cease to fire."""
     when: Condition | None = None
     """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
-    modules: list[str] | None = Field(default=None, min_length=1, examples=[["layer*.conv?", "type:Conv2d"]])
+    modules: list[ModuleGlob] | None = Field(default=None, min_length=1, examples=[["layer*.conv?", "type:Conv2d"]])
     """At module points: globs over the names of modules, or classes: "type:Conv2d", "type:./net.py:Block"."""
     parameters: list[str] | None = Field(default=None, min_length=1, examples=[["*.weight"]])
     """At parameter points: globs over the names of the network's parameters, e.g. ["*.weight"]."""

@@ -5,7 +5,9 @@ Each is checked by a function that raises ValueError in words for the user, and 
 
 from __future__ import annotations
 
+import os
 import re
+from dataclasses import dataclass
 from datetime import date, time
 from fractions import Fraction
 from typing import Annotated, Any, TypeVar
@@ -28,8 +30,7 @@ def _amount(written: Any) -> int | str:
 
 
 def _interval(written: Any) -> int | str:
-    if parse_amount(written).unit not in ("", "it", "ep"):
-        raise ValueError(f'"{written}" is neither iterations nor epochs; write 1, "1ep" or "500it"')
+    parse_amount(written, ("", "it", "ep"))
     return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
 
 
@@ -47,10 +48,10 @@ def limited_batches(limit: int | float | str, batches: int) -> int:
         if not 0 < limit <= 1:
             raise ValueError(f'{limit} is no share of the batches; write 10 for ten batches, 0.1 or "10%" for a tenth')
         return max(int(batches * Fraction(str(limit))), 1)
-    amount = parse_amount(limit)
+    amount = parse_amount(limit, ("", "%"))
     if amount.unit == "":
         return min(int(amount.value), batches)
-    if amount.unit != "%" or amount.value > 100:
+    if amount.value > 100:
         raise ValueError(f'"{limit}" is no limit of batches; write 10 for ten batches, 0.1 or "10%" for a tenth')
     return max(int(batches * amount.value / 100), 1)
 
@@ -95,6 +96,23 @@ def _without_dates(args: Plain) -> Plain:
     return args
 
 
+@dataclass(frozen=True)
+class BesidePipeline:
+    """Marks a key of the schema whose file is relative to the pipeline's own folder.
+
+    `form` matches a text that names a file; its group is that file. `extends` rewrites whatever bears this mark.
+    """
+
+    form: str
+
+    def seen_from_outside(self, text: str, folder: str) -> str:
+        """Return the text of a pipeline in `folder` as a pipeline writes it that sees this folder."""
+        if not (match := re.match(self.form, text)):
+            return text
+        path = os.path.join(folder, match[1].removeprefix("./"))  # noqa: PTH118  # it stays as its reader wrote it
+        return text[: match.start(1)] + path + text[match.end(1) :]
+
+
 def _text(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": pattern})
 
@@ -128,6 +146,12 @@ Limit = Annotated[
 """How many batches of an epoch to use: 10 of them, or a share: 0.1, "10%"."""
 
 Args = Annotated[dict[str, Any], AfterValidator(_without_dates)]
+Use = Annotated[str, BesidePipeline(r"(.*\.py):")]
+"""A class or function, as `use` names it."""
+ModuleGlob = Annotated[str, BesidePipeline(r"type:(.*\.py):")]
+"""An entry of `modules`: a glob over names, or a class, "type:./net.py:Block"."""
+WeightsFile = Annotated[str, BesidePipeline(r"([^~$].*)")]
+"""A file of weights; a path from the home folder, and a path that begins with a reference, stay as they are."""
 PartName = Annotated[str, AfterValidator(_part_name), _text(_PART)]
 HookName = Annotated[str, AfterValidator(_hook_name), _text(_HOOK)]
 Condition = Annotated[

@@ -73,6 +73,7 @@ class _Builder:
         self.splits = splits
         self.ranks = ranks
         self.fresh = fresh
+        self.weights: dict[str, dict[str, Any]] = {}
 
     def parts(self, plan: Plan) -> Parts:
         section = self.pipeline.run
@@ -110,6 +111,7 @@ class _Builder:
                 for name in (self.pipeline.writers if self.ranks.first else ())
             },
             picked=picked,
+            weights=self.weights if plan.at("after_load_checkpoint") else {},
             place=self.places.of,
             data=self._data(makers, loaders, device),  # last: it may take long, and all else can be wrong in no time
         )
@@ -179,7 +181,9 @@ class _Builder:
             raise UserError(Problem(said, self.places.of(key)))
         made = self._checked(key, self._call(makers[key], self.pipeline.models[name].args, key), nn.Module)
         if self.fresh and (weights := self.pipeline.models[name].begins_with) is not None:
-            load_weights(made, weights, self.base, name, lambda at: self.places.of(f"{key}.weights.{at}"), self.say)
+            self.weights[name] = load_weights(
+                made, weights, self.base, name, lambda at: self.places.of(f"{key}.weights.{at}"), self.say
+            )
         layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
         model: nn.Module = made.to(device=device, memory_format=layout)  # type: ignore[call-overload]
         return model

@@ -41,6 +41,8 @@ class Parts:
     """What makes each writer, given what may be offered to it; none on any rank but the first."""
     picked: Picked
     """What the hooks inside the network fire at."""
+    weights: dict[str, dict[str, Any]]
+    """The weights that models began with, by the model's name, where hooks are bound at `after_load_checkpoint`."""
     place: Callable[[str], Where]
     """The file and line of a key of the pipeline."""
 

@@ -15,9 +15,11 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.checkpoint import Checkpoint
 from hookflow.hooks.grad_clip import GradClip
+from hookflow.pipeline.parts import key_of
 from hookflow.runner.checkpoint.manager import CheckpointManager
-from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved
+from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved, state_key
 from hookflow.runner.checkpoint.store import CheckpointStore, read
+from hookflow.runner.checkpoint.weights import load_changes
 from hookflow.runner.contract import evaluation_of, prediction_of, steps_itself
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.dispatch import Here
@@ -158,6 +160,7 @@ class Trainer:
             if resume is not None:
                 self._load(resume)
                 self._checkpoints.saved_at = self.state.iter
+            self._offer_weights()
             if self._update.guard:
                 self._update.guard.announce()
             self._make_loop(sanity=resume is None and self._parts.section.sanity).train()
@@ -179,6 +182,7 @@ class Trainer:
         The iterations are those of so many `epochs`, `iters` in each, with a validation after it.
         """
         with self._running():
+            self._offer_weights()
             self._make_loop(sanity=sanity).train_once(epochs, iters)
             self._requests.save(["last"])
             self._checkpoints.save_the_rest()
@@ -262,6 +266,21 @@ class Trainer:
         self._recorder.say(f"resumed from {path.name}: {self.state.place}")
         if self.state.finished and not self.state.validation_due:
             self._recorder.say("nothing is left to do: every iteration of the training is done")
+
+    def _offer_weights(self) -> None:
+        """Fire `after_load_checkpoint` for the weights that models have begun with; load what hooks change in them."""
+        weights = dict(self._parts.weights)
+        self._parts.weights.clear()  # frees the host's memory
+        if not weights:
+            return
+        offered = {
+            state_key("model", name): {key: v.clone() if isinstance(v, Tensor) else v for key, v in state.items()}
+            for name, state in weights.items()
+        }
+        self._engine.fire("after_load_checkpoint", offered)
+        for name, state in weights.items():
+            where = self._parts.place(f"{key_of('model', name)}.weights")
+            load_changes(self._parts.models[name], state, offered.get(state_key("model", name), {}), where)
 
     def _make_update(self) -> Update:
         parts, section = self._parts, self._parts.section

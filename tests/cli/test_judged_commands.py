@@ -19,10 +19,14 @@ from tests.golden_files import check_golden
 Train = Callable[..., int]
 
 
+def refused(constant: str) -> None:
+    raise AssertionError(f"{constant} is no JSON")
+
+
 def found(*arguments: str) -> dict[str, Any]:
     result = CliRunner().invoke(app, [*arguments, "--format", "json"], catch_exceptions=False)
     assert result.exit_code == 0
-    return json.loads(result.stdout)  # type: ignore[no-any-return]
+    return json.loads(result.stdout, parse_constant=refused)  # type: ignore[no-any-return]
 
 
 def everything(run_dir: RunDir) -> dict[Path, bytes]:
@@ -50,6 +54,16 @@ def test_the_metrics_are_those_of_the_run_itself(trained: RunDir) -> None:
     folder = str(trained.checkpoints / "it00000010")
     assert found("test", folder)["metrics"] == recorded["test"]
     assert everything(trained) == before
+
+
+def test_what_is_not_finite_is_null(new_run: NewRun, train_here: Train) -> None:
+    hook = '{use="tests.callables:puts", args={value=nan}, points=["after_val_epoch"]}'
+    run_dir = new_run("run.max_epochs=1", f"hooks.puts={hook}")
+    assert train_here(run_dir) == 0
+    assert found("val", str(run_dir.path))["metrics"]["put"] is None
+    assert found("checkpoints", str(run_dir.path))
+    hooks = {hook["name"]: hook for hook in found("graph", str(run_dir.path))["hooks"]}
+    assert hooks["puts"]["args"] == {"value": None}, "the plan is read back"
 
 
 def test_data_may_be_others(trained: RunDir) -> None:

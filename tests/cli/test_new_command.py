@@ -47,6 +47,20 @@ def test_a_pipeline_passes_check_and_trains(here: Path) -> None:
     assert "best,last" in shown
 
 
+@pytest.mark.parametrize("name", ["myCLASS", "NAME_of_it", "path", "simple_namespace"])
+def test_a_name_that_the_template_has_too_names_one_class(here: Path, name: str) -> None:
+    use = new("hook", name).partition('use = "')[2].partition('"')[0]
+    (written,) = (node for node in ast.parse(Path(f"{name}.py").read_text()).body if isinstance(node, ast.ClassDef))
+    imported = [
+        (node.module, alias.name)
+        for node in ast.parse(Path(f"test_{name}.py").read_text()).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    ]
+    assert imported == [(name, written.name)]
+    assert use == f"./{name}.py:{written.name}"
+
+
 def test_a_hook_comes_with_a_pipeline_and_a_test_that_passes(here: Path) -> None:
     told = new("hook", "weight_norm")
     assert told.splitlines()[0] == "wrote weight_norm.py, weight_norm.toml, test_weight_norm.py"

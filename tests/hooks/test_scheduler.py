@@ -251,7 +251,7 @@ def test_a_run_is_killed_and_ends_with_the_same_bits(
         ({"chain": [{"use": "LinearLR", "args": 3}]}, "args must be a table", ""),
         ({"chain": [{"use": "./a.py:B"}]}, "a scheduler is not looked for in a file", "package.module:Name"),
         ({"chain": [{"use": "LinearLR"}, {"use": "StepLR"}]}, "1 of 2 needs a length", 'length = "10%"'),
-        ({"chain": [{"use": "LinearLR", "length": "9s"}]}, "a share of the run, not seconds", "2ep"),
+        ({"chain": [{"use": "LinearLR", "length": "9s"}]}, "epochs or a percentage, not seconds; write 100", ""),
         ({"chain": [{"use": "LinearLR", "length": "9 lots"}]}, '"9 lots" is no amount', ""),
         ({"chain": "LinearLR"}, "must be a list", ""),
         ({"chain": CHAIN, "per": "batch"}, '"per" must be one of "iter", "epoch"', ""),

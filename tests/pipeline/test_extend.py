@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
 from hookflow.errors import UserError, Where
+from hookflow.pipeline import schema
+from hookflow.pipeline.declared import sentences
 from hookflow.pipeline.load import Loaded, dump, load, parse
 
 BASE = """\
@@ -176,3 +180,46 @@ def test_files_that_a_loader_names_are_found_from_the_base(built_on: Load) -> No
     assert found is not None
     named = {key: part.use for key, part in found.named().items()}
     assert named == {"collate": "../shared/data.py:collate", "augment": "../shared/data.py:flip"}
+
+
+EVERY_FILE = """\
+[model.one]
+use = "./net.py:Net"
+args = { use = "./left.py:alone" }
+weights = { file = "./w.pt" }
+
+[model.two]
+use = "./net.py:Net"
+weights = "w.pt"
+
+[task]
+use = "./net.py:step"
+
+[writers.w]
+use = "./w.py:W"
+
+[hooks.watch]
+use = "./hook.py:Watch"
+modules = ["type:./net.py:Block", "layer*", "type:Conv2d"]
+points = [{ at = "forward", modules = ["type:./net.py:Block"] }, "after_run"]
+"""
+
+
+def test_every_file_of_a_base_is_found_from_the_child(built_on: Load) -> None:
+    base = BASE.replace('[model]\nuse = "./net.py:Net"\nargs = { width = 4, depth = 2 }\n', "") + EVERY_FILE
+    recorded = dump(built_on(ON_BASE, **{"shared/base.toml": base}).public)
+    named = re.findall(r'"[^"]*\.(?:py|pt)[^"]*"', recorded)
+    outside = [name for name in named if not re.match(r'"(type:)?\.\./shared/', name)]
+    assert (len(named), outside) == (11, ['"./left.py:alone"'])
+
+
+def test_every_key_that_speaks_of_a_file_beside_the_pipeline_is_marked() -> None:
+    sections = [kind for kind in vars(schema).values() if isinstance(kind, type) and issubclass(kind, schema.Section)]
+    marked = {
+        (section.__name__, name): "BesidePipeline" in repr(get_type_hints(section, include_extras=True)[name])
+        for section in sections
+        for name, sentence in sentences(section).items()
+        if ".py" in sentence or "pipeline's own folder" in sentence
+    }
+    assert marked
+    assert all(marked.values()), marked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,19 @@ def test_amounts_and_points_are_kept_as_written() -> None:
     assert name == "after_val"
     assert not isinstance(spec, str)
     assert (spec.at, spec.every, spec.after) == ("after_train_iter", 5, ["ema"])
+
+
+@pytest.mark.parametrize("key", ["run.val_every", "run.limit_train", "hooks.log.every"])
+@pytest.mark.parametrize("wrong", ["often", "30s", "10%", "3ep", "200%"])
+def test_what_a_message_on_an_amount_proposes_is_accepted(key: str, wrong: str) -> None:
+    try:
+        pipeline("", f'{key}="{wrong}"')
+    except UserError as error:
+        (problem,) = error.problems
+        proposed = re.findall(r'"[^"]+"|\d+\.?\d*', problem.message.partition("; write ")[2])
+        assert proposed
+        for value in proposed:
+            pipeline("", f"{key}={value}")
 
 
 def test_everything_wrong_is_told_at_once_in_the_order_of_the_file() -> None:

@@ -145,6 +145,18 @@ def test_it_comes_as_foretold(
         ),
         (
             "after_train_iter",
+            'every="10m", until="1.5h"',
+            Forecast("after an iteration", None, "every 10 minutes until 1.5h"),
+            Forecast("after an iteration", None, "every 10 minutes until 1.5h"),
+        ),
+        (
+            "after_train_iter",
+            'every=" 1.0 h "',
+            Forecast("after an iteration", None, "every hour"),
+            Forecast("after an iteration", None, "every hour"),
+        ),
+        (
+            "after_train_iter",
             'every=5, when="loss > 10"',
             Forecast("after iteration 5", None, "every 5 iterations, first after iteration 5, where loss > 10"),
             Forecast(

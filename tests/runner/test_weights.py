@@ -318,6 +318,49 @@ def test_a_prefix_that_makes_two_names_one_stays(tmp_path: Path) -> None:
         loaded(nn.Linear(1, 1), tmp_path, body | put_before("module.", body))
 
 
+class Sees:
+    """Is offered the weights, and changes one of them in place and another one by name."""
+
+    def __init__(self, shape: tuple[int, ...] = ()) -> None:
+        self.shape = shape
+
+    def before_run(self, run: Any) -> None:
+        run.log_text("before_run", f"{float(run.model.head.bias.detach().sum())}")
+        run.model.body[0].bias.data.zero_()
+
+    def after_load_checkpoint(self, run: Any, checkpoint: dict[str, Any]) -> None:
+        run.log_text("offered", f"{sorted(checkpoint)} {sorted(checkpoint['model'])}")
+        checkpoint["model"]["head.bias"].data.fill_(7.0)
+        checkpoint["model"]["head.weight"] = torch.full(self.shape or (3, 8), 5.0)
+
+
+SEES = 'hooks.sees={use="tests.runner.test_weights:Sees"%s}'
+
+
+def test_weights_are_offered_to_hooks_and_what_these_change_is_copied_in(
+    new_run: NewRun, train_here: Train, tmp_path: Path, kept: dict[str, torch.Tensor]
+) -> None:
+    run_dir = new_run(*begins(tmp_path, kept), SEES % "", 'hooks.guard={use="spike_guard",args={rollback=true}}')
+    assert train_here(run_dir) == 0, reason(run_dir)
+    told = {record["name"]: record["text"] for record in records(run_dir, "text")}
+    assert told["before_run"] == str(float(kept["head.bias"].sum())), "the model has them already"
+    assert told["offered"] == f"['model'] {sorted(kept)}"
+    weights = ended(run_dir)
+    assert weights["head.bias"].tolist() == [7.0] * 3
+    assert weights["head.weight"].unique().tolist() == [5.0]
+    assert weights["body.0.bias"].unique().tolist() == [0.0], "what no hook changes in them is not copied again"
+    fired = [record for record in records(run_dir, "text") if record["name"] == "offered"]
+    assert len(fired) == 1
+
+
+def test_what_a_hook_makes_of_weights_must_fit(
+    new_run: NewRun, train_here: Train, tmp_path: Path, kept: dict[str, torch.Tensor]
+) -> None:
+    run_dir = new_run(*begins(tmp_path, kept), SEES % ",args={shape=[2,8]}")
+    assert train_here(run_dir) == 2
+    assert 'have "head.weight" in the shape (2, 8)' in reason(run_dir)
+
+
 def test_nothing_that_fits_is_no_beginning_even_if_not_strict(
     new_run: NewRun, train_here: Train, tmp_path: Path
 ) -> None:

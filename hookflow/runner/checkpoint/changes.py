@@ -33,7 +33,7 @@ def recorded(folder: Path) -> tuple[Loaded, Plan]:
     """
     loaded = load(folder / "pipeline.toml", recorded=True, environment=False)
     try:
-        return loaded, Plan.from_json(read_object((folder / "plan.json").read_bytes()))
+        return loaded, Plan.from_json(read_object((folder / "plan.json").read_bytes(), nan=True))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         said = "the plan cannot be read: perhaps another version of hookflow wrote it"
         raise UserError(Problem(said, Where(str(folder / "plan.json")))) from None

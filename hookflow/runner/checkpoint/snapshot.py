@@ -61,8 +61,8 @@ class Snapshot:
         """
         guard = self.update.guard
         return {
-            **{_key_of("model", name): model.state_dict() for name, model in self.models.items()},
-            **{_key_of("optimizer", name): optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            **{state_key("model", name): model.state_dict() for name, model in self.models.items()},
+            **{state_key("optimizer", name): optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "modes": [name for name, module in self.model.named_modules() if not module.training],
             "gradients": self.update.state_dict(),
             "step_guard": guard.state_dict() if guard else {},
@@ -113,9 +113,9 @@ class Snapshot:
     def _restore_weights(self, state: Mapping[str, Any]) -> None:
         try:
             for name, model in self.models.items():
-                load_model(model, state[_key_of("model", name)])
+                load_model(model, state[state_key("model", name)])
             for name, optimizer in self.optimizers.items():
-                load_optimizer(optimizer, state[_key_of("optimizer", name)])
+                load_optimizer(optimizer, state[state_key("optimizer", name)])
         except KeyError as error:
             said = f"the checkpoint does not fit this pipeline: it has no {error.args[0]}"
             raise UserError(Problem(said, hint=OTHER)) from None
@@ -150,7 +150,7 @@ class Snapshot:
         return f"{binding.hook}@{binding.method if binding.half == 'enter' else binding.point}"
 
 
-def _key_of(section: str, name: str) -> str:
+def state_key(section: str, name: str) -> str:
     """Return what a model's or an optimizer's state goes by; that without a name by what it is."""
     return section if name == section else f"{section}_{name}"
 

@@ -16,6 +16,7 @@ from hookflow.errors import Problem, UserError, Where, first_few, nearest
 from hookflow.events.rundir import short
 from hookflow.pipeline.schema import WeightsSection
 from hookflow.runner.checkpoint.store import CPU, read_tensors
+from hookflow.runner.distributed.sharded import load_model
 
 ENTRIES = ("state_dict", "model_state_dict", "model")
 """What training scripts and Lightning call the entry of a checkpoint that holds the model's `state_dict`."""
@@ -52,8 +53,10 @@ def load_weights(
     name: str,
     place: Callable[[str], Where],
     say: Callable[..., None],
-) -> None:
+) -> dict[str, Any]:
     """Give the model the weights in a file, which is relative to `base`; in a checkpoint's folder, those of `name`.
+
+    Return them all by the model's names, but for those that are excluded.
 
     `place` is where a key of the section stands; `say` takes what was fitted, and what does not fit if not strict.
     Raises UserError with what does not fit, and the nearest names.
@@ -75,6 +78,26 @@ def load_weights(
     model.load_state_dict(loaded, strict=False)
     if prefixes or excluded or not fit.whole:
         say(_summary(path, len(loaded), fit, excluded, prefixes), "info" if fit.whole else "warn")
+    return found
+
+
+def load_changes(model: nn.Module, weights: Mapping[str, Any], offered: Mapping[str, Any], where: Where) -> None:
+    """Give the model what hooks have changed in `offered`, a copy of the `weights` that it has begun with.
+
+    Raises UserError at `where` with what does not fit.
+    """
+    changed = {name: value for name, value in offered.items() if not _is_same(value, weights.get(name))}
+    wanted = {name: value for name, value in model.state_dict().items() if name in changed}
+    if not (fit := _compare(wanted, changed)).whole:
+        raise UserError(_misfits(fit, wanted, changed, where))
+    if changed:
+        load_model(model, changed, strict=False)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return value is other
+    return value.dtype == other.dtype and torch.equal(value, other)
 
 
 def _file(path: Path, name: str, where: Where) -> Path:

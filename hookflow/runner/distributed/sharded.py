@@ -14,12 +14,12 @@ from torch.optim import Optimizer
 from hookflow.hooks.shards import is_sharded, shard_like
 
 
-def load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
+def load_model(model: nn.Module, state: Mapping[str, Any], *, strict: bool = True) -> None:
     """Give a model the weights of a full `state_dict`. Raises RuntimeError as `load_state_dict` does."""
     held = model.state_dict()
     if any(map(is_sharded, held.values())):
         state = {name: _like(value, held[name]) if name in held else value for name, value in state.items()}
-    model.load_state_dict(state)
+    model.load_state_dict(state, strict=strict)
 
 
 def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:

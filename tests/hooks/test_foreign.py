@@ -1,0 +1,136 @@
+"""Hooks of other frameworks are refused in one sentence each, which says what their names are called here."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from hookflow.errors import Problem, UserError
+from hookflow.graph.points import POINTS
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.hooks.describe import describe
+from hookflow.hooks.foreign import FRAMEWORKS
+from hookflow.pipeline.load import load
+from hookflow.pipeline.refer import refer
+from tests.conftest import hookflow_here
+
+PIPELINE = """\
+[run]
+name = "ported"
+max_epochs = 1
+default_hooks = false
+[model]
+use = "hookflow.zoo.circle:Net"
+[optimizer]
+use = "torch.optim:SGD"
+[data.train]
+use = "circle"
+[hooks.ported]
+use = "./ported.py:Ported"
+"""
+MMENGINE = """\
+class Hook:
+    priority = "NORMAL"
+    def before_run(self, runner): pass
+    def after_val(self, runner): pass
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        self._after_iter(runner=runner, batch_idx=batch_idx, data_batch=data_batch, outputs=outputs, mode="train")
+    def _after_iter(self, runner, batch_idx, data_batch=None, outputs=None, mode="train"): pass
+class EMAHook(Hook):
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None): pass
+"""
+LIGHTNING = "class Callback:\n" + "".join(
+    f"    def {name}(self, trainer, pl_module): pass\n"
+    for framework in FRAMEWORKS
+    if framework.name == "Lightning"
+    for name in framework.methods
+)
+CASES = {
+    "MMEngine": (
+        "from mmengine.hooks import Hook\nclass Ported(Hook):\n"
+        "    def _after_iter(self, runner, batch_idx, data_batch=None, outputs=None, mode='train'): pass\n",
+        "Ported is a hook of MMEngine (mmengine.hooks.Hook)",
+        ["_after_iter → after_train_iter, after_val_iter, after_test_iter", "runner → run", "data_batch → batch"],
+    ),
+    "Lightning": (
+        "import lightning.pytorch as pl\nclass Ported(pl.Callback):\n"
+        "    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx): print(trainer)\n",
+        "Ported is a hook of Lightning (lightning.pytorch.Callback)",
+        ["on_train_batch_end → after_train_iter", "trainer → run", "pl_module → run.model"],
+    ),
+    "nothing of its own": (
+        "from mmengine.hooks import Hook\nclass Ported(Hook):\n    pass\n",
+        "Ported is a hook of MMEngine (mmengine.hooks.Hook)",
+        ["any class with methods named like points"],
+    ),
+    "default": (
+        "class Ported:\n    def after_train_iter(self, run, data_batch=None): print(data_batch)\n",
+        "Ported has names of MMEngine, which mean nothing here: data_batch",
+        ["data_batch → batch"],
+    ),
+    "priority": (
+        "class Ported:\n    priority = 40\n    def after_train_iter(self, run): print(run.iter)\n",
+        "Ported has names of MMEngine, which mean nothing here: priority",
+        ["priority → phase"],
+    ),
+}
+
+
+@pytest.fixture
+def frameworks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins for packages that are not installed, found from the current folder."""
+    for module, text in {"mmengine.hooks": MMENGINE, "lightning.pytorch": LIGHTNING}.items():
+        package = tmp_path.joinpath("packages", *module.split("."))
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(text)
+        (package.parent / "__init__.py").touch()
+        for name in (module, module.partition(".")[0]):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    monkeypatch.chdir(tmp_path)
+    Path("p.toml").write_text(PIPELINE)
+
+
+def problems(*, imports: bool) -> list[Problem]:
+    with pytest.raises(UserError) as refused:
+        compile_pipeline(load(Path("p.toml")), imports=imports)
+    return refused.value.problems
+
+
+@pytest.mark.usefixtures("frameworks")
+@pytest.mark.parametrize("case", CASES)
+def test_a_ported_hook_is_refused_in_one_sentence_wherever_it_is_looked_at(case: str) -> None:
+    source, said, hints = CASES[case]
+    Path("ported.py").write_text(source)
+    imported = problems(imports=True)
+    assert [problem.message for problem in imported] == [said]
+    assert all(hint in imported[0].hint for hint in hints)
+    assert problems(imports=False) == imported
+    described = hookflow_here("hooks", "./ported.py:Ported", cwd=Path.cwd())
+    assert said in described.stdout + described.stderr
+    assert hints[0] in described.stdout + described.stderr
+
+
+@pytest.mark.usefixtures("frameworks")
+def test_a_hook_of_the_framework_itself_is_refused_too() -> None:
+    Path("p.toml").write_text(PIPELINE.replace("./ported.py:Ported", "mmengine.hooks:EMAHook"))
+    (problem,) = problems(imports=True)
+    assert problem.message == "EMAHook is a hook of MMEngine (mmengine.hooks.Hook)"
+
+
+def test_what_the_table_calls_a_point_is_one() -> None:
+    ours = {
+        name for framework in FRAMEWORKS for names in framework.methods.values() for name in names.split(", ") if name
+    }
+    assert ours <= set(POINTS.names)
+    theirs = {(framework.name, name) for framework in FRAMEWORKS for name in framework.methods}
+    assert not {name for _, name in theirs} & set(POINTS.names), "a name of ours needs no other"
+
+
+def test_no_hook_of_ours_has_names_of_others() -> None:
+    from hookflow.hooks.registry import BUILT_IN
+
+    for use in BUILT_IN.values():
+        assert describe(refer(use, Path(), None), POINTS).faults == ()
