@@ -307,6 +307,8 @@ class ErrorFields(TypedDict):
     """The traceback, as Python prints it."""
     at: str
     """The innermost frame in the user's own files, "file:line"; empty where there is none."""
+    causes: str
+    """The exceptions that led to it, the last one first, in lines: "caused by ValueError: …", "at FILE:LINE: …"."""
     action: Literal["raise", "disable", "ignore"]
     """What followed: the run ended, the hook was switched off, or nothing."""
 

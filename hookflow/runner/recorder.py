@@ -31,11 +31,11 @@ from hookflow.events.records import (
 from hookflow.events.rundir import RunDir
 from hookflow.excerpt import printable
 from hookflow.graph.plan import OnError
+from hookflow.pipeline.raised_by import causes, innermost
 from hookflow.runner.distributed.failure_report import is_peer_lost
 from hookflow.runner.distributed.ranks import ALONE, Ranks
 from hookflow.runner.distributed.timeout import explain_timeout, is_timeout
 from hookflow.runner.timing import Books, Cell
-from hookflow.runner.user_frames import innermost
 
 if TYPE_CHECKING:
     import torch
@@ -151,8 +151,9 @@ class Recorder:
         if self._prints_failure or action != "raise":
             shown = "\n".join(map(printable, f"{whose}{told}".split("\n")))  # what raised may quote anything
             print(shown, end="", file=sys.stderr, flush=True)
+        place, led = innermost(told), "\n".join(causes(error))
         self.put(
-            "error", hook=hook, point=point, type=kind, text=text, traceback=told, at=innermost(told), action=action
+            "error", hook=hook, point=point, type=kind, text=text, traceback=told, at=place, causes=led, action=action
         )
 
     def close(self) -> None:
