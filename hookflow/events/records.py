@@ -279,7 +279,7 @@ class MessageFields(TypedDict):
     level: Level
     """How serious it is."""
     source: str
-    """The name of the hook that says it, or "hookflow"."""
+    """Who says it: a hook's name, "task", "hookflow", or Python's "warnings" or "logging.NAME", each text once."""
     text: str
     """What it says."""
 
@@ -289,7 +289,7 @@ HOOKFLOW = "hookflow"
 
 
 class Message(Stamp, MessageFields):
-    """A line for people. `source` is who says it: a hook's name, "task", or HOOKFLOW."""
+    """A line for people."""
 
     k: Literal["message"]
 

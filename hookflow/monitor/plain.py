@@ -309,7 +309,6 @@ def _beginning(run: RunDir, live: Live) -> list[str]:
         numbers = {"hook": len(plan.hooks), "binding": len(plan.bindings), "edge": plan.edge_count}
         counts = ", ".join(f"{count} {plural(count, thing)}" for thing, count in numbers.items())
         lines.append(_line("plan", counts, *shuffled))
-        lines += [_line("warn", f"plan: {warning.message}") for warning in plan.warnings]
     return lines
 
 

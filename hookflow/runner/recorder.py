@@ -164,7 +164,9 @@ class Recorder:
             print("hookflow: the disk does not answer; the end of the event log is lost", file=sys.stderr)
 
     def _place(self) -> tuple[int, int]:
-        return (self._progress.iter, self._progress.epoch) if self._progress else (0, 0)
+        if self._progress:
+            return self._progress.iter, self._progress.epoch
+        return (self._beginning["it"], self._beginning["ep"]) if self._beginning else (0, 0)
 
     def _work(self) -> None:
         while not self._closing.wait(min(max((time.monotonic() - self._began) / 2400, QUICKEST), SLOWEST)):
