@@ -55,7 +55,7 @@ def follow(
     the metrics at the end. The exit code is the run's
     own, or 1 when it went without an end record. `child_exit` returns the exit code of the process that trains once it
     has ended, when the caller is its parent; `interrupts`, how often Ctrl-C has been pressed, of which that process was
-    told. Of a resumed run only the newest attempt is told. A mistake that ends a run before it has begun is left for
+    told. Of a resumed run only the newest attempt is told, with what had changed. A mistake that ends a run before it has begun is left for
     the caller to tell.
     """
     live = Live(run)
@@ -141,6 +141,8 @@ class _Printer:
             return
         if self._attempt == self._skip and record.get("k") == "run":
             self.divide(record.get("t", 0.0), self._attempt)
+            prepared = self._live.state.attempts[-1].prepared if self._live.state.attempts else ()
+            self._print(*(f"{clock(entry.t)} {_said(entry)}" for entry in prepared))
         try:
             lines = [f"{clock(record['t'])} {line}" for line in self._lines(record, entries)]
         except (LookupError, TypeError, ValueError):

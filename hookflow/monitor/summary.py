@@ -8,10 +8,9 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TextIO
 
-from hookflow.events.rundir import RunDir, short
+from hookflow.events.rundir import RunDir, run_argument, short
 from hookflow.graph.plan import Plan
 from hookflow.monitor.end_reason import end_reason
 from hookflow.monitor.feed import Live
@@ -75,13 +74,13 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         lines.append(f"  {state.ranks.world} ranks: {_evenness(state)}")
     if state.journal.warnings or state.journal.errors:
         troubles = f"warnings {state.journal.warnings}, errors {state.journal.errors}"
-        lines.append(
-            f"  {troubles}; {'whole tracebacks and ' if state.errors else ''}what the run printed: {short(run.output)}"
-        )
+        lines.append(f"  {troubles}; in full: hookflow show {run_argument(run)}")
+        if state.errors:
+            lines.append(f"  whole tracebacks and what the run printed: {short(run.output)}")
     if state.unreadable:
         were = "was" if state.unreadable == 1 else "were"
         lines.append(f"  {counted(state.unreadable, 'line')} of its logs cannot be read and {were} passed over")
-    known = run.id if short(run.path.parent.parent) == Path("runs") else short(run.path)
+    known = run_argument(run)
     if state.checkpoints and health.condition in ("interrupted", "stopped", "failed", "lost"):
         lines.append(f"  resume from iteration {state.checkpoints[-1][0]}: hookflow run --resume {known}")
     lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
