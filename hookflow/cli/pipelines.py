@@ -70,7 +70,7 @@ def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = N
         raise UserError(sorted(every, key=by_place)) from None
     if problems:
         raise UserError(problems)
-    # nobody is warned on the strength of another run, which may know how long an epoch is: its data may have grown
+    # the length of an epoch in an earlier run is no ground for a warning: the data may have grown since
     return replace(plan, warnings=(*plan.warnings, *lint(loaded, plan, forecast(plan, Length.of(loaded.pipeline)))))
 
 

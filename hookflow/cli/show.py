@@ -34,8 +34,8 @@ def show(
 ) -> None:
     """Show one page on a run, in plain text.
 
-    It has the result and its cause, each attempt with what had changed, all warnings and errors with their iterations,
-    the metrics, the costliest hooks, the checkpoints, and how to resume.
+    It has the result and its cause, the attempts with their changes, the warnings and errors with their iterations. The
+    metrics, the costliest hooks and the checkpoints follow, and the commands to continue with.
 
     Example: `hookflow show cifar | less`
     """
@@ -112,13 +112,13 @@ class _Page:
         """Return the newest usable checkpoint, with the metrics of the last validation before it."""
         from hookflow.monitor.formatting import number
 
-        one = next(filter(_usable, self.saved), None)
-        if one is None:
+        newest = next(filter(_usable, self.saved), None)
+        if newest is None:
             return ""
-        names = f" ({', '.join(one['names'])})" if one["names"] else ""
-        metrics = ", ".join(f"{name} {number(float(value))}" for name, value in (one["metrics"] or {}).items())
-        of = f" (of iteration {one['metrics_it']:,})" if metrics and one["metrics_it"] != one["it"] else ""
-        return f"{Path(one['path']).name}{names}, iteration {one['it']:,}{f': {metrics}' * bool(metrics)}{of}"
+        names = f" ({', '.join(newest['names'])})" if newest["names"] else ""
+        metrics = ", ".join(f"{name} {number(float(value))}" for name, value in (newest["metrics"] or {}).items())
+        of = f" (of iteration {newest['metrics_it']:,})" if metrics and newest["metrics_it"] != newest["it"] else ""
+        return f"{Path(newest['path']).name}{names}, iteration {newest['it']:,}{f': {metrics}' * bool(metrics)}{of}"
 
     def _attempts(self) -> Iterator[tuple[str, str]]:
         """Yield each attempt of several: when it began, what had changed by then, and how it ended."""
@@ -137,19 +137,19 @@ class _Page:
     def _troubles(self, kind: Kind) -> Iterator[tuple[str, str]]:
         """Yield the warnings or errors with the iterations that they are of, each text once.
 
-        What an attempt said before it began is shown with it.
+        The messages that an attempt has recorded before it began are shown with the attempt.
         """
         from hookflow.monitor.formatting import clock
 
         prepared = {entry.number for attempt in self.state.attempts[1:] for entry in attempt.prepared}
-        repeated = self.state.journal.repeated.values()
-        found = [one for one in repeated if one.first.kind == kind and one.first.number not in prepared]
-        for first, last, times in found[:TEXTS]:
+        all_texts = self.state.journal.repeated.values()
+        texts = [text for text in all_texts if text.first.kind == kind and text.first.number not in prepared]
+        for first, last, times in texts[:TEXTS]:
             it = clock(first.t) if first.it is None else f"{first.it:,}"
             until = "" if last is None or last == first.it else f" to {last:,}"
             yield f"{it}{until}", f"{first.source}: {first.text}{f' ({times:,} times)' * (times > 1)}"
-        if len(found) > TEXTS:
-            yield "", f"and {len(found) - TEXTS:,} more: hookflow watch --ui plain"
+        if len(texts) > TEXTS:
+            yield "", f"and {len(texts) - TEXTS:,} more: hookflow watch --ui plain"
 
     def _setting(self) -> Iterator[tuple[str, str]]:
         """Yield what the run was executed on, as far as it got to tell."""

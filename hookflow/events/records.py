@@ -279,7 +279,7 @@ class MessageFields(TypedDict):
     level: Level
     """How serious it is."""
     source: str
-    """Who says it: a hook's name, "task", "hookflow", or Python's "warnings" or "logging.NAME", each text once."""
+    """The source: a hook's name, "task", "hookflow", or Python's "warnings" and "logging.NAME", each text once."""
     text: str
     """What it says."""
 

@@ -20,5 +20,5 @@ def looking_at(use: str, where: Where | None = None, whose: str = "") -> Iterato
     except BaseException as error:
         if is_ours(error) or is_ctrl_c(error):
             raise
-        said, *chain = explained(error)
-        raise UserError(Problem(f"{whose}looking at {use} raises {said}", where, "\n    ".join(chain))) from None
+        message, *chain = explained(error)
+        raise UserError(Problem(f"{whose}looking at {use} raises {message}", where, "\n    ".join(chain))) from None

@@ -51,12 +51,11 @@ def follow(
 ) -> int:
     """Print the run until it has ended or its process is gone; return the exit code to leave with.
 
-    With `bars`, for which `out` must be a terminal, progress bars stand below the lines, and a table of
-    the metrics at the end. The exit code is the run's
-    own, or 1 when it went without an end record. `child_exit` returns the exit code of the process that trains once it
-    has ended, when the caller is its parent; `interrupts`, how often Ctrl-C has been pressed, of which that process was
-    told. Of a resumed run only the newest attempt is told, with what had changed. A mistake that ends a run before it has begun is left for
-    the caller to tell.
+    With `bars`, for which `out` must be a terminal, progress bars stand below the lines, and a table of the metrics at
+    the end. The exit code is the run's own, or 1 when it went without an end record. `child_exit` returns the exit code
+    of the process that trains once it has ended, when the caller is its parent; `interrupts`, how often Ctrl-C has been
+    pressed, which that process has heard. Of a resumed run the newest attempt is printed, with what had changed. A
+    mistake that ends a run before it has begun is left for the caller to print.
     """
     live = Live(run)
     with Bars(out) if bars else Lines(out) as sheet:

@@ -77,8 +77,8 @@ class Saved(NamedTuple):
 class Attempt:
     """One attempt at the run: from `begin` to `it`, counted in iterations, and from `began` to `until`, in seconds.
 
-    `prepared` has what it said before it began: what has changed since its checkpoint. `ended` says how it ended, and
-    is empty while it goes on and where it left no end record.
+    `prepared` has the messages from before it began, such as the changes since its checkpoint. `ended` has the end in
+    words; it is empty while the attempt goes on, and where it left no end record.
     """
 
     began: float

@@ -132,8 +132,8 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
 
 
 def _fail_import(shown: str, error: BaseException, where: Where | None) -> NoReturn:
-    said, *chain = explained(error)
-    raise UserError(SharedProblem(f'"{shown}" cannot be imported: {said}', where, "\n    ".join(chain))) from error
+    message, *chain = explained(error)
+    raise UserError(SharedProblem(f'"{shown}" cannot be imported: {message}', where, "\n    ".join(chain))) from error
 
 
 def _fail(message: str, where: Where | None, hint: str = "") -> NoReturn:

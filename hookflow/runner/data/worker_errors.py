@@ -71,8 +71,8 @@ def _explained(error: Exception) -> WorkerError | None:
         return _in_the_place_of(error, _end_of_one(_workers_of(error)))
     if caught := CAUGHT.match(text):
         behind = FRAME.split(text.rstrip())[-1].splitlines()[1:]  # the code of the last frame, what it raised, notes
-        said = next((line for line in behind if not line.startswith(" ")), behind[-1] if behind else "")
-        return _in_the_place_of(error, f"worker {caught[1]}: {said.strip()}", text[caught.end() :].rstrip())
+        message = next((line for line in behind if not line.startswith(" ")), behind[-1] if behind else "")
+        return _in_the_place_of(error, f"worker {caught[1]}: {message.strip()}", text[caught.end() :].rstrip())
     return None
 
 
