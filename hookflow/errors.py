@@ -45,7 +45,7 @@ class Problem:
     def show(self, colour: bool = False) -> str:
         """Return the message, the line that the user wrote its place marked, and the hint; if asked, in colours."""
         bold, red, dim, cyan, plain = _COLOURS if colour else _NONE
-        said, hint = _printable(self.message), _printable(self.hint)
+        said, hint = _printable(self.message), _printable(self._hints())
         message = f"{red}{said}{plain}" if self.where is None else said
         lines = [f"{bold}{printable(str(self.where))}:{plain} {message}" if self.where else message]
         if self.where and (text := _line(self.where)):
@@ -59,6 +59,9 @@ class Problem:
             lines.append(f"    {cyan}{hint}{plain}")
         return "\n".join(lines)
 
+    def _hints(self) -> str:
+        return self.hint
+
     def to_json(self) -> dict[str, str | int]:
         """Return plain texts and numbers, for an editor: what is not known is 0, or empty."""
         where = self.where or Where("")
@@ -67,8 +70,18 @@ class Problem:
             "line": where.line,
             "column": where.column,
             "message": self.message,
-            "hint": self.hint,
+            "hint": self._hints(),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class SharedProblem(Problem):
+    """A problem that is shown once, however many places have it; `also` are the places but the first."""
+
+    also: tuple[Where, ...] = ()
+
+    def _hints(self) -> str:
+        return "\n    ".join([self.hint, *([f"also used at {first_few(map(str, self.also))}"] if self.also else ())])
 
 
 _COLOURS = ("\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[36m", "\x1b[0m")
@@ -102,7 +115,7 @@ class UserError(Exception):
     """The user's mistakes, all of them at once. The command line prints them and exits with 2, without a traceback."""
 
     def __init__(self, problems: Problem | Iterable[Problem]) -> None:
-        self.problems = [problems] if isinstance(problems, Problem) else list(problems)
+        self.problems = [problems] if isinstance(problems, Problem) else _merged(problems)
         super().__init__(self.problems)
 
     def __str__(self) -> str:
@@ -123,6 +136,20 @@ class UserError(Exception):
     def to_json(self) -> list[dict[str, str | int]]:
         """Return every problem as plain texts and numbers."""
         return [problem.to_json() for problem in self.problems]
+
+
+def _merged(problems: Iterable[Problem]) -> list[Problem]:
+    """Return the problems, equal ones that several places share as one."""
+    merged: dict[object, Problem] = {}
+    for k, problem in enumerate(problems):
+        if isinstance(problem, SharedProblem):
+            first = merged.setdefault((problem.message, problem.hint), problem)
+            if isinstance(first, SharedProblem) and first is not problem:
+                places = (*first.also, *filter(None, [problem.where]), *problem.also)
+                merged[problem.message, problem.hint] = replace(first, also=places)
+        else:
+            merged[k] = problem
+    return list(merged.values())
 
 
 def by_place(problem: Problem) -> tuple[str, int, int]:

@@ -44,6 +44,7 @@ def _in_the_place_of(error: BaseException, raised: BaseException) -> BaseExcepti
                 shown = base(said).with_traceback(error.__traceback__)
             except TypeError:  # it takes more than a text
                 continue
-            shown.__suppress_context__ = True  # which is the one that cannot be shown
+            # its context is the one that cannot be shown
+            shown.__cause__ = None if error.__cause__ is None else showable(error.__cause__)
             return shown
     raise AssertionError("every exception is a BaseException")

@@ -304,7 +304,9 @@ class Dies(Clouds):
 class Breaks(Clouds):
     def __getitem__(self, index: int) -> Any:
         if index == 7:
-            raise LookupError("no example 7")
+            error = LookupError("no example 7")
+            error.add_note("a note stands behind what was raised")
+            raise error
         return super().__getitem__(index)
 
 

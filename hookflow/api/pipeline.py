@@ -60,9 +60,12 @@ class Pipeline:
             return valid_plan(self.loaded)
 
     def check(self) -> list[Problem]:
-        """Do what `hookflow check` does: raise UserError with everything that is wrong, or return the warnings."""
+        """Do what `hookflow check` does: raise UserError with everything that is wrong, or return all that is doubtful.
+
+        That is what the command prints: warnings, ambiguous orders, data flow that gave way to edges, and notes.
+        """
         with self.in_use():
-            return list(Findings.of(self.loaded, self.plan).warnings)
+            return Findings.of(self.loaded, self.plan).problems
 
     @contextmanager
     def in_use(self) -> Iterator[None]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import tomli
 
 from hookflow.cli import commute_report
-from hookflow.cli.lint import lint
 from hookflow.cli.output import labelled
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.reading import read_object
@@ -94,31 +93,27 @@ class Findings:
     loaded: Loaded
     plan: Plan
     ambiguous: Sequence[Ambiguity]
-    warnings: Sequence[Problem]
     forecasts: Mapping[int, Forecast]
     epoch: Epoch | None
     commuted: Commuted | None = None
 
     @classmethod
     def of(cls, loaded: Loaded, plan: Plan) -> Findings:
-        """Look for everything."""
+        """Look for everything; `plan` is a `valid_plan`."""
         epoch = Epoch.of_newest(loaded)
-        certain = forecast(plan, Length.of(loaded.pipeline))
-        forecasts = forecast(plan, Length.of(loaded.pipeline, epoch.iters)) if epoch else certain
-        return cls(
-            loaded,
-            plan,
-            list(islice(ambiguities(plan), COUNTED)),
-            # nobody is warned on the strength of another run: its data may have grown since
-            [*plan.warnings, *lint(loaded, plan, certain)],
-            forecasts,
-            epoch,
-        )
+        forecasts = forecast(plan, Length.of(loaded.pipeline, epoch.iters if epoch else None))
+        return cls(loaded, plan, list(islice(ambiguities(plan), COUNTED)), forecasts, epoch)
+
+    @property
+    def problems(self) -> list[Problem]:
+        """All that is doubtful: warnings, ambiguous pairs, data flow that gave way, notes, and what is unknown."""
+        flows = (Problem(f"gave way: {text}") for text in _gave_way(self.plan))
+        return [*self.plan.warnings, *map(self._ambiguity, self.alarms), *flows, *self.plan.notes, *self.plan.unknown]
 
     @property
     def doubtful(self) -> bool:
         """Whether there is anything that `--strict` does not let pass."""
-        return bool(self.alarms or self.warnings or (self.commuted and self.commuted.steps))
+        return bool(self.alarms or self.plan.warnings or (self.commuted and self.commuted.steps))
 
     @property
     def alarms(self) -> Sequence[Ambiguity]:
@@ -132,7 +127,7 @@ class Findings:
         yield f"{self.loaded.source} is valid{told}{self._but()}"
         for name, text in (*_summary(self.loaded.pipeline, self.plan), *self._details()):
             yield labelled(name, text, width)
-        for problem in self.warnings:
+        for problem in self.plan.warnings:
             yield f"\nwarning: {problem}"
         for note in self.plan.notes:
             yield f"\nnote: {note}"
@@ -145,10 +140,14 @@ class Findings:
             "file": str(self.loaded.source),
             "valid": True,
             "problems": [],
-            "warnings": [problem.to_json() for problem in self.warnings],
+            "warnings": [problem.to_json() for problem in self.plan.warnings],
             "notes": [problem.to_json() for problem in self.plan.notes],
             "unknown": [problem.to_json() for problem in self.plan.unknown],
-            "ambiguities": [self._ambiguity(one) for one in self.alarms],
+            "ambiguities": [
+                {"point": one.point, "first": one.first.hook, "then": one.then.hook, "slots": one.slots}
+                | self._ambiguity(one).to_json()
+                for one in self.alarms
+            ],
             "epoch": {"iters": self.epoch.iters, "run": self.epoch.run} if self.epoch else None,
             "given_way": _gave_way(self.plan),
             "default_hooks": [hook.name for hook in self.plan.hooks if hook.default],
@@ -168,15 +167,14 @@ class Findings:
         doubts = [f"{least}{pairs}"] * bool(alarms)
         if self.commuted and (steps := self.commuted.steps):
             doubts.append(f"{counted(len(steps), 'pair')} whose order makes a difference")
-        doubts += [counted(len(self.warnings), "warning")] * bool(self.warnings)
+        doubts += [counted(len(self.plan.warnings), "warning")] * bool(self.plan.warnings)
         return f", with {' and '.join(doubts)}" if doubts else ""
 
-    def _ambiguity(self, one: Ambiguity) -> dict[str, Any]:
+    def _ambiguity(self, one: Ambiguity) -> Problem:
         first, then = one.first.hook, one.then.hook
         said = f'at {one.point}, "{first}" and "{then}" touch {" and ".join(one.slots)}, and no edge orders them'
         hint = f"state which is right. {'; '.join(ways_to_state(first, then))}"
-        problem = Problem(said, self.loaded.places.of(f"hooks.{then}"), hint)
-        return {"point": one.point, "first": first, "then": then, "slots": one.slots, **problem.to_json()}
+        return Problem(said, self.loaded.places.of(f"hooks.{then}"), hint)
 
     def _details(self) -> Iterator[tuple[str, str]]:
         yield from _some("ambiguous", _folded(self.alarms), more=len(self.alarms) == COUNTED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,11 +52,13 @@ def _of_hooks(rest: Loaded | None, imports: bool) -> list[Problem]:
 
 
 def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = None, *, imports: bool = True) -> Plan:
-    """Compile the hooks and look for everything else that the pipeline names.
+    """Compile the hooks and look for everything else that the pipeline names; the plan has all warnings of `check`.
 
     Files are relative to `base`, the pipeline's own folder if left out; `shuffle` is the seed of another order.
     Unless it `imports`, hooks are known by their source alone. Raises UserError with all that is wrong.
     """
+    from hookflow.cli.lint import lint
+    from hookflow.graph.forecast import Length, forecast
     from hookflow.hooks.compile import compile_pipeline
     from hookflow.pipeline.check_imports import missing_components
 
@@ -68,7 +70,8 @@ def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = N
         raise UserError(sorted(every, key=by_place)) from None
     if problems:
         raise UserError(problems)
-    return plan
+    # the length of an epoch in an earlier run is no ground for a warning: the data may have grown since
+    return replace(plan, warnings=(*plan.warnings, *lint(loaded, plan, forecast(plan, Length.of(loaded.pipeline)))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hookflow.cli.options import RunArgument, RunsFolder
 from hookflow.cli.output import columns, echo
@@ -17,11 +17,15 @@ if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
     from hookflow.graph.plan import Plan
     from hookflow.monitor.health import Health
+    from hookflow.monitor.journal import Kind
     from hookflow.monitor.state import RunState
 
 WIDTH = 80
 ROWS = 8
-"""How many metrics, hooks or checkpoints are shown; the commands that are about them show all."""
+"""How many attempts, metrics, hooks or checkpoints are shown; the commands that are about them show all."""
+
+TEXTS = 20
+"""How many different warnings, and errors, are shown; `hookflow watch --ui plain` shows all."""
 
 
 def show(
@@ -30,10 +34,12 @@ def show(
 ) -> None:
     """Show one page on a run, in plain text.
 
-    It has the result, the metrics, the costliest hooks, the checkpoints, and how to resume.
+    It has the result and its cause, the attempts with their changes, the warnings and errors with their iterations. The
+    metrics, the costliest hooks and the checkpoints follow, and the commands to continue with.
 
     Example: `hookflow show cifar | less`
     """
+    from hookflow.cli.checkpoints import saved
     from hookflow.cli.run_dirs import find_run
     from hookflow.monitor.feed import Live
     from hookflow.monitor.health import judge
@@ -44,7 +50,7 @@ def show(
     while live.poll():
         pass
     plan = live.plan or NO_PLAN
-    page = _Page(found, live.state, plan, judge(found, live.state, time.time(), plan))
+    page = _Page(found, live.state, plan, judge(found, live.state, time.time(), plan), saved(found))
     echo("\n".join(page.lines()))
 
 
@@ -54,11 +60,19 @@ class _Page:
     state: RunState
     plan: Plan
     health: Health
+    saved: list[dict[str, Any]]
 
     def lines(self) -> Iterator[str]:
         yield f"{self.run.path.parent.name}  {self.run.id}"
         yield ""
         yield from _facts([*self._result(), *self._setting()])
+        for title, facts in (
+            ("attempts", list(self._attempts())),
+            ("warnings, by iteration", list(self._troubles("warn"))),
+            ("errors, by iteration", list(self._troubles("error"))),
+        ):
+            if facts:
+                yield from ("", title, *_facts(facts, "  "))
         for title, rows in (
             ("metrics", self._metrics()),
             ("hooks", self._hooks()),
@@ -76,24 +90,66 @@ class _Page:
         yield from _facts(self._next())
 
     def _result(self) -> Iterator[tuple[str, str]]:
-        from hookflow.events.rundir import short
         from hookflow.monitor.end_reason import end_reason
         from hookflow.monitor.formatting import span
 
         state, health = self.state, self.health
-        yield "result", f"{health.glyph} {health.condition} after {span(state.elapsed)}"
+        code = f", exit code {state.end['exit']}" if state.end and state.end["exit"] else ""
+        yield "result", f"{health.glyph} {health.condition} after {span(state.elapsed)}{code}"
         for line in end_reason(state) or [health.sentence]:
             if line:
                 yield "", line
+        if state.end and state.ranks.first_failure is None:  # a mistake of the user's, with its place and a hint
+            yield from (("", line) for line in state.end["reason"].splitlines()[1:])
         epochs = f"epoch {state.ep:,} of {state.run['max_epochs']:,}, " if state.run.get("max_epochs") else ""
         yield "done", f"{epochs}iteration {state.it:,} of {state.total_iters:,}"
         if splits := state.synthetic:
             yield "", f"SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set"
-        if state.journal.warnings or state.journal.errors:
-            yield (
-                "log",
-                f"warnings {state.journal.warnings}, errors {state.journal.errors}; see {short(self.run.output)}",
-            )
+        if newest := self._newest():
+            yield "checkpoint", newest
+
+    def _newest(self) -> str:
+        """Return the newest usable checkpoint, with the metrics of the last validation before it."""
+        from hookflow.monitor.formatting import number
+
+        newest = next(filter(_usable, self.saved), None)
+        if newest is None:
+            return ""
+        names = f" ({', '.join(newest['names'])})" if newest["names"] else ""
+        metrics = ", ".join(f"{name} {number(float(value))}" for name, value in (newest["metrics"] or {}).items())
+        of = f" (of iteration {newest['metrics_it']:,})" if metrics and newest["metrics_it"] != newest["it"] else ""
+        return f"{Path(newest['path']).name}{names}, iteration {newest['it']:,}{f': {metrics}' * bool(metrics)}{of}"
+
+    def _attempts(self) -> Iterator[tuple[str, str]]:
+        """Yield each attempt of several: when it began, what had changed by then, and how it ended."""
+        attempts = self.state.attempts
+        if len(attempts) < 2:
+            return
+        if earlier := len(attempts[:-ROWS]):
+            yield "", f"{earlier:,} earlier"
+        for k, attempt in enumerate(attempts[earlier:], earlier + 1):
+            ended = attempt.ended or ("no end record" if k < len(attempts) else self.health.condition)
+            origin = f", from {attempt.resumed_from}" if attempt.resumed_from else ""
+            yield f"{k}", f"{_time(attempt.began)}{origin}, iteration {attempt.begin:,} to {attempt.it:,}"
+            yield from (("", f"{entry.text}") for entry in attempt.prepared)
+            yield "", f"{_time(attempt.until)} {ended}"
+
+    def _troubles(self, kind: Kind) -> Iterator[tuple[str, str]]:
+        """Yield the warnings or errors with the iterations that they are of, each text once.
+
+        The messages that an attempt has recorded before it began are shown with the attempt.
+        """
+        from hookflow.monitor.formatting import clock
+
+        prepared = {entry.number for attempt in self.state.attempts[1:] for entry in attempt.prepared}
+        all_texts = self.state.journal.repeated.values()
+        texts = [text for text in all_texts if text.first.kind == kind and text.first.number not in prepared]
+        for first, last, times in texts[:TEXTS]:
+            it = clock(first.t) if first.it is None else f"{first.it:,}"
+            until = "" if last is None or last == first.it else f" to {last:,}"
+            yield f"{it}{until}", f"{first.source}: {first.text}{f' ({times:,} times)' * (times > 1)}"
+        if len(texts) > TEXTS:
+            yield "", f"and {len(texts) - TEXTS:,} more: hookflow watch --ui plain"
 
     def _setting(self) -> Iterator[tuple[str, str]]:
         """Yield what the run was executed on, as far as it got to tell."""
@@ -101,7 +157,7 @@ class _Page:
 
         facts, run = self.run.describe(), self.state.run
         if began := facts.get("created") or run.get("t"):
-            yield "begun", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(began))
+            yield "begun", _time(began)
         if source := facts.get("source"):
             yield "pipeline", " ".join([str(short(Path(source).absolute())), *map(_set, facts.get("overrides", ()))])
         if run:
@@ -141,11 +197,10 @@ class _Page:
         return rows
 
     def _checkpoints(self) -> list[tuple[str, ...]]:
-        from hookflow.cli.checkpoints import saved
         from hookflow.monitor.formatting import size
 
         rows: list[tuple[str, ...]] = [("checkpoint", "names", "iteration", "epoch", "size")]
-        for one in saved(self.run):
+        for one in self.saved:
             it, ep = one["it"], one["ep"]
             told = ("-", "-") if it is None or ep is None else (f"{it:,}", f"{self.state.epoch_of(it, ep):,}")
             weight = f"unusable: {one['damage']}" if one["damage"] else size(one["bytes"])
@@ -165,23 +220,25 @@ class _Page:
 
     def _next(self) -> Iterator[tuple[str, str]]:
         """Yield what can be done with the run as it is."""
-        from hookflow.cli.checkpoints import saved
         from hookflow.events.rundir import run_argument, short
 
-        known = run_argument(self.run)
-        usable = any(not one["damage"] and not one["exception"] for one in saved(self.run))
+        known, facts = run_argument(self.run), self.run.describe()
         if not self.health.over:
             yield "watch", f"hookflow watch {known}"
             yield "stop", f"hookflow stop {known}"
         elif self.health.condition == "finished":
             yield "extend", f"hookflow run --resume {known} --set run.{self._longer()}"
-        elif usable:
+        elif any(map(_usable, self.saved)):
             yield "resume", f"hookflow run --resume {known}"
         else:
             yield "resume", "it has no checkpoint to resume from: start it anew"
+            if (source := facts.get("source", "")).endswith(".toml"):
+                yield "anew", " ".join(["hookflow run", shlex.quote(source), *map(_set, facts.get("overrides", ()))])
         if self.health.over:
             yield "watch", f"hookflow watch {known}"
         yield "files", str(short(self.run.path))
+        if self.run.output.is_file() and self.run.output.stat().st_size:
+            yield "printed", str(short(self.run.output))
 
     def _longer(self) -> str:
         run = self.state.run
@@ -190,18 +247,25 @@ class _Page:
         return f"max_iters={2 * run.get('max_iters', 1)}"
 
 
+def _usable(checkpoint: dict[str, Any]) -> bool:
+    return not checkpoint["damage"] and not checkpoint["exception"]
+
+
+def _time(t: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
+
+
 def _set(override: str) -> str:
     return f"--set {shlex.quote(override)}"
 
 
-def _facts(facts: Iterator[tuple[str, str]] | list[tuple[str, str]]) -> Iterator[str]:
+def _facts(facts: Iterable[tuple[str, str]], indent: str = "") -> Iterator[str]:
     """Yield a line or more for each fact, below one another."""
     import textwrap
 
     for name, text in facts:
-        yield from textwrap.wrap(
-            text, WIDTH, initial_indent=f"{name:<11} ", subsequent_indent=" " * 12, break_on_hyphens=False
-        )
+        head, below = f"{indent}{name:<11} ", indent + " " * 12
+        yield from textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=below, break_on_hyphens=False)
 
 
 def _cut(line: str) -> str:

@@ -281,7 +281,7 @@ class MessageFields(TypedDict):
     level: Level
     """How serious it is."""
     source: str
-    """The name of the hook that says it, or "hookflow"."""
+    """The source: a hook's name, "task", "hookflow", or Python's "warnings" and "logging.NAME", each text once."""
     text: str
     """What it says."""
 
@@ -291,7 +291,7 @@ HOOKFLOW = "hookflow"
 
 
 class Message(Stamp, MessageFields):
-    """A line for people. `source` is who says it: a hook's name, "task", or HOOKFLOW."""
+    """A line for people."""
 
     k: Literal["message"]
 
@@ -309,6 +309,8 @@ class ErrorFields(TypedDict):
     """The traceback, as Python prints it."""
     at: str
     """The innermost frame in the user's own files, "file:line"; empty where there is none."""
+    causes: str
+    """The exceptions that led to it, the last one first, in lines: "caused by ValueError: …", "at FILE:LINE: …"."""
     action: Literal["raise", "disable", "ignore"]
     """What followed: the run ended, the hook was switched off, or nothing."""
 

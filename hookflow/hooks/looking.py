@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.pipeline.raised_by import is_ctrl_c, is_ours
-from hookflow.showable import showable
+from hookflow.pipeline.raised_by import explained, is_ctrl_c, is_ours
 
 
 @contextmanager
@@ -21,6 +20,5 @@ def looking_at(use: str, where: Where | None = None, whose: str = "") -> Iterato
     except BaseException as error:
         if is_ours(error) or is_ctrl_c(error):
             raise
-        shown = showable(error)
-        said = f"{whose}looking at {use} raises {type(shown).__name__}: {shown}"
-        raise UserError(Problem(said, where)) from None
+        message, *chain = explained(error)
+        raise UserError(Problem(f"{whose}looking at {use} raises {message}", where, "\n    ".join(chain))) from None

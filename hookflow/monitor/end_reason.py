@@ -9,6 +9,9 @@ from hookflow.events.rundir import short
 from hookflow.monitor.formatting import one_line
 from hookflow.monitor.state import RunState
 
+CAUSES = 6
+"""How many lines on the causes of an error are shown; its traceback has all."""
+
 
 def end_reason(state: RunState) -> list[str]:
     """Return a sentence or two; nothing for a run that goes on, is lost, or did all its iterations.
@@ -34,7 +37,8 @@ def _failure(state: RunState) -> list[str]:
     place = f"rank {rank}, " if rank else ""
     place += f'hook "{error["hook"]}" at {error["point"]}, ' if error["hook"] else ""
     lines = [f"failed: {place}iteration {error['it']}: {error['type']}: {one_line(error['text'])}".removesuffix(": ")]
-    return [*lines, *(f"at {place}" for place in [raised_at(error)] if place)]
+    causes = error.get("causes", "").splitlines()[:CAUSES]
+    return [*lines, *(f"at {place}" for place in [raised_at(error)] if place), *causes]
 
 
 def raised_at(error: Error) -> str:

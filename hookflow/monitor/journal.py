@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Kind = Literal["info", "warn", "error", "checkpoint", "command", "metrics", "image", "text", "histogram"]
 
@@ -29,8 +29,9 @@ BECAME = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ig
 class Entry:
     """`number` counts all entries of the run from 0; `detail` is a traceback or whatever needs more than a line.
 
-    `own` is what no record of rank 0 says: the monitor found it, or another rank tells it. `it` is the iteration that a
-    record of rank 0 is of. `shows`: the number of what can be looked at (`Gallery`). `more`: how many came with it.
+    `own` is what no record of rank 0 says: the monitor found it, or another rank tells it. `it` is the iteration of the
+    record of rank 0 that it comes from. `shows`: the number of what can be looked at (`Gallery`). `more`: how many came
+    with it.
     """
 
     number: int
@@ -53,8 +54,16 @@ class Entry:
         return self.kind in ("warn", "error")
 
 
+class Repeated(NamedTuple):
+    """Warnings or errors of one text: the first entry, the iteration of the last one, and how many there were."""
+
+    first: Entry
+    it: int | None
+    times: int
+
+
 class Journal:
-    """The last entries, and how many warnings and errors there were in all."""
+    """The last entries, and all warnings and errors: how many, and each text once."""
 
     LIMIT = 2000
 
@@ -63,6 +72,8 @@ class Journal:
         self._next = 0
         self.warnings = 0
         self.errors = 0
+        self.repeated: dict[tuple[Kind, str, str], Repeated] = {}
+        """The first LIMIT texts."""
 
     def add(
         self,
@@ -74,11 +85,17 @@ class Journal:
         own: bool = False,
         it: int | None = None,
         shows: int | None = None,
-    ) -> None:
-        self._entries.append(Entry(self._next, t, kind, source, text, detail, own, it, shows))
+    ) -> Entry:
+        entry = Entry(self._next, t, kind, source, text, detail, own, it, shows)
+        self._entries.append(entry)
         self._next += 1
         self.warnings += kind == "warn"
         self.errors += kind == "error"
+        key = (kind, source, text)
+        if entry.trouble and (key in self.repeated or len(self.repeated) < self.LIMIT):
+            first, _, times = self.repeated.get(key, (entry, None, 0))
+            self.repeated[key] = Repeated(first, it, times + 1)
+        return entry
 
     def add_shown(self, t: float, kind: Kind, source: str, text: str, it: int, shows: int) -> None:
         """Add something to look at. What one hook logs of a kind at one iteration is one entry: there may be many."""

@@ -51,12 +51,11 @@ def follow(
 ) -> int:
     """Print the run until it has ended or its process is gone; return the exit code to leave with.
 
-    With `bars`, for which `out` must be a terminal, progress bars stand below the lines, and a table of
-    the metrics at the end. The exit code is the run's
-    own, or 1 when it went without an end record. `child_exit` returns the exit code of the process that trains once it
-    has ended, when the caller is its parent; `interrupts`, how often Ctrl-C has been pressed, of which that process was
-    told. Of a resumed run only the newest attempt is told. A mistake that ends a run before it has begun is left for
-    the caller to tell.
+    With `bars`, for which `out` must be a terminal, progress bars stand below the lines, and a table of the metrics at
+    the end. The exit code is the run's own, or 1 when it went without an end record. `child_exit` returns the exit code
+    of the process that trains once it has ended, when the caller is its parent; `interrupts`, how often Ctrl-C has been
+    pressed, which that process has heard. Of a resumed run the newest attempt is printed, with what had changed. A
+    mistake that ends a run before it has begun is left for the caller to print.
     """
     live = Live(run)
     with Bars(out) if bars else Lines(out) as sheet:
@@ -146,6 +145,8 @@ class _Printer:
             return
         if self._attempt == self._skip and record.get("k") == "run":
             self.divide(record.get("t", 0.0), self._attempt)
+            prepared = self._live.state.attempts[-1].prepared if self._live.state.attempts else ()
+            self._print(*(f"{clock(entry.t)} {_said(entry)}" for entry in prepared))
         try:
             lines = [f"{clock(record['t'])} {line}" for line in self._lines(record, entries)]
         except (LookupError, TypeError, ValueError):
@@ -313,7 +314,6 @@ def _beginning(run: RunDir, live: Live) -> list[str]:
         numbers = {"hook": len(plan.hooks), "binding": len(plan.bindings), "edge": plan.edge_count}
         counts = ", ".join(f"{count} {plural(count, thing)}" for thing, count in numbers.items())
         lines.append(_line("plan", counts, *shuffled))
-        lines += [_line("warn", f"plan: {warning.message}") for warning in plan.warnings]
     return lines
 
 

@@ -33,7 +33,7 @@ from hookflow.graph.plan import Plan
 from hookflow.metric_mode import mode_by_name
 from hookflow.monitor.formatting import many, number, one_line, size, span
 from hookflow.monitor.gallery import Gallery, Logged, brief
-from hookflow.monitor.journal import BECAME, Journal, Kind
+from hookflow.monitor.journal import BECAME, Entry, Journal, Kind
 from hookflow.monitor.metric_history import Best, MetricHistory
 from hookflow.monitor.monitored import in_order
 from hookflow.monitor.rank import NO_PLAN, NO_RUN, Rank
@@ -73,6 +73,23 @@ class Saved(NamedTuple):
     metrics_it: int
 
 
+@dataclass(slots=True)
+class Attempt:
+    """One attempt at the run: from `begin` to `it`, counted in iterations, and from `began` to `until`, in seconds.
+
+    `prepared` has the messages from before it began, such as the changes since its checkpoint. `ended` has the end in
+    words; it is empty while the attempt goes on, and where it left no end record.
+    """
+
+    began: float
+    until: float
+    begin: int
+    it: int
+    prepared: tuple[Entry, ...]
+    resumed_from: str = ""
+    ended: str = ""
+
+
 class RunState:
     """Everything that the screens show of a run. `apply` takes the records of the event log one by one.
 
@@ -85,6 +102,8 @@ class RunState:
         self.metrics = MetricHistory()
         self.checkpoints: list[Saved] = []
         self.requests: dict[str, Request] = {}
+        self.attempts: list[Attempt] = []
+        self._prepared: list[Entry] = []  # messages since the last record of another kind: of the attempt before it
         self.gallery = Gallery()
         self.frames = 0
         self.unreadable = 0  # lines of the logs that were no records
@@ -175,6 +194,10 @@ class RunState:
                 self._on_error(record)
             case "end":
                 self._on_end(record)
+        if record["k"] != "message":
+            self._prepared.clear()
+            if self.attempts and record["k"] not in LATE:
+                self.attempts[-1].it, self.attempts[-1].until = self.it, self.now
 
     def _advance(self, record: Record) -> None:
         """Go on to the time of a record; where the clock was set back, so far back, as if no time had passed.
@@ -261,6 +284,9 @@ class RunState:
         data: dict[str, DataInfo] = {split: {**UNTOLD_DATA, **facts} for split, facts in record.get("data", {}).items()}
         record = {**UNTOLD_RUN, **record, "data": data}
         self._begin(record)
+        self.attempts.append(
+            Attempt(record["t"], self.now, self.it, self.it, tuple(self._prepared), str(record["resumed_from"] or ""))
+        )
         self.moved = record["t"]
         for series in self.scalars.values():
             series.forget_after(self.it)
@@ -340,7 +366,7 @@ class RunState:
 
     def _on_message(self, record: Message) -> None:
         self.ranks.say(record)
-        self._note(record, record["level"], record["source"], record["text"])
+        self._prepared.append(self._note(record, record["level"], record["source"], record["text"]))
 
     def _on_logged(self, record: Logged) -> None:
         shown = self.gallery.add(record)
@@ -359,6 +385,7 @@ class RunState:
 
     def _on_end(self, record: End) -> None:
         begun = self.run and self.end is None
+        self._end_attempt({**UNTOLD_END, **record}, begun=bool(begun))
         self.end = self.first.end = record = {**UNTOLD_END, **record}
         if record["seconds"]:  # no attempt is longer than its process, though the clock was set since the last frame
             self._began = max(self._began, self.now - record["seconds"])
@@ -373,6 +400,15 @@ class RunState:
         detail = record["reason"] if "\n" in record["reason"] else ""
         self._note(record, "error" if untold else "info", "run", text, detail)
 
+    def _end_attempt(self, record: End, *, begun: bool) -> None:
+        """Note how an attempt ended: one that may not have begun, or one whose launcher says once more how it did."""
+        began = record["t"] - record["seconds"]
+        if not begun and (not self.attempts or began > self.attempts[-1].until):
+            self.attempts.append(Attempt(began, self.now, self.it, self.it, tuple(self._prepared)))
+        code = f" with exit code {record['exit']}" if record["exit"] else ""
+        reason = f": {' '.join(record['reason'].split())}" if record["reason"] else ""
+        self.attempts[-1].ended = f"{record['status']}{code}{reason}"
+
     def _doubt(self, record: Record, name: str, value: float) -> None:
         """Warn of a value that is not finite, once for each name."""
         if not math.isfinite(value):
@@ -382,7 +418,7 @@ class RunState:
         """Add a warning to the journal, the first time in this attempt that it is about this."""
         if about not in self._warned:
             self._warned.add(about)
-            self.journal.add(record.get("t", self.now), "warn", source, text, own=True)
+            self.journal.add(record.get("t", self.now), "warn", source, text, own=True, it=self.it)
 
-    def _note(self, record: Record, kind: Kind, source: str, text: str, detail: str = "") -> None:
-        self.journal.add(record["t"], kind, source, text, detail, it=record["it"])
+    def _note(self, record: Record, kind: Kind, source: str, text: str, detail: str = "") -> Entry:
+        return self.journal.add(record["t"], kind, source, text, detail, it=record["it"])

@@ -74,9 +74,9 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         lines.append(f"  {state.ranks.world} ranks: {_evenness(state)}")
     if state.journal.warnings or state.journal.errors:
         troubles = f"warnings {state.journal.warnings}, errors {state.journal.errors}"
-        lines.append(
-            f"  {troubles}; {'whole tracebacks and ' if state.errors else ''}what the run printed: {short(run.output)}"
-        )
+        lines.append(f"  {troubles}; in full: hookflow show {run_argument(run)}")
+        if state.errors:
+            lines.append(f"  whole tracebacks and what the run printed: {short(run.output)}")
     if state.unreadable:
         were = "was" if state.unreadable == 1 else "were"
         lines.append(f"  {counted(state.unreadable, 'line')} of its logs cannot be read and {were} passed over")

@@ -1,13 +1,25 @@
-"""By whom an exception was raised: by hookflow, by a signal, or by code of the user's that was only looked at."""
+"""By whom an exception was raised, where in the user's own files, and what caused it. Imports no torch."""
 
 from __future__ import annotations
 
 import dis
+import re
+import sysconfig
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from hookflow.showable import showable
+
 OURS = Path(__file__).parents[1]
 RAISE = dis.opmap["RAISE_VARARGS"]
+
+FRAME = re.compile(r'^[ |]*File "(?P<file>.+?)", line (?P<line>\d+)', re.MULTILINE)
+"""A frame of a traceback as Python prints it; also of one that a worker process has handed on as text."""
+
+NOT_OWN = ("<", *(f"{folder}/" for folder in (*map(sysconfig.get_path, ("stdlib", "platstdlib")), OURS)))
+"""How the names begin of files that are Python's, hookflow's, or none."""
 
 
 def is_ours(error: BaseException) -> bool:
@@ -33,3 +45,53 @@ def _origin(error: BaseException) -> TracebackType:
     while place.tb_next is not None:
         place = place.tb_next
     return place
+
+
+def innermost(printed: str) -> str:
+    """Return "file:line" of the innermost frame of a printed traceback that lies in the user's own files.
+
+    Frames of hookflow, of Python and of installed packages count only where there are no others.
+    """
+    frames = list(FRAME.finditer(printed))
+    own = [frame for frame in frames if _is_own(frame["file"])]
+    return "{file}:{line}".format_map((own or frames)[-1].groupdict()) if frames else ""
+
+
+def explained(error: BaseException) -> list[str]:
+    """Return what an exception says, where it was raised (as `innermost` does), and the same of each of its causes."""
+    shown = showable(error)
+    return [*_lines("", shown), *causes(shown)]
+
+
+def causes(error: BaseException) -> list[str]:
+    """Return what led to an exception that can be shown, in lines: what each cause says, and where it was raised."""
+    return [line for link, raised in _chain(error) if link for line in _lines(link, raised)]
+
+
+def _chain(error: BaseException | None) -> Iterator[tuple[str, BaseException]]:
+    """Yield an exception and what led to it, from the last to the first, as Python prints them; each once."""
+    seen: set[int] = set()
+    link = ""
+    while error is not None and id(error) not in seen:
+        yield link, error
+        seen.add(id(error))
+        if error.__cause__ is not None:
+            link, error = "caused by ", error.__cause__
+        else:
+            link, error = "while handling ", None if error.__suppress_context__ else error.__context__
+
+
+def _lines(link: str, error: BaseException) -> Iterator[str]:
+    shown = traceback.TracebackException(type(error), error, error.__traceback__)
+    shown.__notes__ = None  # which Python prints behind the message
+    yield link + list(shown.format_exception_only())[-1].strip()
+    yield from (str(note) for note in getattr(error, "__notes__", ()))
+    own = [frame for frame in shown.stack if _is_own(frame.filename)]
+    if isinstance(error, SyntaxError) and error.filename:
+        yield f"at {error.filename}:{error.lineno}: {(error.text or '').strip()}"
+    elif frames := own or shown.stack[not link :]:  # the first frame of all is where hookflow has caught it
+        yield f"at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line or ''}"
+
+
+def _is_own(file: str) -> bool:
+    return not (file.startswith(NOT_OWN) or {"site-packages", "dist-packages"}.intersection(Path(file).parts))

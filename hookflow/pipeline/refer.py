@@ -8,7 +8,6 @@ import importlib.util
 import os
 import pkgutil
 import sys
-import traceback
 import zlib
 from collections.abc import Mapping
 from contextlib import redirect_stdout
@@ -16,12 +15,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.errors import Problem, SharedProblem, UserError, Where, nearest
 from hookflow.pipeline.neighbours import neighbours_of
 from hookflow.pipeline.objects import is_object, maker_of
 from hookflow.pipeline.python_source import parse_file
-from hookflow.pipeline.raised_by import is_ctrl_c
-from hookflow.showable import showable
+from hookflow.pipeline.raised_by import explained, is_ctrl_c
 
 FORMS = '"package.module:Name" or "./file.py:Name"'
 
@@ -134,14 +132,9 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
 
 
 def _fail_import(shown: str, error: BaseException, where: Where | None) -> NoReturn:
-    if isinstance(error, SyntaxError):
-        at, line = f"{error.filename}:{error.lineno}", (error.text or "").strip()
-    else:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        at, line = f"{frame.filename}:{frame.lineno}", frame.line or ""
-    said = traceback.format_exception_only(showable(error))[-1].strip()
-    _fail(f'"{shown}" cannot be imported: {said}', where, f"at {at}: {line}", error)
+    message, *chain = explained(error)
+    raise UserError(SharedProblem(f'"{shown}" cannot be imported: {message}', where, "\n    ".join(chain))) from error
 
 
-def _fail(message: str, where: Where | None, hint: str = "", cause: BaseException | None = None) -> NoReturn:
-    raise UserError(Problem(message, where, hint)) from cause
+def _fail(message: str, where: Where | None, hint: str = "") -> NoReturn:
+    raise UserError(Problem(message, where, hint))

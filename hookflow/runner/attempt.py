@@ -92,6 +92,8 @@ def execute(
         begin = read_manifest(checkpoint)["it"] if checkpoint else 0
         with writing(parts.writers, run_dir, begin, recorder, signals):
             _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
+            for warning in plan.warnings if ranks.first else ():
+                say(_in_a_line(warning), "warn")
             trainer = Trainer(parts, plan, run_dir, store, recorder, signals, state, consensus)
             _write_down(recorder)  # whatever kills this process from here on, the log says that it began
             built()
@@ -101,6 +103,12 @@ def execute(
                 for source in parts.data.values():
                     close(source)
     return stop or Stop("every iteration is done", "finished", 0, save=False)
+
+
+def _in_a_line(problem: Problem) -> str:
+    place = f"{problem.where.at_line}: " if problem.where else ""
+    hint = f" ({' '.join(problem.hint.split())})" if problem.hint else ""
+    return f"{place}{problem.message}{hint}"
 
 
 def _write_down(recorder: Recorder) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -18,6 +17,7 @@ from hookflow.hooks.arguments import as_annotated, parameters_of
 from hookflow.hooks.compile import find_hook
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.parts import key_of, trained_by
+from hookflow.pipeline.raised_by import explained
 from hookflow.runner.checkpoint.weights import load_weights
 from hookflow.runner.contract import FunctionTask, steps_itself, wrong_task
 from hookflow.runner.data.limited import limit, overfitted
@@ -289,8 +289,7 @@ class _Builder:
         try:
             return make(**args) if isinstance(args, Mapping) else make(*args)
         except (ValueError, TypeError) as error:
-            _, *frames = traceback.extract_tb(error.__traceback__)
-            hint = f"raised at {frames[-1].filename}:{frames[-1].lineno}: {frames[-1].line}" if frames else ""
+            hint = "\n    ".join(explained(error)[1:])
             raise UserError(Problem(f"{key}: {error}", self.places.of(f"{key}.args"), hint)) from error
 
 

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import argparse
 import io
+import logging
 import sys
 import threading
 import time
-from collections.abc import Collection
-from contextlib import suppress
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from hookflow.errors import UserError
 from hookflow.events.records import Level
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import RunDir, short
 from hookflow.excerpt import drop_unprinted, print_error
+from hookflow.pipeline.raised_by import explained
 from hookflow.runner.distributed.failure_report import agree_on_failure, explain_loss, is_peer_lost
 from hookflow.runner.distributed.parent_watchdog import watch_parent
 from hookflow.runner.distributed.ranks import of_environment
@@ -28,6 +32,9 @@ from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals, Stop
 from hookflow.runner.state import RunState
 from hookflow.runner.threads import describe, leave, unfinished
+
+RECORDED = 1000
+"""Texts of Python's warnings that an attempt records; what is printed has all of them."""
 
 
 def train(
@@ -71,7 +78,7 @@ def train(
         if agent or several:
             hold(run_dir)
             watch_parent(signals)
-        with seldom_collected() as collect:
+        with seldom_collected() as collect, _recording_warnings(recorder):
             from hookflow.runner.attempt import execute
 
             built = True
@@ -130,6 +137,47 @@ def _ended_by(error: BaseException, signals: Signals, recorder: Recorder, lost: 
         recorder.failure(error)
     told = recorder.why if recorder.reported is error or is_timeout(error) else ""
     return Stop(told or f"{type(error).__name__}: {error}", "failed", 1, save=False)
+
+
+@contextmanager
+def _recording_warnings(recorder: Recorder) -> Iterator[None]:
+    """Record the texts that code gives to Python's `warnings` and `logging`, each once; they are printed as before.
+
+    A handler of `logging` would not do: where there is one, `logging.basicConfig` of the user's code does nothing.
+    """
+    seen: set[str] = set()
+    show, make = warnings.showwarning, logging.getLogRecordFactory()
+
+    def record(text: str, level: Level, source: str) -> None:
+        if text not in seen and len(seen) < RECORDED:
+            seen.add(text)
+            recorder.say(text, level, source)
+
+    def show_and_record(
+        message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+    ) -> None:
+        with suppress(Exception):  # a warning of the user's may have no text
+            record(f"{category.__name__}: {message} ({short(Path(filename))}:{lineno})", "warn", "warnings")
+        show(message, category, filename, lineno, file, line)
+
+    def make_and_record(*args: Any, **fields: Any) -> logging.LogRecord:
+        made = make(*args, **fields)
+        if made.levelno >= logging.WARNING:
+            with suppress(Exception):  # arguments that do not fit the message, of which `logging` itself tells
+                raised = [*explained(made.exc_info[1])] if made.exc_info and made.exc_info[1] else []
+                level: Level = "error" if made.levelno >= logging.ERROR else "warn"
+                record(", ".join([made.getMessage(), *raised]), level, f"logging.{made.name}")
+        return made
+
+    warnings.showwarning = show_and_record
+    logging.setLogRecordFactory(make_and_record)
+    try:
+        yield
+    finally:
+        if warnings.showwarning is show_and_record:  # else the user's code has put something else there
+            warnings.showwarning = show
+        if logging.getLogRecordFactory() is make_and_record:
+            logging.setLogRecordFactory(make)
 
 
 def _warn_of_threads(recorder: Recorder, before: Collection[threading.Thread]) -> None:

@@ -30,11 +30,11 @@ from hookflow.events.records import (
 from hookflow.events.rundir import RunDir
 from hookflow.excerpt import print_error
 from hookflow.graph.plan import OnError
+from hookflow.pipeline.raised_by import causes, innermost
 from hookflow.runner.distributed.failure_report import is_peer_lost
 from hookflow.runner.distributed.ranks import ALONE, Ranks
 from hookflow.runner.distributed.timeout import explain_timeout, is_timeout
 from hookflow.runner.timing import Books, Cell
-from hookflow.runner.user_frames import innermost
 
 if TYPE_CHECKING:
     import torch
@@ -146,8 +146,9 @@ class Recorder:
         if action == "raise":
             self.why = why
         told = shortened("".join(traceback.format_exception(error)))
+        place, led = innermost(told), "\n".join(causes(error))
         self.put(
-            "error", hook=hook, point=point, type=kind, text=text, traceback=told, at=innermost(told), action=action
+            "error", hook=hook, point=point, type=kind, text=text, traceback=told, at=place, causes=led, action=action
         )
         if self._prints_failure or action != "raise":  # after the record, since it may wait for who reads it
             whose = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
@@ -161,7 +162,9 @@ class Recorder:
             print_error("hookflow: the disk does not answer; the end of the event log is lost")
 
     def _place(self) -> tuple[int, int]:
-        return (self._progress.iter, self._progress.epoch) if self._progress else (0, 0)
+        if self._progress:
+            return self._progress.iter, self._progress.epoch
+        return (self._beginning["it"], self._beginning["ep"]) if self._beginning else (0, 0)
 
     def _work(self) -> None:
         while not self._closing.wait(min(max((time.monotonic() - self._began) / 2400, QUICKEST), SLOWEST)):

@@ -22,6 +22,7 @@ from hookflow.events.records import Put
 from hookflow.graph.keyed import root
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
+from hookflow.pipeline.raised_by import explained
 from hookflow.runner.contract import evaluation_of, steps_itself
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.dispatch import Here
@@ -67,7 +68,7 @@ def sanity_check(
     except Exception as error:
         theirs = [b.hook for b in bound if not type(parts.hooks[b.hook]).__module__.startswith("hookflow.")]
         if theirs and not parts.strategy.several:  # it may need what they do
-            text = f"{SANITY} raised {type(error).__name__}: {error}"
+            text = f"{SANITY} raised {', '.join(explained(error))}"
             say(f"{text}; the hooks {', '.join(dict.fromkeys(theirs))} were not called in it; {OFF}", "warn")
             return
         raise

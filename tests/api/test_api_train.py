@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 import hookflow
 from hookflow import Hook
+from hookflow.events.rundir import RunDir
 from tests.conftest import TOY, records, wait_for
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
@@ -65,6 +68,39 @@ def test_a_run_in_a_process_of_its_own_is_the_same(tmp_path: Path, capsys: pytes
     assert [signal.getsignal(number) for number in HANDLED] == handlers
     assert own.metrics == hookflow.train(toy(), "none", runs=tmp_path).metrics
     assert capsys.readouterr().out == ""
+
+
+def test_what_check_and_python_warn_of_is_recorded_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("mine")
+
+    def warn() -> None:
+        for _ in range(3):
+            with warnings.catch_warnings(action="always"):
+                warnings.warn("by warnings", stacklevel=1)
+            log.warning("by %s", "logging")
+        log.info("by nobody")
+        try:
+            raise LookupError("no key")
+        except LookupError:
+            log.exception("caught")
+
+    shown, made = warnings.showwarning, logging.getLogRecordFactory()
+    never = {"use": "early_stop", "args": {"monitor": "accuracy"}, "from": "40ep"}
+    hooks = {"saboteur": {"use": Saboteur(warn)}, "never": never, "early_stop": {"enabled": False}}
+    pipeline = hookflow.load({"extends": str(TOY), "run": {"threads": 1, "max_epochs": 1}, "hooks": hooks})
+    (doubt,) = pipeline.check()
+    with pytest.warns(UserWarning, match="by warnings"):
+        run = hookflow.train(pipeline, ui="plain", runs=tmp_path)
+    said = [(one["it"], one["level"], one["source"], one["text"]) for one in records(RunDir(run.dir), "message")]
+    never_fires, by_warnings, by_logging, caught = [one for one in said if one[1] != "info"]
+    assert never_fires == (0, "warn", "hookflow", f"<dict>: {doubt.message} ({doubt.hint})")
+    assert by_warnings[:3] == (4, "warn", "warnings")
+    assert str(by_warnings[3]).startswith("UserWarning: by warnings (")
+    assert by_logging == (4, "warn", "logging.mine", "by logging")
+    assert caught[:3] == (4, "error", "logging.mine")
+    assert str(caught[3]).startswith(f"caught, LookupError: no key, at {__file__}:")
+    assert capsys.readouterr().out.count(doubt.message) == 1
+    assert (warnings.showwarning, logging.getLogRecordFactory()) == (shown, made)
 
 
 def test_records_can_be_shown_instead(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Iterator
@@ -11,9 +12,15 @@ import pytest
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
+from hookflow.cli.show import _Page
+from hookflow.events.records import stamped
 from hookflow.events.rundir import RunDir
+from hookflow.monitor import plain
+from hookflow.monitor.health import Health
+from hookflow.monitor.rank import NO_PLAN
+from hookflow.monitor.state import RunState
 from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION
-from tests.conftest import NewRun, hookflow
+from tests.conftest import NewRun, hookflow, records
 from tests.golden_files import check_golden
 from tests.monitor.fake_run import BEGAN, make
 
@@ -73,6 +80,57 @@ def test_a_run_that_finished(here: Path) -> None:
 def test_a_run_that_was_killed(here: Path) -> None:
     run_of(here, upto=60)
     check_golden("show-lost.txt", shown("cifar"))
+
+
+def test_each_attempt_is_shown_with_what_had_changed_and_how_it_ended(here: Path) -> None:
+    """The first left no end record, the second is ended twice, by its rank 0 and its agent, the third never began."""
+    run = run_of(here, upto=60)
+    first = next(record for record in records(run) if record["k"] == "run")
+
+    def at(after: float, it: int, kind: str, **fields: object) -> dict[str, object]:
+        return {"k": kind, "t": BEGAN + after, "it": it, "ep": it // 98, **fields}
+
+    def says(seconds: float, it: int, text: str, level: str = "warn") -> dict[str, object]:
+        return at(seconds, it, "message", level=level, source="hookflow", text=text)
+
+    def ends(seconds: float, it: int, status: str, code: int, reason: str, lasted: float) -> dict[str, object]:
+        return at(seconds, it, "end", status=status, exit=code, reason=reason, seconds=lasted)
+
+    changed = "since the checkpoint it00000196: hooks.ema.args.decay was 0.9, and is 0.8"
+    with run.events.open("ab") as log:
+        log.writelines(
+            json.dumps(record, separators=(",", ":")).encode() + b"\n"
+            for record in (
+                says(3600, 0, changed),
+                {**first, **at(3605, 196, "run"), "resumed_from": "it00000196"},
+                *(says(3610 + k, 200 + k, f"the loss is odd {'x' * 70}") for k in range(3)),
+                ends(3660, 300, "interrupted", 143, "SIGTERM received", 60),
+                ends(3661, 300, "failed", 1, "rank 1 was killed by SIGKILL", 61),
+                ends(7200, 0, "failed", 2, 'mine.toml:3: there is no "x"\n    did you mean "y"?', 2),
+            )
+        )
+    check_golden("show-attempts.txt", shown())
+    lines = io.StringIO()
+    plain.follow(run, lines)
+    told = [line[9:] for line in lines.getvalue().splitlines()]
+    assert told.index("resumed    attempt 2") + 1 == told.index(f"warn       hookflow: {changed}")
+
+
+def test_of_many_attempts_warnings_and_errors_the_first_few_are_shown(here: Path) -> None:
+    state = RunState()
+    for k in range(1, 12):
+        state.apply(stamped("message", k, 0, {"level": "warn", "source": "a", "text": f"x{k}"}))
+        state.apply(stamped("end", k, 0, {"status": "failed", "exit": 2, "reason": "no", "seconds": -k}))
+    for k in range(30):
+        state.journal.add(0.0, "warn", "hook", f"text {k}")
+    page = _Page(RunDir(here), state, NO_PLAN, Health("failed"), [])
+    lines = list(page.lines())
+    assert [line for line in lines if line.endswith((" 3 earlier", " x4"))] == [
+        "              3 earlier",
+        "              x4",
+    ]
+    assert "              x3" not in lines
+    assert "              and 11 more: hookflow watch --ui plain" in lines
 
 
 def test_of_many_checkpoints_the_first_are_shown_and_a_single_one_more(here: Path) -> None:

@@ -39,10 +39,11 @@ def ended(root: Path, status: str, reason: str, *before: dict[str, Any]) -> str:
 
 def test_a_failed_hook_is_named_with_its_point_its_iteration_and_its_line(tmp_path: Path) -> None:
     at = "/home/somebody/my hooks.py:12"
-    error = {**ERROR, **PLACE, "traceback": TRACEBACK, "at": at, "action": "raise"}
+    causes = "caused by OSError: gone\nat /home/x.py:3: read()"
+    error = {**ERROR, **PLACE, "traceback": TRACEBACK, "at": at, "causes": causes, "action": "raise"}
     told = ended(tmp_path, "failed", "KeyError: 'missing_key'", error)
     assert "failed: hook \"boom\" at after_backward, iteration 130: KeyError: 'missing_key'\n" in told
-    assert "  at /home/somebody/my hooks.py:12\n" in told
+    assert "  at /home/somebody/my hooks.py:12\n  caused by OSError: gone\n  at /home/x.py:3: read()\n" in told
     assert "errors 1;" in told, "one mishap is one error"
     assert f"whole tracebacks and what the run printed: {tmp_path}" in told
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from hookflow.errors import UserError, Where
+from hookflow.errors import Problem, UserError, Where
 from hookflow.pipeline.refer import refer
 
 HERE = Where("p.toml", 3)
@@ -121,6 +121,30 @@ def test_a_file_that_raises_is_told_with_its_own_line(text: str, said: str, line
         told = failure("./mine.py:X", tmp_path)
         assert f'"./mine.py" cannot be imported: {said}' in told
         assert re.search(rf"at .*mine\.py:{re.escape(line)}", told)
+
+
+def test_the_causes_of_a_failed_import_are_shown_once_for_all_places(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "try:\n    1 / 0\nexcept ZeroDivisionError as error:\n    try:\n        raise KeyError('k')\n"
+        "    except KeyError:\n        late = ImportError('install x')\n        late.add_note('or y')\n"
+        "        raise late from error\n"
+    )
+    problems = []
+    for line in (3, 5, 7):
+        with pytest.raises(UserError) as caught:
+            refer("./mine.py:X", tmp_path, Where("p.toml", line))
+        problems += UserError(caught.value.problems).problems
+    shown = UserError([*problems, Problem("other"), Problem("other")])
+    at = f"at {tmp_path}/mine.py:"
+    hint = f"""\
+or y
+    {at}9: raise late from error
+    caused by ZeroDivisionError: division by zero
+    {at}2: 1 / 0
+    also used at p.toml:5, p.toml:7"""
+    said = '"./mine.py" cannot be imported: ImportError: install x'
+    assert str(shown) == f"p.toml:3: {said}\n    {hint}\nother\nother"
+    assert shown.to_json()[0]["hint"] == hint
 
 
 def test_a_module_that_lacks_another_one_is_not_said_to_be_missing(

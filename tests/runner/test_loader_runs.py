@@ -121,7 +121,7 @@ def test_an_error_in_a_data_set_is_shown_whole(new_run: NewRun, train_here: Trai
     run_dir = new_run(over("Breaks", workers=1))
     assert train_here(run_dir) == 1
     (error,) = records(run_dir, "error")
-    assert 'raise LookupError("no example 7")' in str(error["traceback"])
+    assert "    raise error\nLookupError: no example 7\na note" in str(error["traceback"])
     assert records(run_dir, "run")[0]["data"]["train"]["note"] == "fetched by 1 worker"  # type: ignore[index]
     assert error["text"] == "worker 0: LookupError: no example 7"
     (end,) = records(run_dir, "end")

@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from hookflow.pipeline.raised_by import FRAME
+
 Result = TypeVar("Result")
 
 CAUGHT = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal ")
@@ -68,8 +70,9 @@ def _explained(error: Exception) -> WorkerError | None:
     if GONE.match(text) or _is_cut_off(error):
         return _in_the_place_of(error, _end_of_one(_workers_of(error)))
     if caught := CAUGHT.match(text):
-        last = text.rstrip().rpartition("\n")[2].strip()
-        return _in_the_place_of(error, f"worker {caught[1]}: {last}", text[caught.end() :].rstrip())
+        behind = FRAME.split(text.rstrip())[-1].splitlines()[1:]  # the code of the last frame, what it raised, notes
+        message = next((line for line in behind if not line.startswith(" ")), behind[-1] if behind else "")
+        return _in_the_place_of(error, f"worker {caught[1]}: {message.strip()}", text[caught.end() :].rstrip())
     return None
 
 
