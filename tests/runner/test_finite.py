@@ -253,7 +253,7 @@ def test_a_step_that_the_host_leaves_out_is_told_of_in_its_iteration() -> None:
     )
     guard._left_out = torch.ones(()).as_subclass(OnGpu)
     assert guard.should_skip(("optimizer",), torch.ones(()))
-    assert [*guard._counts.arrived()] == [(1.0, 4)], "no event of the device says when"
+    assert [*guard._counts.arrived()] == [(1.0, (4, ("optimizer",)))], "no event of the device says when"
 
 
 def test_what_is_behind_a_checkpoint_is_certain(

@@ -69,8 +69,8 @@ class DamagedError(Exception):
 def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
     """Return the directories of all checkpoints below `folder`, the one that is furthest in the run first.
 
-    With `EXCEPTION` or `NONFINITE` as the prefix, those that no run resumes from, instead of the others. Raises OSError where
-    the folder is there and cannot be read: that is not to have no checkpoints.
+    With `EXCEPTION` or `NONFINITE` as the prefix, those that no run resumes from, instead of the others. Raises
+    OSError where the folder is there and cannot be read: that is not to have no checkpoints.
     """
     try:
         paths = [path for path in folder.iterdir() if path.name.startswith(f"{prefix}it")]
