@@ -49,6 +49,20 @@ class UpsetAdversarial(Adversarial):
         return found * torch.nan if run.iter == 1 and not as_real else found
 
 
+class Poisons:
+    """Makes a weight NaN once an iteration is done."""
+
+    writes = ("model",)
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    @torch.no_grad()
+    def after_train_iter(self, run: Any) -> None:
+        if run.iter == self.at:
+            next(run.model.parameters()).view(-1)[0] = torch.nan
+
+
 class Looks:
     """Says at each iteration what became of its steps, and what was entered around them."""
 

@@ -59,13 +59,14 @@ def checkpoints(
 
 def saved(run: RunDir, *, verify: bool = False) -> list[dict[str, Any]]:
     """Return what there is to say of each checkpoint of a run, the newest first; those after an error at the end."""
-    from hookflow.runner.checkpoint.manifest import EXCEPTION, list_checkpoints, names_by_checkpoint
+    from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE, list_checkpoints, names_by_checkpoint
 
     folder = run.checkpoints
     names = names_by_checkpoint(folder)
     return [
         _seen(path, names.get(path, []), verify)
-        for path in (*list_checkpoints(folder), *list_checkpoints(folder, EXCEPTION))
+        for prefix in ("", EXCEPTION, NONFINITE)
+        for path in list_checkpoints(folder, prefix)
     ]
 
 

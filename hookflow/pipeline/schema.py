@@ -94,6 +94,10 @@ class RunSection(Section):
     """Whether cuDNN tries its algorithms out on each new shape and keeps the fastest."""
     on_nan: Literal["raise", "skip", "ignore"] = "raise"
     """What a loss that is not finite does: end the run, leave that step out, or nothing."""
+    max_skipped_steps: int = Field(default=25, ge=1)
+    """How many steps in a row of one optimizer `on_nan = "skip"` leaves out before the run ends with an error."""
+    detect_anomaly: bool = False
+    """Whether autograd's anomaly mode names the forward operation whose gradient is NaN; it slows training down."""
     channels_last: bool = False
     """Whether images and weights use the channels_last memory format."""
     threads: int | None = Field(default=None, ge=1)

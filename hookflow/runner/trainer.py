@@ -141,6 +141,7 @@ class Trainer:
             recorder,
             run_dir.path,
             keep=max((hook.keep for hook in parts.hooks.values() if isinstance(hook, Checkpoint)), default=None),
+            keeps_nonfinite=section.on_nan == "ignore",
         )
         self._safe_point = SafePoint(state, requests, signals, consensus, self._checkpoints, timeline, recorder.put)
         self._evaluate = self._make_evaluation()
@@ -294,6 +295,7 @@ class Trainer:
                 self.state,
                 scales=scales,
                 skips_nan=skips,
+                max_skipped=section.max_skipped_steps,
                 several=parts.strategy.several,
                 log=self._log,
                 say=self._recorder.say,

@@ -13,6 +13,7 @@ import torch
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
+from hookflow.runner.checkpoint.manifest import NONFINITE, damage, list_checkpoints
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from hookflow.runner.numerics.losses import Losses, NonFiniteLossError, Place, advice
 from hookflow.runner.numerics.step_guard import StepGuard, why_the_host_looks
@@ -92,6 +93,46 @@ def test_a_step_from_what_is_not_finite_is_left_out(new_run: NewRun, train_here:
     assert [line for line in messages(run_dir) if "no step" in line] == [
         "iteration 3 takes no step: the loss or a gradient is not finite"
     ]
+
+
+@pytest.mark.parametrize(
+    "more", [(), (FUSED, 'hooks.unwaiting={use="./upsets.py:Unwaiting"}', "hooks.ema.enabled=false")]
+)
+def test_too_many_skipped_steps_in_a_row_end_the_run(new_run: NewRun, train_here: Train, more: tuple[str, ...]) -> None:
+    after = ("hooks.checkpoint.after=[]",) if more else ()
+    skips = (ONE_EPOCH, 'run.on_nan="skip"', "run.max_skipped_steps=2", *more, *after)
+    apart = new_run(*skips, upset(0, 2, 4))
+    assert train_here(apart) == 0, reason(apart)
+    together = new_run(*skips, upset(1, 2, 3))
+    assert train_here(together) == 1
+    assert "2 steps in a row were skipped, the last in iteration 3: the loss or a gradient is not" in reason(together)
+
+
+@pytest.mark.parametrize("on_nan", ["skip", "ignore"])
+def test_a_checkpoint_of_weights_that_are_not_finite_is_kept_apart(
+    new_run: NewRun, train_here: Train, on_nan: str
+) -> None:
+    poisons = 'hooks.poisons={use="./upsets.py:Poisons", args={at=7}}'
+    run_dir = new_run("run.max_epochs=2", f'run.on_nan="{on_nan}"', poisons, "hooks.checkpoint.args={}")
+    assert train_here(run_dir) == 0, reason(run_dir)
+    store = CheckpointStore(run_dir.checkpoints)
+    broken = [line for line in messages(run_dir) if line.startswith("the weights are not finite")]
+    assert len(broken) == 1
+    if on_nan == "ignore":
+        assert "saves them" in broken[0] and store.names()["last"].name == "it00000010"
+        return
+    assert "nonfinite-it00000010, and not as last" in broken[0]
+    assert {path.name for path in store.names().values()} == {"it00000005"}
+    assert store.newest_good()[0] == store.names()["last"].resolve()
+    (apart,) = list_checkpoints(run_dir.checkpoints, NONFINITE)
+    assert not damage(apart) and read(apart, torch.device("cpu"))["position"]["iter"] == 10
+
+
+def test_anomaly_mode_names_the_operation_and_is_put_back(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(ONE_EPOCH, upset(2, kind="gradient"), "run.detect_anomaly=true")
+    assert train_here(run_dir) == 1
+    assert "MulBackward0' returned nan" in reason(run_dir)
+    assert not torch.is_anomaly_enabled()
 
 
 def test_a_group_of_batches_is_left_out_as_a_whole(new_run: NewRun, train_here: Train) -> None:
@@ -205,13 +246,14 @@ def test_a_step_that_the_host_leaves_out_is_told_of_in_its_iteration() -> None:
         state,
         scales=False,
         skips_nan=True,
+        max_skipped=25,
         several=False,
         log=lambda name, value: None,
         say=lambda text, level="info": None,
     )
     guard._left_out = torch.ones(()).as_subclass(OnGpu)
     assert guard.should_skip(("optimizer",), torch.ones(()))
-    assert [*guard._counts.arrived()] == [(1.0, 4)], "no event of the device says when"
+    assert [*guard._counts.arrived()] == [(1.0, (4, ("optimizer",)))], "no event of the device says when"
 
 
 def test_what_is_behind_a_checkpoint_is_certain(

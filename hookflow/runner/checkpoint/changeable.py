@@ -43,7 +43,11 @@ RULES = (
         "the machinery; the bits may differ from here on",
     ),
     Rule(("distributed.**", "data.*.loader.workers"), May.YES, "the machinery"),
-    Rule(("run.on_nan", "hooks.*.on_error"), May.YES, "what follows an error"),
+    Rule(
+        ("run.on_nan", "run.max_skipped_steps", "run.detect_anomaly", "hooks.*.on_error"),
+        May.YES,
+        "what follows an error",
+    ),
     Rule(("writers.**",), May.YES, "where else the results are written"),
     Rule(("run.dir",), May.YES, "where runs are looked for; this one stays in its directory"),
     Rule(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.graph.plan import Plan
+from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
 from hookflow.runner.checkpoint.saving import GRACE, HostCopy, NotSavedError, Saving, begin
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
@@ -44,6 +45,8 @@ class CheckpointManager:
         recorder: Recorder,
         folder: Path,
         keep: int | None,
+        *,
+        keeps_nonfinite: bool,
     ) -> None:
         self.before_validation: Mapping[str, Any] | None = None
         """What is saved instead of the present state: a validation was aborted, and the resumed run does it again."""
@@ -63,6 +66,8 @@ class CheckpointManager:
         self._recorder = recorder
         self._folder = folder
         self._keep = keep
+        self._keeps_nonfinite = keeps_nonfinite
+        self._warned_nonfinite = False
         self._saving: Saving | None = None
         self._warned: set[str] = set()
         given_away = any("checkpoint" in binding.takes for binding in plan.at("after_save_checkpoint"))
@@ -149,6 +154,8 @@ class CheckpointManager:
         """Bring a checkpoint to the disk, and remove those that it replaces. Another thread does this."""
         self._recorder.flush(frame=False)  # what a checkpoint has behind it, the log must have too
         try:
+            if (weight := self._nonfinite_weight(saving.state)) and not self._keeps_nonfinite:
+                return self._write_apart(saving, moved, weight)
             saved = self._store.save(saving.state, saving.names, saving.facts, moved)
             if keep is not None:
                 self._store.prune(keep)
@@ -156,6 +163,29 @@ class CheckpointManager:
             if self._folder.exists():
                 raise
             raise FileNotFoundError("the run directory is gone: it was moved or deleted") from None
+        return saved
+
+    def _nonfinite_weight(self, state: Mapping[str, Any]) -> str | None:
+        """Return the first parameter in a copied state that is not finite, and warn once where the run keeps it.
+
+        Buffers do not count: a mask may hold infinities.
+        """
+        weight = next(self._snapshot.nonfinite_parameters(state), None)
+        if weight and self._keeps_nonfinite and not self._warned_nonfinite:
+            self._warned_nonfinite = True
+            self._recorder.say(f'the weights are not finite ("{weight}"), and run.on_nan = "ignore" saves them', "warn")
+        return weight
+
+    def _write_apart(self, saving: Saving, moved: Mapping[str, int], weight: str) -> Saved:
+        """Write a checkpoint whose weights are not finite: no name refers to it, and no run resumes from it."""
+        saving.names = []
+        saved = self._store.save_apart(saving.state, saving.facts, NONFINITE)
+        self._store.move(moved)
+        self._recorder.say(
+            f'the weights are not finite in iteration {saving.facts["it"]} ("{weight}"): the checkpoint is saved as '
+            f"{saved.path.name}, and not as last nor best; --resume takes the one before it",
+            "error",
+        )
         return saved
 
     def report(self) -> None:
@@ -217,7 +247,7 @@ class CheckpointManager:
             raise NotSavedError("that takes all ranks, and this one has raised")
         state = self._copied()
         facts = self._facts(state) | {"exception": f"{type(error).__name__}: {error}"}
-        path = self._store.save_after_error(state, facts).path
+        path = self._store.save_apart(state, facts, EXCEPTION).path
         self._recorder.say(
             f"the state after {type(error).__name__} was raised is in {path.relative_to(self._folder)}", "warn"
         )

@@ -25,7 +25,9 @@ VERSION = 7
 MANIFEST = "manifest.json"
 TRAINING = "training.pt"
 EXCEPTION = "exception-"
-_NAME = re.compile(rf"(?:{EXCEPTION})?it(\d+)(?:\.(\d+))?")
+NONFINITE = "nonfinite-"
+"""Begins the name of a checkpoint that no run resumes from: its weights are not finite."""
+_NAME = re.compile(rf"(?:{EXCEPTION}|{NONFINITE})?it(\d+)(?:\.(\d+))?")
 
 
 SEAL = "sealed"
@@ -67,8 +69,8 @@ class DamagedError(Exception):
 def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
     """Return the directories of all checkpoints below `folder`, the one that is furthest in the run first.
 
-    With `EXCEPTION` as the prefix, those that were saved after an error, instead of the others. Raises OSError where
-    the folder is there and cannot be read: that is not to have no checkpoints.
+    With `EXCEPTION` or `NONFINITE` as the prefix, those that no run resumes from, instead of the others. Raises
+    OSError where the folder is there and cannot be read: that is not to have no checkpoints.
     """
     try:
         paths = [path for path in folder.iterdir() if path.name.startswith(f"{prefix}it")]
@@ -117,7 +119,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         raise DamagedError(f"{MANIFEST} is not what was written")
     files = manifest["files"]
     whole = TRAINING in files and all(entry.keys() >= File.__annotations__.keys() for entry in files.values())
-    placed = manifest.keys() >= {"it", "ep"} and ("names" in manifest or path.name.startswith(EXCEPTION))
+    placed = manifest.keys() >= {"it", "ep"} and ("names" in manifest or path.name.startswith((EXCEPTION, NONFINITE)))
     if not whole or not placed or not all(map(_is_plain, _file_names(manifest))):
         raise DamagedError(f"{MANIFEST} is no manifest")
     return dict(manifest)

@@ -78,6 +78,15 @@ class Snapshot:
             "random": random_state(self.device),
         }
 
+    def nonfinite_parameters(self, state: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the names of the parameters in a captured state, or its copy, that are not finite."""
+        for name, model in self.models.items():
+            weights = state[_key_of("model", name)]
+            for parameter, _ in model.named_parameters():
+                value = weights.get(parameter)
+                if isinstance(value, torch.Tensor) and not value.isfinite().all():
+                    yield parameter if len(self.models) == 1 else f"{name}.{parameter}"
+
     def restore(self, state: dict[str, Any]) -> None:
         """Put the state back, as it was on this rank. What the checkpoint does not know starts anew; the run says so.
 

@@ -42,6 +42,7 @@ from hookflow.events.rundir import short
 from hookflow.runner.checkpoint.manifest import (
     EXCEPTION,
     MANIFEST,
+    NONFINITE,
     TRAINING,
     VERSION,
     damage,
@@ -99,7 +100,7 @@ class CheckpointStore:
 
     def clear_leftovers(self) -> list[Path]:
         """Remove what a process that was killed had begun to write, or to remove; return what a living one writes."""
-        found = [*self.folder.glob(".it*"), *self.folder.glob(f".{EXCEPTION}*")]
+        found = [path for prefix in ("", EXCEPTION, NONFINITE) for path in self.folder.glob(f".{prefix}it*")]
         living = [path for path in found if _is_being_written(path)]
         for path in found:
             if path not in living:
@@ -121,8 +122,7 @@ class CheckpointStore:
         """
         final = self._free(f"it{facts['it']:08d}")
         there = {name: path.name for name, path in self.names().items() if path.exists()}
-        of = {self._iteration(path): path.name for path in reversed(self.all())}
-        named = there | {name: of[it] for name, it in moved.items() if it in of} | dict.fromkeys(names, final.name)
+        named = there | self._standing(moved) | dict.fromkeys(names, final.name)
         size = self._write(final, state, {**facts, "names": named})
         self._latest = final
         for name, target in named.items():
@@ -130,10 +130,20 @@ class CheckpointStore:
                 self._link(name, target)
         return Saved(final, size)
 
-    def save_after_error(self, state: Mapping[str, Any], facts: Mapping[str, Any]) -> Saved:
-        """Write what stands after an error, apart from what a run goes on from; an older such one goes then."""
-        older = list_checkpoints(self.folder, EXCEPTION)
-        final = self._free(f"{EXCEPTION}it{facts['it']:08d}")
+    def _standing(self, moved: Mapping[str, int]) -> dict[str, str]:
+        """Return names for checkpoints that stand, from their iterations."""
+        of = {self._iteration(path): path.name for path in reversed(self.all())}
+        return {name: of[it] for name, it in moved.items() if it in of}
+
+    def move(self, moved: Mapping[str, int]) -> None:
+        """Give other names to checkpoints that stand, by their iteration, and save none."""
+        for name, target in self._standing(moved).items():
+            self._link(name, target)
+
+    def save_apart(self, state: Mapping[str, Any], facts: Mapping[str, Any], prefix: str) -> Saved:
+        """Write a state that no run resumes from, under a name with a prefix; an older one with it goes then."""
+        older = list_checkpoints(self.folder, prefix)
+        final = self._free(f"{prefix}it{facts['it']:08d}")
         size = self._write(final, state, facts)
         for path in older:
             self._remove(path)

@@ -37,6 +37,8 @@ def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[No
         _set(put_back, torch.backends.cudnn, "benchmark", section.cudnn_benchmark)
         if section.precision in ("fp32", "tf32"):
             _set_float32(put_back, section.precision == "tf32")
+        if section.detect_anomaly:
+            put_back.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=True))
         if section.deterministic:
             say(ONLY_HERE)
             _set_deterministic(put_back)

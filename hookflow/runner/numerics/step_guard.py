@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from hookflow.graph.plan import Plan
 from hookflow.hooks.shards import local
 from hookflow.runner.numerics.async_scalar_copy import AsyncScalarCopy
 from hookflow.runner.numerics.dtypes import by_dtype
+from hookflow.runner.numerics.losses import NonFiniteLossError
 from hookflow.runner.state import RunState
 
 FIRST_SCALE = 2.0**16
@@ -24,7 +26,9 @@ class StepGuard:
 
     With `scales` every loss is multiplied by a factor before its gradients are computed, so that small ones are not
     lost in float16, and the gradients are divided by it before anybody uses them. With `skips_nan` the gradients of a
-    loss that is not finite are not finite either, whatever the network makes of it. All ranks decide alike.
+    loss that is not finite are not finite either, whatever the network makes of it. All ranks decide alike. After
+    `max_skipped` such steps in a row of the same optimizers the run ends: from weights that are not finite no later
+    step is taken either.
 
     `waits` says whether the host must know before a step whether it is taken: for an optimizer that cannot leave a
     step out by itself, as PyTorch's fused ones can, and for hooks that fire after each step. On the CPU that is free.
@@ -39,6 +43,7 @@ class StepGuard:
         *,
         scales: bool,
         skips_nan: bool,
+        max_skipped: int,
         several: bool,
         log: Callable[[str, float], None],
         say: Callable[..., None],
@@ -50,13 +55,16 @@ class StepGuard:
         self._say = say
         self._optimizers = optimizers
         self._skips_nan = skips_nan
+        self._max_skipped = max_skipped
         self._scale = torch.full((), FIRST_SCALE if scales else 1.0, device=device)
         self._scales = scales
         self._growth = torch.zeros((), dtype=torch.int32, device=device)
         self._found = torch.zeros((), device=device)
         self._left_out = torch.zeros((), device=device)
         self._reported = 0
-        self._counts: AsyncScalarCopy[int] = AsyncScalarCopy()
+        self._in_a_row: dict[tuple[str, ...], int] = {}
+        """How many steps of these optimizers were skipped since their last one that was taken."""
+        self._counts: AsyncScalarCopy[tuple[int, tuple[str, ...]]] = AsyncScalarCopy()
         self._began: set[str] = set()
         self._reason = why_the_host_looks(plan, optimizers)
         self.waits = device.type != "cuda" or bool(self._reason)
@@ -95,12 +103,13 @@ class StepGuard:
         """Return whether the host knows that the step of these optimizers is not taken."""
         # A fused SGD whose very first step is left out would go on with whatever lay in memory as its momentum.
         if not self.waits and self._began.issuperset(names):
-            self._counts.send(self._left_out, self._state.iter + 1)
+            self._counts.send(self._left_out, (self._state.iter + 1, names))
             return False
         refused = bool(found_inf)
         if refused:  # the host has waited already: so this is told in the iteration itself, whatever the device
-            self._counts.send(self._left_out.cpu(), self._state.iter + 1)
+            self._counts.send(self._left_out.cpu(), (self._state.iter + 1, names))
         else:
+            self._in_a_row.pop(names, None)
             self._began.update(names)
         return refused
 
@@ -120,30 +129,49 @@ class StepGuard:
             self._found = torch.zeros_like(self._found)
 
     def report(self, wait: bool = False) -> None:
-        """Log how many steps have been left out, and say so of the 1st, the 10th, the 100th, and so on."""
-        for count, it in self._counts.arrived(wait):
+        """Log how many steps have been left out, and say so of the 1st, the 10th, the 100th, and so on.
+
+        Raises NonFiniteLossError after too many in a row.
+        """
+        for count, (it, names) in self._counts.arrived(wait):
             total = int(count)
-            if total > self._reported:
+            if total == self._reported:
+                self._in_a_row.pop(names, None)
+            else:
+                self._in_a_row[names] = self._in_a_row.get(names, 0) + 1
                 self._log("skipped_steps", total)
                 if not self._reported or len(str(total)) > len(str(self._reported)):
                     usual = self._scales and total == 1
                     self._say(self._words(total, it), "info" if usual else "warn")
                 self._reported = total
+                if self._skips_nan and self._in_a_row[names] >= self._max_skipped:
+                    raise NonFiniteLossError(self._too_many(names, it))
+
+    def _too_many(self, names: tuple[str, ...], it: int) -> str:
+        whose = "" if len(names) == len(self._optimizers) else f" of {', '.join(names)}"
+        values = (p for name in names for group in self._optimizers[name].param_groups for p in group["params"])
+        broken = not all(bool(local(value.detach()).isfinite().all()) for value in values)
+        cause = "the weights are not finite" if broken else "the loss or a gradient is not finite in each"
+        return (
+            f"{self._in_a_row[names]} steps in a row{whose} were skipped, the last in iteration {it}: {cause}. "
+            "To allow more: run.max_skipped_steps"
+        )
 
     def _words(self, total: int, it: int) -> str:
         so_far = "" if total == 1 else f"; {total} so far"
         said = f"iteration {it} takes no step: the loss or a gradient is not finite{so_far}"
         return f"{said} in float16: the loss is scaled by half as much" if self._scales else said
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return how many steps were left out, and whether one was since the scale was last moved.
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many steps were left out, also in a row, and whether one was since the scale was last moved.
 
         In float16 also the scale, and the steps in a row that it has held.
         """
         scale = {"scale": self._scale, "growth": self._growth} if self._scales else {}
-        return {"left_out": self._left_out, "found": self._found, **scale}
+        in_a_row = {"in_a_row": dict(self._in_a_row)} if self._in_a_row else {}
+        return {"left_out": self._left_out, "found": self._found, **in_a_row, **scale}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned, of a run that may have been in another precision."""
         if self._scales and "scale" in state:
             self._scale.copy_(state["scale"])
@@ -151,6 +179,7 @@ class StepGuard:
         self._found.copy_(state["found"])
         self._left_out = state["left_out"].to(self._device)
         self._reported = int(self._left_out)
+        self._in_a_row = dict(state.get("in_a_row", {}))
 
 
 def why_the_host_looks(plan: Plan, optimizers: Mapping[str, Optimizer]) -> str:
