@@ -225,6 +225,7 @@ class Trainer:
             try:
                 with only_showable():
                     engine.fire("before_run")
+                    self._keep_initial_rates()
                     yield
             except BaseException as error:
                 self._ended_by(error)
@@ -235,6 +236,15 @@ class Trainer:
                     engine.fire("after_run")
                 finally:
                     engine.unwind()
+
+    def _keep_initial_rates(self) -> None:
+        """Note the rate that each parameter group starts with, where no scheduler has noted it.
+
+        This comes after `before_run`: PyTorch's schedulers trust an `initial_lr` that is there already.
+        """
+        for optimizer in self._parts.optimizers.values():
+            for group in optimizer.param_groups:
+                group.setdefault("initial_lr", group["lr"])
 
     def _ended_by(self, error: BaseException) -> None:
         """Fire what fires when something has raised; after a second signal, nothing is saved any more."""
