@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.checkpoint import Checkpoint
 from hookflow.hooks.grad_clip import GradClip
+from hookflow.hooks.log import Log
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Snapshot
 from hookflow.runner.checkpoint.store import CheckpointStore, read
@@ -161,11 +163,14 @@ class Trainer:
                 self._evaluate("test")
                 self._safe_point.process(wait=True)
             self._checkpoints.save_the_rest()
-        for line in self._scalars.complaints():
+        stop = self._safe_point.stop
+        ends = stop is None or stop.status == "finished"  # a run that was stopped may be resumed, and log them then
+        logs = [hook for hook in self._parts.hooks.values() if isinstance(hook, Log) and ends]
+        for line in chain(self._scalars.complaints(), *(log.complaints() for log in logs)):
             self._recorder.say(line, "warn")
         if late := self._requests.saves:
             self._recorder.say(f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn")
-        return self._safe_point.stop
+        return stop
 
     def train_once(
         self, store: CheckpointStore, *, test: bool, sanity: bool = False, epochs: int = 1, iters: int = 1
