@@ -365,7 +365,8 @@ class Trainer:
         )
 
     def _check_sanity(self) -> None:
-        sanity_check(self._parts, self._plan, self._update, self._consensus, self.run.dir, self._recorder.say)
+        with self._timeline.excluded():
+            sanity_check(self._parts, self._plan, self._update, self._consensus, self.run.dir, self._recorder.say)
 
     def _batch_sizes(self, split: str) -> BatchSizes:
         parts = self._parts
