@@ -60,14 +60,15 @@ class Nothing:
 
 
 class Raises:
-    """Raises once the run has come to an iteration."""
+    """Raises once the run has come to an iteration, with a message of at least so many megabytes."""
 
-    def __init__(self, at: int = 3) -> None:
+    def __init__(self, at: int = 3, megabytes: int = 0) -> None:
         self.at = at
+        self.message = "as told" + megabytes * 2**20 * "!"
 
     def after_backward(self, run: Any) -> None:
         if run.iter == self.at:
-            raise RuntimeError("as told")
+            raise RuntimeError(self.message)
 
 
 class Around:

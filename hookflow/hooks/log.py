@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 class Log(Hook):
     """Logs the loss, every other single number among the task's outputs, and the learning rate.
+
+    When it fires, it logs the newest value of each output since it last fired: not every iteration may return it. The
+    end of the run warns of an output that was never logged.
 
     The rate is that of the last parameter group, which holds what the pipeline gives no group of its own; several
     optimizers have one each, `lr/<name>`.
@@ -48,8 +51,10 @@ class Log(Hook):
         self.only = only
         self.window = Window(window) if window else None
         self.epoch = EpochSums() if mean else None
-        if self.window or self.epoch:
-            self.watches = {"after_train_iter": self.add}
+        self.newest: dict[str, tuple[Any, int]] = {}
+        """The newest value of each name since the last firing, and the examples that it is of."""
+        self.logged: set[str] = set()
+        self.watches = {"after_train_iter": self.add}
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...]:
@@ -57,16 +62,23 @@ class Log(Hook):
 
     def add(self, run: Run, outputs: dict[str, Any]) -> None:
         """Take in what an iteration has given, logged or not."""
-        numbers = {name: on_device(value, run.device) for name, value in self._picked(outputs).items()}
+        picked = self._picked(outputs)
         examples = run.batch_size or 1  # where nobody knows, each batch counts alike
+        for name, value in picked.items():
+            self.newest[name] = _copied(value), examples
+        if not (self.window or self.epoch):
+            return
+        numbers = {name: on_device(value, run.device) for name, value in picked.items()}
         if self.window:
             self.window.add(run.iter, numbers, examples)
         if self.epoch:
             self.epoch.add(run.epoch, numbers, examples)
 
-    def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:
-        for name, value in self._newest(run, outputs).items():
+    def after_train_iter(self, run: Run, outputs: dict[str, Any]) -> None:  # `add` is given the same arguments
+        for name, value in self._means(run).items():
             run.log(name, value)
+        self.logged |= self.newest.keys()
+        self.newest = {}
         for name, optimizer in run.optimizers.items():
             run.log("lr" if len(run.optimizers) == 1 else f"lr/{name}", optimizer.param_groups[-1]["lr"])
 
@@ -74,15 +86,23 @@ class Log(Hook):
         if self.epoch:
             for name, value in over_ranks(run, self.epoch.sums()).items():
                 run.log(f"{name}_epoch", value)
+                self.logged.add(name)
 
-    def _newest(self, run: Run, outputs: dict[str, Any]) -> Mapping[str, Any]:
+    def complaints(self) -> Iterator[str]:
+        """Yield a line for each output that was to be logged, and never was."""
+        for name in self.newest:
+            if name not in self.logged:
+                yield f'the hook "{self.name}" never logged the output "{name}" of the task: let it fire more often'
+
+    def _means(self, run: Run) -> Mapping[str, Any]:
+        """Return what is logged of each name that an iteration has given since the last firing."""
         if self.window:
-            return over_ranks(run, self.window.sums())
-        numbers = self._picked(outputs)
+            return over_ranks(run, self.window.sums(self.newest))
         if run.world == 1:
-            return numbers
-        size = run.batch_size
-        return over_ranks(run, {name: (on_device(value, run.device) * size, size) for name, value in numbers.items()})
+            return {name: value for name, (value, _) in self.newest.items()}
+        return over_ranks(
+            run, {name: (on_device(value, run.device) * size, size) for name, (value, size) in self.newest.items()}
+        )
 
     def _picked(self, outputs: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -93,12 +113,21 @@ class Log(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         means = {"window": self.window, "epoch": self.epoch}
-        return {name: one.state_dict() for name, one in means.items() if one}
+        states = {name: one.state_dict() for name, one in means.items() if one}
+        newest = {name: list(one) for name, one in self.newest.items()}
+        return {**states, "newest": newest, "logged": sorted(self.logged)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name, one in (("window", self.window), ("epoch", self.epoch)):
             if one and name in state:
                 one.load_state_dict(state[name])
+        self.newest = {name: (value, size) for name, (value, size) in state.get("newest", {}).items()}
+        self.logged = set(state.get("logged", ()))
+
+
+def _copied(value: Any) -> Any:
+    """Return a value that no later iteration changes, and that keeps no graph."""
+    return value.detach().clone() if hasattr(value, "detach") else value
 
 
 def _is_number(value: Any) -> bool:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.means import on_device, sum_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -23,9 +24,10 @@ class PreciseBN(Hook):
 
     They become the mean and the variance (over all examples, unbiased) of what each norm is given when the weights
     stay as they are, where a moving average would mix them with those of earlier weights. Where an average of the
-    weights is validated, they are those of the average. The network computes as in evaluation, but that the norms use
-    each batch's own statistics. The batches are the first ones of the epoch that comes next; each rank takes its own,
-    and all are counted together. Norms that are in eval mode, as frozen ones, are left alone.
+    weights is validated, they are those of the average. The network computes as in evaluation, in the run's
+    precision, but that the norms use each batch's own statistics. The batches are the first ones of the epoch that
+    comes next; each rank takes its own, and all are counted together. Norms that are in eval mode, as frozen ones, are
+    left alone.
     """
 
     phase = "last"  # the weights that are to be validated are there by then
@@ -51,10 +53,9 @@ class PreciseBN(Hook):
         if hasattr(source, "state_dict"):
             said = f"precise_bn would advance the training data: a {type(source).__name__} cannot be rewound"
             raise UserError(Problem(said, hint="give a map-style dataset with a loader"))
-        evaluate = getattr(run.task, "evaluate", run.task.step)
         with measured(run.model, norms) as sums:
             for batch in islice(source.epoch(run.epoch), self.batches):
-                evaluate(run, batch)
+                run.evaluate(batch)
         for norm, (count, total, squares) in zip(norms, sums, strict=True):
             mean, variance = moments(*(run.sum(one) for one in (count, total, squares)))
             norm.running_mean.copy_(mean)
@@ -74,13 +75,11 @@ def measured(model: nn.Module, norms: list[Any]) -> Iterator[list[list[Tensor]]]
     """Sum up what the norms are given, while the rest of the network is in eval mode.
 
     Yield for each norm the count of its values in a channel, their sums and the sums of their squares, (channels,),
-    in float64. Raises UserError when a norm has been given nothing.
+    in the dtype to add up in. Raises UserError when a norm has been given nothing.
     """
-    import torch
-
     modes = [(module, module.training) for module in model.modules()]
     kept = [norm.num_batches_tracked.clone() for norm in norms]
-    sums = [[torch.zeros((), dtype=torch.float64, device=norm.running_mean.device) for _ in range(3)] for norm in norms]
+    sums = [[on_device(0.0, norm.running_mean.device) for _ in range(3)] for norm in norms]
     model.eval()
     handles = []
     for norm, of_norm in zip(norms, sums, strict=True):
@@ -102,7 +101,8 @@ def measured(model: nn.Module, norms: list[Any]) -> Iterator[list[list[Tensor]]]
 
 def _summing(sums: list[Tensor]) -> Callable[[nn.Module, Any], None]:
     def add(module: nn.Module, args: Any) -> None:
-        values = args[0].detach().double().transpose(0, 1).flatten(1)
+        given = args[0].detach()
+        values = given.to(sum_dtype(given.device)).transpose(0, 1).flatten(1)
         sums[0] = sums[0] + values.shape[1]
         sums[1] = sums[1] + values.sum(1)
         sums[2] = sums[2] + values.square().sum(1)

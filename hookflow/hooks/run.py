@@ -84,6 +84,10 @@ class Run(Protocol):
         """
 
     @property
+    def train_seconds(self) -> float:
+        """Seconds since some moment, without those of validations, checkpoints and pauses that are over."""
+
+    @property
     def metrics(self) -> Mapping[str, float]:
         """What the latest validation or test found."""
 
@@ -140,6 +144,9 @@ class Run(Protocol):
 
         They are copied, and another thread counts them. Raises TypeError when they are something else.
         """
+
+    def evaluate(self, batch: Any) -> dict[str, Any]:
+        """Return the outputs of the task's evaluation of a batch, computed in the run's precision."""
 
     def sum(self, value: float | torch.Tensor) -> Any:
         """Return the sum over all ranks of a number or a tensor of any shape; where there is one, `value` itself.

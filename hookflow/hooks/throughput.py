@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -23,14 +22,16 @@ class Throughput(Hook):
     second, by those that the devices could do (A. Chowdhery and others, *PaLM*, 2022). The forward and backward pass of
     a transformer need about 6 operations for each token and parameter.
 
-    Validation and checkpoints are left out. Where the size of a batch is unknown, nothing is logged.
+    A figure covers every iteration since the last one, over the ends of epochs too, whatever `every` says of when it is
+    logged. The time of validations, checkpoints and pauses is left out. Where the size of a batch is unknown, nothing
+    is logged.
     """
 
     reads: ClassVar[Slots] = {"after_train_iter": ("batch",)}
 
     def __init__(
         self,
-        window: Annotated[int, Field(ge=1, description="iterations that one figure covers")] = 20,
+        window: Annotated[int, Field(ge=1, description="iterations that a figure covers at least")] = 20,
         tokens_per_sample: Annotated[int | None, Field(ge=1, description="how many tokens an example has")] = None,
         flops_per_sample: Annotated[
             float | None,
@@ -45,9 +46,10 @@ class Throughput(Hook):
         self.tokens_per_sample = tokens_per_sample
         self.flops_per_sample = flops_per_sample
         self.peak_flops = peak_flops
-        self.began = self.paused = 0.0
+        self.began = 0.0
         self.samples = self.iterations = 0
         self.known = True
+        self.watches = {"after_train_iter": self.add}
 
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
@@ -56,34 +58,25 @@ class Throughput(Hook):
             if args.get(one) is not None and args.get(other) is None:
                 raise UserError(Problem(f"{one} needs {other} too", hint="mfu is computed from both"))
 
-    def before_train(self) -> None:
-        self.began, self.samples, self.iterations, self.known = time.perf_counter(), 0, 0, True
+    def before_train(self, run: Run) -> None:
+        self.began, self.samples, self.iterations, self.known = run.train_seconds, 0, 0, True
 
-    before_train_epoch = before_train
-
-    def before_val(self) -> None:
-        self.paused = time.perf_counter()
-
-    def after_val(self) -> None:
-        self.began += time.perf_counter() - self.paused
-
-    def around_save_checkpoint(self) -> Iterator[None]:
-        self.before_val()
-        yield
-        self.after_val()
-
-    def after_train_iter(self, run: Run) -> None:
+    def add(self, run: Run) -> None:
+        """Count the examples of an iteration, logged or not."""
         size = run.batch_size
         self.samples += size
         self.known = self.known and size > 0
         self.iterations += 1
-        if self.iterations == self.window:
-            now = time.perf_counter()
-            total = run.sum(self.samples / (now - self.began))  # all ranks must call it, whatever each of them knows
-            if self.known:
-                for name, value in self.figures(total, run.world).items():
-                    run.log(name, value)
-            self.began, self.samples, self.iterations, self.known = now, 0, 0, True
+
+    def after_train_iter(self, run: Run) -> None:
+        if self.iterations < self.window:
+            return
+        seconds = run.train_seconds - self.began
+        total = run.sum(self.samples / seconds)  # all ranks must call it, whatever each of them knows
+        if self.known:
+            for name, value in self.figures(total, run.world).items():
+                run.log(name, value)
+        self.before_train(run)
 
     def figures(self, samples_per_s: Any, devices: int) -> dict[str, Any]:
         """Return what is logged when all devices together train on so many examples a second."""

@@ -23,7 +23,13 @@ class MetricHistory:
 
     def __init__(self) -> None:
         self.by_name: dict[str, list[tuple[int, float]]] = {}
-        self.best: dict[str, Best] = {}
+        self._records: dict[str, list[Best]] = {}
+        """By name the values that were the best when they came, the best last."""
+
+    @property
+    def best(self) -> Mapping[str, Best]:
+        """Return the best value of each metric that has one."""
+        return {name: records[-1] for name, records in self._records.items()}
 
     def add(self, name: str, new: Best, mode: Mode | None) -> bool:
         """Take a value in, and say whether it is the best.
@@ -34,16 +40,18 @@ class MetricHistory:
         self.by_name.setdefault(name, []).append((new.it, new.value))
         if mode is None or not math.isfinite(new.value):
             return False
-        old = self.best.get(name)
-        if old is None or (new.value < old.value if mode == "min" else new.value > old.value):
-            self.best[name] = new
-            return True
-        return False
+        records = self._records.setdefault(name, [])
+        if records and not (new.value < records[-1].value if mode == "min" else new.value > records[-1].value):
+            return False
+        records.append(new)
+        return True
 
     def forget_after(self, it: int) -> None:
         """Forget what lies ahead of this iteration: a resumed run does it again."""
         for name, values in self.by_name.items():
             self.by_name[name] = [(at, value) for at, value in values if at <= it]
+        kept = {name: [best for best in records if best.it <= it] for name, records in self._records.items()}
+        self._records = {name: records for name, records in kept.items() if records}
 
     def newest_by(self, it: int) -> tuple[Mapping[str, float], int]:
         """Return the metrics of the last validation up to an iteration, and that validation's iteration: 0 if none."""

@@ -253,8 +253,6 @@ class _Builder:
         made = self._call(makers[key], {"params": groups} | self.pipeline.optimizers[name].args, key)
         optimizer = self._checked(key, made, torch.optim.Optimizer)
         scale_groups(optimizer, self.pipeline.optimizers[name].groups, self._place_in_groups(name))
-        for group in optimizer.param_groups:
-            group.setdefault("initial_lr", group["lr"])
         return optimizer
 
     def _place_in_groups(self, optimizer: str) -> Callable[[str], Where]:

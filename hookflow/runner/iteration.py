@@ -15,6 +15,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError
+from hookflow.hooks.means import WeightedSum
 from hookflow.numbers import counted
 from hookflow.runner.contract import check_outputs, single_numbers
 from hookflow.runner.data.batch_size import BatchSizes
@@ -238,7 +239,7 @@ class Group:
         self.it = it
         self.batches = batches
         self.expected = self.examples = self.local = 0
-        self.sums: dict[str, Any] = {}
+        self.sums: dict[str, WeightedSum] = {}
 
     def weight(self, outputs: Mapping[str, Any], examples: int) -> float:
         """Take in what the task has made of a batch of so many examples on all ranks; return what its loss counts."""
@@ -247,7 +248,7 @@ class Group:
         self.examples += examples
         self.local += size
         for name, value in single_numbers(outputs).items():
-            self.sums[name] = self.sums.get(name, 0.0) + value * size
+            self.sums.setdefault(name, WeightedSum()).add(value, size)  # not every batch may have it
         return it.update.loss_weight * examples / self.expected
 
     def close(self, outputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -255,7 +256,7 @@ class Group:
         if self.examples != self.expected:
             self.it.update.scale(self.expected / max(self.examples, 1))
         self.it.state.batch_size = self.local
-        means = {name: total / max(self.local, 1) for name, total in self.sums.items()}
+        means = {name: one.total / max(one.weight, 1) for name, one in self.sums.items()}
         self.it.scalars.take(means)
         return {**outputs, **means}
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from hookflow.hooks.means import WeightedSum
+
 Sums = Mapping[str, tuple[float, int]]
 """By name: the sum, and the number of examples (or batches) that it is of."""
 
@@ -38,16 +40,14 @@ class Means:
 
 class _Sums:
     def __init__(self) -> None:
-        self._sums: dict[str, Any] = {}
-        self._weights: dict[str, int] = {}
+        self._sums: dict[str, WeightedSum] = {}
 
     def add(self, numbers: Mapping[str, Any], weight: int) -> None:
         for name, value in numbers.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value * weight
-            self._weights[name] = self._weights.get(name, 0) + weight
+            self._sums.setdefault(name, WeightedSum()).add(value, weight)
 
     def read(self) -> Sums:
-        return {name: (float(total), self._weights[name]) for name, total in self._sums.items()}
+        return {name: (float(one.total), one.weight) for name, one in self._sums.items()}
 
 
 def _mean(parts: Sequence[tuple[float, int]]) -> float:

@@ -120,7 +120,8 @@ class Trained:
             to.add_param_group({"params": [*parameters], **settings})
         except (TypeError, ValueError) as error:
             raise UserError(Problem(f"run.add_param_group: {error}")) from error
-        to.param_groups[-1].setdefault("initial_lr", to.param_groups[-1]["lr"])
+        if "initial_lr" in to.param_groups[0]:  # else the run sets all of them once `before_run` has fired
+            to.param_groups[-1].setdefault("initial_lr", to.param_groups[-1]["lr"])
         gone = {parameter for parameter in self._built.values() if parameter not in inside}
         for group in to.param_groups:
             group["params"] = [parameter for parameter in group["params"] if parameter not in gone]

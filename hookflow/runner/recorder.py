@@ -93,6 +93,7 @@ class Recorder:
         self._on_command = on_command
         self._queue: deque[Record] = deque()
         self._scalars: deque[tuple[int, int, float, str, float | torch.Tensor]] = deque()
+        self._unread: set[str] = set()
         self._progress: Progress | None = None
         self._frames: _Frames | None = None
         self._cost = 0
@@ -236,17 +237,25 @@ class Recorder:
         it, ep = self._place()
         return [Message(k="message", t=time.time(), it=it, ep=ep, level="warn", source=HOOKFLOW, text=text)]
 
-    def _read_scalars(self) -> list[Scalars]:
+    def _read_scalars(self) -> list[Record]:
         """Return the numbers logged since the last time, a record for each iteration, and at an epoch's end two.
+
+        A message names those that cannot be read, each once in a run.
 
         This waits for the device where a number is still being computed, which is why it stands in this thread.
         """
         taken = _take(self._scalars)
         values = _on_host([value for *_, value in taken])
         records: dict[tuple[int, int], Scalars] = {}
+        unread: list[Record] = []
         for (it, ep, t, name, _), value in zip(taken, values, strict=True):
-            records.setdefault((it, ep), Scalars(k="scalars", t=t, it=it, ep=ep, v={}))["v"][name] = value
-        return list(records.values())
+            if not isinstance(value, Exception):
+                records.setdefault((it, ep), Scalars(k="scalars", t=t, it=it, ep=ep, v={}))["v"][name] = value
+            elif name not in self._unread:
+                self._unread.add(name)
+                text = shortened(f'the logged number "{name}" cannot be read: {type(value).__name__}: {value}')
+                unread.append(Message(k="message", t=t, it=it, ep=ep, level="warn", source=HOOKFLOW, text=text))
+        return [*records.values(), *unread]
 
 
 def _take(queue: deque[Any], count: int | None = None) -> list[Any]:
@@ -254,9 +263,12 @@ def _take(queue: deque[Any], count: int | None = None) -> list[Any]:
     return [queue.popleft() for _ in range(len(queue) if count is None else count)]
 
 
-def _on_host(values: list[float | torch.Tensor]) -> list[float]:
-    """Return all values as numbers, with one copy off each device for all its tensors of a kind together."""
-    numbers = [0.0] * len(values)
+def _on_host(values: list[float | torch.Tensor]) -> list[float | Exception]:
+    """Return all values as numbers, with one copy off each device for all its tensors of a kind together.
+
+    In place of a tensor that cannot be read stands the exception. The others of its kind are then read one by one.
+    """
+    numbers: list[float | Exception] = [0.0] * len(values)
     alike: dict[tuple[Any, Any], list[int]] = {}
     for k, value in enumerate(values):
         if isinstance(value, float):
@@ -266,9 +278,16 @@ def _on_host(values: list[float | torch.Tensor]) -> list[float]:
     for places in alike.values():
         import torch
 
-        tensors = [values[k].reshape(()) for k in places]  # type: ignore[union-attr]
-        for k, number in zip(places, torch.stack(tensors).tolist(), strict=True):
-            numbers[k] = float(number)
+        try:
+            tensors = [values[k].reshape(()) for k in places]  # type: ignore[union-attr]
+            for k, number in zip(places, torch.stack(tensors).tolist(), strict=True):
+                numbers[k] = float(number)
+        except Exception as error:
+            if len(places) == 1:
+                numbers[places[0]] = error
+            else:
+                for k in places:
+                    (numbers[k],) = _on_host([values[k]])
     return numbers
 
 

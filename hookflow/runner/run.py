@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from threading import get_ident
+from time import perf_counter
 from typing import Any, Protocol
 
 import torch
@@ -15,10 +16,11 @@ from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.records import HOOKFLOW, Level, Put, Stage
 from hookflow.hooks.run import Run as Promised
 from hookflow.runner.checkpoint.manifest import LONGEST_NAME, can_go_by
-from hookflow.runner.contract import Named, numbers, scalar
+from hookflow.runner.contract import Named, evaluation_of, numbers, scalar
 from hookflow.runner.engine import Engine
 from hookflow.runner.images import copied, drawn
 from hookflow.runner.module_hooks import Handle, ModuleHooks
+from hookflow.runner.numerics.device import in_precision
 from hookflow.runner.parts import Parts
 from hookflow.runner.requests import NOTHING, Requests
 from hookflow.runner.scalars import Scalars
@@ -124,6 +126,10 @@ class Run:
         return self._state.batch_size
 
     @property
+    def train_seconds(self) -> float:
+        return perf_counter() - self._timeline.excluded_s
+
+    @property
     def stage(self) -> Stage:
         return self._state.stage
 
@@ -210,6 +216,10 @@ class Run:
 
     def fire(self, point: str, *offered: Any) -> None:
         self._engine.fire_own(point, *offered)
+
+    def evaluate(self, batch: Any) -> dict[str, Any]:
+        evaluate = in_precision(evaluation_of(self.task), self.device, self.precision)
+        return evaluate(self, batch)  # type: ignore[no-any-return]
 
     def sum(self, value: float | torch.Tensor) -> Any:
         self._check_all_ranks("sum")

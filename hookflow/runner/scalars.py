@@ -24,6 +24,7 @@ from torch import Tensor
 
 from hookflow.errors import nearest_or_all
 from hookflow.graph.plan import Binding, Plan
+from hookflow.hooks.means import sum_dtype
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
 from hookflow.runner.contract import as_number, scalar
 from hookflow.runner.distributed.strategy import Strategy
@@ -82,7 +83,9 @@ class Scalars:
     def _over_ranks(self, names: Sequence[str]) -> Mapping[str, float]:
         """Return the mean of each number over the ranks that have it. All must ask, and each waits for the others."""
         given = [(self._number(name), 1.0) if name in self._latest else (0.0, 0.0) for name in names]
-        found = self._strategy.all_reduce(torch.tensor(given, dtype=torch.float64, device=self._device), self._device)
+        found = self._strategy.all_reduce(
+            torch.tensor(given, dtype=sum_dtype(self._device), device=self._device), self._device
+        )
         return {name: total / ranks for name, (total, ranks) in zip(names, found.tolist(), strict=True) if ranks}
 
     def _number(self, name: str) -> float:

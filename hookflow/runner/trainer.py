@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.checkpoint import Checkpoint
 from hookflow.hooks.grad_clip import GradClip
+from hookflow.hooks.log import Log
 from hookflow.pipeline.parts import key_of
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved, state_key
@@ -169,11 +171,14 @@ class Trainer:
                 self._evaluate("test")
                 self._safe_point.process(wait=True)
             self._checkpoints.save_the_rest()
-        for line in self._scalars.complaints():
+        stop = self._safe_point.stop
+        ends = stop is None or stop.status == "finished"  # a run that was stopped may be resumed, and log them then
+        logs = [hook for hook in self._parts.hooks.values() if isinstance(hook, Log) and ends]
+        for line in chain(self._scalars.complaints(), *(log.complaints() for log in logs)):
             self._recorder.say(line, "warn")
         if late := self._requests.saves:
             self._recorder.say(f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn")
-        return self._safe_point.stop
+        return stop
 
     def train_once(
         self, store: CheckpointStore, *, test: bool, sanity: bool = False, epochs: int = 1, iters: int = 1
@@ -234,6 +239,7 @@ class Trainer:
             try:
                 with only_showable():
                     engine.fire("before_run")
+                    self._keep_initial_rates()
                     yield
             except BaseException as error:
                 self._ended_by(error)
@@ -244,6 +250,15 @@ class Trainer:
                     engine.fire("after_run")
                 finally:
                     engine.unwind()
+
+    def _keep_initial_rates(self) -> None:
+        """Note the rate that each parameter group starts with, where no scheduler has noted it.
+
+        This comes after `before_run`: PyTorch's schedulers trust an `initial_lr` that is there already.
+        """
+        for optimizer in self._parts.optimizers.values():
+            for group in optimizer.param_groups:
+                group.setdefault("initial_lr", group["lr"])
 
     def _ended_by(self, error: BaseException) -> None:
         """Fire what fires when something has raised; after a second signal, nothing is saved any more."""
@@ -382,7 +397,8 @@ class Trainer:
         )
 
     def _check_sanity(self) -> None:
-        sanity_check(self._parts, self._plan, self._update, self._consensus, self.run.dir, self._recorder.say)
+        with self._timeline.excluded():
+            sanity_check(self._parts, self._plan, self._update, self._consensus, self.run.dir, self._recorder.say)
 
     def _batch_sizes(self, split: str) -> BatchSizes:
         parts = self._parts

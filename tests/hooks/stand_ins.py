@@ -56,8 +56,21 @@ class StandIn(SimpleNamespace):
     def stop(self, reason: str) -> None:
         self.stopped.append(reason)
 
+    def evaluate(self, batch: Any) -> Any:
+        return self.task.evaluate(self, batch)
+
     def sum(self, value: Any) -> Any:
         return value
 
     def mean(self, value: Any) -> Any:
         return value
+
+
+NOW = [0.0]
+"""The time of a clock that only the hook moves."""
+
+
+def takes_a_second(run: Any) -> None:
+    """Move the clock, and let the run come to a safe point after this iteration."""
+    NOW[0] += 1
+    run._state.attention = True

@@ -93,7 +93,7 @@ NEEDS = {"images": ['task.use="./own_tasks.py:paints"']}
 """What a hook needs of the pipeline, as overrides."""
 
 NEED_NOT_SURVIVE = {
-    "throughput": {"began", "paused", "samples", "iterations"},  # of the current window, which a resumed run begins
+    "throughput": {"began", "samples", "iterations"},  # of the current window, which a resumed run begins
     "activation_stats": {"names"},  # by the ids of modules
     "profiler": {"profile"},
     "time_limit": {"end"},  # counted anew in each process

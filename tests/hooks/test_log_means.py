@@ -14,12 +14,15 @@ from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.log import Log
+from hookflow.hooks.means import EpochSums, Window, sum_dtype
 from hookflow.pipeline.load import parse
 from hookflow.runner.launch import prepare
+from hookflow.runner.means import Means
+from tests import own_tasks
 from tests.conftest import TESTS, NewRun, records
 from tests.distributed.several import carry_out
 from tests.runner.test_on_log import LISTENS, Listens
+from tests.runner.test_resume import messages
 
 Train = Callable[..., int]
 KEEPS = 'hooks.keeps={use="tests.hooks.test_log_means:Keeps"}'
@@ -130,9 +133,89 @@ def test_ranks_log_the_means_over_all_their_examples(tmp_path: Path) -> None:
         assert found == pytest.approx(mean([one for one in both.values() if one[0] == epoch]), rel=1e-9)
 
 
-def test_an_instance_that_makes_no_means_watches_nothing() -> None:
-    assert not Log().watches
-    assert Log(window=3).watches.keys() == Log(mean="epoch").watches.keys() == {"after_train_iter"}
+def alternates(run: Any, batch: Any) -> dict[str, Any]:
+    """A task whose outputs differ by iteration: `rare` comes once, `late` once near the end."""
+    always = own_tasks.step(run, batch)
+    once = {5: "rare", 14: "late"}.get(run.iter + 1)
+    names = [("odd", "even")[run.iter % 2], *([once] if once else [])]
+    return {**always, **{name: torch.tensor(float(run.iter + 1)) for name in names if run.stage == "train"}}
+
+
+def by_batch(run: Any, batch: Any) -> dict[str, Any]:
+    """A task that returns the batch's index for every second batch."""
+    always = own_tasks.step(run, batch)
+    return always if run.batch_idx % 2 else {**always, "even": run.batch_idx}
+
+
+ALTERNATES = 'task={use="tests.hooks.test_log_means:alternates"}'
+NEVER = 'the hook "log" never logged the output "late" of the task: let it fire more often'
+
+
+@pytest.mark.usefixtures("written_at_once")
+@pytest.mark.parametrize(
+    ("args", "trigger", "rare", "odd", "even"),
+    [
+        ("", "every=4", {8: 5}, {4: 3, 8: 7, 12: 11}, {4: 4, 8: 8, 12: 12}),
+        ("", "every=4, when='iter > 0'", {8: 5}, {4: 3, 8: 7, 12: 11}, {4: 4, 8: 8, 12: 12}),
+        ("", "every='1ep'", {5: 5}, {5: 5, 10: 9, 15: 15}, {5: 4, 10: 10, 15: 14}),
+        ("window=3", "every=4", {8: 5}, {4: 2, 8: 6, 12: 10}, {4: 3, 8: 7, 12: 11}),
+        ('window=3, mean="epoch"', "every=4", {8: 5}, {4: 2, 8: 6, 12: 10}, {4: 3, 8: 7, 12: 11}),
+    ],
+)
+def test_an_output_of_some_iterations_is_logged_when_the_hook_fires_next_also_after_a_resume(
+    new_run: NewRun, train_here: Train, tmp_path: Path, args: str, trigger: str, rare: Any, odd: Any, even: Any
+) -> None:
+    run = EPOCHS, ALTERNATES, log(args, f", {trigger}")
+    mark = f'{{mark="{tmp_path / "mark"}", point="after_backward", at=5}}'
+    cut = new_run(*run, f'hooks.strikes={{use="./watchers.py:Interrupts", args={mark}}}')
+    assert train_here(cut) == 143
+    assert NEVER not in messages(cut)
+    assert train_here(cut, resume=True) == 0
+    whole = new_run(*run)
+    assert train_here(whole) == 0
+    for run_dir in (whole, cut):
+        assert [logged(run_dir, name) for name in ("rare", "odd", "even")] == [rare, odd, even]
+        is_logged = {**logged(run_dir, "late"), **logged(run_dir, "late_epoch")}
+        assert messages(run_dir).count(NEVER) == (not is_logged)
+    assert logged(whole, "loss") == logged(cut, "loss")
+
+
+def test_of_accumulated_batches_those_count_that_have_the_number(new_run: NewRun, train_here: Train) -> None:
+    task = 'task={use="tests.hooks.test_log_means:by_batch"}'
+    run_dir = new_run("run.max_epochs=1", "run.accumulate=5", log(""), task)
+    assert train_here(run_dir) == 0
+    assert logged(run_dir, "even") == {1: 2.0}
+
+
+def test_a_window_that_was_loaded_goes_on_where_the_numbers_are_computed() -> None:
+    before, after = Window(3), Window(3)
+    before.add(1, {"loss": torch.tensor(2.0, dtype=torch.float64)}, 8)
+    after.load_state_dict(before.state_dict())
+    after.add(2, {"loss": torch.ones((), dtype=torch.float64, device="meta")}, 8)
+    assert after.sums(["loss"])["loss"][0].device.type == after.state_dict()["loss"]["total"].device.type == "meta"
+    epoch = EpochSums()
+    epoch.load_state_dict({"epoch": 0, "sums": {"loss": [torch.tensor(2.0), 8]}})
+    epoch.add(0, {"loss": torch.ones((), device="meta")}, 8)
+    assert epoch.sums()["loss"][0].device.type == "meta"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_a_long_sum_is_exact_to_seven_digits_also_without_float64(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr("hookflow.hooks.means.sum_dtype", lambda device: dtype)
+    of_pass, of_epoch, value = Means(exact=True), EpochSums(), torch.tensor(0.1)
+    for _ in range(30_000):
+        of_pass.add({"loss": value}, 7)
+        of_epoch.add(0, {"loss": value}, 7)
+    total, seen = of_epoch.sums()["loss"]
+    assert of_pass.over_ranks(lambda sums: [sums, sums])["loss"] == pytest.approx(0.1, rel=1e-7)
+    assert float(total) / seen == pytest.approx(0.1, rel=1e-7)
+
+
+def test_mps_adds_up_in_float32() -> None:
+    assert sum_dtype(torch.device("mps")) is torch.float32
+    assert sum_dtype(torch.device("cuda")) is sum_dtype(torch.device("cpu")) is torch.float64
 
 
 def test_a_mean_stays_a_tensor_until_somebody_else_reads_it(new_run: NewRun, train_here: Train) -> None:

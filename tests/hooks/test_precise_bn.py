@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -38,6 +39,29 @@ def test_they_are_the_moments_of_one_pass(batches: int | None) -> None:
     assert net.body[1].num_batches_tracked == before
     assert net.training and net.body[3].training and torch.equal(torch.get_rng_state(), random)
     assert not net.body[1]._forward_pre_hooks
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("bf16", torch.bfloat16), ("fp32", torch.float32)])
+def test_it_computes_in_the_precision_of_the_run(
+    new_run: NewRun,
+    train_here: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
+    precision: str,
+    dtype: torch.dtype,
+) -> None:
+    seen: list[torch.dtype] = []
+    monkeypatch.setattr(nn.BatchNorm1d, "forward", keeps(nn.BatchNorm1d.forward, seen))
+    run_dir = new_run(f'run.precision="{precision}"', "run.max_epochs=1", 'hooks.precise={use="precise_bn"}')
+    assert train_here(run_dir) == 0
+    assert {*seen} == {dtype}
+
+
+def keeps(forward: Any, seen: list[torch.dtype]) -> Any:
+    def kept(self: nn.Module, inputs: Tensor) -> Tensor:
+        seen.append(inputs.dtype)
+        return forward(self, inputs)  # type: ignore[no-any-return]
+
+    return kept
 
 
 def test_images_have_their_moments_by_channel() -> None:

@@ -22,7 +22,14 @@ from hookflow.hooks.lr_monitor import LRMonitor
 from hookflow.hooks.memory import MIB, memory
 from hookflow.hooks.param_stats import ParamStats
 from hookflow.hooks.throughput import Throughput
+from hookflow.runner import run as run_module
+from hookflow.runner import timing
+from hookflow.runner.checkpoint.manager import CheckpointManager
+from hookflow.runner.distributed.consensus import OBEY
+from hookflow.runner.evaluation import Evaluation
+from hookflow.runner.safe_point import SafePoint
 from tests.conftest import NewRun, records
+from tests.hooks.stand_ins import NOW
 from tests.toy import Tied
 
 Train = Callable[..., int]
@@ -119,15 +126,42 @@ class TestThroughput:
         assert hook.figures(100.0, 2) == {"samples_per_s": 100, "tokens_per_s": 12800, "mfu": pytest.approx(0.3)}
         assert Throughput().figures(100.0, 2) == {"samples_per_s": 100}
 
-    def test_the_clock_is_that_of_the_window(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        now = [10.0]
-        monkeypatch.setattr("time.perf_counter", lambda: now[0])
-        hook, run = Throughput(2, tokens_per_sample=3), Recorded(batch_size=8, sum=lambda value: value)
-        hook.before_train()
+    def test_the_clock_is_that_of_the_window(self) -> None:
+        hook, run = (
+            Throughput(2, tokens_per_sample=3),
+            Recorded(batch_size=8, sum=lambda value: value, train_seconds=10),
+        )
+        hook.before_train(run)  # type: ignore[arg-type]
         for seconds in (1, 3):
-            now[0] += seconds
-            hook.after_train_iter(run)  # type: ignore[arg-type]
+            run.train_seconds += seconds
+            hook.add(run)  # type: ignore[arg-type]
+        hook.after_train_iter(run)  # type: ignore[arg-type]
         assert run.logged == {"samples_per_s": 4, "tokens_per_s": 12}
+
+    def test_a_figure_covers_every_iteration_over_epochs_and_no_validation_checkpoint_or_pause(
+        self, new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The clock moves by a second in each iteration, and by a thousand in what is no training."""
+
+        def slow(before: Any) -> Any:
+            def passed(*args: Any) -> Any:
+                NOW[0] += 1000
+                return before(*args)
+
+            return passed
+
+        for module in (timing, run_module):
+            monkeypatch.setattr(module, "perf_counter", lambda: NOW[0])
+        monkeypatch.setattr(Evaluation, "_conclude", slow(Evaluation._conclude))
+        monkeypatch.setattr(CheckpointManager, "_copied", slow(CheckpointManager._copied))
+        monkeypatch.setattr(SafePoint, "_next_commands", slow(lambda self: ([], False, True)))
+        monkeypatch.setattr(SafePoint, "_wants", lambda self: OBEY * (self._state.iter == 9))
+        pauses = 'hooks.pauses={use="tests.hooks.stand_ins:takes_a_second", points=["after_backward"]}'
+        every = 'hooks.throughput={use="throughput", every=4, args={window=7}}'
+        run_dir = new_run("run.max_epochs=5", every, pauses)
+        assert train_here(run_dir) == 0
+        rates = {r["it"]: r["v"]["samples_per_s"] for r in records(run_dir, "scalars") if "samples_per_s" in r["v"]}  # type: ignore[index, operator]
+        assert rates == {8: 8.0, 16: 8.0, 24: 8.0}
 
     def test_one_figure_alone_gives_no_utilization(self) -> None:
         with pytest.raises(UserError, match="flops_per_sample needs peak_flops too"):

@@ -10,22 +10,36 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch.optim import SGD, AdamW, Optimizer
+from torch.optim import SGD, AdamW, Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import (
+    ChainedScheduler,
+    ConstantLR,
     CosineAnnealingLR,
+    CosineAnnealingWarmRestarts,
+    CyclicLR,
+    ExponentialLR,
+    LambdaLR,
     LinearLR,
     LRScheduler,
+    MultiplicativeLR,
     MultiStepLR,
     OneCycleLR,
+    PolynomialLR,
     ReduceLROnPlateau,
     SequentialLR,
     StepLR,
 )
+from torch.optim.swa_utils import SWALR
 
 from hookflow.errors import UserError, Where
+from hookflow.events.rundir import RunDir
 from hookflow.hooks.arguments import wrong_arguments
+from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.scheduler import Scheduler
-from tests.conftest import NewRun, hookflow, records
+from hookflow.pipeline.load import parse
+from hookflow.pipeline.type_words import as_toml
+from hookflow.runner.launch import prepare
+from tests.conftest import TESTS, NewRun, hookflow, records
 from tests.processes import Training
 from tests.runner.same import assert_same_end
 from tests.runner.test_resume import EVERY_3, strikes
@@ -238,6 +252,131 @@ def test_a_run_is_killed_and_ends_with_the_same_bits(
     assert_same_end(alone, killed)
     rates = {record["v"]["lr"] for record in records(alone, "scalars") if "lr" in record["v"]}  # type: ignore
     assert len(rates) > 2
+
+
+def halves(step: int) -> float:
+    return 1 / (1 + step)
+
+
+class Halved(LambdaLR):
+    def __init__(self, optimizer: Optimizer) -> None:
+        super().__init__(optimizer, halves)
+
+
+class Multiplied(MultiplicativeLR):
+    def __init__(self, optimizer: Optimizer) -> None:
+        super().__init__(optimizer, halves)
+
+
+class InTurns(SequentialLR):
+    def __init__(self, optimizer: Optimizer) -> None:
+        super().__init__(optimizer, [ConstantLR(optimizer, 0.5), ExponentialLR(optimizer, 0.7)], [3])
+
+
+class Together(ChainedScheduler):
+    def __init__(self, optimizer: Optimizer) -> None:
+        super().__init__([LinearLR(optimizer, 0.2), ExponentialLR(optimizer, 0.8)])
+
+
+class Own(LRScheduler):
+    def get_lr(self) -> list[float]:
+        return [base / (2 + self.last_epoch) for base in self.base_lrs]
+
+
+EACH: dict[type, tuple[type, dict[str, Any]]] = {
+    LRScheduler: (Own, {}),
+    LambdaLR: (Halved, {}),
+    MultiplicativeLR: (Multiplied, {}),
+    StepLR: (StepLR, {"step_size": 2}),
+    MultiStepLR: (MultiStepLR, {"milestones": [2, 5]}),
+    ConstantLR: (ConstantLR, {"total_iters": 3}),
+    LinearLR: (LinearLR, {"total_iters": 5}),
+    ExponentialLR: (ExponentialLR, {"gamma": 0.9}),
+    SequentialLR: (InTurns, {}),
+    PolynomialLR: (PolynomialLR, {"total_iters": 9, "power": 2.0}),
+    CosineAnnealingLR: (CosineAnnealingLR, {"T_max": 8}),
+    ChainedScheduler: (Together, {}),
+    ReduceLROnPlateau: (ReduceLROnPlateau, {"patience": 0, "threshold": 0.9}),
+    CyclicLR: (CyclicLR, {"base_lr": 0.01, "max_lr": 0.2, "step_size_up": 3}),
+    CosineAnnealingWarmRestarts: (CosineAnnealingWarmRestarts, {"T_0": 3, "T_mult": 2}),
+    OneCycleLR: (OneCycleLR, {"max_lr": 0.3, "total_steps": 16}),
+    SWALR: (SWALR, {"swa_lr": 0.02, "anneal_epochs": 4}),
+}
+"""Each kind of scheduler, and what stands for it: TOML has no functions, nor schedulers as arguments."""
+
+
+class EachAlone:
+    """A task that steps an optimizer for each scheduler."""
+
+    steps_itself = True
+
+    def step(self, run: Any, batch: Any) -> dict[str, Any]:
+        for name, model in run.models.items():
+            run.backward(model(batch[0]).square().mean(), name)
+            run.step(name)
+        return {}
+
+    def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
+        return {"loss": torch.tensor(1.0 + run.iter)}
+
+
+def each_scheduler(tmp_path: Path, *more: str) -> RunDir:
+    """Return the directory of a run with two optimizers for each scheduler: by iterations, and by epochs."""
+    tables = ['[run]\nname = "each"\nmax_epochs = 8\n[task]\nuse = "tests.hooks.test_scheduler:EachAlone"']
+    tables += [f'[data.{split}]\nuse = "tests.toy:Points"\nargs = {{ examples = 16 }}' for split in ("train", "val")]
+    tables.append('[hooks.log]\nuse = "log"')
+    for kind, args in EACH.values():
+        for per in ("iter", "epoch"):
+            name = f"{kind.__name__}_{per}"
+            link = {"use": f"{kind.__module__}:{kind.__name__}", "args": args}
+            metric = {"metric": "loss"} if kind is ReduceLROnPlateau else {}
+            given = as_toml({"per": per, "optimizer": name, "chain": [link], **metric})
+            tables += [
+                f'[model.{name}]\nuse = "torch.nn:Linear"\nargs = {{ in_features = 4, out_features = 1 }}',
+                f'[optimizer.{name}]\nuse = "torch.optim:SGD"\nargs = {{ lr = 0.1, momentum = 0.9 }}',
+                f'[hooks.schedule_{name}]\nuse = "scheduler"\nargs = {given}',
+            ]
+    loaded = parse("\n".join(tables), TESTS / "each.toml", more)
+    run_dir = RunDir.create(tmp_path / "runs", "each")
+    prepare(loaded, compile_pipeline(loaded), run_dir, TESTS)
+    return run_dir
+
+
+def rates_of(kind: type, args: dict[str, Any], per: str) -> list[float]:
+    """Return the rate of each of 16 iterations, two an epoch, in the loop of PyTorch's documentation."""
+    optimizer = SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1, momentum=0.9)
+    scheduler, rates = kind(optimizer, **args), []
+    for k in range(1, 17):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if kind is ReduceLROnPlateau:
+            if k % 2 == 0:
+                scheduler.step(1.0 + k)
+        elif k < 16 and (per == "iter" or k % 2 == 0):
+            scheduler.step()
+    return rates
+
+
+@pytest.mark.usefixtures("written_at_once")
+def test_every_scheduler_of_pytorch_gives_the_rates_of_a_plain_loop(
+    tmp_path: Path, train_here: Callable[..., int]
+) -> None:
+    kinds = {one for one in vars(lr_scheduler).values() if isinstance(one, type) and issubclass(one, LRScheduler)}
+    assert {one for one in kinds if not one.__name__.startswith("_")} | {SWALR} == EACH.keys()
+    expected = {
+        f"lr/{kind.__name__}_{per}": rates_of(kind, args, per)
+        for kind, args in EACH.values()
+        for per in ("iter", "epoch")
+    }
+    (strike,) = strikes(tmp_path, 15, ("after_train_iter", 7))
+    cut = each_scheduler(tmp_path, strike.removesuffix("}") + ', points=["after_train_iter"]}')
+    whole = each_scheduler(tmp_path)
+    assert train_here(whole) == 0
+    assert train_here(cut) == 143
+    assert train_here(cut, resume=True) == 0
+    for run_dir in (whole, cut):
+        logged = [record["v"] for record in records(run_dir, "scalars")]
+        assert {name: [values[name] for values in logged] for name in expected} == expected  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

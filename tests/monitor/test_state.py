@@ -212,6 +212,15 @@ def test_the_best_is_the_lowest_loss_and_the_highest_accuracy() -> None:
     assert (state.metrics.best["accuracy"].value, state.metrics.best["accuracy"].it) == (0.5, 1)
 
 
+def test_what_was_best_ahead_of_the_checkpoint_is_forgotten_at_a_resume() -> None:
+    state = RunState()
+    for it, loss in [(1, 2.0), (2, 1.0), (3, 0.5)]:
+        values = {"loss": loss, "late": loss} if it > 2 else {"loss": loss}
+        state.apply({"k": "metrics", "t": it, "it": it, "ep": it, "split": "val", "v": values, "seconds": 1.0})
+    state.apply({**records(3.0)[0], "it": 2, "ep": 2, "resumed_from": "last"})
+    assert {name: (best.value, best.it) for name, best in state.metrics.best.items()} == {"loss": (1.0, 2)}
+
+
 def test_what_is_best_of_a_metric_whose_name_does_not_say_it_a_hook_has_said() -> None:
     def best(modes: dict[str, str]) -> dict[str, Best]:
         state = RunState()
@@ -219,7 +228,7 @@ def test_what_is_best_of_a_metric_whose_name_does_not_say_it_a_hook_has_said() -
         for it, value in enumerate([2.0, 1.0]):
             values = {"score": value}
             state.apply({"k": "metrics", "t": it, "it": it, "ep": it, "split": "val", "v": values, "seconds": 1.0})
-        return state.metrics.best
+        return dict(state.metrics.best)
 
     assert best({"score": "min"})["score"].value == 1.0
     assert best({"score": "max"})["score"].value == 2.0

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from hookflow.events.commands import send
+from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint import manager
@@ -226,12 +227,13 @@ def test_losing_the_terminal_harms_nothing(new_run: NewRun, train_here: Train, t
 
 def test_what_stands_after_an_error_is_saved_apart(new_run: NewRun, train_here: Train) -> None:
     points = 'hooks.checkpoint.points=[{at="after_train_iter", every=3}, "after_val", "on_exception"]'
-    run_dir = new_run(points, 'hooks.raises={use="./watchers.py:Raises", args={at=7}}')
+    run_dir = new_run(points, 'hooks.raises={use="./watchers.py:Raises", args={at=7, megabytes=2}}')
     for attempt in range(2):
         assert train_here(run_dir, resume=attempt > 0) == 1
         (apart,) = list_checkpoints(run_dir.checkpoints, EXCEPTION)
         assert damage(apart) == ""
         assert read_manifest(apart)["exception"].startswith("RuntimeError: ")
+        assert (apart / MANIFEST).stat().st_size < 2 * TEXT_LIMIT
         assert "model" in read(apart, torch.device("cpu"))
         assert any(apart.name in text for text in messages(run_dir))
     assert any("resumed from it00000006" in text for text in messages(run_dir))

@@ -125,6 +125,21 @@ def test_numbers_of_every_kind_are_brought_over_exactly(run_dir: RunDir, recorde
     assert record["v"] == {name: float(value) for name, value in values.items()}
 
 
+def test_a_number_that_cannot_be_read_costs_no_other_one_and_is_said_once(run_dir: RunDir, recorder: Recorder) -> None:
+    sparse = torch.ones(1).to_sparse()
+    for _ in range(2):
+        for name, value in {"a": torch.ones(1), "sparse": sparse, "b": torch.ones(1), "c": 3.0}.items():
+            recorder.scalar(name, value)
+        recorder.scalar("meta", torch.ones((), device="meta"))
+        recorder.flush()
+    log = event_log(run_dir.events).read_all()
+    assert [record["v"] for record in log if record["k"] == "scalars"] == [{"a": 1.0, "b": 1.0, "c": 3.0}] * 2
+    told = [record["text"] for record in log if record["k"] == "message"]
+    assert [text.partition(":")[0] for text in told] == [
+        f'the logged number "{name}" cannot be read' for name in ("sparse", "meta")
+    ]
+
+
 def test_a_number_has_the_epoch_that_it_was_logged_in_whenever_it_is_written(
     run_dir: RunDir, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,7 +81,7 @@ class Snapshot:
     def nonfinite_parameters(self, state: Mapping[str, Any]) -> Iterator[str]:
         """Yield the names of the parameters in a captured state, or its copy, that are not finite."""
         for name, model in self.models.items():
-            weights = state[_key_of("model", name)]
+            weights = state[state_key("model", name)]
             for parameter, _ in model.named_parameters():
                 value = weights.get(parameter)
                 if isinstance(value, torch.Tensor) and not value.isfinite().all():

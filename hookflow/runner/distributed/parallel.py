@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from hookflow.errors import Problem, UserError
+from hookflow.hooks.means import on_device
 from hookflow.runner.distributed.collectives import broadcast
 from hookflow.runner.distributed.process_group import Place
 
@@ -59,7 +60,7 @@ class Parallel:
         if isinstance(value, Tensor):
             total = value.detach().to(device, copy=True, memory_format=torch.contiguous_format)
         else:
-            total = torch.full((), value, dtype=torch.float64, device=device)  # which waits for no device
+            total = on_device(value, device)  # which waits for no device
         dist.all_reduce(total)
         return total
 

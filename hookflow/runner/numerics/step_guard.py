@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hookflow.graph.plan import Plan
+from hookflow.hooks.means import sum_dtype
 from hookflow.hooks.shards import local
 from hookflow.runner.numerics.async_scalar_copy import AsyncScalarCopy
 from hookflow.runner.numerics.dtypes import by_dtype
@@ -86,7 +87,7 @@ class StepGuard:
     def found_inf(self, names: tuple[str, ...]) -> Tensor:
         """Divide the gradients of these optimizers by the scale; return 1 if one of them is not finite, else 0."""
         found = torch.zeros((), device=self._device)
-        inverse = self._scale.double().reciprocal().float() if self._scales else None
+        inverse = self._scale.to(sum_dtype(self._scale.device)).reciprocal().float() if self._scales else None
         for alike in by_dtype(gradient for name in names for gradient in _gradients(self._optimizers[name])):
             if inverse is not None:
                 torch._amp_foreach_non_finite_check_and_unscale_(alike, found, inverse)
