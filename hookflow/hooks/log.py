@@ -65,7 +65,7 @@ class Log(Hook):
         picked = self._picked(outputs)
         examples = run.batch_size or 1  # where nobody knows, each batch counts alike
         for name, value in picked.items():
-            self.newest[name] = _copied(value), examples
+            self.newest[name] = value.detach() if hasattr(value, "detach") else value, examples
         if not (self.window or self.epoch):
             return
         numbers = {name: on_device(value, run.device) for name, value in picked.items()}
@@ -89,8 +89,8 @@ class Log(Hook):
                 self.logged.add(name)
 
     def complaints(self) -> Iterator[str]:
-        """Yield a line for each output that was to be logged, and never was."""
-        for name in self.newest:
+        """Yield a line for each output that was never logged, although others were."""
+        for name in self.newest if self.logged else ():
             if name not in self.logged:
                 yield f'the hook "{self.name}" never logged the output "{name}" of the task: let it fire more often'
 
@@ -123,11 +123,6 @@ class Log(Hook):
                 one.load_state_dict(state[name])
         self.newest = {name: (value, size) for name, (value, size) in state.get("newest", {}).items()}
         self.logged = set(state.get("logged", ()))
-
-
-def _copied(value: Any) -> Any:
-    """Return a value that no later iteration changes, and that keeps no graph."""
-    return value.detach().clone() if hasattr(value, "detach") else value
 
 
 def _is_number(value: Any) -> bool:
