@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import warnings
@@ -156,6 +157,23 @@ class Clouds(Dataset[Any]):
         return example["inputs"] + example["noise"].sum(), example["target"]
 
 
+class Hangs(Clouds):
+    """Deadlocks in C, with the interpreter's lock held, when a worker fetches its second batch of 8."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.fetched += 1
+        if self.fetched > 8 and get_worker_info():
+            library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(256)
+            library.pthread_mutex_init(mutex, None)
+            for _ in range(2):  # no signal handler ends this wait
+                library.pthread_mutex_lock(mutex)
+        return super().__getitem__(index)
+
+
 WIDTH = 6
 
 
@@ -273,6 +291,56 @@ class NumbersWithPlace(Numbers):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.given = state["given"]
+
+
+class ShuffledWithFirst(NumbersWithPlace):
+    """Shuffles with its first example, which draws too; knows how many it has given, and not in which order."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.order = torch.randperm(self.examples).tolist()
+        random.shuffle(self.order)
+        worker = get_worker_info()
+        own = self.order[worker.id :: worker.num_workers] if worker else self.order
+        while self.given < len(own):
+            inputs, target = self.plain[own[self.given]]
+            self.given += 1
+            yield inputs + torch.randn(4) + own[self.given - 1], target
+        self.given = 0
+
+
+class ShuffledInIter(ShuffledWithFirst):
+    """The same, in `__iter__` itself."""
+
+    def __iter__(self) -> Iterator[Any]:
+        order = torch.randperm(self.examples)
+        worker = get_worker_info()
+        return Walking(self, order[worker.id :: worker.num_workers] if worker else order)
+
+
+class Walking:
+    def __init__(self, of: ShuffledInIter, order: Any) -> None:
+        self.of, self.order = of, order
+
+    def __iter__(self) -> Walking:
+        return self
+
+    def __next__(self) -> Any:
+        if self.of.given == len(self.order):
+            self.of.given = 0
+            raise StopIteration
+        inputs, target = self.of.plain[self.order[self.of.given]]
+        self.of.given += 1
+        return inputs + random.random() + self.order[self.of.given - 1], target
+
+
+class ShuffledOnce(Numbers):
+    """Shuffles in `__iter__` and has no state at all."""
+
+    def __iter__(self) -> Iterator[Any]:
+        worker = get_worker_info()
+        of, own = (worker.num_workers, worker.id) if worker else (1, 0)
+        order = torch.randperm(self.examples).tolist()[own::of]
+        return ((self.plain[k][0] + torch.randn(4) + k, self.plain[k][1]) for k in order)
 
 
 class Empty(Endless):

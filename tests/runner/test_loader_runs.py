@@ -89,6 +89,21 @@ def test_workers_are_gone_when_a_hook_raises(new_run: NewRun, train_here: Train)
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.parametrize(
+    ("how", "code"), [("run.max_iters=1", 0), ('hooks.bad={use="./watchers.py:Raises"}', 1), ("strike", 143)]
+)
+def test_a_worker_that_hangs_in_c_is_killed_and_named(new_run: NewRun, tmp_path: Path, how: str, code: int) -> None:
+    strike = strikes(tmp_path, signal.SIGTERM, ("after_backward", 1)) if how == "strike" else (how,)
+    swap = ("max_epochs = 3\n", "") if "max_iters" in how else None
+    run_dir = new_run(over("Hangs", workers=2), *strike, swap=swap)
+    assert Training(run_dir).wait() == code
+    killed = [text for text in messages(run_dir) if text.startswith("worker ")]
+    for number, text in enumerate(killed):
+        named = rf"worker {number} of Hangs \(pid \d+\) did not leave within 5 s and was killed \(SIGKILL\): it hung .*"
+        assert re.fullmatch(named, text)
+    assert len(killed) == 2
+
+
 def test_a_signal_to_the_whole_job_ends_it_as_one_to_the_training(new_run: NewRun) -> None:
     slow = 'hooks.slow={use="./watchers.py:slow", points=["after_backward"]}'
     run_dir = new_run(over("Clouds", workers=2), slow, swap=("max_epochs = 3", "max_epochs = 400"))

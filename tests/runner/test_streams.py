@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 from hookflow.errors import UserError
 from hookflow.runner.data.source import close
 from hookflow.runner.data.stateful import Stateful
-from tests.loaders import Endless, Numbers, NumbersWithPlace
+from tests.loaders import Endless, Numbers, NumbersWithPlace, ShuffledInIter, ShuffledOnce, ShuffledWithFirst
 from tests.runner.same import assert_same
 from tests.runner.test_loader import source
 
@@ -44,6 +45,9 @@ class Walk:
             pass
 
 
+KINDS = [Numbers, NumbersWithPlace, FromIterator, ShuffledInIter, ShuffledOnce, ShuffledWithFirst]
+
+
 def stream(data: Any, **section: Any) -> Stateful:
     made = source(data, batch_size=8, **section)
     assert isinstance(made, Stateful)
@@ -54,7 +58,7 @@ def all_batches(of: Stateful, epochs: int, position: tuple[int, int] = (0, 0)) -
     return [batch for k in range(position[0], epochs) for batch in of.epoch(k, position[1] if k == position[0] else 0)]
 
 
-@pytest.mark.parametrize("kind", [Numbers, NumbersWithPlace, FromIterator])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("section", [{}, {"batches": 3}, {"workers": 2, "batches": 7}, {"drop_last": True}], ids=str)
 def test_it_goes_on_from_wherever_it_was_left(kind: type[Endless], section: dict[str, Any]) -> None:
     """Streams of 43 examples, in batches of 8, cut into epochs that need not fit them."""
@@ -71,6 +75,32 @@ def test_it_goes_on_from_wherever_it_was_left(kind: type[Endless], section: dict
         torch.rand(cut)  # the training has drawn what it likes
         assert_same(all_batches(again, 3, (epoch, index)), expected[cut:])
         close(again)
+
+
+@pytest.mark.parametrize("kind", [ShuffledInIter, ShuffledOnce, ShuffledWithFirst])
+def test_a_resumed_pass_has_every_example_once_and_no_two_passes_are_alike(kind: type[Numbers]) -> None:
+    first, again = stream(kind(64)), stream(kind(64))
+    begun = list(islice(first.epoch(0), 3))
+    again.load_state_dict(first.state_dict())
+    rest = list(again.epoch(0, 3))
+    classes = torch.cat([target for _, target in begun + rest])
+    assert classes.bincount().tolist() == [22, 21, 21]
+    assert not torch.equal(torch.cat([inputs for inputs, _ in again.epoch(1)]), torch.cat([b[0] for b in begun + rest]))
+
+
+def test_a_generator_of_its_own_that_no_state_holds_is_named_at_the_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    data = Numbers(40)
+    data.rng = random.Random(0)  # type: ignore[attr-defined]
+    first, again = stream(data), stream(data)
+    monkeypatch.setattr(again, "_say", lambda text, level: said.append(text))
+    next(first.epoch(0))
+    again.load_state_dict(first.state_dict())
+    next(again.epoch(0, 1))
+    assert said[-1] == (
+        "Numbers keeps random generators that no checkpoint holds (rng): "
+        "the resumed run may not be bit-identical, and may repeat or miss examples"
+    )
 
 
 def test_its_state_is_a_copy() -> None:
@@ -133,7 +163,7 @@ def test_without_torchdata_the_user_is_told_what_to_install(monkeypatch: pytest.
     assert "hookflow[data]" in raised.value.problems[0].hint
 
 
-@pytest.mark.parametrize("kind", [Numbers, NumbersWithPlace, FromIterator])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("examples", [40, 41, 43])
 def test_ranks_share_every_batch_of_one_alone(kind: type[Numbers], examples: int) -> None:
     alone = all_batches(stream(kind(examples)), 2)
@@ -144,7 +174,7 @@ def test_ranks_share_every_batch_of_one_alone(kind: type[Numbers], examples: int
             assert_same([part[k] for part in parts], [whole[k][:8][rank::2] for rank in (0, 1)])
 
 
-@pytest.mark.parametrize("kind", [Numbers, NumbersWithPlace, FromIterator])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("section", [{}, {"workers": 2, "batches": 4}], ids=str)
 def test_a_rank_goes_on_from_wherever_it_was_left(kind: type[Numbers], section: dict[str, Any]) -> None:
     def share() -> Stateful:

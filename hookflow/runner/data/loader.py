@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from hookflow.runner.data.batch_sampler import BatchSampler
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.rng import RNGStream, derive_seed, seeded
 from hookflow.runner.data.to_device import prefetch
-from hookflow.runner.data.workers import end_workers
+from hookflow.runner.data.workers import end_workers, ignore_signals, let_be_killed
 
 Key = tuple[int, int, Tensor]
 """What a batch is made of: its epoch, its index there, and the indices of its examples."""
@@ -47,7 +46,7 @@ class Loader:
                 _FetchBatch(data, parts),
                 batch_size=None,
                 sampler=self._keys,
-                collate_fn=_identity,
+                collate_fn=identity,
                 num_workers=workers,
                 persistent_workers=workers > 0,
                 pin_memory=parts.device.type == "cuda",
@@ -75,6 +74,7 @@ class Loader:
         self._keys.begin(epoch, start)
         with no_loader_warnings():
             self._batches = iter(self._loader)
+        let_be_killed(self._batches)
         batches = prefetch(self._batches, self._parts.device, self._parts.channels_last)
         for index, batch in enumerate(batches, start):
             yield self._augment(batch, epoch, index)
@@ -82,7 +82,7 @@ class Loader:
     def close(self) -> None:
         """End the workers, wherever they are."""
         if self._parts.section.workers and self._batches is not None:
-            end_workers(self._batches)
+            end_workers(self._batches, self.info["name"], self._parts.say)
             self._batches = self._loader._iterator = None  # its pipes go with it, and not when Python gets round to it
 
 
@@ -127,18 +127,9 @@ def examples_of(data: Any, indices: list[int]) -> list[Any]:
     return fetch(indices) if fetch else [data[index] for index in indices]
 
 
-def _identity(batch: Any) -> Any:
+def identity(batch: Any) -> Any:
+    """Return a batch as it is: the dataset that a DataLoader of hookflow sees has collated it."""
     return batch
-
-
-def ignore_signals(worker: int) -> None:
-    """Ignore Ctrl-C in a worker, and the first SIGTERM to all processes of a job: the training decides what follows.
-
-    It may want some more batches. A second SIGTERM ends the worker: nothing else would, were it stuck.
-    """
-    for number in (signal.SIGINT, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 def warn_if_oversubscribed(workers: int, say: Callable[..., None]) -> None:

@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,6 @@ class RNGStream(IntEnum):
     ORDER = 1
     EXAMPLES = 2
     AUGMENT = 3
-    STREAM = 4
     RANK = 5
 
 
@@ -34,6 +34,12 @@ def seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)
+
+
+def generator_states() -> tuple[Any, ...]:
+    """Return the states of the generators that `seeded` seeds, as values that can be compared."""
+    _, words, *rest = np.random.get_state(legacy=True)
+    return random.getstate(), bytes(np.asarray(words)), *rest, torch.get_rng_state().numpy().tobytes()
 
 
 @contextmanager

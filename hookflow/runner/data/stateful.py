@@ -15,7 +15,7 @@ from hookflow.runner.data.batches import Sizes
 from hookflow.runner.data.loader import no_loader_warnings
 from hookflow.runner.data.seeded_iterable import examples_to_reload
 from hookflow.runner.data.to_device import to_device
-from hookflow.runner.data.workers import end_workers
+from hookflow.runner.data.workers import end_workers, let_be_killed
 from hookflow.runner.numerics.random_state import random_state, set_random_state
 
 
@@ -94,6 +94,10 @@ class Stateful:
         """Return the stream where it was. The states of the training's generators are restored afterwards."""
         if count := examples_to_reload(saved["loader"]):
             self._say(f"{self.info['name']}: loading {count} examples again to find the place in the stream", "warn")
+        own_generators = getattr(self._loader.dataset, "own_generators", list)
+        if names := ", ".join(own_generators()):
+            said = f"{self.info['name']} keeps random generators that no checkpoint holds ({names})"
+            self._say(f"{said}: the resumed run may not be bit-identical, and may repeat or miss examples", "warn")
         before = random_state(self._device)
         if set_epoch := getattr(self._loader.dataset, "set_epoch", None):
             set_epoch(self._passes - 1)
@@ -107,6 +111,7 @@ class Stateful:
     def _started(self) -> Iterator[Any]:
         with no_loader_warnings():
             stream: Iterator[Any] = iter(self._loader)
+        let_be_killed(stream)
         return stream
 
     def state_dict(self) -> dict[str, Any]:
@@ -126,5 +131,5 @@ class Stateful:
     def close(self) -> None:
         """End the workers, wherever they are."""
         if hasattr(self._stream, "_shutdown_workers"):
-            end_workers(self._stream)
+            end_workers(self._stream, self.info["name"], self._say)
             self._stream = self._loader._iterator = None  # its pipes go with it, and not when Python gets round to it

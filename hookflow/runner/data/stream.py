@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,14 +10,15 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
 from hookflow.pipeline.extras import missing_package
 from hookflow.runner.data.augment import Augment
-from hookflow.runner.data.loader import ignore_signals, no_loader_warnings, warn_if_oversubscribed
+from hookflow.runner.data.loader import identity, no_loader_warnings, warn_if_oversubscribed
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.seeded_iterable import SeededIterable
 from hookflow.runner.data.stateful import Stateful
+from hookflow.runner.data.workers import ignore_signals
 
 
 class Stream(Stateful):
-    """A stateful loader whose collate counts the examples: nothing else knows how many are in a batch of a stream."""
+    """A stateful loader whose dataset counts the examples: nothing else knows how many are in a batch of a stream."""
 
     def __init__(self, data: SeededIterable, info: DataInfo, parts: LoaderParts) -> None:
         super().__init__(_loader(data, parts), info, parts.device, parts.channels_last, parts.say, Augment(parts))
@@ -39,16 +39,6 @@ class Stream(Stateful):
     def _last_global_size(self, index: int) -> int:
         """Return how many all ranks have together: each as many."""
         return self._size * self._world
-
-
-class _Counted:
-    """Makes a batch of examples, and says how many they are."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self._collate = collate
-
-    def __call__(self, examples: list[Any]) -> tuple[int, Any]:
-        return len(examples), self._collate(examples)
 
 
 def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stream:
@@ -83,7 +73,16 @@ def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stream:
         synthetic=False,
         note=f"fetched by {section.workers} worker{'s' * (section.workers > 1)}" if section.workers else "",
     )
-    seeded = SeededIterable(data, parts.seed, rank=parts.rank, world=parts.world, shards_itself=shards_itself)
+    seeded = SeededIterable(
+        data,
+        parts.seed,
+        batch_size=section.batch_size // parts.world,
+        drop_last=section.drop_last,
+        collate=parts.collate,
+        rank=parts.rank,
+        world=parts.world,
+        shards_itself=shards_itself,
+    )
     return Stream(seeded, info, parts)
 
 
@@ -102,9 +101,8 @@ def _loader(data: SeededIterable, parts: LoaderParts) -> Any:
     with no_loader_warnings():
         return StatefulDataLoader(
             data,
-            batch_size=section.batch_size // parts.world,
-            drop_last=section.drop_last,
-            collate_fn=_Counted(parts.collate),
+            batch_size=None,  # the dataset gives batches: a batch is seeded as a whole
+            collate_fn=identity,
             num_workers=section.workers,
             pin_memory=parts.device.type == "cuda",
             worker_init_fn=ignore_signals,
