@@ -30,13 +30,22 @@ SETUPS: dict[str, tuple[str, list[str]]] = {
     "accumulated": ("max_epochs = {epochs}", ["run.accumulate=2", "optimizer.args.lr=0.3", CHAINED]),
     "by workers": ("max_iters = {iters}", ["run.val_every=7", "run.accumulate=2", over("Clouds", workers=2)]),
 }
+KINDS = {
+    "a stream": [over("Numbers")],
+    "a stream with a state, by workers": [over("NumbersWithPlace", workers=2)],
+    "a stream that shuffles": [over("ShuffledInIter")],
+    "a stream that shuffles, by workers": [over("ShuffledWithFirst", workers=2), "run.accumulate=2"],
+    "a task with a state": ['task.use="./own_tasks.py:Remembers"'],
+}
+"""What further kinds of data and task are killed in `make test-long`."""
+CASES = [
+    *((*SETUPS[setup], 1, 3) for setup in SETUPS),
+    *(pytest.param(*SETUPS[setup], seed, 20, marks=pytest.mark.long) for setup in SETUPS for seed in (2, 3)),
+    *(pytest.param("max_epochs = {epochs}", KINDS[kind], 4, 20, marks=pytest.mark.long) for kind in KINDS),
+]
 
 
-@pytest.mark.parametrize(("length", "setup"), SETUPS.values(), ids=SETUPS)
-@pytest.mark.parametrize(
-    ("seed", "kills"),
-    [(1, 3), pytest.param(2, 20, marks=pytest.mark.long), pytest.param(3, 20, marks=pytest.mark.long)],
-)
+@pytest.mark.parametrize(("length", "setup", "seed", "kills"), CASES)
 def test_killed_at_random_and_resumed(
     new_run: NewRun, train_here: Train, tmp_path: Path, length: str, setup: list[str], seed: int, kills: int
 ) -> None:
