@@ -158,7 +158,7 @@ class Clouds(Dataset[Any]):
 
 
 class Hangs(Clouds):
-    """Deadlocks in C, with the interpreter's lock held, when a worker fetches its second batch of 8."""
+    """Deadlocks in C, where no signal handler of Python runs, when a worker fetches its second batch of 8."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class Hangs(Clouds):
     def __getitem__(self, index: int) -> Any:
         self.fetched += 1
         if self.fetched > 8 and get_worker_info():
-            library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(256)
+            library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(256)
             library.pthread_mutex_init(mutex, None)
             for _ in range(2):  # no signal handler ends this wait
                 library.pthread_mutex_lock(mutex)

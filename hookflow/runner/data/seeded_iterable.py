@@ -26,9 +26,8 @@ class SeededIterable(IterableDataset[Any]):
     The dataset's `__iter__` runs within the first batch, under its seed. So a pass gives the same batches after a
     resume, and finds its place though the dataset itself has no state: then by loading what lies before it.
 
-    Of `world` ranks each goes through all of it, and takes every `world`-th example from its `rank` on. What is not
-    enough at the end for each of them to have one is left out. A dataset that `shards_itself` gives this rank's
-    examples already.
+    Of `world` ranks each goes through all of it, and takes every `world`-th example from its `rank` on. A last group of
+    fewer than `world` examples is left out. A dataset that `shards_itself` gives this rank's examples already.
     """
 
     def __init__(

@@ -96,8 +96,8 @@ class Stateful:
             self._say(f"{self.info['name']}: loading {count} examples again to find the place in the stream", "warn")
         own_generators = getattr(self._loader.dataset, "own_generators", list)
         if names := ", ".join(own_generators()):
-            said = f"{self.info['name']} keeps random generators that no checkpoint holds ({names})"
-            self._say(f"{said}: the resumed run may not be bit-identical, and may repeat or miss examples", "warn")
+            text = f"{self.info['name']} keeps random generators that no checkpoint holds ({names})"
+            self._say(f"{text}: the resumed run may not be bit-identical, and may repeat or miss examples", "warn")
         before = random_state(self._device)
         if set_epoch := getattr(self._loader.dataset, "set_epoch", None):
             set_epoch(self._passes - 1)

@@ -47,8 +47,8 @@ def end_workers(batches: Any, name: str, say: Callable[..., None]) -> None:
     for number, worker in alive.items():
         worker.join(GRACE)
         if worker.exitcode == -signal.SIGKILL:
-            said = f"worker {number} of {name} (pid {worker.pid}) did not leave within {GRACE:g} s and was killed"
-            say(f"{said} (SIGKILL): it hung in the dataset or in collate", "warn")
+            text = f"worker {number} of {name} (pid {worker.pid}) did not leave within {GRACE:g} s and was killed"
+            say(f"{text} (SIGKILL): it hung in the dataset or in collate", "warn")
     for queue in getattr(batches, "_index_queues", ()):
         if (feeder := getattr(queue, "_thread", None)) is not None:
             feeder.join(GRACE)
