@@ -105,7 +105,7 @@ def test_check_raises_what_is_not_there_and_returns_what_is_doubtful(toy: dict[s
 
 def test_the_plan_is_data_and_reads_well() -> None:
     plan = hookflow.load(TOY).plan
-    assert plan.order["after_val"] == ("throughput", "ema", "early_stop", "checkpoint")
+    assert plan.order["after_val"] == ("ema", "early_stop", "checkpoint")
     assert "after_train_iter        throughput → log (every 2)" in str(plan).splitlines()
 
 

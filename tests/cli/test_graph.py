@@ -62,7 +62,7 @@ def test_the_picture_in_the_documentation_is_what_the_command_draws(monkeypatch:
 
 def test_one_point_is_drawn_alone() -> None:
     lines = graph("--point", "after_val").split("\n")
-    assert lines[0] == "toy: 4 hooks at 1 point"
+    assert lines[0] == "toy: 3 hooks at 1 point"
     assert sum("leaves around_val" in line for line in lines) == 1
 
 

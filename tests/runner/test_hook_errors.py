@@ -218,5 +218,5 @@ def test_state_that_a_checkpoint_cannot_give_back_is_told_when_it_is_saved(new_r
     run_dir = new_run(fails("state_dict"))
     assert train_here(run_dir) == 1
     (error,) = records(run_dir, "error")
-    assert "checkpoint[\"hooks\"]['bad']['kinds'] is a builtins.set" in str(error["text"])
+    assert "checkpoint['hooks']['bad']['kinds'] is a builtins.frozenset" in str(error["text"])
     assert not list(run_dir.checkpoints.glob("*"))
