@@ -136,7 +136,8 @@ def test_a_stop_that_is_not_declared_is_obeyed_with_one_warning(new_run: NewRun,
     assert train_here(run_dir) == 0, reason(run_dir)
     (end,) = records(run_dir, "end")
     assert (end["status"], end["it"], end["reason"]) == ("finished", 10, "validated often enough")
-    (warning,) = (record["text"] for record in records(run_dir, "message") if record["level"] == "warn")
+    by_check, warning = (record["text"] for record in records(run_dir, "message") if record["level"] == "warn")
+    assert "calls run.stop at after_val_iter" in str(by_check)
     assert warning == (
         'hook "stops" calls run.stop at after_val_iter without declaring that it writes "control"; '
         'declare it: writes = ["control"] in [hooks.stops], or in its class'

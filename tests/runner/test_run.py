@@ -61,7 +61,7 @@ def test_an_error_of_a_hook_names_it_and_ends_the_run(new_run: NewRun, train_her
     assert train_here(run_dir) == 1
     (error,) = records(run_dir, "error")
     assert (error["hook"], error["point"], error["it"], error["action"]) == ("bad", "after_backward", 6, "raise")
-    assert 'raise RuntimeError(self.message)' in str(error["traceback"])
+    assert "raise RuntimeError(self.message)" in str(error["traceback"])
     assert re.fullmatch(r".*/tests/watchers\.py:\d+", str(error["at"]))
     (end,) = records(run_dir, "end")
     assert (end["status"], end["exit"]) == ("failed", 1)

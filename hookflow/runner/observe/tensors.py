@@ -17,6 +17,8 @@ Marks = dict[str, dict[Hashable, Hashable]]
 """By slot, the mark of each thing in it."""
 
 RATE = "lr"
+RATES = (RATE, "initial_lr")
+"""The settings of a parameter group that are the slot `lr`."""
 
 
 def slot_of(kind: str, name: str, unnamed: str) -> str:
@@ -65,7 +67,7 @@ class RunTensors:
             for k, group in enumerate(optimizer.param_groups):
                 for key, value in dict.items(group):
                     of = tuple(map(id, value)) if key == "params" else mark(value)
-                    (rates if key == RATE else settings)["group", k, key] = of
+                    (rates if key in RATES else settings)["group", k, key] = of
             settings |= {key: mark(value) for key, value in _state_of(optimizer) if not isinstance(value, Tensor)}
         return found
 
@@ -105,9 +107,9 @@ def _by_key(optimizer: str, noted: Any) -> Note:
     settings = noted(slot_of("optimizer", optimizer, "optimizer"))
 
     def note(verb: Verb, key: str | None) -> None:
-        if key == RATE or key is None:
+        if key in RATES or key is None:
             rate(verb)
-        if key != RATE and (key != "params" or verb == "writes"):
+        if key not in RATES and (key != "params" or verb == "writes"):
             settings(verb)
 
     return note
