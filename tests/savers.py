@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,3 +64,22 @@ class Told:
     def write(self, line: str) -> None:
         with self.path.open("a") as file:
             file.write(f"{getattr(self, 'name', '')} {line}\n")
+
+
+class SlowDisk:
+    """Lets the first checkpoint of rank 0 take so many seconds on its way to the disk."""
+
+    ranks = "zero"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def before_run(self, run: Any) -> None:
+        real = os.fsync
+
+        def slow(descriptor: int) -> None:
+            seconds, self.seconds = self.seconds, 0.0
+            time.sleep(seconds)
+            real(descriptor)
+
+        os.fsync = slow

@@ -80,7 +80,8 @@ class Appender:
 
     def _mend(self, path: Path) -> None:
         """End a line that a killed writer left torn, so that it costs itself and not the next one too."""
-        size = path.stat().st_size
+        self.found = size = path.stat().st_size
+        """The bytes that the file had when it was opened."""
         if size:
             with path.open("rb") as file:
                 file.seek(size - 1)

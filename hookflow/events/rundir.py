@@ -295,6 +295,39 @@ def write_whole(path: Path, text: str) -> None:
         raise
 
 
+def fsync(path: Path) -> None:
+    """Wait until a file, or what stands in a directory, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class DiskSync:
+    """Brings to the disk what a resume needs beside a checkpoint: logs, pipeline, plan, identity, and their folders.
+
+    A file that has not changed since the last time is left out.
+    """
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._synced: dict[Path, tuple[int, int]] = {}
+
+    def sync(self) -> int:
+        """Wait until all of it is on the disk; return the bytes of rank 0's log that are."""
+        run = self._run
+        size = run.events.stat().st_size if run.events.exists() else 0
+        files = (run.identity, run.pipeline, run.plan, *sorted(run.path.glob("events*.jsonl")))
+        for path in (*files, run.path, run.path.parent, run.path.parent.parent):
+            with contextlib.suppress(FileNotFoundError):
+                found = path.stat()
+                if self._synced.get(path) != (mark := (found.st_mtime_ns, found.st_size)):
+                    fsync(path)
+                    self._synced[path] = mark
+        return size
+
+
 def all_runs(root: Path) -> list[RunDir]:
     """Return every run directory below `root`, the newest first."""
     found = [RunDir(identity.parent) for identity in root.glob("*/*/run.json")]

@@ -7,6 +7,7 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import torch
 
 from hookflow.errors import Problem, UserError
+from hookflow.events.reading import read_object
 from hookflow.events.records import VERSION
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
@@ -44,6 +46,9 @@ from hookflow.runner.trainer import Trainer
 from hookflow.runner.variables import changed_variables
 from hookflow.runner.writing import writing
 from hookflow.showable import only_showable
+
+TAIL = 1 << 16
+"""Bytes at the end of a log in which its last iteration is looked for."""
 
 
 def execute(
@@ -90,6 +95,8 @@ def execute(
             _place_checkpoints(store, run_dir, parts.hooks.values())
         check_comm_hook(plan, parts.strategy, parts.place)
         begin = read_manifest(checkpoint)["it"] if checkpoint else 0
+        if checkpoint and ranks.first and recorder.log_found < read_manifest(checkpoint).get("log", 0):
+            say(_log_is_behind(run_dir.events, recorder.log_found, begin), "warn")
         with writing(parts.writers, run_dir, begin, recorder, signals):
             _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
             for warning in plan.warnings if ranks.first else ():
@@ -130,6 +137,19 @@ def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Pa
     if checkpoint is None:
         say("there is no checkpoint to resume from: starting at the beginning", "warn")
     return checkpoint
+
+
+def _log_is_behind(log: Path, size: int, it: int) -> str:
+    """Return a warning: the first `size` bytes of the log do not reach the checkpoint of iteration `it`."""
+    with log.open("rb") as file:
+        file.seek(max(size - TAIL, 0))
+        lines = file.read(min(size, TAIL)).splitlines()
+    end = 0
+    for line in lines:
+        with suppress(ValueError):
+            end = max(end, read_object(line).get("it", 0))
+    lost = f"what was recorded from there to the checkpoint's iteration {it} is lost"
+    return f"the event log ends at iteration {end}: {lost}, as after a power cut"
 
 
 def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:

@@ -17,6 +17,7 @@ from hookflow.runner import recorder
 from hookflow.runner.checkpoint import manager
 from tests.conftest import NewRun, records, wait_for
 from tests.distributed.launched import asked_to_stop
+from tests.distributed.several import carry_out, printed
 from tests.faults.disk import Disk
 from tests.runner.same import assert_same_end
 
@@ -84,3 +85,11 @@ def test_two_signals_end_a_run_whose_disk_never_answers(
             thread.join(60)
     assert train_here(run, resume=True) == 0
     assert_same_end(alone, run)
+
+
+def test_the_other_ranks_wait_longer_than_a_collective_for_the_disk_of_rank_0(new_run: NewRun) -> None:
+    slow = 'hooks.slow={use="./savers.py:SlowDisk", args={seconds=6.0}}'
+    data = [f'data.{split}={{use="./loaders.py:Clouds", loader={{batch_size=8}}}}' for split in ("train", "val")]
+    run = new_run(slow, *data, "distributed.timeout=2", 'run.device="cpu"')
+    assert carry_out(run, 2) == [0, 0], printed(run, 1)
+    assert [saved["it"] for saved in records(run, "checkpoint")] == [5, 10, 15]

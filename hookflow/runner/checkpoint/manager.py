@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.events.records import shortened
+from hookflow.events.rundir import DiskSync, RunDir
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
 from hookflow.runner.checkpoint.saving import GRACE, HostCopy, NotSavedError, Saving, begin
@@ -66,6 +67,7 @@ class CheckpointManager:
         self._store = store
         self._recorder = recorder
         self._folder = folder
+        self._disk = DiskSync(RunDir(folder))
         self._keep = keep
         self._keeps_nonfinite = keeps_nonfinite
         self._warned_nonfinite = False
@@ -155,6 +157,7 @@ class CheckpointManager:
         """Bring a checkpoint to the disk, and remove those that it replaces. Another thread does this."""
         self._recorder.flush(frame=False)  # what a checkpoint has behind it, the log must have too
         try:
+            saving.facts = {**saving.facts, "log": self._disk.sync()}  # and on the disk, before the checkpoint is
             if (weight := self._nonfinite_weight(saving.state)) and not self._keeps_nonfinite:
                 return self._write_apart(saving, moved, weight)
             saved = self._store.save(saving.state, saving.names, saving.facts, moved)
@@ -195,6 +198,9 @@ class CheckpointManager:
             return
         saving = self._saving
         with self._state.during("save"), self._timeline.excluded():
+            # Rank 0 answers each second: however long its disk takes, no collective of the others times out.
+            while not self._consensus.broadcast_object(saving.ended_soon() if saving.thread else False):
+                continue
             saved = self._consensus.broadcast_object(saving.result() if saving.thread else None)
             if saving.thread:
                 saving.thread.join()  # it has no more to do, and still holds the state

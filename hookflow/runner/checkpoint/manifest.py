@@ -59,6 +59,7 @@ class Manifest(TypedDict):
     metrics_it: int
     names: dict[str, str]
     saved: float
+    log: int
     exception: str
 
 

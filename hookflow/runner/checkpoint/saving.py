@@ -46,6 +46,10 @@ class Saving:
     def ended(self) -> bool:
         return self.outcome.done()
 
+    def ended_soon(self) -> bool:
+        """Wait for the write for a second at most; return whether it has ended."""
+        return bool(wait([self.outcome], HEARS).done)
+
     def result(self) -> Saved | NotSavedError:
         """Wait for the write, and return what has become of it."""
         while not self.outcome.done():

@@ -38,7 +38,7 @@ import torch
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.process import started_at
-from hookflow.events.rundir import short
+from hookflow.events.rundir import fsync, short
 from hookflow.runner.checkpoint.manifest import (
     EXCEPTION,
     MANIFEST,
@@ -217,13 +217,13 @@ class CheckpointStore:
             manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}
             _write(aside / MANIFEST, _text(seal(manifest)), self._abandoned)
             for name in (*files, MANIFEST):  # now, and not each as it is written: the first brings most of it along
-                _flush(aside / name)
-            _flush(aside)
+                fsync(aside / name)
+            fsync(aside)
             aside.rename(final)
         except BaseException:
             shutil.rmtree(aside, ignore_errors=True)
             raise
-        _flush(self.folder)
+        fsync(self.folder)
         return sum(entry["bytes"] for entry in files.values())
 
     def _check_loads(self, folder: Path, state: Mapping[str, Any]) -> None:
@@ -264,7 +264,7 @@ class CheckpointStore:
         link.unlink(missing_ok=True)
         link.symlink_to(target)
         link.replace(self.folder / name)
-        _flush(self.folder)
+        fsync(self.folder)
 
     def _found_whole(self, path: Path) -> bool:
         if not damage(path):
@@ -355,12 +355,3 @@ def _is_being_written(path: Path) -> bool:
         return began is not None and began <= path.stat().st_mtime
     except (OSError, ValueError):  # it is gone; it is no pid
         return False
-
-
-def _flush(path: Path) -> None:
-    """Wait until a file, or what stands in a directory, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
