@@ -47,7 +47,8 @@ def resumed(
     from hookflow.cli.pipelines import read_pipeline
     from hookflow.cli.run_dirs import find_run, has_begun
     from hookflow.events.run_lock import release
-    from hookflow.runner.launch import claim
+    from hookflow.runner.checkpoint.manifest import newest_good
+    from hookflow.runner.launch import claim, keep
 
     file = Path(target) if target and target.endswith(".toml") else None
     hooks: Collection[str] | None = None
@@ -56,9 +57,10 @@ def resumed(
     else:
         pipeline = read_pipeline(file, overrides, without=without, only=only).pipeline
         hooks = pipeline.hooks
-        run_dir = find_run(pipeline.run.name, Path(pipeline.run.dir), having=has_begun, elsewhere="run.dir")
+        run_dir = _of_pipeline(pipeline.run, overrides)
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
+        newest_good(run_dir.checkpoints)  # and where no checkpoint can be used
         then = _recorded(run_dir)
         now = then
         if file is not None or overrides or without or only or shuffle is not None:
@@ -71,9 +73,24 @@ def resumed(
             from hookflow.runner.launch import record
 
             record(now.loaded, now.plan, run_dir, now.base)
-    finally:
+    except BaseException:
         release(locks)
+        raise
+    keep(run_dir, locks)  # until it starts: in between, another resume could record another length
     return run_dir
+
+
+def _of_pipeline(section: RunSection, overrides: Sequence[str]) -> RunDir:
+    """Return the newest run of a pipeline file. Raises UserError where there is none."""
+    from hookflow.cli.run_dirs import find_run, has_begun
+
+    try:
+        return find_run(section.name, Path(section.dir), having=has_begun, elsewhere="run.dir")
+    except UserError as error:
+        if any(_key(override) == ("run", "name") for override in overrides):
+            hint = "with --resume, run.name says which run is meant; a run keeps its name"
+            raise UserError([replace(problem, hint=hint) for problem in error.problems]) from None
+        raise
 
 
 def _recorded(run_dir: RunDir) -> Target:

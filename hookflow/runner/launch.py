@@ -34,8 +34,8 @@ def new_run(loaded: Loaded, plan: Plan, runs: Path | None = None) -> RunDir:
     try:
         run_dir = RunDir.create(folder, section.name)
         prepare(loaded, plan, run_dir, loaded.source.parent)
-    except OSError as error:
-        said = f"no run directory can be made in {folder}: {error.strerror}"
+    except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
+        said = f"no run directory can be made in {folder}: {getattr(error, 'strerror', None) or error}"
         raise UserError(Problem(said, loaded.places.of("run.dir") if runs is None else None)) from None
     return run_dir
 
@@ -107,14 +107,24 @@ def claim(run_dir: RunDir) -> Locks:
 
     The system lets go of the lock when the last of them, and of those that `hold` it beside them, has ended, however
     it ends. Raises UserError when somebody else holds it, or where a process trains in the directory that holds none:
-    two that train in one directory would write over each other.
+    two that train in one directory would write over each other. What this process keeps already is returned.
     """
+    if (kept := _KEPT.pop(run_dir.path, None)) is not None:
+        return kept
     locks = _lock(run_dir)
     if run_dir.trains_elsewhere():
         release(locks)
         raise UserError(_running(run_dir))
     share(locks)  # so that ranks may hold it, too; to claim it takes all of it
     return locks
+
+
+def keep(run_dir: RunDir, locks: Locks) -> None:
+    """Keep the lock of a run that was claimed for the next `claim` of this process."""
+    _KEPT[run_dir.path] = locks
+
+
+_KEPT: dict[Path, Locks] = {}
 
 
 def hold(run_dir: RunDir) -> Locks:

@@ -13,9 +13,11 @@ import typer
 
 from hookflow.cli.run import Changes, _new, _resumed
 from hookflow.errors import UserError
+from hookflow.events.run_lock import release, try_lock
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Recording
 from hookflow.runner.checkpoint.changeable import RULES, May, rule_of
+from hookflow.runner.launch import claim
 from tests.conftest import TESTS, hookflow, hookflow_here, records
 from tests.runner.same import assert_same_end
 
@@ -74,6 +76,43 @@ def test_a_run_that_is_named_has_nothing_left_to_do_either(run: RunDir) -> None:
         _resumed(run.id, Changes())
     with pytest.raises(typer.Exit):
         _resumed(None, Changes())
+
+
+def test_where_no_checkpoint_can_be_used_nothing_of_the_run_changes(run: RunDir) -> None:
+    for weights in run.checkpoints.glob("it*/model.pt"):
+        weights.write_bytes(weights.read_bytes()[:-1])
+    before = written(run)
+    assert "cannot be used (model.pt has" in refusal("run.max_epochs=5", "model.args.width=64")
+    done = hookflow_here("run", "--resume", run.id, "--ui", "plain", cwd=Path.cwd())
+    assert done.returncode == 2
+    assert written(run) == before, "neither its files nor its log"
+
+
+def test_nobody_else_resumes_it_before_it_starts(run: RunDir) -> None:
+    _resumed("toy.toml", Changes(overrides=("run.max_epochs=5",)))
+    assert try_lock(run.path) is None
+    release(claim(run))
+    _resumed("toy.toml", Changes(overrides=("run.max_epochs=9",)))
+    release(claim(run))
+
+
+def test_a_run_keeps_its_name(run: RunDir) -> None:
+    assert "with --resume, run.name says which run is meant; a run keeps its name" in refusal("run.name=x")
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ('run.dir="a\\u0000b"', "no run directory can be made in a"),
+        ('hooks.checkpoint.args.out_dir="toy.py/there"', "out_dir"),
+        ('hooks.checkpoint.args.out_dir="a\\u0000b"', "out_dir"),
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_a_mistake(override: str, said: str) -> None:
+    done = hookflow("run", "toy.toml", "--ui", "plain", "--set", override, cwd=Path.cwd())
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr + done.stdout
 
 
 def test_what_is_done_may_be_more_than_the_file_wants(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:

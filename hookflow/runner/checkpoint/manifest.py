@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from hookflow.errors import Problem, UserError
 from hookflow.events.reading import read_object, valid, validator_of
 
 if TYPE_CHECKING:
@@ -173,6 +174,23 @@ def damage(path: Path, *, thorough: bool = True) -> str:
         except OSError as error:
             return f"{name} cannot be read: {error.strerror}"
     return ""
+
+
+def newest_good(folder: Path) -> tuple[Path | None, list[str]]:
+    """Return the newest checkpoint that is whole, and a line on each that is not and was passed over.
+
+    None when there are no checkpoints at all; raises UserError when there are, but none is whole.
+    """
+    passed_over: list[str] = []
+    for path in list_checkpoints(folder):
+        wrong = damage(path)
+        if not wrong:
+            return path, passed_over
+        passed_over.append(f"checkpoint {path.name} cannot be used ({wrong}); taking the one before it")
+    if passed_over:
+        hint = f"to start at the beginning, move {folder} away"
+        raise UserError([Problem(line.partition(";")[0], hint=hint) for line in passed_over])
+    return None, passed_over
 
 
 def _digest(path: Path) -> str:

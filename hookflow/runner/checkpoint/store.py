@@ -48,6 +48,7 @@ from hookflow.runner.checkpoint.manifest import (
     damage,
     links,
     list_checkpoints,
+    newest_good,
     read_manifest,
     seal,
 )
@@ -91,7 +92,11 @@ class CheckpointStore:
         if any(self.folder.glob("*")):
             said = f"the run's checkpoints are in {short(self.folder.resolve())}, and out_dir says {short(elsewhere)}"
             raise UserError(Problem(said, hint="keep out_dir as it was in a run that is resumed"))
-        elsewhere.mkdir(parents=True, exist_ok=True)
+        try:
+            elsewhere.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
+            said = f"out_dir {elsewhere} cannot be made: {getattr(error, 'strerror', None) or error}"
+            raise UserError(Problem(said)) from None
         if self.folder.is_symlink():
             self.folder.unlink()
         elif self.folder.exists():
@@ -190,20 +195,8 @@ class CheckpointStore:
                 self._remove(path)
 
     def newest_good(self) -> tuple[Path | None, list[str]]:
-        """Return the newest checkpoint that is whole, and a line on each that is not and was passed over.
-
-        None when there are no checkpoints at all; raises UserError when there are, but none is whole.
-        """
-        passed_over: list[str] = []
-        for path in self.all():
-            wrong = damage(path)
-            if not wrong:
-                return path, passed_over
-            passed_over.append(f"checkpoint {path.name} cannot be used ({wrong}); taking the one before it")
-        if passed_over:
-            hint = f"to start at the beginning, move {self.folder} away"
-            raise UserError([Problem(line.partition(";")[0], hint=hint) for line in passed_over])
-        return None, passed_over
+        """Return the newest checkpoint that is whole, as `manifest.newest_good` does."""
+        return newest_good(self.folder)
 
     def _write(self, final: Path, state: Mapping[str, Any], facts: Mapping[str, Any]) -> int:
         """Write all files aside, then let them stand as `final`; return how many bytes they have."""
