@@ -88,8 +88,18 @@ class Dies:
 
     def after_train_iter(self, run: Any) -> None:
         if run.iter == self.at:
+            end = time.monotonic() + ENDLESS
+            while not _is_watched() and time.monotonic() < end:
+                time.sleep(0.01)
             os.kill(os.getpid(), self.by)
             os._exit(3)
+
+
+def _is_watched() -> bool:
+    """Return whether the parent process has opened the memory that says where the training is."""
+    with contextlib.suppress(FileNotFoundError):
+        return any("memfd" in str(link.readlink()) for link in Path(f"/proc/{os.getppid()}/fd").iterdir())
+    return False
 
 
 class ClosesOutput:

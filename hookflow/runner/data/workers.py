@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from threading import Timer
 from typing import Any
 
@@ -25,7 +28,12 @@ def ignore_signals(worker: int) -> None:
 def let_be_killed(batches: Any) -> None:
     """Have PyTorch, and Python at its exit, end workers that ignore SIGTERM by SIGKILL."""
     for worker in getattr(batches, "_workers", ()):
-        worker._popen.terminate = worker._popen.kill
+        worker._popen.terminate = partial(_kill, worker.pid)  # a method of its own would keep it, and its files, alive
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def end_workers(batches: Any, name: str, say: Callable[..., None]) -> None:
