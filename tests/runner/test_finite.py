@@ -125,6 +125,7 @@ def test_a_checkpoint_of_weights_that_are_not_finite_is_kept_apart(
     assert {path.name for path in store.names().values()} == {"it00000005"}
     assert store.newest_good()[0] == store.names()["last"].resolve()
     (apart,) = list_checkpoints(run_dir.checkpoints, NONFINITE)
+    assert [saved["it"] for saved in records(run_dir, "checkpoint")] == [5], "a resume takes this one"
     assert not damage(apart) and read(apart, torch.device("cpu"))["position"]["iter"] == 10
 
 

@@ -170,11 +170,8 @@ class CheckpointManager:
         return saved
 
     def _nonfinite_weight(self, state: Mapping[str, Any]) -> str | None:
-        """Return the first parameter in a copied state that is not finite, and warn once where the run keeps it.
-
-        Buffers do not count: a mask may hold infinities.
-        """
-        weight = next(self._snapshot.nonfinite_parameters(state), None)
+        """Return the first weight in a copied state that is not finite, and warn once where the run keeps it."""
+        weight = next(self._snapshot.nonfinite_weights(state), None)
         if weight and self._keeps_nonfinite and not self._warned_nonfinite:
             self._warned_nonfinite = True
             self._recorder.say(f'the weights are not finite ("{weight}"), and run.on_nan = "ignore" saves them', "warn")
@@ -211,6 +208,8 @@ class CheckpointManager:
             self._engine.fire("after_save_checkpoint", saving.state, saved.path)
 
     def _record(self, saving: Saving, saved: Saved) -> None:
+        if saved.path.name.startswith(NONFINITE):
+            return  # no run resumes from it; an error names it
         self._recorder.put(
             "checkpoint",
             it=saving.facts["it"],

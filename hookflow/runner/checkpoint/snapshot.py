@@ -78,14 +78,17 @@ class Snapshot:
             "random": random_state(self.device),
         }
 
-    def nonfinite_parameters(self, state: Mapping[str, Any]) -> Iterator[str]:
-        """Yield the names of the parameters in a captured state, or its copy, that are not finite."""
-        for name, model in self.models.items():
-            weights = state[state_key("model", name)]
-            for parameter, _ in model.named_parameters():
-                value = weights.get(parameter)
-                if isinstance(value, torch.Tensor) and not value.isfinite().all():
-                    yield parameter if len(self.models) == 1 else f"{name}.{parameter}"
+    def nonfinite_weights(self, state: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the names of parameters and running statistics in a captured state that are not finite.
+
+        Those of averages, which hooks have added, are among them. Other buffers may hold infinities, as masks do.
+        """
+        parameters = {name for model in self.models.values() for name, _ in model.named_parameters()}
+        for key in [key for key in state if key.startswith("model")]:
+            for name, value in state[key].items():
+                counts = name in parameters or name.rpartition(".")[2].startswith("running_")
+                if counts and isinstance(value, torch.Tensor) and not value.isfinite().all():
+                    yield name if key == "model" else f"{key.removeprefix('model_')}.{name}"
 
     def restore(self, state: dict[str, Any]) -> None:
         """Put the state back, as it was on this rank. What the checkpoint does not know starts anew; the run says so.
