@@ -46,6 +46,7 @@ DERIVED = {
     "StepGuard._began": "the first step of each process is looked at",
     "StepGuard._reported": "follows from how many steps were left out",
     "Update._left_out": "of the current iteration",
+    "Unsaved": "the attributes that each process began with",
     "CheckpointManager.saved_at": "which checkpoint stands: another one where the run was interrupted",
     "CheckpointManager._saving": "a write that is under way",
     "SafePoint._heard": "what has come to this process",

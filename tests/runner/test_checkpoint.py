@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from pathlib import Path
@@ -239,6 +240,8 @@ def test_a_name_that_no_checkpoint_can_go_by_is_refused(new_run: NewRun, train_h
         (frozenset([1, 2]), " is a builtins.frozenset"),
         (deque([1]), " is a collections.deque"),
         ({"extra": np.ones(2)}, "['extra'] is a numpy.ndarray, which cannot be loaded again; a tensor can be"),
+        ({"lock": threading.Lock()}, "['lock'] is a _thread.lock"),
+        ([lambda: 0], "[0] is a builtins.function"),
         ({(1, np.int64(2)): 3}, "['a key'][1] is a numpy.int64"),
     ],
     ids=repr,

@@ -12,6 +12,7 @@ from hookflow.events.records import shortened
 from hookflow.events.rundir import DiskSync, RunDir
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
+from hookflow.runner.checkpoint.nested import naming_unreadable
 from hookflow.runner.checkpoint.saving import GRACE, HostCopy, NotSavedError, Saving, begin
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
@@ -100,10 +101,11 @@ class CheckpointManager:
             self.saved_at = self._state.iter
 
     def _warn(self) -> None:
-        """Warn of what this checkpoint does not hold, once each; attributes are compared for the first one alone."""
-        lost = [*self._update.parameter_warnings(), *(self._unsaved.warnings() if self._unsaved else ())]
-        self._unsaved = None
-        for warning in lost:
+        """Warn of what this checkpoint does not hold, once each; attributes are compared until some have changed."""
+        changed = [*self._unsaved.warnings()] if self._unsaved else []
+        if changed:
+            self._unsaved = None
+        for warning in (*self._update.parameter_warnings(), *changed):
             if warning not in self._warned:
                 self._warned.add(warning)
                 self._recorder.say(warning, "warn")
@@ -137,7 +139,8 @@ class CheckpointManager:
         self._engine.fire("before_save_checkpoint", state)
         if self._ranks.world > 1:
             state = full_state(state, self._consensus)
-        copied = self._copy.of(state) if self._ranks.first else state
+        with naming_unreadable(state):
+            copied = self._copy.of(state) if self._ranks.first else state
         self._engine.fire("after_copy_checkpoint")
         self._engine.leave(entered)  # a plan that an older version has recorded knows no such point
         return copied

@@ -6,7 +6,8 @@ import copy
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from pickle import UnpicklingError
+from contextlib import contextmanager
+from pickle import PickleError
 from typing import Any
 
 import torch
@@ -53,17 +54,28 @@ def unreadable(state: Any) -> str:
     for place, value in leaves(state):
         if type(value) not in PLAIN and not _loads(value):
             at = "".join(f"[{key!r}]" for key in place)
-            hint = "; a tensor can be, such as torch.from_numpy(…)" if type(value).__module__ == "numpy" else ""
+            hint = "; a tensor can be, such as torch.as_tensor(…)" if type(value).__module__ == "numpy" else ""
             return f"{at} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be loaded again{hint}"
     return ""
 
 
+@contextmanager
+def naming_unreadable(state: Any) -> Iterator[None]:
+    """Where copying or writing `state` fails, raise TypeError with the first value that cannot be loaded again."""
+    try:
+        yield
+    except (TypeError, AttributeError, PickleError):  # as pickle refuses locks, lambdas and local classes
+        if wrong := unreadable(state):
+            raise TypeError(f"checkpoint{wrong}") from None
+        raise
+
+
 def _loads(value: Any) -> bool:
     file = io.BytesIO()
-    torch.save(value, file)
-    file.seek(0)
     try:
+        torch.save(value, file)
+        file.seek(0)
         torch.load(file, weights_only=True)
-    except UnpicklingError:
+    except (TypeError, AttributeError, PickleError):
         return False
     return True

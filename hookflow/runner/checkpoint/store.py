@@ -52,7 +52,7 @@ from hookflow.runner.checkpoint.manifest import (
     read_manifest,
     seal,
 )
-from hookflow.runner.checkpoint.nested import PLAIN, leaves, unreadable
+from hookflow.runner.checkpoint.nested import PLAIN, leaves, naming_unreadable, unreadable
 from hookflow.version import __version__
 
 NOTHING: Mapping[str, Any] = {}
@@ -204,7 +204,8 @@ class CheckpointStore:
         aside = self.folder / f".{final.name}.{os.getpid()}"
         aside.mkdir()
         try:
-            files = {name: _write(aside / name, write, self._abandoned) for name, write in self._contents(state)}
+            with naming_unreadable(dict(state)):
+                files = {name: _write(aside / name, write, self._abandoned) for name, write in self._contents(state)}
             self._check_loads(aside, state)
             versions = {"hookflow": __version__, "torch": torch.__version__}
             manifest = {"version": VERSION, **facts, "saved": time.time(), **versions, "files": files}
@@ -232,7 +233,7 @@ class CheckpointStore:
                 read_tensors(path, CPU, mmap=True)
             except UserError as error:
                 wrong = unreadable(dict(state)) or f" cannot be loaded again: {error}"
-                raise TypeError(f"checkpoint{wrong}") from error
+                raise TypeError(f"checkpoint{wrong}") from None
         self._loaded |= kinds & {*PLAIN, torch.Tensor, torch.nn.Parameter}
 
     def _contents(self, state: Mapping[str, Any]) -> Iterable[tuple[str, Callable[[Any], object]]]:
