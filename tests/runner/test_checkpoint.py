@@ -244,7 +244,7 @@ def test_a_name_that_no_checkpoint_can_go_by_is_refused(new_run: NewRun, train_h
         ([lambda: 0], "[0] is a builtins.function"),
         ({(1, np.int64(2)): 3}, "['a key'][1] is a numpy.int64"),
     ],
-    ids=repr,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 @pytest.mark.parametrize("entry", ["hooks", "model", "optimizer_d"])
 def test_what_could_not_be_read_back_is_refused(store: CheckpointStore, entry: str, value: Any, said: str) -> None:
