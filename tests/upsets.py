@@ -13,23 +13,43 @@ from tests.toy import Net
 
 
 class Upset(Classification):
-    """Spoils the batches that are named: their loss, their gradient alone, or the loss but not its gradient."""
+    """Spoils the batches that are named: their loss, their gradient alone, or the loss but not its gradient.
+
+    Before the forward pass: the images, a weight, or the output of a module. With "once" a second call raises.
+    """
 
     def __init__(self, batches: list[int], kind: str = "loss") -> None:
         super().__init__()
         self.batches, self.kind = batches, kind
+        self.called = -1
 
     def step(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
+        spoils = run.batch_idx in self.batches and run.epoch == 0
+        if spoils:
+            self.before(run, batch)
         outputs = super().step(run, batch)
-        if run.batch_idx in self.batches and run.epoch == 0:
+        if spoils:
             match self.kind:
-                case "loss":
+                case "loss" | "once":
                     outputs["loss"] = outputs["loss"] * torch.nan
                 case "gradient":
                     outputs["loss"] = outputs["loss"] + (outputs["logits"] * 0).sqrt().sum()
                 case "constant":
                     outputs["loss"] = outputs["loss"] + torch.inf
         return outputs
+
+    def before(self, run: Any, batch: Any) -> None:
+        layer = next(module for module in run.model.modules() if isinstance(module, torch.nn.Linear))
+        match self.kind:
+            case "batch":
+                batch[0].view(-1)[0] = torch.nan
+            case "weights":
+                layer.weight.data[0, 0] = torch.nan
+            case "module":
+                layer.register_forward_hook(lambda module, args, output: output * torch.inf)
+            case "once" if self.called == run.batch_idx:
+                raise RuntimeError("called again")
+        self.called = run.batch_idx
 
 
 class Loud(Classification):

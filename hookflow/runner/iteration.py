@@ -112,7 +112,7 @@ def plain(it: Iteration) -> Iterate:
                 clear()
                 loss = outputs["loss"]
                 if watch:
-                    watch(loss)
+                    watch(loss, batch)
                 loss.backward()
             except Exception:
                 check_outputs(outputs, "step")  # was the task's first answer right, and this one is not?

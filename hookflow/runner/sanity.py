@@ -83,7 +83,7 @@ class _Pass:
         self.parts = parts
         self.source = _Few(parts.data["val"], consensus)
         self.task = _Measured(parts.task, self.source)
-        self.log = _Nowhere()
+        self.log = Nowhere()
         self.state = state = RunState()
         state.batches_per_epoch = parts.batches_per_epoch
         state.set_length(parts.section.max_epochs, parts.section.max_iters, parts.iters_per_epoch)
@@ -183,8 +183,8 @@ class _Measured:
         return made
 
 
-class _Nowhere:
-    """Takes what a task logs; only the names are of interest."""
+class Nowhere:
+    """Takes the place of recorder, media and scalars, and keeps nothing but the names."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -192,6 +192,9 @@ class _Nowhere:
 
     def scalar(self, name: str, value: Any) -> None:
         self.names.add(name)
+
+    def log(self, name: str, value: Any) -> None:
+        pass
 
     def say(self, text: str, level: str = "info", source: str = "") -> None:
         pass

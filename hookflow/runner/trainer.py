@@ -32,6 +32,7 @@ from hookflow.runner.iteration import Iteration, choose
 from hookflow.runner.loop import Loop
 from hookflow.runner.media import Media
 from hookflow.runner.module_hooks import ModuleHooks
+from hookflow.runner.nonfinite import diagnose
 from hookflow.runner.numerics.compiling import Compiled
 from hookflow.runner.numerics.device import in_precision
 from hookflow.runner.numerics.losses import Losses, advice
@@ -324,7 +325,7 @@ class Trainer:
             parts.optimizers,
             parts.strategy,
             self._consensus,
-            Losses(parts.device, self.state, self._advice) if section.on_nan == "raise" else None,
+            Losses(parts.device, self.state, self._explain_loss) if section.on_nan == "raise" else None,
             guard,
         )
 
@@ -334,10 +335,13 @@ class Trainer:
         yield from (self.run, parts.model, *parts.model.modules(), *parts.optimizers.values())
         yield from (*parts.hooks.values(), *parts.data.values())
 
-    def _advice(self) -> str:
-        """Return what helps against a loss that is not finite, in this run."""
-        clips = any(isinstance(hook, GradClip) for hook in self._parts.hooks.values())
-        return advice(self._parts.precision, clips=clips, saved=bool(self._store.all()))
+    def _explain_loss(self, batch: Any) -> str:
+        """Return the cause of a loss that is not finite, as far as it can be seen, and ways to avoid it."""
+        parts = self._parts
+        step = in_precision(parts.task.step, parts.device, parts.precision)
+        clips = any(isinstance(hook, GradClip) for hook in parts.hooks.values())
+        ways = advice(parts.precision, clips=clips, saved=bool(self._store.all()))
+        return " ".join([*diagnose(parts, self.state, self.run, step, batch), ways])
 
     def _make_evaluation(self) -> Evaluation:
         parts = self._parts

@@ -72,7 +72,7 @@ class Update:
 
         `offered` is what the points are: the batch, its index, and the outputs with the loss.
         """
-        *_, outputs = offered
+        batch, _, outputs = offered
         self._engine.fire("after_forward", *offered)
         self._engine.fire("before_backward", *offered)
         for name in self._used.intersection(names):
@@ -81,7 +81,7 @@ class Update:
         weight *= self._requests.take_loss_weight()
         loss = outputs["loss"]
         if self.losses:
-            self.losses.watch(loss)
+            self.losses.watch(loss, batch)
         seed = None
         if self.guard:
             seed = self.guard.seed(loss, weight)

@@ -58,6 +58,34 @@ def test_a_loss_that_is_not_finite_ends_the_run(new_run: NewRun, train_here: Tra
     assert state["position"]["iter"] == 1 and all(tensor.isfinite().all() for tensor in state["model"].values())
 
 
+def test_the_error_names_the_cause_and_saves_the_batch(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(ONE_EPOCH, upset(2, kind="module"))
+    assert train_here(run_dir) == 1
+    text = reason(run_dir)
+    assert "First module with an output that is not finite: " in text and "(Linear)" in text
+    assert "Gradients that are not finite: " in text and "The diagnosis raised" not in text
+    path = run_dir.path / "nonfinite-batch-it3.pt"
+    assert f"The batch is saved as {path.name} in the run directory." in text
+    assert torch.load(path, weights_only=True)
+
+
+def test_a_batch_or_weights_that_are_not_finite_are_named(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(ONE_EPOCH, upset(2, kind="weights"))
+    assert train_here(run_dir) == 1
+    assert "Parameters that are not finite: " in reason(run_dir)
+    run_dir = new_run(ONE_EPOCH, upset(2, kind="batch"))
+    assert train_here(run_dir) == 1
+    assert "Input that is not finite: batch" in reason(run_dir)
+
+
+def test_a_diagnosis_that_raises_leaves_the_error(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run(ONE_EPOCH, upset(2, kind="once"))
+    assert train_here(run_dir) == 1
+    text = reason(run_dir)
+    assert "the loss is NaN in iteration 3" in text and "The diagnosis raised RuntimeError: called again." in text
+    assert 'run.on_nan = "skip"' in text
+
+
 def test_the_advice_fits_the_run() -> None:
     said = {precision: advice(precision, clips=False, saved=False) for precision in ("fp32", "tf32", "bf16", "fp16")}
     assert said["fp32"] == said["tf32"]
@@ -217,11 +245,11 @@ class Slow:
 def test_a_loss_that_is_still_being_computed_is_looked_at_later() -> None:
     state = RunState()
     losses = Losses(torch.device("cuda"), state)
-    losses.watch(torch.tensor(1.0))
+    losses.watch(torch.tensor(1.0), None)
     device = Slow()
     losses._sent._under_way.append((torch.tensor(math.nan), device, Place(1, 0, 1)))  # type: ignore[arg-type]
     state.iter = state.batch_idx = 2
-    losses.watch(torch.tensor(2.0))
+    losses.watch(torch.tensor(2.0), None)
     with pytest.raises(NonFiniteLossError, match="iteration 2 "):
         losses.settle()
 
@@ -272,7 +300,7 @@ def test_what_is_behind_a_checkpoint_is_certain(
         self._under_way.append((copy, Slow(), mark))  # type: ignore[arg-type]
 
     monkeypatch.setattr(async_scalar_copy.AsyncScalarCopy, "send", send_slowly)
-    monkeypatch.setattr(trainer, "Losses", lambda device, state, advice: Losses(torch.device("cuda"), state))
+    monkeypatch.setattr(trainer, "Losses", lambda device, state, explain: Losses(torch.device("cuda"), state))
     run_dir = new_run(upset(2), "hooks.clip.enabled=false")
     assert train_here(run_dir) == 1
     assert "iteration 3 (" in reason(run_dir)

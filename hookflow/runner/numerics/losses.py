@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isfinite
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,21 +29,22 @@ class Losses:
     """The losses of a training: each is looked at as soon as the host has it, without waiting for CUDA.
 
     So there a loss that is not finite ends the run an iteration or so later; `settle` is for those moments when it must
-    be certain that there was none. `advice` is asked what helps, once one is not finite.
+    be certain that there was none. `explain` returns the rest of the message for the batch of the loss, or for None
+    where that batch is gone.
     """
 
-    def __init__(self, device: torch.device, state: RunState, advice: Callable[[], str] = str) -> None:
+    def __init__(self, device: torch.device, state: RunState, explain: Callable[[Any], str] = lambda batch: "") -> None:
         self._state = state
-        self._advice = advice
+        self._explain = explain
         self._sent: AsyncScalarCopy[Place] = AsyncScalarCopy()
         self.watch = self._watch_later if device.type == "cuda" else self._watch_now
 
-    def _watch_now(self, loss: Tensor) -> None:
+    def _watch_now(self, loss: Tensor, batch: Any) -> None:
         """Take a loss. Raises NonFiniteLossError when this one, or one before it, is known not to be finite."""
         if not isfinite(value := loss.item()):
-            raise self._error(value, self._place())
+            raise self._error(value, self._place(), batch)
 
-    def _watch_later(self, loss: Tensor) -> None:
+    def _watch_later(self, loss: Tensor, batch: Any) -> None:
         self._sent.send(loss, self._place())
         self._look(wait=False)
 
@@ -59,10 +60,10 @@ class Losses:
             if not isfinite(value):
                 raise self._error(value, place)
 
-    def _error(self, value: float, place: Place) -> NonFiniteLossError:
+    def _error(self, value: float, place: Place, batch: Any = None) -> NonFiniteLossError:
         number = "NaN" if value != value else "infinite"
         where = f"iteration {place.it + 1} (epoch {place.ep + 1}, batch {place.batch + 1})"
-        return NonFiniteLossError(f"the loss is {number} in {where}. {self._advice()}".rstrip())
+        return NonFiniteLossError(f"the loss is {number} in {where}. {self._explain(batch)}".rstrip())
 
 
 def advice(precision: str, *, clips: bool, saved: bool) -> str:
