@@ -271,6 +271,15 @@ def _number(path: Path) -> int:
     return int(number) if number.isdecimal() else 0
 
 
+def make_out_dir(folder: Path) -> None:
+    """Make the folder that an argument `out_dir` names. Raises UserError where that fails."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(Problem(f"out_dir {folder} cannot be made: {reason}")) from None
+
+
 def short(path: Path) -> Path:
     """Return a path as people read it: relative to the working directory if it is below that."""
     try:

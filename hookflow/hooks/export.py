@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from hookflow.errors import Problem, UserError, nearest_or_all
+from hookflow.events.rundir import make_out_dir
 from hookflow.hooks.base import Hook
 from hookflow.hooks.first_tensor import first_tensor
 from hookflow.hooks.shards import is_sharded
@@ -74,6 +75,7 @@ class Export(Hook):
         if "torch_export" in self.formats and any(map(is_sharded, run.model.parameters())):
             said = "torch_export cannot export a model that is sharded across the ranks"
             raise UserError(Problem(said, hint='export a state_dict, or use distributed.strategy = "ddp"'))
+        make_out_dir(self._folder(run))
 
     def after_run(self, run: Run) -> None:
         source = run.dir / "checkpoints" / self.checkpoint
@@ -83,12 +85,14 @@ class Export(Hook):
             run.say(f'there is no checkpoint "{self.checkpoint}" to export', "warn")
             return
         weights = read_weights(source, self.weights)
-        folder = run.dir / "export" if self.out_dir is None or run.is_temporary else Path(self.out_dir)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = self._folder(run)
         for format_ in self.formats:
             write = PLAIN.get(format_) or partial(write_exported, self._network(run), example(run))
             path = write_hashed(folder / f"{self.checkpoint}-{self.weights}", SUFFIX[format_], partial(write, weights))
             run.say(f"exported {path}")
+
+    def _folder(self, run: Run) -> Path:
+        return run.dir / "export" if self.out_dir is None or run.is_temporary else Path(self.out_dir)
 
     def _network(self, run: Run) -> nn.Module:
         """Return the network that the weights belong to."""

@@ -23,8 +23,8 @@ class Throughput(Hook):
     a transformer need about 6 operations for each token and parameter.
 
     A figure covers every iteration since the last one, over the ends of epochs too, whatever `every` says of when it is
-    logged. The time of validations, checkpoints and pauses is left out. Where the size of a batch is unknown, nothing
-    is logged.
+    logged. A run shorter than `window` logs one figure, at its end. The time of validations, checkpoints and pauses is
+    left out. Where the size of a batch is unknown, nothing is logged.
     """
 
     reads: ClassVar[Slots] = {"after_train_iter": ("batch",)}
@@ -46,6 +46,7 @@ class Throughput(Hook):
         self.tokens_per_sample = tokens_per_sample
         self.flops_per_sample = flops_per_sample
         self.peak_flops = peak_flops
+        self.least = window
         self.began = 0.0
         self.samples = self.iterations = 0
         self.known = True
@@ -59,6 +60,11 @@ class Throughput(Hook):
                 raise UserError(Problem(f"{one} needs {other} too", hint="mfu is computed from both"))
 
     def before_train(self, run: Run) -> None:
+        self.least = min(self.window, max(run.max_iters - run.iter, 1))
+        self.restart(run)
+
+    def restart(self, run: Run) -> None:
+        """Begin a new figure."""
         self.began, self.samples, self.iterations, self.known = run.train_seconds, 0, 0, True
 
     def add(self, run: Run) -> None:
@@ -69,14 +75,14 @@ class Throughput(Hook):
         self.iterations += 1
 
     def after_train_iter(self, run: Run) -> None:
-        if self.iterations < self.window:
+        if self.iterations < self.least:
             return
         seconds = run.train_seconds - self.began
         total = run.sum(self.samples / seconds)  # all ranks must call it, whatever each of them knows
         if self.known:
             for name, value in self.figures(total, run.world).items():
                 run.log(name, value)
-        self.before_train(run)
+        self.restart(run)
 
     def figures(self, samples_per_s: Any, devices: int) -> dict[str, Any]:
         """Return what is logged when all devices together train on so many examples a second."""

@@ -45,6 +45,15 @@ class TestExport:
         best = torch.load(run_dir.checkpoints / "best" / "model_ema.pt", weights_only=True)
         assert_same(torch.load(path, weights_only=True), dict(best))
 
+    def test_a_folder_that_cannot_be_made_is_refused_before_the_training(
+        self, new_run: NewRun, train_here: Train, tmp_path: Path
+    ) -> None:
+        (tmp_path / "file").touch()
+        run_dir = new_run(f'hooks.export={{use="export", args={{out_dir="{tmp_path / "file" / "mine"}"}}}}')
+        assert train_here(run_dir) == 2
+        (end,) = records(run_dir, "end")
+        assert "cannot be made: Not a directory" in str(end["reason"]) and end["it"] == 0
+
     def test_safetensors_read_back_the_same(self, new_run: NewRun, train_here: Train) -> None:
         safetensors = pytest.importorskip("safetensors.torch")
         run_dir = new_run('hooks.export={use="export", args={formats=["safetensors"]}}')

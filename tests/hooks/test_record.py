@@ -129,7 +129,7 @@ class TestThroughput:
     def test_the_clock_is_that_of_the_window(self) -> None:
         hook, run = (
             Throughput(2, tokens_per_sample=3),
-            Recorded(batch_size=8, sum=lambda value: value, train_seconds=10),
+            Recorded(batch_size=8, sum=lambda value: value, train_seconds=10, max_iters=9),
         )
         hook.before_train(run)  # type: ignore[arg-type]
         for seconds in (1, 3):
@@ -162,6 +162,12 @@ class TestThroughput:
         assert train_here(run_dir) == 0
         rates = {r["it"]: r["v"]["samples_per_s"] for r in records(run_dir, "scalars") if "samples_per_s" in r["v"]}  # type: ignore[index, operator]
         assert rates == {8: 8.0, 16: 8.0, 24: 8.0}
+
+    def test_a_run_shorter_than_the_window_logs_one_figure(self, new_run: NewRun, train_here: Train) -> None:
+        run_dir = new_run('hooks.throughput={use="throughput"}', swap=("max_epochs = 3", "max_iters = 3"))
+        assert train_here(run_dir) == 0
+        logged = [r["it"] for r in records(run_dir, "scalars") if "samples_per_s" in r["v"]]  # type: ignore[operator]
+        assert logged == [3]
 
     def test_one_figure_alone_gives_no_utilization(self) -> None:
         with pytest.raises(UserError, match="flops_per_sample needs peak_flops too"):

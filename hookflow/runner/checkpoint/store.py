@@ -38,7 +38,7 @@ import torch
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.process import started_at
-from hookflow.events.rundir import fsync, short
+from hookflow.events.rundir import fsync, make_out_dir, short
 from hookflow.runner.checkpoint.manifest import (
     EXCEPTION,
     MANIFEST,
@@ -92,11 +92,7 @@ class CheckpointStore:
         if any(self.folder.glob("*")):
             said = f"the run's checkpoints are in {short(self.folder.resolve())}, and out_dir says {short(elsewhere)}"
             raise UserError(Problem(said, hint="keep out_dir as it was in a run that is resumed"))
-        try:
-            elsewhere.mkdir(parents=True, exist_ok=True)
-        except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
-            said = f"out_dir {elsewhere} cannot be made: {getattr(error, 'strerror', None) or error}"
-            raise UserError(Problem(said)) from None
+        make_out_dir(elsewhere)
         if self.folder.is_symlink():
             self.folder.unlink()
         elif self.folder.exists():
