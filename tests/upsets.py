@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hookflow import Hook
 from hookflow.zoo.tasks import Classification
 from tests.gan import Adversarial
 from tests.toy import Net
@@ -206,3 +207,20 @@ class UpsetRank(Upset):
 
     def step(self, run: Any, batch: Any) -> dict[str, torch.Tensor]:
         return super().step(run, batch) if run.rank == run.world - 1 else Classification.step(self, run, batch)
+
+
+class Compares(Hook):
+    """Says at `on_exception` whether weights, buffers, gradients and generators are as before the backward pass."""
+
+    def before_backward(self, run: Any) -> None:
+        self.before = self.state(run)
+
+    def on_exception(self, run: Any) -> None:
+        after = self.state(run)
+        same = len(after) == len(self.before) and all(map(torch.equal, self.before, after))
+        run.say(f"{len(after)} tensors: {'the same' if same else 'changed'}")
+
+    def state(self, run: Any) -> list[torch.Tensor]:
+        gradients = [p.grad.clone() for p in run.model.parameters() if p.grad is not None]
+        weights = [tensor.detach().clone() for tensor in run.model.state_dict().values()]
+        return [torch.get_rng_state(), *weights, *gradients]

@@ -69,6 +69,14 @@ def test_the_error_names_the_cause_and_saves_the_batch(new_run: NewRun, train_he
     assert torch.load(path, weights_only=True)
 
 
+def test_the_diagnosis_leaves_no_trace(new_run: NewRun, train_here: Train) -> None:
+    compares = 'hooks.compares={use="./upsets.py:Compares"}'
+    run_dir = new_run(ONE_EPOCH, upset(3), compares, "run.accumulate=2")
+    assert train_here(run_dir) == 1
+    assert "Gradients that are not finite" in reason(run_dir)
+    assert "16 tensors: the same" in messages(run_dir), "6 gradients of the first batch among them"
+
+
 def test_a_batch_or_weights_that_are_not_finite_are_named(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run(ONE_EPOCH, upset(2, kind="weights"))
     assert train_here(run_dir) == 1
