@@ -1,3 +1,3 @@
 """The version, by itself: what a run records must not import all that `hookflow` offers."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"

@@ -46,6 +46,7 @@ class Killer:
                 self.lines = lot.randrange(1, 800)
                 threading.settrace(self.trace)
             case "moment":
+                self.firings = 300  # at the latest: a fast machine would come to the end of the run
                 moment = threading.Timer(lot.uniform(0.05, 0.4), self.kill)
                 moment.daemon = True
                 moment.start()

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from hookflow.runner.checkpoint import store
+
 
 class Swaps:
     """Lets a checkpoint have zeros where the head's weights are."""
@@ -83,3 +85,21 @@ class SlowDisk:
             real(descriptor)
 
         os.fsync = slow
+
+
+class SlowReads:
+    """Lets rank 0 take so many seconds to read the checkpoint that a run resumes from."""
+
+    ranks = "zero"
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def before_run(self, run: Any) -> None:
+        real = store.damage
+
+        def slow(path: Path) -> str:
+            time.sleep(self.seconds)
+            return real(path)
+
+        store.damage = slow

@@ -38,7 +38,7 @@ def resumed(
     allow_changed_hooks: bool = False,
     even_if_done: bool = False,
 ) -> RunDir:
-    """Return the run to resume, once what differs from its recording is shown, accepted, and recorded in its place.
+    """Return the run to resume, once what differs from its recording is shown, accepted, and written down beside it.
 
     `target` is a run, or a pipeline file: then its newest run is meant, and the file is what counts, with what the run
     was given by `--set` and `--without` when it was started. Raises UserError with each change that a resumed run
@@ -48,7 +48,7 @@ def resumed(
     from hookflow.cli.run_dirs import find_run, has_begun
     from hookflow.events.run_lock import release
     from hookflow.runner.checkpoint.manifest import newest_good
-    from hookflow.runner.launch import claim, keep
+    from hookflow.runner.launch import claim, keep, propose, withdraw
 
     file = Path(target) if target and target.endswith(".toml") else None
     hooks: Collection[str] | None = None
@@ -60,6 +60,7 @@ def resumed(
         run_dir = _of_pipeline(pipeline.run, overrides)
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
+        withdraw(run_dir)  # what a resume that was killed has left
         newest_good(run_dir.checkpoints)  # and where no checkpoint can be used
         then = _recorded(run_dir)
         now = then
@@ -70,9 +71,7 @@ def resumed(
             _tell(done)
             raise typer.Exit(0)
         if now is not then:
-            from hookflow.runner.launch import record
-
-            record(now.loaded, now.plan, run_dir, now.base)
+            propose(now.loaded, now.plan, run_dir, now.base)
     except BaseException:
         release(locks)
         raise
@@ -96,8 +95,12 @@ def _of_pipeline(section: RunSection, overrides: Sequence[str]) -> RunDir:
 def _recorded(run_dir: RunDir) -> Target:
     """Return the pipeline and the plan that stand in the run directory."""
     from hookflow.cli.pipelines import Target
+    from hookflow.events.records import VERSION
     from hookflow.runner.checkpoint.changes import recorded
 
+    if (version := (facts := run_dir.describe()).get("version", VERSION)) > VERSION:
+        author = f"hookflow {facts.get('hookflow', '')} recorded {run_dir.id} in format {version}"
+        raise UserError(Problem(f"{author}, and this version reads format {VERSION}", hint="update hookflow"))
     loaded, plan = recorded(run_dir.path)
     return Target(f"{run_dir.id} as it was recorded", loaded, plan, run_dir.base())
 

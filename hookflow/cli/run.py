@@ -306,8 +306,8 @@ def _dashboard(run_dir: RunDir, child_exit: ChildExit, began: float) -> int:
         warn(f"the dashboard has crashed; the training goes on: hookflow watch {run_argument(run_dir)}")
     if not app.state.failed_to_start:
         print_summary(app.run_dir, sys.stdout)
-    if outcome is Outcome.ENDED and app.state.end:
-        return int(app.state.end["exit"])  # the process itself may still be on its way out
+    if outcome is Outcome.ENDED and (end := app.state.refused or app.state.end):
+        return int(end["exit"])  # the process itself may still be on its way out
     return child_exit() or int(crashed)
 
 

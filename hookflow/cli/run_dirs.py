@@ -101,7 +101,8 @@ def _problem(message: str, hint: str) -> UserError:
 
 def failure_report(run_dir: RunDir) -> str:
     """Return the reason that a run has recorded for its end: what the user did wrong, as found while building it."""
-    ends = [record for record in event_log(run_dir.events).read_all() if record["k"] == "end" and "reason" in record]
+    records = event_log(run_dir.events).read_all()
+    ends = [each for each in records if (each["k"] == "end" or each["k"] == "refused") and "reason" in each]
     return str(ends[-1]["reason"]) if ends else f"the run ended without a reason; see {short(run_dir.output)}"
 
 

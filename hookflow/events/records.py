@@ -338,6 +338,21 @@ class End(Stamp, EndFields):
     k: Literal["end"]
 
 
+class RefusedFields(TypedDict):
+    exit: int
+    """The exit code of the process."""
+    reason: str
+    """Why, for people."""
+    traceback: str
+    """The traceback of the exception; empty where a mistake of the user or a signal was the reason."""
+
+
+class Refused(Stamp, RefusedFields):
+    """A resume that ended before its checkpoint had been read. The run is as it was before."""
+
+    k: Literal["refused"]
+
+
 Record = (
     Run
     | Frame
@@ -352,12 +367,13 @@ Record = (
     | Message
     | Error
     | End
+    | Refused
 )
 
 KINDS = frozenset(get_args(get_type_hints(kind)["k"])[0] for kind in get_args(Record))
 """The kinds of records that this version knows."""
 
-LATE = ("checkpoint", "image", "histogram")
+LATE = ("checkpoint", "image", "histogram", "refused")
 """The kinds that tell of an iteration which may be long past: they are made beside the training."""
 
 TEXT_LIMIT = 64 * 1024
@@ -414,6 +430,8 @@ class Put(Protocol):
     def __call__(self, kind: Literal["error"], **fields: Unpack[ErrorFields]) -> None: ...
     @overload
     def __call__(self, kind: Literal["end"], **fields: Unpack[EndFields]) -> None: ...
+    @overload
+    def __call__(self, kind: Literal["refused"], **fields: Unpack[RefusedFields]) -> None: ...
 
 
 def stamped(kind: str, it: int, ep: int, fields: Mapping[str, Any]) -> Record:

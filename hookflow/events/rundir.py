@@ -32,7 +32,7 @@ FACTS: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("id", "name", "host", "base", "source", "hookflow"), is_string),
     **dict.fromkeys(("created", "process_started", "training_ended"), is_time),
     **dict.fromkeys(("argv", "overrides"), lambda value: isinstance(value, list) and all(map(is_string, value))),
-    **dict.fromkeys(("pid", "oom_kills"), lambda value: isinstance(value, int)),
+    **dict.fromkeys(("pid", "oom_kills", "version"), lambda value: isinstance(value, int)),
     "in_python": lambda value: isinstance(value, bool),
     "environment": lambda value: isinstance(value, dict),
 }
@@ -90,6 +90,15 @@ class RunDir:
         kept = self.path / f"plan.{(attempts := count_attempts(self))}.json"
         if attempts and not kept.exists() and self.plan.exists():
             write_whole(kept, self.plan.read_text("utf-8"))
+
+    @property
+    def proposed(self) -> RunDir:
+        """The pipeline, plan and identity of a resume whose checkpoint has not been read yet."""
+        return RunDir(self.path / "proposed")
+
+    def wanted(self) -> RunDir:
+        """Return where the pipeline and the plan stand that a resume trains: proposed, or as recorded."""
+        return self.proposed if self.proposed.identity.exists() else self
 
     @property
     def events(self) -> Path:
@@ -327,7 +336,7 @@ class DiskSync:
         """Wait until all of it is on the disk; return the bytes of rank 0's log that are."""
         run = self._run
         size = run.events.stat().st_size if run.events.exists() else 0
-        files = (run.identity, run.pipeline, run.plan, *sorted(run.path.glob("events*.jsonl")))
+        files = (run.identity, run.pipeline, *run.path.glob("plan*.json"), *run.path.glob("events*.jsonl"))
         for path in (*files, run.path, run.path.parent, run.path.parent.parent):
             with contextlib.suppress(FileNotFoundError):
                 found = path.stat()

@@ -11,6 +11,9 @@ from typing import Any, Literal, TypeVar
 from hookflow.errors import Problem, Where
 from hookflow.graph.points import Point, Points
 
+VERSION = 1
+"""Of the format of `plan.json`. It goes up with every change that a reader of the last one would misread."""
+
 Half = Literal["whole", "enter", "exit"]
 """A plain method is called whole; an `around_X` generator enters at `before_X` and exits at `after_X`."""
 
@@ -250,11 +253,12 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, mappings and strings, as `plan.json` holds them."""
         rare = {key for key in ("unknown", "bundles") if not getattr(self, key)}
-        return {key: value for key, value in asdict(self).items() if key not in rare}
+        return {"version": VERSION, **{key: value for key, value in asdict(self).items() if key not in rare}}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Plan:
-        """Return the plan that `to_json` wrote. Raises KeyError or TypeError when it is something else."""
+        """Return the plan that `to_json` wrote. Raises KeyError, TypeError or ValueError when it is something else."""
+        check_version(data)
         return cls(
             pipeline=data["pipeline"],
             hooks=tuple(PlannedHook(**_tuples(hook) | {"args": hook["args"]}) for hook in data["hooks"]),
@@ -271,6 +275,12 @@ class Plan:
             shuffle=data["shuffle"],
             bundles=tuple(Bundle(**_tuples(bundle)) for bundle in data.get("bundles", ())),  # most plans have none
         )
+
+
+def check_version(data: Any) -> None:
+    """Raise ValueError when a plan was written in another format; the first one had no version."""
+    if isinstance(data, Mapping) and (version := data.get("version", VERSION)) != VERSION:
+        raise ValueError(f"no plan: it is in format {version}, and this version of hookflow reads format {VERSION}")
 
 
 def _with_trigger(binding: Binding) -> str:

@@ -8,14 +8,16 @@ from functools import cache
 from pydantic import TypeAdapter, ValidationError
 
 from hookflow.events.reading import read_json
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Plan, check_version
 from hookflow.graph.points import STANDARD
 
 
 def parse_plan(text: str | bytes) -> Plan:
     """Return the plan that `Plan.to_json` wrote. Raises ValueError when it is something else."""
+    data = read_json(text, nan=True)
+    check_version(data)
     try:
-        plan = _plans().validate_python(read_json(text, nan=True))
+        plan = _plans().validate_python(data)
     except ValidationError as error:
         (first, *_) = error.errors()
         raise ValueError(f"no plan: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None

@@ -173,7 +173,7 @@ class MonitorApp(App[Outcome]):
             self._player.tick()
         elif self._live.poll():
             again = 0.01
-        elif self.state.failed_to_start and self.state.end and self.state.end["t"] >= self._since:
+        elif (end := self.state.refused or (self.state.failed_to_start and self.state.end)) and end["t"] >= self._since:
             self.exit(Outcome.ENDED)
         self._paint()
         self.set_timer(again, self._tick)

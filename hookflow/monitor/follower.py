@@ -35,7 +35,8 @@ def follow_records(
         for record in live.records():
             tell(record)
         if over:
-            return int(live.state.end["exit"]) if live.state.end else exit_code(code or LOST)
+            end = (live.state.refused if child_exit else None) or live.state.end
+            return int(end["exit"]) if end else exit_code(code or LOST)
         time.sleep(PERIOD)
 
 
@@ -43,5 +44,5 @@ def _over(run: RunDir, live: Live) -> bool:
     """Say whether nothing more will come. The end of an earlier attempt is not the end of the one that goes on."""
     if run.life() in ("gone", "missing"):
         return True
-    end = live.state.end
+    end = live.state.refused or live.state.end
     return end is not None and end["t"] >= run.describe().get("process_started", 0.0)

@@ -238,7 +238,9 @@ class _Printer:
                 return [_line(record["k"], self._at(record), brief(record))]
             case "error":
                 return [_line("error", _raised(record, self._live.state.it)), *self._traceback(record["traceback"])]
-            case "end":
+            case "refused" if not self._live.state.failed_to_start:
+                return [*map(_said, entries), *self._traceback(record.get("traceback", ""))]
+            case "end" | "refused":
                 return [] if self._live.state.failed_to_start else [_line("end", entry.text) for entry in entries]
         return [_said(entry) for entry in entries if not entry.own]
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from hookflow.events.records import (
     KINDS,
     LATE,
+    VERSION,
     Acknowledged,
     Checkpoint,
     CommandRecord,
@@ -26,6 +27,7 @@ from hookflow.events.records import (
     Message,
     Metrics,
     Record,
+    Refused,
     Run,
     Scalars,
 )
@@ -120,6 +122,7 @@ class RunState:
         self._began = run.get("t", 0.0)
         self.ranks = self.ranks.again(run)
         self.end: End | None = None
+        self.refused: Refused | None = None  # a resume that came to nothing: the run is as it was
         self.failed_to_start = False  # the user's mistake ended the attempt before it began: there is nothing to show
         self.stage = "start"
         self.batch = self.batches = 0
@@ -194,6 +197,8 @@ class RunState:
                 self._on_error(record)
             case "end":
                 self._on_end(record)
+            case "refused":
+                self._on_refused(record)
         if record["k"] != "message":
             self._prepared.clear()
             if self.attempts and record["k"] not in LATE:
@@ -287,6 +292,9 @@ class RunState:
         self.attempts.append(
             Attempt(record["t"], self.now, self.it, self.it, tuple(self._prepared), str(record["resumed_from"] or ""))
         )
+        if record["version"] > VERSION:
+            newer = f"the log is in format {record['version']}, and this version of hookflow reads format {VERSION}"
+            self._warn(record, "version", "monitor", f"{newer}: what is new in it is not shown")
         self.moved = record["t"]
         for series in self.scalars.values():
             series.forget_after(self.it)
@@ -399,6 +407,20 @@ class RunState:
         )  # else the error itself is an entry already
         detail = record["reason"] if "\n" in record["reason"] else ""
         self._note(record, "error" if untold else "info", "run", text, detail)
+
+    def _on_refused(self, record: Refused) -> None:
+        self.refused = record
+        self.failed_to_start = record["exit"] == 2
+        attempt = Attempt(record["t"], record["t"], self.it, self.it, tuple(self._prepared))
+        attempt.ended = f"not resumed, exit code {record['exit']}: {' '.join(record['reason'].split())}"
+        self.attempts.append(attempt)
+        self._note(
+            record,
+            "error",
+            "run",
+            f"not resumed: {one_line(record['reason'])}",
+            record.get("traceback") or record["reason"],
+        )
 
     def _end_attempt(self, record: End, *, begun: bool) -> None:
         """Note how an attempt ended: one that may not have begun, or one whose launcher says once more how it did."""

@@ -59,6 +59,8 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         f"{epoch} iteration {out_of(state.it, state.total_iters)}"
     ]
     lines += [f"  {line}" for line in end_reason(state) or [health.sentence] if line]
+    if state.refused:
+        lines.append(f"  not resumed: {' '.join(state.refused['reason'].split())}")
     if splits := state.synthetic:
         lines.append(f"  SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set")
     if parts := state.limited:

@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from hookflow.runner.distributed.consensus import consensus_of
 from hookflow.runner.distributed.model_class import class_of
 from hookflow.runner.distributed.process_group import process_group
 from hookflow.runner.distributed.ranks import Ranks
+from hookflow.runner.launch import adopt
 from hookflow.runner.numerics.device import describe
 from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.settings import torch_settings
@@ -43,7 +44,7 @@ from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals, Stop
 from hookflow.runner.state import RunState
 from hookflow.runner.trainer import Trainer
-from hookflow.runner.variables import changed_variables
+from hookflow.runner.variables import changed_variables, record_variables
 from hookflow.runner.writing import writing
 from hookflow.showable import only_showable
 
@@ -70,10 +71,11 @@ def execute(
     """
 
     say = recorder.say
-    texts = {path.name: path.read_text("utf-8") for path in (run_dir.pipeline, run_dir.plan)}
-    plan = Plan.from_json(json.loads(texts[run_dir.plan.name]))
-    recorded = load(short(run_dir.pipeline), recorded=True)
-    loaded = _with_places(recorded, run_dir)
+    wanted = run_dir.wanted() if resume else run_dir
+    texts = {path.name: path.read_text("utf-8") for path in (wanted.pipeline, wanted.plan)}
+    plan = Plan.from_json(json.loads(texts[wanted.plan.name]))
+    recorded = load(short(wanted.pipeline), recorded=True)
+    loaded = _with_places(recorded, wanted)
     if ranks.first:
         for line in changed_variables(run_dir, recorded.variables, resumed=resume):
             say(line, "warn")
@@ -81,35 +83,58 @@ def execute(
     explained = explain_oom(loaded.pipeline, lambda: bool(store.all()))
     with explained, torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks), only_showable():
         consensus = consensus_of(ranks, loaded.pipeline.distributed.timeout)
-        checkpoint = consensus.broadcast_object(_begin(store, say, resume) if ranks.first else None)
+        first = partial(_begin, store, say, resume) if ranks.first else _nothing
+        checkpoint = consensus.broadcast_object(consensus.together(first))
         if checkpoint is not None:
             changes, since = changes_since(checkpoint, loaded.public, plan), f"the checkpoint {checkpoint.name}"
             if not allow_changed_hooks and (refused := changed_hooks(changes, since)):
                 raise UserError(refused)
             for change in changes:
                 say(f"since {since}: {change.text}", "info" if change.may is May.YES else "warn")
-            if ranks.first:
-                store.rewind(checkpoint)
-        parts = build(loaded, plan, run_dir.base(), say, ranks=ranks, fresh=checkpoint is None)
-        if ranks.first:
-            _place_checkpoints(store, run_dir, parts.hooks.values())
+        parts = build(loaded, plan, wanted.base(), say, ranks=ranks, fresh=checkpoint is None)
+        place = partial(_place_checkpoints, store, run_dir, parts.hooks.values())
+        consensus.together(place if ranks.first else _nothing)
         check_comm_hook(plan, parts.strategy, parts.place)
         begin = read_manifest(checkpoint)["it"] if checkpoint else 0
         if checkpoint and ranks.first and recorder.log_found < read_manifest(checkpoint).get("log", 0):
             say(_log_is_behind(run_dir.events, recorder.log_found, begin), "warn")
-        with writing(parts.writers, run_dir, begin, recorder, signals):
+        with writing(parts.writers, run_dir, wanted.pipeline, begin, recorder, signals) as start_writers:
             _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
             for warning in plan.warnings if ranks.first else ():
                 say(_in_a_line(warning), "warn")
             trainer = Trainer(parts, plan, run_dir, store, recorder, signals, state, consensus)
-            _write_down(recorder)  # whatever kills this process from here on, the log says that it began
+
+            def begin_attempt() -> None:
+                """Record the attempt, on all ranks or on none: the checkpoint has been read, if there is one."""
+                consensus.any_rank(False)
+                files = partial(_record_files, run_dir, store, checkpoint, recorded.variables)
+                consensus.together(files if ranks.first else _nothing)
+                recorder.held = False
+                start_writers()
+                _write_down(recorder)  # whatever kills this process from here on, the log says that it began
+
+            if not resume:
+                begin_attempt()
             built()
+            train = partial(trainer.train, checkpoint, begin_attempt if resume else _nothing)
             try:
-                stop = explaining_worker_errors(partial(trainer.train, checkpoint, test=loaded.pipeline.run.test))
+                stop = explaining_worker_errors(partial(train, test=loaded.pipeline.run.test))
             finally:
                 for source in parts.data.values():
                     close(source)
     return stop or Stop("every iteration is done", "finished", 0, save=False)
+
+
+def _nothing() -> None:
+    """Return None."""
+
+
+def _record_files(run_dir: RunDir, store: CheckpointStore, checkpoint: Path | None, variables: Collection[str]) -> None:
+    """Record in the run directory what is trained from here on, and let checkpoints go by the names of that time."""
+    adopt(run_dir)
+    record_variables(run_dir, variables)
+    if checkpoint is not None:
+        store.rewind(checkpoint)
 
 
 def _in_a_line(problem: Problem) -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where
+from hookflow.events.records import VERSION
 from hookflow.events.run_lock import Locks, release, share, try_lock
 from hookflow.events.rundir import RunDir, short, write_whole
 from hookflow.graph.plan import Plan
@@ -21,6 +24,9 @@ from hookflow.version import __version__
 
 TRIES, PERIOD = 3, 0.02
 """How often the lock of a run is tried, and the seconds between: `RunDir.life` takes it for a moment, to ask."""
+
+PROPOSED = ("base", "source", "overrides", "in_python", "hookflow", "version")
+"""The facts of `run.json` that a resume may change."""
 
 
 def new_run(loaded: Loaded, plan: Plan, runs: Path | None = None) -> RunDir:
@@ -46,17 +52,38 @@ def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
     `base` is the folder that the pipeline's own files are relative to.
     """
     name = loaded.pipeline.run.name
-    record(loaded, plan, run_dir, base, id=run_dir.id, name=name, argv=sys.argv, created=time.time())
+    _record(loaded, plan, run_dir, base, id=run_dir.id, name=name, argv=sys.argv, created=time.time())
 
 
-def record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: Any) -> None:
-    """Write down what is run from here on, and other facts; in a run that is resumed, over what was run before.
+def propose(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
+    """Write aside the pipeline and the plan of a resume; `adopt` records them once its checkpoint has been read."""
+    run_dir.proposed.path.mkdir()
+    _record(loaded, plan, run_dir.proposed, base)
 
-    Each checkpoint says for itself what was run when it was saved.
-    """
-    written, pipeline = json.dumps(plan.to_json(), indent=1), dump(loaded.public, Where(str(loaded.source)))
-    if run_dir.plan.exists() and run_dir.plan.read_text("utf-8") != written:
+
+def adopt(run_dir: RunDir) -> None:
+    """Record what a resume has proposed, over what was run before; each checkpoint holds the plan of its own time."""
+    proposed = run_dir.proposed
+    if proposed.plan.exists() and proposed.plan.read_bytes() != run_dir.plan.read_bytes():
         run_dir.keep_plan()
+    for path in (proposed.plan, proposed.pipeline):  # a process that was killed here may have come half the way
+        with suppress(FileNotFoundError):
+            path.replace(run_dir.path / path.name)
+    if facts := proposed.describe():
+        run_dir.sign(**{fact: facts[fact] for fact in PROPOSED if fact in facts})
+    shutil.rmtree(proposed.path, ignore_errors=True)
+
+
+def withdraw(run_dir: RunDir) -> None:
+    """Remove what a resume has proposed that was refused; where its adoption had begun, finish that."""
+    if run_dir.proposed.identity.exists() and not run_dir.proposed.plan.exists():
+        adopt(run_dir)
+    shutil.rmtree(run_dir.proposed.path, ignore_errors=True)
+
+
+def _record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: Any) -> None:
+    """Write the pipeline, the plan and then the identity, with other facts."""
+    written, pipeline = json.dumps(plan.to_json(), indent=1), dump(loaded.public, Where(str(loaded.source)))
     write_whole(run_dir.plan, written)
     write_whole(run_dir.pipeline, pipeline)
     run_dir.sign(
@@ -65,6 +92,7 @@ def record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: Any
         overrides=list(loaded.overrides),
         in_python=loaded.in_python,
         hookflow=__version__,
+        version=VERSION,
         **facts,
     )
 
@@ -78,7 +106,7 @@ def start(run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts
     What it prints goes to the run's `output.log`. A signal that reaches it before it listens waits until it does.
     Raises UserError when the run is already running, or needs objects of a program that has ended.
     """
-    if "--resume" in options and (missing := missing_objects(load(short(run_dir.pipeline), recorded=True))):
+    if "--resume" in options and (missing := missing_objects(load(short(run_dir.wanted().pipeline), recorded=True))):
         raise UserError(missing)
     locks = claim(run_dir)
     command = [sys.executable, "-P", "-m", "hookflow.runner"]

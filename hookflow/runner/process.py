@@ -50,8 +50,9 @@ def train(
 
     0: finished or stopped as asked; 1: something raised; 2: the user's mistake; 130 (SIGINT) and 143 (SIGTERM,
     SIGUSR1): interrupted, but 0 under an `agent`, which reads it in the event log. Whatever happens, that gets its
-    `end` record, but in two cases: an `agent` that has started the ranks writes it where this one knows only that
-    another is gone; and after exit code 1 it is no end while the ranks are to be started again, `restarts_left` times.
+    `end` record, or `refused` where a resume has not read its checkpoint, but in two cases: an `agent` that has started
+    the ranks writes it where this one knows only that another is gone; and after exit code 1 it is no end while the
+    ranks are to be started again, `restarts_left` times.
 
     With `raises`, what has ended the run is raised once the log is closed, and its traceback is not printed.
     """
@@ -64,7 +65,7 @@ def train(
     try:
         if signs:
             run_dir.sign_process()
-        recorder = Recorder(run_dir, signals.command, ranks, prints_failure=not raises)
+        recorder = Recorder(run_dir, signals.command, ranks, prints_failure=not raises, held=resume)
     except OSError as error:  # there is no log yet that could say so
         if raises:
             raise
@@ -102,9 +103,13 @@ def train(
             stop = agree_on_failure(ranks, own, lost=lost)
             lost = lost and stop is own
     _warn_of_threads(recorder, threads)
+    if refused := recorder.held:
+        recorder.discard()
     if (agent and lost) or (restarts_left and stop.exit == 1):
         level: Level = "warn" if lost else "error"  # an error is this rank's word of its failure
         recorder.say(stop.reason, level)
+    elif refused:
+        recorder.put("refused", exit=stop.exit, reason=stop.reason, traceback=recorder.traceback)
     else:
         seconds = time.perf_counter() - began
         recorder.put("end", status=stop.status, exit=stop.exit, reason=stop.reason, seconds=seconds)

@@ -67,6 +67,7 @@ class Recorder:
 
     A log that cannot be written harms no training: records are lost meanwhile, and the log says so once it can.
     `prints_failure` says whether the traceback of what ends the run is printed: who has it raised sees it anyway.
+    While it is `held`, nothing is written: a resume is recorded once its checkpoint has been read.
     """
 
     def __init__(
@@ -76,11 +77,14 @@ class Recorder:
         ranks: Ranks = ALONE,
         *,
         prints_failure: bool = True,
+        held: bool = False,
     ) -> None:
+        self.held = held
         self.reported: BaseException | None = None
         """What `failure` has told of that ends the run."""
         self.why = ""
         """What it has said of it."""
+        self.traceback = ""
         self.listener: Callable[[Sequence[Record]], None] | None = None
         """Who is handed the records of each flush, by whoever flushes; it must neither wait nor raise."""
         self.put: Put = self._put
@@ -110,6 +114,14 @@ class Recorder:
 
     def start(self) -> None:
         self._thread.start()
+
+    def discard(self) -> None:
+        """Forget what is held: the resume is refused."""
+        with self._one_at_a_time:
+            self._queue.clear()
+            self._scalars.clear()
+            self._frames = None
+            self.held = False
 
     def watch(self, books: Books, progress: Progress) -> None:
         """From now on write frames of these, and stamp records with the iteration and the epoch of `progress`."""
@@ -148,7 +160,12 @@ class Recorder:
             why = text = explain_timeout(error, self._run_dir, self._ranks, hook, point)
         if action == "raise":
             self.why = why
+            if self.held:  # no error is recorded that could say more
+                notes = map(str, getattr(error, "__notes__", ()))
+                self.why = f'hook "{hook}" at {point}: {why}' if hook else "; ".join([why, *notes])
         told = shortened("".join(traceback.format_exception(error)))
+        if action == "raise":
+            self.traceback = told
         place, led = innermost(told), "\n".join(causes(error))
         self.put(
             "error", hook=hook, point=point, type=kind, text=text, traceback=told, at=place, causes=led, action=action
@@ -195,6 +212,8 @@ class Recorder:
         if not self._one_at_a_time.acquire(timeout=patience):
             return
         try:
+            if self.held:
+                return
             began = time.perf_counter_ns()
             waiting = len(self._scalars) + len(self._queue)
             try:

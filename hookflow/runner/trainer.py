@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -154,16 +155,20 @@ class Trainer:
             engine.bind(self.run)
         recorder.watch(books, state)
 
-    def train(self, resume: Path | None = None, *, test: bool = False) -> Stop | None:
+    def train(
+        self, resume: Path | None = None, begin: Callable[[], None] = lambda: None, *, test: bool = False
+    ) -> Stop | None:
         """Run to the end and return why it ended early, if it did.
 
-        `resume` is the checkpoint to resume from; `test` runs the test after training. Whatever raises goes through,
-        after `on_exception`, the second half of what hooks had entered, and `after_run`.
+        `resume` is the checkpoint to resume from, and `begin` is called once it has been read; `test` runs the test
+        after training. Whatever raises goes through, after `on_exception`, the second half of what hooks had entered,
+        and `after_run`.
         """
         with self._running():
             if resume is not None:
                 self._load(resume)
                 self._checkpoints.saved_at = self.state.iter
+            begin()
             self._offer_weights()
             if self._update.guard:
                 self._update.guard.announce()
@@ -277,7 +282,7 @@ class Trainer:
         self._engine.fire("after_run")
 
     def _load(self, path: Path) -> None:
-        state = read(path, self._parts.device)
+        state = self._consensus.together(partial(read, path, self._parts.device))
         self._engine.fire("after_load_checkpoint", state)
         self._snapshot.restore(state)
         self._recorder.say(f"resumed from {path.name}: {self.state.place}")

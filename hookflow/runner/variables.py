@@ -21,7 +21,7 @@ BYTES = 32
 
 
 def changed_variables(run_dir: RunDir, names: Collection[str], *, resumed: bool) -> Iterator[str]:
-    """Yield what is to be said of variables whose value is not the recorded one, if the run is resumed; record them."""
+    """Yield a warning where variables have another value than the recorded one, if the run is resumed."""
     if not names:
         return
     try:
@@ -30,14 +30,21 @@ def changed_variables(run_dir: RunDir, names: Collection[str], *, resumed: bool)
         yield f"whether {_listed(names)} will change cannot be noticed: no key can be kept ({error})"
         return
     then = run_dir.describe().get("environment", {})
-    identity, now = _hash(key, run_dir.id), {name: _hash(key, run_dir.id, name) for name in names}
-    run_dir.sign(environment={"key": identity, "values": now})
+    identity, now = _hashes(key, run_dir, names)
     if not resumed or not (known := only_of(dict.fromkeys(names, is_string), then.get("values"))):
         return
     if then.get("key") != identity:
         yield f"whether {_listed(known)} has another value than before cannot be said: another user's key was used"
     elif changed := [name for name in names if known.get(name, now[name]) != now[name]]:
         yield f"the environment gives another value than before: {_listed(changed)}"
+
+
+def record_variables(run_dir: RunDir, names: Collection[str]) -> None:
+    """Record the hash of each variable, where the user has a key."""
+    with contextlib.suppress(OSError, RuntimeError):  # of which `changed_variables` warns
+        if names:
+            identity, now = _hashes(user_key(), run_dir, names)
+            run_dir.sign(environment={"key": identity, "values": now})
 
 
 def user_key() -> bytes:
@@ -53,6 +60,11 @@ def user_key() -> bytes:
             file.hardlink_to(aside)
         aside.unlink()
     return file.read_bytes()
+
+
+def _hashes(key: bytes, run_dir: RunDir, names: Collection[str]) -> tuple[str, dict[str, str]]:
+    """Return the hashes of the key itself and of each variable's value."""
+    return _hash(key, run_dir.id), {name: _hash(key, run_dir.id, name) for name in names}
 
 
 def _hash(key: bytes, run: str, name: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
@@ -60,6 +61,11 @@ class WriterThread:
     def start(self) -> None:
         """Begin."""
         self._thread.start()
+
+    def leave(self) -> None:
+        """Close the writer, which has been given nothing."""
+        with suppress(Exception):
+            self._writer.close()
 
     def give(self, number: int, call: Call) -> None:
         """Take a call with its number, or drop it where too many wait already."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import tomli
@@ -30,21 +31,21 @@ GRACE, CLOSING = 10.0, 5.0
 def writing(
     makes: Mapping[str, Callable[[Mapping[str, Any]], Writer]],
     run_dir: RunDir,
+    pipeline: Path,
     iteration: int,
     recorder: Recorder,
     signals: Signals,
-) -> Iterator[None]:
-    """Let the writers write what is recorded meanwhile. The run begins at `iteration`; `makes` makes each by its name.
+) -> Iterator[Callable[[], None]]:
+    """Make the writers, each by its name in `makes`; from a call of what is yielded on they write what is recorded.
 
-    Signals are ignored while the end waits for the writers.
+    `pipeline` is the recorded file, and the run begins at `iteration`. Signals are ignored while the end waits for the
+    writers.
     """
     if not makes:
-        yield
+        yield lambda: None
         return
     history = History(run_dir, iteration) if count_attempts(run_dir) else None
-    threads = _made(makes, run_dir, recorder, history)
-    for thread in threads:
-        thread.start()
+    threads = _made(makes, run_dir, pipeline, recorder, history)
     numbers = count(history.calls if history else 0)
     latest = LatestIteration()
 
@@ -59,9 +60,19 @@ def writing(
                 give(latest.add(next(numbers), call))
             give(latest.past(record["it"]))
 
-    recorder.listener = hand_on
+    def start() -> None:
+        for thread in threads:
+            thread.start()
+        recorder.listener = hand_on
+
     try:
-        yield
+        yield start
+    except BaseException:
+        if recorder.listener is None:  # the resume was refused
+            for thread in threads:
+                thread.leave()
+            threads = []
+        raise
     finally:
         before, signals.ignored = signals.ignored, True
         recorder.flush(frame=False, patience=GRACE)
@@ -77,11 +88,12 @@ def writing(
 def _made(
     makes: Mapping[str, Callable[[Mapping[str, Any]], Writer]],
     run_dir: RunDir,
+    pipeline: Path,
     recorder: Recorder,
     history: History | None,
 ) -> list[WriterThread]:
     """Make all the writers; when one of them cannot be made, the others are closed."""
-    config = tomli.loads(run_dir.pipeline.read_text("utf-8"))
+    config = tomli.loads(pipeline.read_text("utf-8"))
     threads = []
     with ExitStack() as opened:
         for name, make in makes.items():

@@ -214,9 +214,10 @@ def test_what_it_was_given_at_its_start_stays_unless_it_is_said_anew(
     assert train_here(run) == 0
     _resumed("toy.toml", Changes(overrides=("run.max_iters=8",)))
     assert "kept from the start of the run: --set run.seed=5 --without early_stop" in (capsys.readouterr().err)
-    assert "seed = 5" in run.pipeline.read_text()
-    assert "max_epochs" not in run.pipeline.read_text()
-    assert run.describe()["overrides"] == ["run.seed=5", "run.max_iters=8", "hooks.early_stop.enabled=false"]
+    assert "seed = 5" in run.wanted().pipeline.read_text()
+    assert "max_epochs" not in run.wanted().pipeline.read_text()
+    overrides = ["run.seed=5", "run.max_iters=8", "hooks.early_stop.enabled=false"]
+    assert run.wanted().describe()["overrides"] == overrides
     edit('[hooks.early_stop]\nuse = "early_stop"\nargs = { monitor = "accuracy", patience = 50 }\n', "")
     assert _resumed("toy.toml", Changes(overrides=("run.max_iters=9",))).id == run.id
 

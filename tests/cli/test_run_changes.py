@@ -56,10 +56,10 @@ def test_a_resumed_run_keeps_its_order_and_the_hooks_that_it_was_left() -> None:
     shuffled = order(run)
     assert order(_resumed(run.id, Changes())) == shuffled
     longer = _resumed("p.toml", Changes(overrides=("run.max_iters=20",)))
-    assert (longer.id, order(longer), recorded_plan(longer).shuffle) == (run.id, shuffled, 7)
-    assert "max_iters = 20" in longer.pipeline.read_text()
+    assert (longer.id, order(longer.wanted()), recorded_plan(longer.wanted()).shuffle) == (run.id, shuffled, 7)
+    assert "max_iters = 20" in longer.wanted().pipeline.read_text()
 
 
 def test_a_resumed_run_can_be_given_another_order() -> None:
     run = _new("p.toml", Changes(shuffle=7))
-    assert recorded_plan(_resumed(run.id, Changes(shuffle=0))).shuffle == 0
+    assert recorded_plan(_resumed(run.id, Changes(shuffle=0)).wanted()).shuffle == 0

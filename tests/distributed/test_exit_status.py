@@ -133,16 +133,17 @@ def test_a_process_that_ends_without_a_word_has_failed(run_dir: RunDir) -> None:
 
 
 def test_an_end_is_written_where_there_is_none_that_says_so(run_dir: RunDir) -> None:
+    killed = Stop("rank 1 was killed", "failed", 1, save=False)
     says(run_dir, 0, 130, "SIGINT received")
-    write_end(run_dir, 5.0, Stop("SIGINT received", "interrupted", 130, save=False), "go on", 2.0)
-    write_end(run_dir, 5.0, Stop("rank 1 was killed", "failed", 1, save=False), "hookflow run --resume", 2.0)
+    write_end(run_dir, 5.0, Stop("SIGINT received", "interrupted", 130, save=False), "go on", 2.0, resumes=False)
+    write_end(run_dir, 5.0, killed, "hookflow run --resume", 2.0, resumes=False)
     ends = Tail(run_dir.events).read_all()
     assert [record["exit"] for record in ends] == [130, 1]
     assert ends[-1]["reason"] == "rank 1 was killed; there is no checkpoint yet"
     assert (ends[-1]["it"], ends[-1]["ep"]) == (4, 1), "where the run stood"
     (run_dir.checkpoints / "it00000004").mkdir(parents=True)
     says(run_dir, 0, 130, "SIGINT received")
-    write_end(run_dir, 5.0, Stop("rank 1 was killed", "failed", 1, save=False), "hookflow run --resume", 2.0)
+    write_end(run_dir, 5.0, killed, "hookflow run --resume", 2.0, resumes=False)
     assert Tail(run_dir.events).read_all()[-1]["reason"] == "rank 1 was killed; resume with: hookflow run --resume"
 
 

@@ -11,13 +11,15 @@ from collections.abc import Callable
 import pytest
 
 from hookflow.events.now import NOWHERE
+from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import examine
 from hookflow.runner import recorder
 from hookflow.runner.checkpoint import manager
+from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import NewRun, records, wait_for
 from tests.distributed.launched import asked_to_stop
-from tests.distributed.several import carry_out, printed
+from tests.distributed.several import Ranks, carry_out, printed
 from tests.faults.disk import Disk
 from tests.runner.same import assert_same_end
 
@@ -87,9 +89,39 @@ def test_two_signals_end_a_run_whose_disk_never_answers(
     assert_same_end(alone, run)
 
 
+DATA = [f'data.{split}={{use="./loaders.py:Clouds", loader={{batch_size=8}}}}' for split in ("train", "val")]
+
+
+def slow(hook: str, seconds: float) -> str:
+    return f'hooks.{hook.lower()}={{use="./savers.py:{hook}", args={{seconds={seconds}}}}}'
+
+
 def test_the_other_ranks_wait_longer_than_a_collective_for_the_disk_of_rank_0(new_run: NewRun) -> None:
-    slow = 'hooks.slow={use="./savers.py:SlowDisk", args={seconds=6.0}}'
-    data = [f'data.{split}={{use="./loaders.py:Clouds", loader={{batch_size=8}}}}' for split in ("train", "val")]
-    run = new_run(slow, *data, "distributed.timeout=2", 'run.device="cpu"')
+    overrides = [slow("SlowDisk", 3.0), slow("SlowReads", 3.0), *DATA, "distributed.timeout=1", 'run.device="cpu"']
+    run = new_run(*overrides, "run.max_epochs=2")
     assert carry_out(run, 2) == [0, 0], printed(run, 1)
+    assert [saved["it"] for saved in records(run, "checkpoint")] == [5, 10]
+    run.pipeline.write_text(run.pipeline.read_text().replace("max_epochs = 2", "max_epochs = 3"))
+    assert carry_out(run, 2, resume=True) == [0, 0], printed(run, 1)
     assert [saved["it"] for saved in records(run, "checkpoint")] == [5, 10, 15]
+
+
+def test_ranks_whose_disk_never_answers_are_reported_and_leave_at_two_signals(new_run: NewRun) -> None:
+    run = new_run(slow("SlowDisk", 600.0), *DATA, 'run.device="cpu"')
+    with Ranks(run, 2) as ranks:
+        wait_for(lambda: any(frame["stage"] == "save" and frame["it"] == 10 for frame in records(run, "frame")))
+        live = Live(run)
+        while live.poll():
+            pass
+        health = examine(live.state, "alive", live.state.moved + 60, live.plan, {0: (NOWHERE, 60.0)})
+        assert health.sentence == "no progress for 60 s, waiting for the disk"
+        for _ in range(2):
+            for training in ranks.trainings:
+                os.kill(training.process.pid or 0, signal.SIGTERM)
+            wait_for(lambda: any_says(run, "SIGTERM received"))
+        assert ranks.wait() == [143, 143]
+    assert not CheckpointStore(run.checkpoints).all()
+
+
+def any_says(run: RunDir, text: str) -> bool:
+    return any(text in str(message["text"]) for message in records(run, "message"))

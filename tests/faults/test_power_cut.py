@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable
+import stat
+import threading
+from collections.abc import Callable, Collection
+from functools import partial
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 
@@ -13,7 +17,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import NewRun, records
-from tests.runner.same import assert_same_end
+from tests.runner.same import assert_each_once, assert_same_end
 
 Train = Callable[..., int]
 EACH = (
@@ -23,56 +27,90 @@ EACH = (
 
 
 class Disk:
-    """What a disk holds of a run: of a file the bytes at its last fsync, of a folder whether it had one."""
+    """What a disk holds of the folder `runs`, at worst: of a file its bytes at the last fsync, of a folder the names.
 
-    def __init__(self, run_dir: RunDir, cuts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.run_dir, self.cuts = run_dir, cuts
-        self.flushed: dict[Path, int] = {}
+    A file that was renamed is gone, or the older one is back, until its folder has been flushed.
+    """
+
+    def __init__(self, root: Path, cuts: Path, monkeypatch: pytest.MonkeyPatch, moments: Collection[int]) -> None:
+        self.root, self.cuts, self.moments = root, cuts, moments
+        self.bytes: dict[int, bytes] = {}
+        self.names: dict[int, list[tuple[str, int, str]]] = {}
+        self.kept: list[int] = []
         self.count = 0
-        real_fsync, real_rename = os.fsync, Path.rename
+        self.lock = threading.RLock()
+        for name in ("fsync", "rename", "replace", "symlink", "unlink"):
+            monkeypatch.setattr(os, name, partial(self.call, getattr(os, name)))
 
-        def fsync(descriptor: int) -> None:
-            real_fsync(descriptor)
-            self.flushed[Path(f"/proc/self/fd/{descriptor}").readlink()] = os.fstat(descriptor).st_size
+    def call(self, operation: Callable[..., None], *args: Any, **options: Any) -> None:
+        operation(*args, **options)
+        with self.lock:
+            if operation.__name__ == "fsync":
+                self.flushed(os.dup(args[0]))
+            self.count += 1
+            if self.count in self.moments:
+                self.write(self.root.stat().st_ino, self.cuts / str(self.count))
 
-        def rename(path: Path, target: Path) -> Path:
-            moved = {old: size for old, size in self.flushed.items() if path in (old, *old.parents)}
-            done = real_rename(path, target)
-            for old, size in moved.items():
-                self.flushed[target / old.relative_to(path)] = size
-            if target.name.startswith("it"):
-                self.cut()
-            return done
+    def flushed(self, descriptor: int) -> None:
+        self.kept.append(descriptor)  # so that no other file is given the number of this one
+        found = os.fstat(descriptor)
+        if stat.S_ISDIR(found.st_mode):
+            entries = [*os.scandir(descriptor)]
+            links = {each.name: os.readlink(each.name, dir_fd=descriptor) for each in entries if each.is_symlink()}
+            self.names[found.st_ino] = [(each.name, each.inode(), links.get(each.name, "")) for each in entries]
+        else:
+            self.bytes[found.st_ino] = Path(f"/proc/self/fd/{descriptor}").read_bytes()
 
-        monkeypatch.setattr(os, "fsync", fsync)
-        monkeypatch.setattr(Path, "rename", rename)
-
-    def cut(self) -> None:
-        """Copy what would be left if the power went now: the worst that a file system may do."""
-        self.count += 1
-        left = self.cuts / str(self.count) / self.run_dir.path.parent.name / self.run_dir.id
-        shutil.copytree(self.run_dir.path, left, symlinks=True)
-        for path in left.rglob("*"):
-            if path.is_file() and not path.is_symlink():
-                os.truncate(path, self.flushed.get(self.run_dir.path / path.relative_to(left), 0))
-        assert {self.run_dir.path, self.run_dir.path.parent, self.run_dir.path.parents[1]} <= self.flushed.keys()
+    def write(self, number: int, left: Path) -> None:
+        """Write what would be left if the power went now."""
+        left.mkdir(parents=True)
+        for name, inner, link in self.names.get(number, []):
+            if link:
+                (left / name).symlink_to(link)
+            elif inner in self.names or (self.root / name).is_dir():
+                self.write(inner, left / name)
+            else:
+                (left / name).write_bytes(self.bytes.get(inner, b""))
 
 
-def test_what_stands_after_a_power_cut_is_resumed_with_its_whole_log(
+@pytest.fixture
+def cut(
     new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[RunDir, Collection[int]], Disk]:
+    """Train a run whose disk is looked at after so many operations."""
+
+    def train(run: RunDir, moments: Collection[int]) -> Disk:
+        with monkeypatch.context() as patch:
+            disk = Disk(run.path.parents[1], tmp_path / "cuts", patch, moments)
+            assert train_here(run) == 0
+        for descriptor in disk.kept:
+            os.close(descriptor)
+        return disk
+
+    return train
+
+
+@pytest.mark.parametrize(("seed", "moments"), [(1, 5), pytest.param(2, 40, marks=pytest.mark.long)])
+def test_what_stands_after_a_power_cut_is_resumed_with_its_whole_log(
+    new_run: NewRun, train_here: Train, cut: Callable[..., Disk], tmp_path: Path, seed: int, moments: int
 ) -> None:
+    whole = new_run(*EACH)
+    operations = cut(whole, ()).count
+    assert operations > 100
     run_dir = new_run(*EACH)
-    disk = Disk(run_dir, tmp_path / "cuts", monkeypatch)
-    assert train_here(run_dir) == 0
-    monkeypatch.undo()
-    assert disk.count >= 8
-    for number in range(1, disk.count + 1):
-        (path,) = (tmp_path / "cuts" / str(number)).glob("*/*")
-        left = RunDir(path)
-        assert not damage(CheckpointStore(left.checkpoints).all()[0])
-        assert train_here(left, resume=True) == 0
-        assert_same_end(left, run_dir)
-        assert not [text for text in warned(left) if "the event log ends" in text]
+    cut(run_dir, Random(seed).sample(range(1, operations - 20), moments))
+    resumed = 0
+    for left in (tmp_path / "cuts").glob(f"*/{run_dir.path.parent.name}/{run_dir.id}"):
+        run = RunDir(left)
+        checkpoints = CheckpointStore(run.checkpoints).all()
+        assert not [path for path in checkpoints if damage(path)]
+        if checkpoints:
+            resumed += 1
+            assert train_here(run, resume=True) == 0
+            assert_same_end(run, whole)
+            assert_each_once(run, "each", until=int(str(records(whole, "end")[-1]["it"])))
+            assert not [text for text in warned(run) if "the event log ends" in text]
+    assert resumed > moments / 2
 
 
 def test_a_log_that_is_behind_its_checkpoint_is_reported(new_run: NewRun, train_here: Train) -> None:

@@ -134,7 +134,7 @@ def test_a_file_that_would_run_code_is_refused_though_its_checksum_is_right(
     changed(path, files=files | {file: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}})
     assert damage(path) == ""
     assert train_here(run_dir, resume=True) == 2
-    assert re.search(r"holds more than data: (?!it cannot be)\w", str(records(run_dir, "end")[-1]["reason"]))
+    assert re.search(r"holds more than data: (?!it cannot be)\w", str(records(run_dir, "refused")[-1]["reason"]))
     assert not Path("pwned").exists()
 
 

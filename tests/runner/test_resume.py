@@ -148,7 +148,7 @@ def test_a_checkpoint_of_another_model_is_the_users_mistake(new_run: NewRun, tra
     wider = new_run("model.args.width=16")
     run_dir.checkpoints.rename(wider.checkpoints)
     assert train_here(wider, resume=True) == 2
-    reason = str(records(wider, "end")[-1]["reason"])
+    reason = str(records(wider, "refused")[-1]["reason"])
     assert "does not fit this pipeline" in reason
     assert "head.weight" in reason
 
@@ -161,7 +161,7 @@ def test_a_checkpoint_without_an_optimizer_is_the_users_mistake(new_run: NewRun,
     del manifest["files"]["optimizer.pt"]
     (newest / MANIFEST).write_text(seal(manifest))
     assert train_here(run_dir, resume=True) == 2
-    reason = str(records(run_dir, "end")[-1]["reason"])
+    reason = str(records(run_dir, "refused")[-1]["reason"])
     assert "the checkpoint does not fit this pipeline: it has no optimizer" in reason
 
 

@@ -31,7 +31,7 @@ def test_each_change_is_told_and_may_be_allowed(new_run: NewRun, train_here: Tra
     other = new_run("run.max_epochs=2", change)
     run_dir.checkpoints.rename(other.checkpoints)
     assert train_here(other, resume=True) == 2
-    reason = str(records(other, "end")[-1]["reason"])
+    reason = str(records(other, "refused")[-1]["reason"])
     assert f"since the checkpoint it00000005: {said}" in reason
     assert reason.endswith("--allow-changed-hooks")
     assert train_here(other, resume=True, allow_changed_hooks=True) == 0
@@ -46,7 +46,7 @@ def test_another_order_is_told(new_run: NewRun, train_here: Train) -> None:
     run_dir.checkpoints.rename(other.checkpoints)
     assert train_here(other, resume=True) == 2
     said = "at before_train the order was ema → throughput, and is throughput → ema"
-    assert said in str(records(other, "end")[-1]["reason"])
+    assert said in str(records(other, "refused")[-1]["reason"])
 
 
 @pytest.mark.parametrize(

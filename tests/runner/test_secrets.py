@@ -155,7 +155,7 @@ def test_without_the_variable_a_run_is_not_resumed(
         assert "Traceback" not in ended.stderr
     assert not run_dir.events.exists(), "nothing was begun"
     assert train_here(run_dir, resume=True) == 2
-    assert 'the environment variable "HOOKFLOW_TOKEN" is not set' in str(records(run_dir, "end")[-1]["reason"])
+    assert 'the environment variable "HOOKFLOW_TOKEN" is not set' in str(records(run_dir, "refused")[-1]["reason"])
 
 
 def test_what_the_schema_holds_to_a_form_is_recorded_as_its_value(with_secrets: Callable[..., RunDir]) -> None:

@@ -198,9 +198,7 @@ class CheckpointManager:
             return
         saving = self._saving
         with self._state.during("save"), self._timeline.excluded():
-            # Rank 0 answers each second: however long its disk takes, no collective of the others times out.
-            while not self._consensus.broadcast_object(saving.ended_soon() if saving.thread else False):
-                continue
+            self._consensus.wait(saving.ended_within)
             saved = self._consensus.broadcast_object(saving.result() if saving.thread else None)
             if saving.thread:
                 saving.thread.join()  # it has no more to do, and still holds the state

@@ -65,7 +65,8 @@ class Agent:
                     self._tell_of_signal()
             stop = work.result()
         resume = f"hookflow run --resume {self._run_dir.id} --nproc {self._nproc}"
-        write_end(self._run_dir, self._since, stop, resume, time.monotonic() - self._began)
+        seconds, resumes = time.monotonic() - self._began, "--resume" in self._options
+        write_end(self._run_dir, self._since, stop, resume, seconds, resumes=resumes)
         return stop.exit
 
     def _hand_on_signals(self) -> None:

@@ -17,9 +17,11 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from datetime import timedelta
+from threading import Thread
 from typing import Any, TypeVar
 
 import torch
@@ -37,6 +39,9 @@ OVERHEAD = 0.002
 
 LATENCY = 100_000
 """Microseconds in which what is wanted is heard, if an iteration takes less."""
+
+ANSWERS = 1.0
+"""Seconds after which a rank that waits for its disk answers the others, if `distributed.timeout` is not shorter."""
 
 Shared = TypeVar("Shared")
 
@@ -67,6 +72,13 @@ class Alone:
     def any_rank(self, flag: bool) -> bool:
         return flag
 
+    def together(self, work: Callable[[], Shared]) -> Shared:
+        return work()
+
+    def wait(self, ended: Callable[[float], bool]) -> None:
+        while not ended(ANSWERS):
+            continue
+
     def seconds(self) -> float:
         return time.monotonic()
 
@@ -83,6 +95,7 @@ class Consensus:
         self.ranks = ranks
         self.next_iteration = 0
         self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+        self._answers = min(ANSWERS, timeout / 4)
         self._in_flight: tuple[dist.Work, torch.Tensor] | None = None
         self._every = 1
         self._last = 0
@@ -148,6 +161,28 @@ class Consensus:
         found = torch.tensor(int(flag))
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self._group)
         return bool(found)
+
+    def together(self, work: Callable[[], Shared]) -> Shared:
+        """Return what `work` returns, once the calls on all ranks have ended; it is called in a thread."""
+        outcome: Future[Shared] = Future()
+
+        def call() -> None:
+            try:
+                outcome.set_result(work())
+            except BaseException as error:
+                outcome.set_exception(error)
+
+        Thread(target=call, name="hookflow-together", daemon=True).start()
+        self.wait(lambda seconds: bool(wait([outcome], seconds).done))
+        return outcome.result()
+
+    def wait(self, ended: Callable[[float], bool]) -> None:
+        """Wait until `ended`, which is given the seconds to wait for, returns True on all ranks.
+
+        However long a disk of one of them takes, no collective times out: each rank answers in time.
+        """
+        while self.any_rank(not ended(self._answers)):
+            continue
 
     def seconds(self) -> float:
         """Return a clock that shows the same on every rank: it moves on at exchanges, and is no later than real."""

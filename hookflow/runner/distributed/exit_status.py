@@ -12,14 +12,17 @@ from typing import Any, BinaryIO
 from hookflow.events.log import Appender, event_log
 from hookflow.events.now import iters_in, open_memory
 from hookflow.events.process import exit_code
-from hookflow.events.records import LATE, End, Put, Record, stamped
-from hookflow.events.rundir import RunDir
+from hookflow.events.records import LATE, End, Put, Record, Refused, stamped
+from hookflow.events.rundir import RunDir, count_attempts
 from hookflow.excerpt import print_error
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.signals import SIGNALS, Stop
 
 INTERRUPTED = (130, 143)
 """The exit codes of a rank that a signal has ended as it should."""
+
+ENDS = ("end", "refused")
+"""The kinds of records that an attempt ends with."""
 
 PERIOD = 0.1
 """Seconds between looks at a process that is waited for."""
@@ -36,6 +39,7 @@ class ChildExit:
         self._run_dir = run_dir
         self._child = child
         self._log = event_log(run_dir.events)
+        self._resumes = count_attempts(run_dir) > 0
         with suppress(OSError):  # it is the first attempt
             self._log.at = run_dir.events.stat().st_size
         self._began = time.monotonic()
@@ -72,12 +76,15 @@ class ChildExit:
     def _write_end(self, code: int) -> int:
         """Let the event log have an end if this attempt has left none, which is a failure; return the exit code."""
         records = self._log.read_all()
-        if any(record["k"] == "end" for record in records) or not self._run_dir.path.exists():
+        if any(record["k"] in ENDS for record in records) or not self._run_dir.path.exists():
             return code
         begun = any(record["k"] == "run" for record in records)
         it = iters_in(self._memory) if self._memory is not None and begun else 0
         reason, seconds = self._run_dir.ended_by(code), time.monotonic() - self._began
         append = appending(self._run_dir, it)
+        if self._resumes and not begun:
+            append("refused", exit=exit_code(code or 1), reason=reason, traceback="")
+            return code or 1
         append("end", status="failed", exit=exit_code(code or 1), reason=reason, seconds=seconds)
         return code or 1
 
@@ -109,14 +116,18 @@ def exit_status(run_dir: RunDir, since: float, failed: Mapping[int, int], interr
     return Stop(f"rank {rank} ended with exit code {code} without a reason", "failed", 1, save=False)
 
 
-def write_end(run_dir: RunDir, since: float, stop: Stop, resume: str, seconds: float) -> None:
+def write_end(run_dir: RunDir, since: float, stop: Stop, resume: str, seconds: float, *, resumes: bool) -> None:
     """Let the event log of rank 0 end with `stop`, unless it has an end that says so since the attempt began.
 
     `resume` is the command that resumes a run that has failed, if there is a checkpoint; `seconds` is how long
-    it took.
+    it took. An attempt that `resumes` the run, and has not begun in these seconds, is recorded as refused.
     """
     end = _end_record(run_dir, 0, since)
-    if end is None or end["exit"] != stop.exit:
+    if end is not None and end["exit"] == stop.exit:
+        return
+    if resumes and not any(one["k"] == "run" and one["t"] >= time.time() - seconds for one in read_records(run_dir)):
+        appending(run_dir)("refused", exit=stop.exit, reason=stop.reason, traceback="")
+    else:
         then = f"resume with: {resume}" if list_checkpoints(run_dir.checkpoints) else "there is no checkpoint yet"
         reason = f"{stop.reason}; {then}" if stop.may_be_restarted else stop.reason
         appending(run_dir)("end", status=stop.status, exit=stop.exit, reason=reason, seconds=seconds)
@@ -151,9 +162,9 @@ def read_records(run_dir: RunDir, rank: int = 0) -> list[Record]:
     return event_log(run_dir.events_of(rank)).read_all()
 
 
-def _end_record(run_dir: RunDir, rank: int, since: float) -> End | None:
+def _end_record(run_dir: RunDir, rank: int, since: float) -> End | Refused | None:
     records = reversed(read_records(run_dir, rank))
-    return next((one for one in records if one["k"] == "end" and one["t"] >= since), None)
+    return next((one for one in records if one["k"] in ENDS and one["t"] >= since), None)
 
 
 def _failure(run_dir: RunDir, rank: int, since: float) -> str:
@@ -174,5 +185,5 @@ def _last_time(run_dir: RunDir, rank: int) -> float:
     return float(records[-1]["t"]) if records else 0.0
 
 
-def _stop(end: End) -> Stop:
-    return Stop(end["reason"], end["status"], end["exit"], save=False)
+def _stop(end: End | Refused) -> Stop:
+    return Stop(end["reason"], end["status"] if end["k"] == "end" else "failed", end["exit"], save=False)
