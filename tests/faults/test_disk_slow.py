@@ -11,7 +11,6 @@ from collections.abc import Callable
 import pytest
 
 from hookflow.events.now import NOWHERE
-from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import examine
 from hookflow.runner import recorder
@@ -115,13 +114,8 @@ def test_ranks_whose_disk_never_answers_are_reported_and_leave_at_two_signals(ne
             pass
         health = examine(live.state, "alive", live.state.moved + 60, live.plan, {0: (NOWHERE, 60.0)})
         assert health.sentence == "no progress for 60 s, waiting for the disk"
-        for _ in range(2):
-            for training in ranks.trainings:
-                os.kill(training.process.pid or 0, signal.SIGTERM)
-            wait_for(lambda: any_says(run, "SIGTERM received"))
-        assert ranks.wait() == [143, 143]
+        for training in ranks.trainings:
+            os.kill(training.process.pid or 0, signal.SIGINT)
+            os.kill(training.process.pid or 0, signal.SIGTERM)
+        assert ranks.wait() == [130, 130]
     assert not CheckpointStore(run.checkpoints).all()
-
-
-def any_says(run: RunDir, text: str) -> bool:
-    return any(text in str(message["text"]) for message in records(run, "message"))
