@@ -15,7 +15,7 @@ from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.param_schedule import ParamSchedule
 from hookflow.pipeline.load import load
-from hookflow.runner.launch import record
+from hookflow.runner.launch import propose
 from tests.conftest import TESTS, NewRun, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import final_state
@@ -111,5 +111,5 @@ def test_it_may_be_added_when_a_run_is_resumed(new_run: NewRun, train_here: Any)
     assert train_here(run_dir) == 0
     added = 'hooks.decay={use="param_schedule", args={weight_decay=[[0, 0.1], ["100%", 0.4]]}}'
     loaded = load(run_dir.pipeline, ("run.max_epochs=2", added), recorded=True)
-    record(loaded, compile_pipeline(loaded, TESTS), run_dir, TESTS)
+    propose(loaded, compile_pipeline(loaded, TESTS), run_dir, TESTS)
     assert train_here(run_dir, resume=True, allow_changed_hooks=True) == 0, records(run_dir, "error")
