@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import random
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -172,6 +173,31 @@ class Hangs(Clouds):
             for _ in range(2):  # no signal handler ends this wait
                 library.pthread_mutex_lock(mutex)
         return super().__getitem__(index)
+
+
+class HangsOnce(Clouds):
+    """Hangs in C when a worker fetches its second batch of 8 and there is no mark yet, which has its pid then."""
+
+    def __init__(self, mark: str = "", gil: bool = False) -> None:
+        super().__init__()
+        self.mark, self.library = Path(mark), ctypes.PyDLL if gil else ctypes.CDLL
+        self.fetched = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.fetched += 1
+        if self.fetched > 8 and get_worker_info() and not self.mark.exists():
+            library, mutex = self.library(None), ctypes.create_string_buffer(256)
+            library.pthread_mutex_init(mutex, None)
+            library.pthread_mutex_lock(mutex)
+            write_whole(self.mark, str(os.getpid()))
+            library.pthread_mutex_lock(mutex)
+        return super().__getitem__(index)
+
+
+class Unpicklable(Clouds):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
 
 
 WIDTH = 6

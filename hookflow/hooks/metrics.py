@@ -13,6 +13,7 @@ from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.base import Hook, Slots
 from hookflow.pipeline.extras import missing_package
+from hookflow.pipeline.raised_by import causes
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import Component
 
@@ -102,7 +103,7 @@ def made(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
         except UserError as error:
             problems += error.problems
         except (TypeError, ValueError) as error:
-            problems.append(Problem(f'the metric "{name}": {error}'))
+            problems.append(Problem(f'the metric "{name}": {error}', hint="\n    ".join(causes(error))))
     if problems:
         raise UserError(problems)
     return found

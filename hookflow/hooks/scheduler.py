@@ -13,6 +13,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook
 from hookflow.hooks.scheduler_chain import Link, Per, check_chain, derived, found_schedulers, lengths
 from hookflow.metric_mode import Mode, mode_of
+from hookflow.pipeline.raised_by import causes
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -116,7 +117,7 @@ class Scheduler(Hook):
         try:
             return kind(optimizer, **{**derived(kind, args, steps), **args})
         except (TypeError, ValueError) as error:
-            raise UserError(Problem(f"{kind.__name__}: {error}")) from error
+            raise UserError(Problem(f"{kind.__name__}: {error}", hint="\n    ".join(causes(error)))) from error
 
     def before_train_iter(self, run: Run) -> None:
         while self.steps < min(self._done(run), self.end):

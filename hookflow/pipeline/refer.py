@@ -23,6 +23,9 @@ from hookflow.pipeline.raised_by import explained, is_ctrl_c
 
 FORMS = '"package.module:Name" or "./file.py:Name"'
 
+_imported: dict[str, Path] = {}
+"""The files that `import_file` has imported, by the name of their module."""
+
 
 def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, str] | None = None) -> Any:
     """Return what `use` names: a registered name, "package.module:Name" or "./file.py:Name".
@@ -120,6 +123,7 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before its code runs: dataclasses, for one, look their module up
+    _imported[name] = full
     try:
         with redirect_stdout(sys.stderr), neighbours_of(full):
             spec.loader.exec_module(module)
@@ -129,6 +133,11 @@ def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
         del sys.modules[name]
         _fail_import(shown, error, where)
     return module
+
+
+def imported_files() -> list[str]:
+    """Return the files that `import_file` has imported, in that order."""
+    return [str(path) for name, path in _imported.items() if name in sys.modules]
 
 
 def _fail_import(shown: str, error: BaseException, where: Where | None) -> NoReturn:

@@ -286,6 +286,8 @@ class LoaderSection(Section):
     """Whether an epoch's last batch is left out when it is smaller than the others."""
     workers: int = Field(default=0, ge=0)
     """Processes that fetch examples beside the training; 0: the training fetches them itself."""
+    multiprocessing_context: Literal["forkserver", "spawn", "fork"] | None = None
+    """How workers are started; left out: "forkserver", or "fork" for data that cannot be pickled."""
     collate: Named | None = None
     """What makes a batch of a list of examples; PyTorch's own stacks them."""
     sampler: Named | None = None

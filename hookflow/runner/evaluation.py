@@ -20,6 +20,7 @@ from hookflow.runner.engine import Engine
 from hookflow.runner.means import Means
 from hookflow.runner.offering import Offering
 from hookflow.runner.requests import SKIPPED, Requests
+from hookflow.runner.signals import WorkerHangs
 from hookflow.runner.state import RunState
 from hookflow.runner.timing import Timeline
 
@@ -108,13 +109,19 @@ class Evaluation:
         None when a signal has come: the current batch was the last.
         """
         means = Means(self._sizes[split].exact)
-        for index, batch in self._batches(split):
-            outputs = self._evaluate(self._run, batch)
-            check_outputs(outputs, "evaluate", self._own_steps)
-            means.add(single_numbers(outputs), self._state.batch_size or None)
-            self._engine.fire(f"after_{split}_iter", batch, index, outputs)
-            if self._should_abort(index + 1):
-                return None
+        try:
+            for index, batch in self._batches(split):
+                outputs = self._evaluate(self._run, batch)
+                check_outputs(outputs, "evaluate", self._own_steps)
+                means.add(single_numbers(outputs), self._state.batch_size or None)
+                self._engine.fire(f"after_{split}_iter", batch, index, outputs)
+                if self._should_abort(index + 1):
+                    return None
+        except WorkerHangs:
+            if self._consensus.ranks.world > 1:
+                raise  # the other ranks would wait for this one
+            self._should_abort(self._state.batch_idx)
+            return None
         return means.over_ranks(self._consensus.all_gather_object)
 
     def _batches(self, split: Split) -> Iterator[tuple[int, Any]]:

@@ -16,7 +16,7 @@ from hookflow.runner.evaluation import Evaluation
 from hookflow.runner.iteration import Iterate, too_few
 from hookflow.runner.numerics.compiling import Compiled
 from hookflow.runner.safe_point import SafePoint
-from hookflow.runner.signals import Signals
+from hookflow.runner.signals import Signals, WorkerHangs
 from hookflow.runner.state import RunState
 from hookflow.runner.timing import Timeline
 from hookflow.runner.update import Update
@@ -153,7 +153,11 @@ class Loop:
         while True:
             state.next_stop = self._next_stop()
             before = state.iter
-            self._iterate(batches)
+            try:
+                self._iterate(batches)
+            except WorkerHangs:
+                if self._accumulate > 1 or self._consensus.ranks.world > 1:
+                    raise  # in the middle of an iteration; or the other ranks would wait for this one
             if state.iter < state.next_stop and not state.attention:
                 raise too_few(state)
             validates = state.iter > before and self._validation_due("it", state.iter)

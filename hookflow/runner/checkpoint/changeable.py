@@ -42,7 +42,11 @@ RULES = (
         May.YES,
         "the machinery; the bits may differ from here on",
     ),
-    Rule(("distributed.**", "data.*.loader.workers"), May.YES, "the machinery"),
+    Rule(
+        ("distributed.**", "data.*.loader.workers", "data.*.loader.multiprocessing_context"),
+        May.YES,
+        "the machinery",
+    ),
     Rule(
         ("run.on_nan", "run.max_skipped_steps", "run.detect_anomaly", "hooks.*.on_error"),
         May.YES,

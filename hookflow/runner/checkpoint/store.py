@@ -92,12 +92,16 @@ class CheckpointStore:
         if any(self.folder.glob("*")):
             said = f"the run's checkpoints are in {short(self.folder.resolve())}, and out_dir says {short(elsewhere)}"
             raise UserError(Problem(said, hint="keep out_dir as it was in a run that is resumed"))
+        made = [folder for folder in (elsewhere, *elsewhere.parents) if not folder.exists()]
         make_out_dir(elsewhere)
+        for folder in made:
+            fsync(folder.parent)
         if self.folder.is_symlink():
             self.folder.unlink()
         elif self.folder.exists():
             self.folder.rmdir()
         self.folder.symlink_to(elsewhere)
+        fsync(self.folder.parent)
 
     def clear_leftovers(self) -> list[Path]:
         """Remove what a process that was killed had begun to write, or to remove; return what a living one writes."""

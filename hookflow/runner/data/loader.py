@@ -18,7 +18,7 @@ from hookflow.runner.data.batch_sampler import BatchSampler
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.rng import RNGStream, derive_seed, seeded
 from hookflow.runner.data.to_device import prefetch
-from hookflow.runner.data.workers import end_workers, ignore_signals, let_be_killed
+from hookflow.runner.data.workers import Shipped, begin_worker, end_workers, let_be_killed, start_method
 
 Key = tuple[int, int, Tensor]
 """What a batch is made of: its epoch, its index there, and the indices of its examples."""
@@ -41,18 +41,18 @@ class Loader:
         self._batches: Any = None
         self.dataset = data
         warn_if_oversubscribed(workers, parts.say)
+        fetches = _FetchBatch(data, parts)
         with no_loader_warnings():
             self._loader: DataLoader[Any] = DataLoader(
-                _FetchBatch(data, parts),
+                fetches,
                 batch_size=None,
                 sampler=self._keys,
                 collate_fn=identity,
                 num_workers=workers,
                 persistent_workers=workers > 0,
                 pin_memory=parts.device.type == "cuda",
-                worker_init_fn=ignore_signals,
-                # A new process would not know the module of a "./file.py", and a forked one does.
-                multiprocessing_context="fork" if workers else None,
+                worker_init_fn=begin_worker,
+                multiprocessing_context=start_method(fetches, type(data).__name__, parts),
                 # Seeds of workers are drawn from it. They mean nothing here; the training's generator would be missed.
                 generator=torch.Generator(),
             )
@@ -106,7 +106,7 @@ class _Keys:
             yield epoch, index, self._sampler.shard(indices, index)
 
 
-class _FetchBatch(Dataset[Any]):
+class _FetchBatch(Shipped, Dataset[Any]):
     """The dataset as torch's DataLoader sees it: an item is a whole batch."""
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from hookflow.runner.data.rng import RNGStream, derive_seed, generator_states, seeded
+from hookflow.runner.data.workers import Shipped
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 
@@ -20,7 +21,7 @@ STATES = ("data", "examples")
 """The keys of a pass's state that hold the dataset's own state, and its iterator's."""
 
 
-class SeededIterable(IterableDataset[Any]):
+class SeededIterable(Shipped, IterableDataset[Any]):
     """An iterable dataset that gives batches, and seeds the generators for each of them.
 
     The dataset's `__iter__` runs within the first batch, under its seed. So a pass gives the same batches after a

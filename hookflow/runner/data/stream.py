@@ -14,7 +14,7 @@ from hookflow.runner.data.loader import identity, no_loader_warnings, warn_if_ov
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.seeded_iterable import SeededIterable
 from hookflow.runner.data.stateful import Stateful
-from hookflow.runner.data.workers import ignore_signals
+from hookflow.runner.data.workers import begin_worker, start_method
 
 
 class Stream(Stateful):
@@ -105,7 +105,7 @@ def _loader(data: SeededIterable, parts: LoaderParts) -> Any:
             collate_fn=identity,
             num_workers=section.workers,
             pin_memory=parts.device.type == "cuda",
-            worker_init_fn=ignore_signals,
-            multiprocessing_context="fork" if section.workers else None,
+            worker_init_fn=begin_worker,
+            multiprocessing_context=start_method(data, type(data.data).__name__, parts),
             generator=torch.Generator(),
         )

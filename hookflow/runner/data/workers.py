@@ -2,27 +2,178 @@
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
+import shutil
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from multiprocessing import forkserver
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from threading import Timer
 from typing import Any
 
+import psutil
+import torch
+import torch.multiprocessing as mp
+from torch import Tensor
 from torch.utils.data._utils.signal_handling import _remove_worker_pids  # type: ignore[attr-defined]
+
+from hookflow.errors import Problem, UserError
+from hookflow.pipeline.refer import import_file, imported_files
+from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.signals import SIGNALS
 
 GRACE = 5.0
 """Seconds that all workers of a loader have to leave together; then they are killed."""
 
+SHM = Path("/dev/shm")  # noqa: S108
+"""Where Linux keeps memory that processes share."""
 
-def ignore_signals(worker: int) -> None:
+
+def start_method(fetches: Shipped, name: str, parts: LoaderParts) -> str | None:
+    """Return how the workers of a loader are started that fetch by `fetches`; None where there are none.
+
+    A fork of the training takes over the locks of its threads, held by nobody: that may hang. A fork server has none.
+    Where `__main__` is not hookflow's own, as for `train()` in a script, the default stays PyTorch's "fork": any other
+    method would run that script again in each worker. Raises UserError where the pipeline chooses a method that must
+    pickle the data, and they cannot be.
+    """
+    chosen = parts.section.multiprocessing_context
+    if not parts.section.workers:
+        return None
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    if chosen == "fork" or (chosen is None and (main is None or not main.name.startswith("hookflow."))):
+        return "fork"
+    probe = _Probe()
+    if why := probe.unpicklable(fetches):
+        if chosen:
+            said = f'"{chosen}" workers need data that can be pickled, and {name} cannot be: {why}'
+            raise UserError(Problem(said, parts.place("multiprocessing_context"), 'choose "fork"'))
+        why = f"{name} cannot be pickled for its workers ({why})"
+    elif not chosen and (why := probe.too_big(parts.section.workers)):
+        why = f"{name} is too big for workers that are not forked: {why}"
+    if why:
+        parts.say(f'{why}; they are forked, which may hang (multiprocessing_context = "fork" accepts that)', "warn")
+        return "fork"
+    probe.share_tensors()
+    if chosen != "spawn":
+        _start_fork_server()
+    return chosen or "forkserver"
+
+
+def _start_fork_server() -> None:
+    """Start the process that workers are forked from, with PyTorch imported.
+
+    It must outlive a signal to all processes of a job, so it and its workers begin with those signals blocked.
+    """
+    forkserver.set_forkserver_preload(["hookflow.runner.data.loader"])
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+class Shipped:
+    """Something that a new process can unpickle: it imports the user's files first, whose modules it would not know."""
+
+    def __getstate__(self) -> Any:
+        return _Files(imported_files()), self.__dict__
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state[1])
+
+
+class _Files(list[str]):
+    """Paths of files that are imported as they are unpickled."""
+
+    def __reduce__(self) -> Any:
+        return _import, (list(self),)
+
+
+def _import(paths: list[str]) -> None:
+    for path in paths:
+        import_file(Path(path), path, None)
+
+
+class _Probe(pickle.Pickler):
+    """A pickler that writes nowhere, copies neither tensors nor arrays, and counts what workers would need for them."""
+
+    def __init__(self) -> None:
+        self._out = _Nowhere()
+        self._tensors: list[Tensor] = []
+        super().__init__(self._out, pickle.HIGHEST_PROTOCOL, buffer_callback=self._count)
+        self.dispatch_table = ForkingPickler(io.BytesIO()).dispatch_table
+
+    def unpicklable(self, value: Any) -> str:
+        """Return why a value cannot be pickled for a process that is being started; empty where it can."""
+        try:
+            self.dump(value)
+        except Exception as error:
+            shared = "through inheritance" in str(error)  # a lock or a queue, which a process may get as it starts
+            return "" if shared else f"{type(error).__name__}: {error}"
+        return ""
+
+    def too_big(self, workers: int) -> str:
+        """Return why so many workers cannot have what was pickled; empty where they can."""
+        unshared = (tensor for tensor in self._tensors if not tensor.is_shared())  # type: ignore[no-untyped-call]
+        shared = sum(tensor.nbytes for tensor in unshared)
+        if SHM.exists() and shared > (free := shutil.disk_usage(SHM).free):
+            return f"its tensors ({_gib(shared)}) do not fit into {SHM} ({_gib(free)} free)"
+        copied, free = self._out.bytes * workers, psutil.virtual_memory().available
+        if copied > free:
+            return f"{workers} copies of it ({_gib(copied)}) do not fit into memory ({_gib(free)} free)"
+        return ""
+
+    def share_tensors(self) -> None:
+        """Move the tensors to shared memory now, which PyTorch does in the first epoch: they seem to change there."""
+        for tensor in self._tensors:
+            if tensor.device.type == "cpu" and tensor.layout is torch.strided:
+                tensor.share_memory_()  # type: ignore[no-untyped-call]
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return NotImplemented
+        self._tensors.append(value)
+        return int, ()
+
+    def _count(self, buffer: pickle.PickleBuffer) -> None:
+        self._out.bytes += buffer.raw().nbytes
+
+
+def _gib(held: int) -> str:
+    return f"{held / 2**30:.1f} GiB"
+
+
+class _Nowhere(io.RawIOBase):
+    """A file that keeps of what is written how many `bytes` that was."""
+
+    bytes = 0
+
+    def write(self, given: Any) -> int:
+        self.bytes += len(given)
+        return len(given)
+
+
+def begin_worker(worker: int) -> None:
     """Ignore Ctrl-C in a worker, and a SIGTERM to all processes of a job: the training decides what follows.
 
-    It may want some more batches.
+    It may want some more batches. A worker is killed with the process that has forked it. The fork server ends once
+    nobody holds its pipe, of which each worker has a copy.
     """
-    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM):
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    server: Any = forkserver._forkserver
+    if (pipe := server._forkserver_alive_fd) is not None:
+        os.close(pipe)
+        server._forkserver_alive_fd = None
+    mp._prctl_pr_set_pdeathsig(signal.SIGKILL)  # type: ignore[attr-defined]
 
 
 def let_be_killed(batches: Any) -> None:
