@@ -29,12 +29,15 @@ _context.set_forkserver_preload(
 )
 
 
-def _train(path: Path, output: str, options: Mapping[str, bool], environment: Mapping[str, str]) -> None:
+def _train(path: Path, output: str, locked: bool, options: Mapping[str, bool], environment: Mapping[str, str]) -> None:
+    from hookflow.runner.launch import hold
     from hookflow.runner.process import train
 
     os.environ.update(environment)
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have workers
     run_dir = RunDir(path)
+    if locked:
+        hold(run_dir)
     printed = os.open(path / output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(printed, sys.stdout.fileno())
     os.dup2(printed, sys.stderr.fileno())
@@ -44,7 +47,7 @@ def _train(path: Path, output: str, options: Mapping[str, bool], environment: Ma
 class Training:
     """A process that does what `hookflow.runner.launch.start` starts; what it prints is in `output` of the run.
 
-    `options` are those of `hookflow.runner.process.train`.
+    It holds the lock of the run if it is `locked`. `options` are those of `hookflow.runner.process.train`.
     """
 
     def __init__(
@@ -52,11 +55,12 @@ class Training:
         run_dir: RunDir,
         *,
         output: str = "output.log",
+        locked: bool = False,
         environment: Mapping[str, str] = MappingProxyType({}),
         **options: bool,
     ) -> None:
         now = {VARIABLE: os.environ.get(VARIABLE, "")}  # the server has that of the test which started it
-        args = run_dir.path, output, options, {**now, **environment}
+        args = run_dir.path, output, locked, options, {**now, **environment}
         self.process: ForkServerProcess = _context.Process(target=_train, args=args, daemon=True)
         self.process.start()
 

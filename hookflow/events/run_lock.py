@@ -12,11 +12,25 @@ import fcntl
 import os
 from pathlib import Path
 
+import psutil
+
 NAME = "lock"
 """What the file is called."""
 
 Locks = tuple[int, ...]
-"""The file descriptors that hold the lock: until all of them, and their copies in child processes, are closed."""
+"""The file descriptors that hold the lock: until all of them, and the copies that a child was passed, are closed."""
+
+_held: set[int] = set()
+
+
+def _forget_held() -> None:
+    """Close in a forked child what its parent holds: a data worker, or a daemon of the user's, is not the run."""
+    for lock in _held:
+        os.close(lock)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_forget_held)
 
 
 def try_lock(folder: Path, *, shared: bool = False) -> Locks | None:
@@ -31,7 +45,27 @@ def try_lock(folder: Path, *, shared: bool = False) -> Locks | None:
             return None
         except OSError:  # this one cannot be locked here
             continue
+    _held.update(locks)
     return locks
+
+
+def inherit(numbers: str) -> None:
+    """Hold the locks that this process was passed when it was started, "5,6"; its own children get no copies."""
+    for lock in map(int, numbers.split(",")):
+        os.set_inheritable(lock, False)
+        _held.add(lock)
+
+
+def holds(pid: int, folder: Path) -> bool:
+    """Say whether a process has the lock file of a run directory open, as who carries out the run has.
+
+    Raises psutil.Error where the process is gone or another user's.
+    """
+    for file in psutil.Process(pid).open_files():
+        with contextlib.suppress(OSError):
+            if Path(file.path).samefile(folder / NAME):
+                return True
+    return False
 
 
 def is_locked(folder: Path) -> bool:
@@ -58,6 +92,7 @@ def share(locks: Locks) -> None:
 
 
 def release(locks: Locks) -> None:
-    """Unlock, unless a child process has a copy."""
+    """Unlock, unless a child process was passed a copy."""
     for lock in locks:
+        _held.discard(lock)
         os.close(lock)

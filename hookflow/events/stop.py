@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import psutil
 
+from hookflow.events.run_lock import holds
 from hookflow.events.rundir import RunDir
 
 STEPS = ((signal.SIGTERM, 0.5), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
@@ -21,11 +22,16 @@ PERIOD = 0.1
 def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
     """End the process of a run on this machine, with those that it has started; return whether it is gone.
 
+    That is the process which `run.json` names, if it holds the lock: the file may be a copy, or of a run that is over.
     `say` is told of each signal. Raises PermissionError where the process is somebody else's.
     """
     for number, patience in STEPS:
         if run.life() != "alive":
             break
+        if not _holds(run):
+            pid = run.describe()["pid"]
+            say(f"process {pid}, which run.json names, does not hold the lock of this run: it is left alone")
+            return False
         say(f"{number.name} sent to process {run.describe()['pid']}")
         _send(run, number)
         until = time.monotonic() + patience
@@ -34,6 +40,15 @@ def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
     gone = run.life() != "alive"
     say("the process has ended" if gone else "the process does not end, even by SIGKILL")
     return gone
+
+
+def _holds(run: RunDir) -> bool:
+    try:
+        return holds(run.describe()["pid"], run.path)
+    except psutil.NoSuchProcess:
+        return True  # it has ended meanwhile
+    except psutil.AccessDenied as error:
+        raise PermissionError(1, f"process {error.pid} is another user's") from None
 
 
 def _send(run: RunDir, number: signal.Signals) -> None:
@@ -46,5 +61,3 @@ def _send(run: RunDir, number: signal.Signals) -> None:
         process.send_signal(number)
     except psutil.NoSuchProcess:
         pass  # it has ended meanwhile
-    except psutil.AccessDenied as error:
-        raise PermissionError(1, f"process {error.pid} is another user's") from None

@@ -113,7 +113,7 @@ def start(run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts
     if nproc is not None:
         command[-1] = "hookflow.runner.distributed.agent"
         options = (f"--nproc={nproc}", f"--max-restarts={max_restarts}", *options)
-    command += [str(run_dir.path), *options]
+    command += [str(run_dir.path), f"--locks={','.join(map(str, locks))}", *options]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which a child process inherits
     try:
         with run_dir.output.open("ab") as output:

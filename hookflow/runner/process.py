@@ -19,6 +19,7 @@ from typing import Any
 
 from hookflow.errors import UserError
 from hookflow.events.records import Level
+from hookflow.events.run_lock import inherit
 from hookflow.events.rundir import RunDir, short
 from hookflow.excerpt import drop_unprinted, print_error
 from hookflow.pipeline.raised_by import explained
@@ -43,6 +44,7 @@ def train(
     resume: bool = False,
     allow_changed_hooks: bool = False,
     agent: bool = False,
+    launcher: int | None = None,
     restarts_left: int = 0,
     raises: bool = False,
 ) -> int:
@@ -53,6 +55,8 @@ def train(
     `end` record, or `refused` where a resume has not read its checkpoint, but in two cases: an `agent` that has started
     the ranks writes it where this one knows only that another is gone; and after exit code 1 it is no end while the
     ranks are to be started again, `restarts_left` times.
+
+    A rank ends with its `launcher`, whose pid that is; with its parent where that is left out.
 
     With `raises`, what has ended the run is raised once the log is closed, and its traceback is not printed.
     """
@@ -78,7 +82,7 @@ def train(
         signals.listen()
         if agent or several:
             hold(run_dir)
-            watch_parent(signals)
+            watch_parent(signals, launcher)
         with seldom_collected() as collect, _recording_warnings(recorder):
             from hookflow.runner.attempt import execute
 
@@ -202,8 +206,12 @@ def main() -> None:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--allow-changed-hooks", action="store_true")
     parser.add_argument("--agent", action="store_true")
+    parser.add_argument("--launcher", type=int)
     parser.add_argument("--restarts-left", type=int, default=0)
-    code = train(**vars(parser.parse_args()))
+    parser.add_argument("--locks", type=inherit, default=argparse.SUPPRESS)
+    given = vars(parser.parse_args())
+    given.pop("locks", None)
+    code = train(**given)
     drop_unprinted()
     leave(code, several=of_environment().world > 1)
     raise SystemExit(code)

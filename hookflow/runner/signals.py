@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,8 +39,16 @@ class Stop:
         return self.status == "failed" and self.exit != 2
 
 
+WAIT, POLL = 5.0, 0.25
+"""Seconds that a worker has for a batch once a signal has come, and between looks whether it is still awaited."""
+
+
 class Interrupted(KeyboardInterrupt):
     """Raised in the main thread by a signal that does not wait for a safe point."""
+
+
+class WorkerHangs(Interrupted):
+    """Raised where the training waits for a worker's batch, which has not come for `WAIT` seconds after a signal."""
 
 
 @contextmanager
@@ -79,7 +89,9 @@ class Signals:
         self.ignored = False
         """Whether signals do nothing any more: the run is over, and only its log is left to close."""
         self._flag = flag
-        self._graceful = False
+        self.graceful = False
+        """Whether the first signal waits for a safe point: the training has begun."""
+        self._hangs = False
         self._reason = ""
 
     def command(self, record: CommandRecord) -> None:
@@ -106,18 +118,53 @@ class Signals:
 
     def be_graceful(self) -> None:
         """From here on the first signal waits for a safe point. Raises Interrupted when one has come already."""
-        self._graceful = True
+        self.graceful = True
         if self.stop is not None:
             raise Interrupted(f"{self.stop.reason} before the training began")
+        if threading.current_thread() is threading.main_thread():
+            threading.Thread(target=self._watch_fetches, name="hookflow-signals", daemon=True).start()
+
+    def _watch_fetches(self) -> None:
+        """End the wait for a worker that hangs after a signal, by a second one to this process.
+
+        A safe point may be one batch away, which a hung worker never gives.
+        """
+        main = threading.main_thread().ident or 0
+        awaited, since = None, 0.0
+        while not self.ignored:
+            time.sleep(POLL)
+            fetch = _fetch(sys._current_frames().get(main)) if self.stop else None
+            if fetch is None or fetch is not awaited:
+                awaited, since = fetch, time.monotonic()
+            elif time.monotonic() - since >= WAIT:
+                self._hangs = True
+                os.kill(os.getpid(), signal.SIGTERM)
+                return
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.ignored:
             return
         name = signal.Signals(number).name
+        if self._hangs and self.stop is not None:
+            self._hangs = False
+            if _fetch(frame) is not None:
+                raise WorkerHangs(f"{self.stop.reason}, and no batch has come from the loader's workers for {WAIT:g} s")
+            return
         again = self.stop is not None
         if not again:
             code = 130 if number == signal.SIGINT else 143
             self.stop = Stop(self._reason or f"{name} received", "interrupted", code, save=True)
             self._flag.attention = True
-        if again or not self._graceful:
+        if again or not self.graceful:
             raise Interrupted(f"{name} received {'twice: ended at once' if again else 'before the training began'}")
+
+
+def _fetch(frame: FrameType | None) -> FrameType | None:
+    """Return the frame, this one or one that called it, in which a DataLoader of PyTorch awaits a worker's batch."""
+    waits = False
+    while frame is not None:
+        waits = waits or frame.f_code.co_name == "_try_get_data"
+        if waits and frame.f_code.co_name == "__next__":
+            return frame
+        frame = frame.f_back
+    return None

@@ -25,7 +25,7 @@ def start() -> Iterator[Start]:
     started: list[Training] = []
 
     def begin(run_dir: RunDir) -> Training:
-        started.append(Training(run_dir))
+        started.append(Training(run_dir, locked=True))
         wait_for(lambda: bool(records(run_dir, "frame")))
         return started[-1]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import signal
 import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 
 from hookflow.errors import UserError
 from hookflow.events.log import Tail
+from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.monitor.plain import follow
@@ -140,6 +143,32 @@ def test_ranks_do_not_outlive_their_agent_and_nobody_resumes_beside_them(launch:
     assert (end["exit"], end["reason"]) == (143, f"the launcher (process {agent.pid}) is gone")
     assert records(run_dir, "checkpoint")[-1]["it"] == end["it"]
     claim(run_dir)
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.0, 2.5])
+def test_ranks_do_not_outlive_an_agent_that_is_killed_while_they_start(launch: Launch, seconds: float) -> None:
+    run_dir, agent = launch("run.max_epochs=500", SLOW)
+    time.sleep(seconds)
+    agent.kill()
+
+    def left() -> list[psutil.Process]:
+        found = psutil.process_iter(["cmdline"])
+        return [process for process in found if str(run_dir.path) in (process.info["cmdline"] or ())]
+
+    agent.wait()
+    wait_for(lambda: not left(), "the ranks to end")
+    release(claim(run_dir))
+
+
+def test_a_rank_ends_whose_launcher_was_gone_before_it_looked(tmp_path: Path) -> None:
+    loaded = load(CLOUDS, ("run.max_epochs=100000",))
+    run_dir = RunDir.create(tmp_path / "runs", "clouds")
+    prepare(loaded, compile_pipeline(loaded), run_dir, HERE)
+    gone = 4194305  # more than any system has
+    command = [sys.executable, "-P", "-m", "hookflow.runner", str(run_dir.path), "--agent", f"--launcher={gone}"]
+    subprocess.run(command, timeout=LIMIT, check=False)
+    (end,) = records(run_dir, "end")
+    assert str(end["reason"]).startswith(f"the launcher (process {gone}) is gone")
 
 
 def test_what_one_rank_raises_is_told_by_its_name_and_once(launch: Launch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,7 +14,9 @@ import pytest
 
 from hookflow.events import stop
 from hookflow.events.process import started_at
+from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
+from hookflow.runner.launch import claim
 from tests.conftest import wait_for
 from tests.limits import LIMIT
 
@@ -49,10 +52,12 @@ def process(tmp_path: Path) -> Iterator[Start]:
     printing: list[IO[bytes]] = []
 
     def start(source: str) -> tuple[RunDir, subprocess.Popen[bytes], IO[bytes]]:
-        started = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE)
+        run = RunDir.create(tmp_path, "toy")
+        locks = claim(run)
+        started = subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE, pass_fds=locks)
+        release(locks)
         assert started.stdout is not None
         printing.append(started.stdout)
-        run = RunDir.create(tmp_path, "toy")
         run.sign_process(started.pid)
         return run, started, started.stdout
 
@@ -87,6 +92,28 @@ def test_one_that_does_not_listen_is_killed_with_those_it_has_started(
     assert stop.stop_now(run, lambda _: None)
     assert started.wait() == -signal.SIGKILL
     wait_for(lambda: started_at(int(child)) is None)
+
+
+@pytest.mark.parametrize("how", ["a copy", "of a run that is over"])
+def test_a_process_that_does_not_hold_the_lock_is_left_alone(process: Start, tmp_path: Path, how: str) -> None:
+    run, started, out = process(HEARS)
+    assert out.readline() == b"ready\n"
+    other = RunDir(tmp_path / "toy" / "other")
+    if how == "a copy":
+        shutil.copytree(run.path, other.path)
+    else:
+        other.path.mkdir()
+        release(claim(other))
+        other.sign_process(started.pid)
+    assert other.life() == "alive", "by its pid and start time"
+    said: list[str] = []
+    assert not stop.stop_now(other, said.append)
+    assert said == [
+        f"process {started.pid}, which run.json names, does not hold the lock of this run: it is left alone"
+    ]
+    assert started.poll() is None
+    started.kill()
+    started.wait()
 
 
 def test_one_that_has_ended_is_left_alone(process: Start) -> None:

@@ -86,6 +86,24 @@ def test_a_process_that_lives_on_after_its_run_is_not_in_the_way(new_run: NewRun
     assert child.wait(60) == 0, run_dir.output.read_text()
 
 
+@pytest.mark.parametrize("how", ["forked", "spawned"])
+def test_a_child_that_outlives_the_training_does_not_hold_its_lock(new_run: NewRun, tmp_path: Path, how: str) -> None:
+    mark = tmp_path / "mark"
+    leaves = f'hooks.leaves={{use="./disturbers.py:LeavesChild", args={{mark="{mark}", how="{how}"}}}}'
+    run_dir = new_run("run.max_epochs=100000", leaves)
+    training = start(run_dir)
+    wait_for(mark.exists)
+    child = int(mark.read_text())
+    training.kill()
+    assert training.wait() == -signal.SIGKILL
+    try:
+        release(claim(run_dir))
+        assert run_dir.life() == "gone"
+        os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
 def test_what_a_living_process_writes_is_left_alone(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run("run.max_epochs=1")
     run_dir.checkpoints.mkdir()

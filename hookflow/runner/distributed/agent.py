@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from hookflow.events.run_lock import inherit
 from hookflow.events.rundir import RunDir
 from hookflow.excerpt import print_error
 from hookflow.runner.checkpoint.manifest import list_checkpoints
@@ -100,7 +101,8 @@ class Agent:
                 break
             self._since = time.time()
             try:
-                failed = launch(self._nproc, str(self._run_dir.path), "--agent", f"--restarts-left={left}", *options)
+                agent = ("--agent", f"--launcher={os.getpid()}", f"--restarts-left={left}")
+                failed = launch(self._nproc, str(self._run_dir.path), *agent, *options)
             except Exception as error:
                 print_error(traceback.format_exc())
                 return Stop(f"the ranks cannot be started: {error}", "failed", 1, save=False)
@@ -129,6 +131,7 @@ def main() -> None:
     parser.add_argument("run_dir", type=lambda path: RunDir(Path(path)))
     parser.add_argument("--nproc", type=int, required=True)
     parser.add_argument("--max-restarts", type=int, default=0)
+    parser.add_argument("--locks", type=inherit)
     given, options = parser.parse_known_args()
     os.environ.setdefault("OMP_NUM_THREADS", str(max(cores() // given.nproc, 1)))
     raise SystemExit(Agent(given.run_dir, given.nproc, given.max_restarts, options).execute())
