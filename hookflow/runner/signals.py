@@ -156,7 +156,9 @@ class Signals:
             self.stop = Stop(self._reason or f"{name} received", "interrupted", code, save=True)
             self._flag.attention = True
         if again or not self.graceful:
-            raise Interrupted(f"{name} received {'twice: ended at once' if again else 'before the training began'}")
+            assert self.stop is not None
+            early = f"{self.stop.reason} before the training began"
+            raise Interrupted(f"{name} received twice: ended at once" if again else early)
 
 
 def _fetch(frame: FrameType | None) -> FrameType | None:
