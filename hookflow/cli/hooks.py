@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from inspect import isfunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import PipelineOption
+from hookflow.cli.options import NoImport, PipelineOption
 from hookflow.cli.output import echo
 from hookflow.hooks.registry import BUILT_IN, HOOKS
 from hookflow.pipeline.default_hooks import DEFAULT_HOOKS
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
 
 Row = tuple[str, str]
 """A name, and what is said of it."""
+
+Find = Callable[[str, Path, Any], Any]
+"""Finds a hook by its `use`, relative to a folder."""
+
+DEFINES = (ast.ClassDef, ast.FunctionDef)
+"""What defines a hook in a file."""
 
 
 def hooks(
@@ -40,6 +48,7 @@ def hooks(
         ),
     ] = None,
     pipeline: PipelineOption = None,
+    no_import: NoImport = False,
 ) -> None:
     """List the available hooks, or describe one.
 
@@ -47,22 +56,34 @@ def hooks(
     with `--pipeline`, those that the pipeline uses, and what else the files offer that it takes hooks from. Models,
     data, tasks and writers that installed packages offer are listed too.
 
+    Hooks are imported to be looked at. `--no-import` reads their source instead, as is done with those of a run.
+
     Example: `hookflow hooks ema`
     """
     target = None
     if pipeline is not None:
         from hookflow.cli.pipelines import open_target
 
-        target = open_target(pipeline)
+        target = open_target(pipeline, imports=not no_import)
     width = shutil.get_terminal_size().columns
-    echo("\n".join(_list(target, width) if name is None else _one(name, target, width)))
+    find = _finder(imports=not no_import and (target is None or target.imports))
+    echo("\n".join(_list(target, find, width) if name is None else _one(name, target, find, width)))
 
 
-def _list(target: Target | None, width: int) -> Iterator[str]:
-    sections: dict[str, list[Row]] = {"built in": [(name, _built_in(name)) for name in BUILT_IN]}
+def _finder(*, imports: bool) -> Find:
+    """Return what finds a hook: by importing it, or by its source alone."""
+    from hookflow.hooks.compile import find_hook
+    from hookflow.hooks.unimported import find_unimported
+
+    return find_hook if imports else find_unimported
+
+
+def _list(target: Target | None, find: Find, width: int) -> Iterator[str]:
+    sections: dict[str, list[Row]] = {"built in": [(name, _built_in(name, find)) for name in BUILT_IN]}
     if offers := HOOKS.offered():
         sections["from installed packages"] = [
-            (offered.name, f"{offered.package}: {HOOKS.clash(offered) or _sentence(offered.use)}") for offered in offers
+            (offered.name, f"{offered.package}: {HOOKS.clash(offered) or _sentence(offered.use, find)}")
+            for offered in offers
         ]
     for registry in COMPONENTS:
         if offers := registry.offered():  # these are not imported: most of them would import torch
@@ -70,7 +91,7 @@ def _list(target: Target | None, width: int) -> Iterator[str]:
                 (offered.name, f"{offered.package}: {registry.clash(offered) or offered.use}") for offered in offers
             ]
     if target is not None:
-        for file, rows in _own(target).items():
+        for file, rows in _own(target, find).items():
             sections[f"in {file}"] = rows
         sections[f"used by {target.name}"] = [*_used(target)]
     left = max(len(name) for rows in sections.values() for name, _ in rows) + 4
@@ -81,37 +102,42 @@ def _list(target: Target | None, width: int) -> Iterator[str]:
     yield "hookflow hooks NAME describes one of them."
 
 
-def _built_in(name: str) -> str:
-    return f"{_sentence(BUILT_IN[name])}{' (default)' * (name in DEFAULT_HOOKS)}"
+def _built_in(name: str, find: Find) -> str:
+    return f"{_sentence(BUILT_IN[name], find)}{' (default)' * (name in DEFAULT_HOOKS)}"
 
 
-def _sentence(use: str) -> str:
+def _sentence(use: str, find: Find) -> str:
     from hookflow.errors import UserError
-    from hookflow.hooks.compile import find_hook
     from hookflow.hooks.inspect import about
     from hookflow.hooks.looking import looking_at
 
     try:
         with looking_at(use):
-            return about(find_hook(use, Path(), None))
+            return about(find(use, Path(), None))
     except UserError as error:  # one that is broken keeps nobody from the others
         return "; ".join(problem.message for problem in error.problems)
 
 
-def _own(target: Target) -> dict[str, list[Row]]:
+def _own(target: Target, find: Find) -> dict[str, list[Row]]:
     """Return what each file that the pipeline takes hooks from offers, as one would write it."""
+    from hookflow.errors import UserError
     from hookflow.hooks.inspect import about
     from hookflow.hooks.looking import looking_at
-    from hookflow.pipeline.refer import import_file
+    from hookflow.pipeline.python_source import parse_file
 
     uses = (hook.use.rpartition(":")[0] for hook in target.loaded.pipeline.hooks.values())
     found: dict[str, list[Row]] = {}
     for file in dict.fromkeys(file for file in uses if file.endswith(".py")):
-        module = import_file(target.base / file, file, None)
-        with looking_at(f"what is in {file}"):
-            there = [thing for thing in vars(module).values() if getattr(thing, "__module__", "") == module.__name__]
-            able = [thing for thing in there if _can_be_hook(thing, target.plan.points)]
-            found[file] = [(f"{file}:{thing.__name__}", about(thing)) for thing in able]
+        try:
+            defined = [node.name for node in parse_file(target.base / file).body if isinstance(node, DEFINES)]
+        except (OSError, SyntaxError):  # of a run that was moved, say
+            continue
+        found[file] = []
+        for name in defined:
+            with looking_at(f"what is in {file}"), suppress(UserError):
+                thing = find(f"{file}:{name}", target.base, None)
+                if _can_be_hook(thing, target.plan.points):
+                    found[file].append((f"{file}:{name}", about(thing)))
     return found
 
 
@@ -137,16 +163,15 @@ def _can_be_hook(thing: Any, points: Points) -> bool:
     return isfunction(thing) and not thing.__name__.startswith("_") and fitting_point(thing, points) is not None
 
 
-def _one(name: str, target: Target | None, width: int) -> Iterator[str]:
+def _one(name: str, target: Target | None, find: Find, width: int) -> Iterator[str]:
     from hookflow.graph.points import POINTS
-    from hookflow.hooks.compile import find_hook
     from hookflow.hooks.describe import describe
     from hookflow.hooks.looking import looking_at
 
     declared = target.loaded.pipeline.hooks if target else {}
     use = declared[name].use if name in declared else name
     with looking_at(use):
-        hook = find_hook(use, target.base if target else Path(), None)
+        hook = find(use, target.base if target else Path(), None)
         told = describe(hook, target.plan.points if target else POINTS)
     yield use if ":" in use else f"{use}  ({hook.__module__}:{hook.__qualname__})"
     yield from _wrap(told.about, width)

@@ -183,4 +183,5 @@ def recorded_target(named: str) -> Target:
 
     run = find_run(named, Path("runs"), elsewhere="", or_file=True)
     loaded = load(short(run.pipeline), recorded=True, environment=False)
-    return Target(run.id, loaded, recorded_plan(run), Path(run.describe().get("base", ".")), run)
+    base = Path(run.describe().get("base", "."))
+    return Target(run.id, loaded, recorded_plan(run), base, run, imports=False)  # a run directory is data

@@ -12,18 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
 from hookflow.errors import UserError
+from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
 from hookflow.hooks.arguments import parameters_of
+from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.inspect import methods, points_for, slots
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.hooks.stand_in import Source, unknown_of
+from hookflow.pipeline.load import load
 from hookflow.pipeline.python_source import module_file, parse_file
 from hookflow.pipeline.refer import refer
 from hookflow.pipeline.registry import installed
+from hookflow.runner.launch import prepare
 
 TRAP = """\
 import os, sys
@@ -403,3 +408,49 @@ def test_a_stand_in_says_what_the_class_says_or_that_it_does_not_know() -> None:
             assert f"{kind} is not" in unknown or slots(read_, kind, named) == slots(real, kind, named), name
         assert [(p.name, p.kind) for p in parameters_of(read_)] == [(p.name, p.kind) for p in parameters_of(real)], name
         assert "points_for" in unknown or points_for(read_, {}) == points_for(real, {}), name
+
+
+READING = {
+    "stop": ["RUN"],
+    "graph": ["RUN"],
+    "why": ["mine", "function", "--pipeline", "RUN"],
+    "diff": ["RUN", "RUN"],
+    "explain": ["hooks.mine", "--pipeline", "RUN"],
+    "points": ["--pipeline", "RUN"],
+    "hooks": ["--pipeline", "RUN"],
+    "watch": ["RUN", "--ui", "plain"],
+    "show": ["RUN"],
+    "export": ["RUN"],
+    "replay": ["RUN"],
+    "checkpoints": ["RUN"],
+    "runs": [],
+}
+"""The commands that read a run, with arguments for one."""
+
+OTHERS = {"new", "run", "val", "test", "predict", "check", "bisect", "schema"}
+"""Those that make or train something, or take a file alone."""
+
+
+@pytest.mark.parametrize("command", READING)
+def test_no_command_that_reads_a_run_imports_from_it(here: Path, command: str) -> None:
+    loaded = load(here / "p.toml")
+    plan = compile_pipeline(loaded, imports=False)
+    run = RunDir.create(here / "runs", "p")
+    prepare(loaded, plan, run, here)
+    run.lock.touch()  # its process has ended: nobody waits for it
+    for arguments in (READING[command], ["mine", *READING[command]]):
+        if command == "hooks" or arguments is READING[command]:
+            CliRunner().invoke(app, [command, *(run.id if word == "RUN" else word for word in arguments)])
+    assert not (here / "marker").exists()
+
+
+def test_every_command_is_known_to_read_a_run_or_not() -> None:
+    assert {*READING, *OTHERS} == {*get_command(app).commands}  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("here")
+def test_hooks_without_an_import_are_listed_by_their_source() -> None:
+    listed = read("hooks", "--pipeline", "p.toml")
+    assert "./trap.py:Mine" in listed
+    assert "Springs traps." in listed
+    assert "after_train_iter" in read("hooks", "mine", "--pipeline", "p.toml")

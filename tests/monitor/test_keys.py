@@ -71,7 +71,11 @@ def going(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDir:
 def stalled(tmp_path: Path) -> Iterator[tuple[RunDir, subprocess.Popen[bytes]]]:
     """A run that has made no progress for weeks, and its process."""
     run = make(tmp_path / "runs", upto=100)
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as process:
+    run.lock.touch()
+    holding = "import sys, time; lock = open(sys.argv[1]); print(flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", holding, run.lock], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
         run.sign_process(process.pid)
         yield run, process
         process.kill()
