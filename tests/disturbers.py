@@ -89,7 +89,7 @@ class Dies:
     def after_train_iter(self, run: Any) -> None:
         if run.iter == self.at:
             end = time.monotonic() + ENDLESS
-            while not _is_watched() and time.monotonic() < end:
+            while not (_is_watched() and _has_saved(run)) and time.monotonic() < end:
                 time.sleep(0.01)
             os.kill(os.getpid(), self.by)
             os._exit(3)
@@ -100,6 +100,11 @@ def _is_watched() -> bool:
     with contextlib.suppress(FileNotFoundError):
         return any("memfd" in str(link.readlink()) for link in Path(f"/proc/{os.getppid()}/fd").iterdir())
     return False
+
+
+def _has_saved(run: Any) -> bool:
+    """Return whether a checkpoint is on the disk, and recorded."""
+    return '{"k":"checkpoint"' in (run.dir / "events.jsonl").read_text()
 
 
 class ClosesOutput:

@@ -116,6 +116,12 @@ def test_a_signal_to_the_whole_job_leaves_the_fork_server_and_its_workers_alone(
     run_dir = new_run(over("Clouds", workers=2), slow, swap=("max_epochs = 3", "max_epochs = 400"))
     training = start(run_dir)
     wait_for(lambda: bool(records(run_dir, "checkpoint")) or training.poll() is not None)
+    helpers = psutil.Process(training.pid).children(recursive=True)
+    assert len(helpers) == 4, "the resource tracker, the fork server and two workers"
+    for helper in helpers:
+        helper.terminate()
+    saved = len(records(run_dir, "checkpoint"))
+    wait_for(lambda: len(records(run_dir, "checkpoint")) > saved + 2 or training.poll() is not None)
     os.killpg(training.pid, signal.SIGTERM)
     assert training.wait() == 143
     assert run_dir.output.read_text() == ""

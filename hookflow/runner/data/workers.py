@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from threading import Timer
@@ -69,9 +69,11 @@ def start_method(fetches: Shipped, name: str, parts: LoaderParts) -> str | None:
 def _start_fork_server() -> None:
     """Start the process that workers are forked from, with PyTorch imported.
 
-    It must outlive a signal to all processes of a job, so it and its workers begin with those signals blocked.
+    It must outlive a signal to all processes of a job, so it and its workers begin with those signals blocked. Python
+    unblocks them as it starts its resource tracker, which the fork server needs: so that comes first.
     """
     forkserver.set_forkserver_preload(["hookflow.runner.data.loader"])
+    resource_tracker.ensure_running()
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         forkserver.ensure_running()
