@@ -14,7 +14,9 @@ import tomli
 from hookflow.cli import commute_report
 from hookflow.cli.output import labelled
 from hookflow.errors import Problem, UserError, Where
-from hookflow.events.reading import read_object
+from hookflow.events.log import whole_lines
+from hookflow.events.reading import read_record
+from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import RunDir
 from hookflow.graph.ambiguity import Ambiguity, ambiguities, ways_to_state
 from hookflow.graph.forecast import Forecast, Length, forecast
@@ -76,10 +78,10 @@ def _batches(pipeline: str) -> tuple[Any, ...]:
 
 def _iters_per_epoch(events: Path) -> int:
     """Return what a run has recorded; 0 where it has not."""
-    with events.open("rb") as lines:
-        for line in islice(lines, 5):
-            if b'"iters_per_epoch"' in line:
-                return int(read_object(line)["iters_per_epoch"])
+    with open_regular(events) as file:
+        for _, line in islice(whole_lines(file), 5):
+            if line.startswith(b'{"k":"run"') and (record := read_record(line))["k"] == "run":
+                return record["iters_per_epoch"]
     return 0
 
 

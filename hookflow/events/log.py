@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
 from hookflow.events.reading import is_torn, read_command, read_object, read_record
 from hookflow.events.records import TEXT_LIMIT, CommandRecord, Record, shortened
@@ -106,6 +106,17 @@ class Appender:
         os.close(self._file)
 
 
+def whole_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a log, each with the byte that it starts at, but those that are too long to be held."""
+    start, at_start = 0, True
+    while line := file.readline(LONGEST):
+        ends = line.endswith(b"\n")
+        if at_start and (ends or len(line) < LONGEST):
+            yield start, line
+        start += len(line)
+        at_start = ends
+
+
 Line = TypeVar("Line")
 """What a log holds, by `hookflow.events.records`."""
 
@@ -123,6 +134,8 @@ class Tail(Generic[Line]):
         self._parse = parse
         self.passed_over = 0
         """Lines that were whole and no records, or too long."""
+        self.complaint = ""
+        """Where the first of them is, and why it cannot be read."""
         self.at = 0
         """Bytes read so far."""
         self.grew = False
@@ -156,7 +169,7 @@ class Tail(Generic[Line]):
         if lines:
             lines[0] = self._rest + lines[0]
             if self._too_long:
-                self.passed_over += 1
+                self._pass_over(f"it has more than {LONGEST} bytes")
                 del lines[0]
             self._rest, self._too_long = rest, False
         else:
@@ -170,8 +183,13 @@ class Tail(Generic[Line]):
         try:
             return self._parse(line) if line else None
         except ValueError as error:
-            self.passed_over += not is_torn(error)
+            if not is_torn(error):
+                self._pass_over(str(error))
             return None
+
+    def _pass_over(self, why: str) -> None:
+        self.passed_over += 1
+        self.complaint = self.complaint or f"{self._path.name}: {why}"
 
     def read_all(self) -> list[Line]:
         """Return everything from here to the present end of the file."""

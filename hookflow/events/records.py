@@ -5,14 +5,15 @@ that any stretch of a run can be added up on its own. Whoever reads it must pass
 Keys of records that are written often are short; durations in them are in nanoseconds.
 
 Of a kind `x` that is put into a log by `Put`, `XFields` are what the caller gives and `X` is the whole record. A log
-holds what was written, by whatever version: who reads a record expects that a key is missing, or is something else.
+holds what was written, by whatever version and by anybody: `hookflow.events.reading` holds each record against these
+types and bounds.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol, TypedDict, Unpack, cast, get_args, get_type_hints, overload
+from typing import Annotated, Any, Literal, Protocol, TypedDict, Unpack, cast, get_args, get_type_hints, overload
 
 from hookflow.metric_mode import Mode
 
@@ -20,6 +21,15 @@ VERSION = 1
 
 PHASES = ("data", "forward", "backward", "optimizer", "hooks", "other")
 """What the time of a training iteration is booked to. `hooks` is the sum of every firing inside it."""
+
+WORLD = 1 << 14
+"""Ranks that a run has at most."""
+
+Signed = Annotated[int, range(-(1 << 63), 1 << 63)]
+"""An integer that may be negative. Any other is not; all have 64 bits."""
+
+BindingId = Annotated[str, r"^[0-9]{1,9}$"]
+"""The id of a binding, as JSON has it for a key."""
 
 Stage = Literal["start", "train", "val", "test", "save", "paused", "end"]
 Level = Literal["info", "warn", "error"]
@@ -79,7 +89,7 @@ class RunFields(TypedDict):
     """The class of the model; those of several are joined by " + "."""
     params: int
     """Parameters of all models together."""
-    seed: int
+    seed: Signed
     """`run.seed` of the pipeline."""
     data: dict[str, DataInfo]
     """The data of each split."""
@@ -95,9 +105,9 @@ class RunFields(TypedDict):
     """The metrics that hooks monitor, and whether less or more of each is better."""
     resumed_from: str | None
     """The directory of the checkpoint, below `checkpoints`; null in a run that starts from scratch."""
-    rank: int
+    rank: Annotated[int, range(WORLD)]
     """Whose log this is, of the `world` processes that train together: each has one of its own."""
-    world: int
+    world: Annotated[int, range(1, WORLD + 1)]
     """How many processes train together."""
     strategy: Literal["", "ddp", "fsdp"]
     """How they train one model together; empty for a single process."""
@@ -110,9 +120,7 @@ class Run(RunFields):
     t: float
 
 
-class Frame(Stamp):
-    """What happened since the frame before: a few times a second, whatever the iteration rate."""
-
+class Progress(Stamp):
     k: Literal["frame"]
     stage: Stage
     """What the run is doing."""
@@ -122,11 +130,23 @@ class Frame(Stamp):
     """Batches of that pass."""
     samples: int
     """Training examples since the frame before."""
-    phases: dict[str, int]
+    phases: dict[str, Signed]
     """Nanoseconds by phase: "data", "forward", "backward", "optimizer", "hooks", "other"."""
+
+
+class Head(Progress):
+    """A frame as far as the sums of its iterations."""
+
+    iters: list[int]
+    """Whole training iterations: [how many, total ns]."""
+
+
+class Frame(Progress):
+    """What happened since the frame before: a few times a second, whatever the iteration rate."""
+
     iters: list[Any]
     """Whole training iterations: [how many, total ns, longest ns, last ns, {bin: count}]."""
-    hooks: dict[str, list[Any]]
+    hooks: dict[BindingId, list[Any]]
     """The same for the firings of each binding, by its id in `plan.json`; one that has not fired is left out."""
     cost: int
     """Nanoseconds that it took to write the frame before."""
@@ -324,7 +344,7 @@ class Error(Stamp, ErrorFields):
 class EndFields(TypedDict):
     status: Status
     """How the attempt ended."""
-    exit: int
+    exit: Annotated[int, range(256)]
     """The exit code of the process."""
     reason: str
     """Why, for people; empty where there is nothing to say."""
@@ -339,7 +359,7 @@ class End(Stamp, EndFields):
 
 
 class RefusedFields(TypedDict):
-    exit: int
+    exit: Annotated[int, range(256)]
     """The exit code of the process."""
     reason: str
     """Why, for people."""

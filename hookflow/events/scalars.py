@@ -6,7 +6,6 @@ import re
 from typing import NamedTuple
 
 from hookflow.events.log import event_log
-from hookflow.events.records import Stamp
 from hookflow.events.rundir import RunDir
 
 
@@ -27,15 +26,13 @@ def scalars(run_dir: RunDir) -> list[ScalarRow]:
     """
     rows: dict[tuple[int, str], ScalarRow] = {}
     for record in event_log(run_dir.events).read_all():
-        if not record.keys() >= Stamp.__annotations__.keys():
-            continue
         match record["k"]:
             case "run":  # what came after the checkpoint that an attempt resumes from is trained again
-                begin = _iteration(record.get("resumed_from") or "")
+                begin = _iteration(record["resumed_from"] or "")
                 rows = {key: row for key, row in rows.items() if row.iter <= begin}
             case "scalars" | "metrics":
-                prefix = f"{record.get('split', 'val')}/" if record["k"] == "metrics" else ""
-                for name, value in record.get("v", {}).items():
+                prefix = f"{record['split']}/" if record["k"] == "metrics" else ""
+                for name, value in record["v"].items():
                     row = ScalarRow(record["it"], record["ep"], record["t"], f"{prefix}{name}", float(value))
                     rows.pop((row.iter, row.name), None)  # a validation that is done again stands where it was done
                     rows[row.iter, row.name] = row

@@ -72,7 +72,7 @@ class Binding:
     half: Half
     takes: tuple[str, ...]
     trigger: Trigger
-    phase: str
+    phase: Phase
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
@@ -153,7 +153,7 @@ class PlannedHook:
     name: str
     use: str
     args: Mapping[str, Any] | Sequence[Any]
-    phase: str
+    phase: Phase
     about: str
     where: str
     on_error: OnError

@@ -28,6 +28,7 @@ def parse_plan(text: str | bytes) -> Plan:
         raise ValueError("no plan: two of its points have the same name")
     if strangers := _strangers(plan):
         raise ValueError(f"no plan: it has no {min(strangers)}")
+    _check_ids(plan)
     return plan
 
 
@@ -44,6 +45,16 @@ def _strangers(plan: Plan) -> set[str]:
     edges = (name for edge in plan.edges for name in (edge.first, edge.then))
     named = {*edges, *(binding.hook for binding in plan.bindings)}
     return {f"point {name}" for name in at - points | followed} | {f"hook {name}" for name in named - hooks}
+
+
+def _check_ids(plan: Plan) -> None:
+    """Raise ValueError where an edge or a bundle leads to no binding of the plan, or a bundle to one twice."""
+    ends = [ids for bundle in plan.bundles for ids in (bundle.first_ids, bundle.then_ids)]
+    if any(len(set(ids)) < len(ids) for ids in ends):
+        raise ValueError("no plan: a bundle names a binding twice")
+    ends += [(id_,) for edge in plan.edges for id_ in (edge.first_id, edge.then_id) if id_ is not None]
+    if strangers := {id_ for ids in ends for id_ in ids if not 0 <= id_ < len(plan.bindings)}:
+        raise ValueError(f"no plan: it has no binding {min(strangers)}")
 
 
 @cache

@@ -8,7 +8,7 @@ from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.graph.node import Bound, EdgeSpec, Node
-from hookflow.graph.plan import PHASES, RANKS, EdgeKind, PlannedHook, Ranks, Trigger
+from hookflow.graph.plan import PHASES, RANKS, EdgeKind, Phase, PlannedHook, Ranks, Trigger
 from hookflow.graph.points import Points
 from hookflow.graph.slots import Verb
 from hookflow.hooks.arguments import first_names, parameters_of, wrong_arguments
@@ -100,7 +100,7 @@ class HookTable:
         for why in unknown_of(self.hook):
             yield Problem(f'hook "{self.name}": {self.said.use} is not imported; {why}', self.where)
 
-    def _phase(self) -> str:
+    def _phase(self) -> Phase:
         stated = self.said.phase or getattr(self.hook, "phase", "normal")
         return stated if stated in PHASES else "normal"  # which is told as what is wrong with the class
 

@@ -32,7 +32,7 @@ class Iterations:
 
     def place(self, it: int) -> float:
         """Return 0 to 1 from left to right."""
-        return (it - self.first) / (self.last - self.first)
+        return (it - self.first) / max(self.last - self.first, 1)
 
 
 def _round_up(value: float) -> int:

@@ -37,11 +37,11 @@ def _failure(state: RunState) -> list[str]:
     place = f"rank {rank}, " if rank else ""
     place += f'hook "{error["hook"]}" at {error["point"]}, ' if error["hook"] else ""
     lines = [f"failed: {place}iteration {error['it']}: {error['type']}: {one_line(error['text'])}".removesuffix(": ")]
-    causes = error.get("causes", "").splitlines()[:CAUSES]
+    causes = error["causes"].splitlines()[:CAUSES]
     return [*lines, *(f"at {place}" for place in [raised_at(error)] if place), *causes]
 
 
 def raised_at(error: Error) -> str:
     """Return where in the user's own files it was raised, as people read it; nothing where that is not known."""
-    file, colon, line = error.get("at", "").rpartition(":")
+    file, colon, line = error["at"].rpartition(":")
     return f"{short(Path(file))}:{line}" if colon else ""

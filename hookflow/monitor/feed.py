@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from hookflow.events.log import command_log
+from hookflow.events.log import command_log, whole_lines
 from hookflow.events.reading import read_record
 from hookflow.events.records import Record
 from hookflow.events.regular_file import open_regular, read_regular
@@ -80,7 +80,7 @@ class Live:
             self.state.apply_command(command)
         for rank, record in self._logs.read():
             self.state.apply(record, rank, self.plan or NO_PLAN)
-            if rank == 0 and record.get("k") == "run":
+            if rank == 0 and record["k"] == "run":
                 self._attempt += 1
                 self._read_plan(self._attempt)
             yield rank, record
@@ -88,6 +88,7 @@ class Live:
             self._refused.add(rank)
             self.state.warn(self._logs.refused[rank])
         self.state.unreadable = self._logs.passed_over + self._commands.passed_over
+        self.state.complaint = self._logs.complaint or self._commands.complaint
 
     def _read_plan(self, attempt: int) -> None:
         self.plan = read_plan(self._run, attempt)
@@ -186,9 +187,9 @@ class Recording:
 def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, int]]:
     """Yield of each whole line when it was written (never falling), whose it is, where it starts, and of rank 0 the
     kind that is looked for."""
-    latest, start = 0.0, 0
+    latest = 0.0
     with open_regular(path) as file:
-        for line in file:
+        for start, line in whole_lines(file):
             try:
                 record = None if rank and line.startswith(SHARED) else read_record(line)
             except ValueError:
@@ -196,4 +197,3 @@ def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, int]]:
             if record is not None:
                 latest = max(latest, record["t"])
                 yield latest, rank, start, 0 if rank else KINDS.get(record["k"], 0)
-            start += len(line)

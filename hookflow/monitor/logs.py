@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TypeGuard
 
 from hookflow.events.log import Tail, event_log
-from hookflow.events.reading import read_record
-from hookflow.events.records import Frame, Record
+from hookflow.events.reading import read_head, read_record
+from hookflow.events.records import WORLD, Frame, Record
 from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import RunDir
 
@@ -30,15 +30,14 @@ RECENT = 1 << 19
 _HEAD = re.compile(rb'\{"k":"frame",.*?"iters":\[\d+,\d+')
 """A frame as far as the sums of its iterations: without histograms and hooks."""
 
-_NUMBER = re.compile(r"events\.rank(\d+)\.jsonl")
+_NUMBER = re.compile(r"events\.rank(\d{1,9})\.jsonl")
 
 
 def logs_of_others(run: RunDir) -> dict[int, Path]:
     """Return the event logs of the ranks beside 0 that are there by now."""
-    found = {
-        int(match[1]): path for path in run.path.glob("events.rank*.jsonl") if (match := _NUMBER.fullmatch(path.name))
-    }
-    return dict(sorted(found.items()))
+    matches = {path: _NUMBER.fullmatch(path.name) for path in run.path.glob("events.rank*.jsonl")}
+    found = {int(match[1]): path for path, match in matches.items() if match}
+    return {rank: found[rank] for rank in sorted(found) if 0 < rank < WORLD}
 
 
 def refused(path: Path) -> str:
@@ -74,14 +73,12 @@ class Others(Tail[Record]):
         if line.startswith(SHARED):
             return None
         if self.at <= self._recent and (head := _HEAD.match(line)):
-            line = head[0] + b"]}"
+            return read_head(head[0] + b"]}")
         return read_record(line)
 
 
 def _is_head(record: Record) -> TypeGuard[Frame]:
-    iters = record.get("iters")  # a garbled frame is left to who folds it
-    whole = "phases" in record and isinstance(iters, list) and len(iters) == 2
-    return record.get("k") == "frame" and "hooks" not in record and whole
+    return record["k"] == "frame" and "hooks" not in record
 
 
 def _added(head: Frame, following: Frame) -> Frame:
@@ -105,6 +102,11 @@ class Logs:
         """Return how many lines were no records."""
         return sum(tail.passed_over for tail in self._tails.values())
 
+    @property
+    def complaint(self) -> str:
+        """Return where one of them is, and why it cannot be read; nothing where there is none."""
+        return next((tail.complaint for tail in self._tails.values() if tail.complaint), "")
+
     def read(self) -> Iterator[tuple[int, Record]]:
         """Yield what is new with the rank that has written it; of what is there, what is oldest first."""
         for rank, path in logs_of_others(self._run).items():
@@ -124,11 +126,5 @@ class Logs:
             heads = [rank for rank, records in self._waiting.items() if records]
             if not heads:
                 return
-            rank = heads[0] if len(heads) == 1 else min(heads, key=lambda rank: _stamp(self._waiting[rank][0]))
+            rank = heads[0] if len(heads) == 1 else min(heads, key=lambda rank: self._waiting[rank][0]["t"])
             yield rank, self._waiting[rank].popleft()
-
-
-def _stamp(record: Record) -> float:
-    """Return when a record was written; what says it in no way that can be read goes first."""
-    t = record.get("t")
-    return float(t) if isinstance(t, int | float) else 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 
+from hookflow.events.log import whole_lines
 from hookflow.events.reading import read_record
 from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import RunDir
@@ -38,7 +39,7 @@ def read_overview(run: RunDir, clock: float) -> Overview:
     bad: tuple[str, ...] = ()
     try:
         with open_regular(run.events) as file:
-            for line in file:
+            for _, line in whole_lines(file):
                 if line.startswith(SKIPPED):
                     last = line if line.endswith(b"}\n") and line.startswith(SKIPPED[0]) else last
                     continue
@@ -71,7 +72,7 @@ def _fold_others(run: RunDir, state: RunState) -> tuple[str, ...]:
             bad.append(why)
             continue
         with open_regular(path) as file:
-            for line in file:
+            for _, line in whole_lines(file):
                 if not line.startswith((*SKIPPED, *SHARED)):
                     _fold(state, line, rank)
     return tuple(bad)

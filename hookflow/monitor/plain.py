@@ -140,17 +140,14 @@ class _Printer:
     def take(self, record: Record) -> None:
         """Print what a record says; frames and scalars only now and then."""
         entries = self._fresh()
-        self._attempt += record.get("k") == "run"
+        self._attempt += record["k"] == "run"
         if self._attempt < self._skip:
             return
-        if self._attempt == self._skip and record.get("k") == "run":
-            self.divide(record.get("t", 0.0), self._attempt)
-            prepared = self._live.state.attempts[-1].prepared if self._live.state.attempts else ()
+        if self._attempt == self._skip and record["k"] == "run":
+            self.divide(record["t"], self._attempt)
+            prepared = self._live.state.attempts[-1].prepared
             self._print(*(f"{clock(entry.t)} {_said(entry)}" for entry in prepared))
-        try:
-            lines = [f"{clock(record['t'])} {line}" for line in self._lines(record, entries)]
-        except (LookupError, TypeError, ValueError):
-            lines = []  # the fold could not read it either, and warns
+        lines = [f"{clock(record['t'])} {line}" for line in self._lines(record, entries)]
         self._print(*lines, *self._found(entries))
 
     def warn(self) -> None:

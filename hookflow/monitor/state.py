@@ -7,8 +7,7 @@ what the live view showed. How long an attempt has taken is in its frames, by a 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,7 +18,6 @@ from hookflow.events.records import (
     Acknowledged,
     Checkpoint,
     CommandRecord,
-    DataInfo,
     End,
     Epoch,
     Error,
@@ -42,7 +40,6 @@ from hookflow.monitor.rank import NO_PLAN, NO_RUN, Rank
 from hookflow.monitor.ranks import Ranks
 from hookflow.monitor.series import Series
 from hookflow.monitor.timing import Minute, Timing
-from hookflow.monitor.untold import UNTOLD_DATA, UNTOLD_END, UNTOLD_RUN
 from hookflow.numbers import plural
 
 SET_BACK = 5.0
@@ -109,6 +106,7 @@ class RunState:
         self.gallery = Gallery()
         self.frames = 0
         self.unreadable = 0  # lines of the logs that were no records
+        self.complaint = ""  # where one of them is, and why
         self.now = 0.0
         self.it = 0
         self.ep = 0
@@ -128,7 +126,7 @@ class RunState:
         self.batch = self.batches = 0
         self.errors: dict[tuple[str, str], Error] = {}
         self.disabled: set[str] = set()
-        self._warned: set[str] = set()  # kinds that could not be read, and scalars that were not finite
+        self._warned: set[str] = set()  # scalars that were not finite
         self.moved = self.now  # when the training was last seen to get on
         self._between = False  # an epoch is over, with or without its validation, and the next has not begun
         self.active = 0.0  # seconds of training, validation and saving
@@ -136,42 +134,30 @@ class RunState:
         self._frame_t = 0.0
 
     def apply(self, record: Record, rank: int = 0, plan: Plan = NO_PLAN) -> None:
-        """Take the next record of a rank's event log. Unknown kinds are passed over.
+        """Take the next record of a rank's event log, as `read_record` returns it. Unknown kinds are passed over.
 
-        So is a record that cannot be read; the journal warns of it, once for each kind. `plan` has the hooks' names,
-        for what is noted of the ranks.
+        `plan` has the hooks' names, for what is noted of the ranks.
         """
-        with self._passing_over(record):
-            if rank:
-                self.ranks.hear(rank, record, self.journal)
-            else:
-                self._fold(record, plan)
-                if len(self.ranks.of) > 1:
-                    self.ranks.look(self.now, plan, self.journal)
+        if rank:
+            self.ranks.hear(rank, record, self.journal)
+        else:
+            self._fold(record, plan)
+            if len(self.ranks.of) > 1:
+                self.ranks.look(self.now, plan, self.journal)
 
     def apply_command(self, record: CommandRecord) -> None:
         """Take the next record of the command log, as `apply` does those of an event log."""
-        with self._passing_over(record):
-            self.requests.setdefault(record["id"], Request(record["cmd"], record["t"]))
+        self.requests.setdefault(record["id"], Request(record["cmd"], record["t"]))
 
     def warn(self, text: str) -> None:
         """Warn of a file of the run that cannot be read."""
         self.journal.add(self.now, "warn", "monitor", text, own=True)
 
-    @contextmanager
-    def _passing_over(self, record: Record | CommandRecord) -> Iterator[None]:
-        """Warn of a record that is not what its type says, and go on."""
-        try:
-            yield
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
-            kind = f'record "{record.get("k")}"'
-            self._warn(record, kind, "monitor", f"a {kind} cannot be read and is passed over: {error!r}")
-
     def _fold(self, record: Record, plan: Plan) -> None:
-        if record.get("k") not in KINDS:
+        if record["k"] not in KINDS:
             return
         self._advance(record)
-        if "it" in record and record["k"] not in LATE:
+        if record["k"] not in LATE:
             self.it, self.ep = record["it"], record["ep"]
             self.first.it = self.it
         match record["k"]:
@@ -286,8 +272,6 @@ class RunState:
 
     def _on_run(self, record: Run) -> None:
         again = bool(self.run)
-        data: dict[str, DataInfo] = {split: {**UNTOLD_DATA, **facts} for split, facts in record.get("data", {}).items()}
-        record = {**UNTOLD_RUN, **record, "data": data}
         self._begin(record)
         self.attempts.append(
             Attempt(record["t"], self.now, self.it, self.it, tuple(self._prepared), str(record["resumed_from"] or ""))
@@ -393,8 +377,8 @@ class RunState:
 
     def _on_end(self, record: End) -> None:
         begun = self.run and self.end is None
-        self._end_attempt({**UNTOLD_END, **record}, begun=bool(begun))
-        self.end = self.first.end = record = {**UNTOLD_END, **record}
+        self._end_attempt(record, begun=bool(begun))
+        self.end = self.first.end = record
         if record["seconds"]:  # no attempt is longer than its process, though the clock was set since the last frame
             self._began = max(self._began, self.now - record["seconds"])
         self.ranks.say(record)
@@ -436,11 +420,11 @@ class RunState:
         if not math.isfinite(value):
             self._warn(record, name, name, f"{name} is {number(value)} at iteration {record['it']}")
 
-    def _warn(self, record: Record | CommandRecord, about: str, source: str, text: str) -> None:
+    def _warn(self, record: Record, about: str, source: str, text: str) -> None:
         """Add a warning to the journal, the first time in this attempt that it is about this."""
         if about not in self._warned:
             self._warned.add(about)
-            self.journal.add(record.get("t", self.now), "warn", source, text, own=True, it=self.it)
+            self.journal.add(record["t"], "warn", source, text, own=True, it=self.it)
 
     def _note(self, record: Record, kind: Kind, source: str, text: str, detail: str = "") -> Entry:
         return self.journal.add(record["t"], kind, source, text, detail, it=record["it"])

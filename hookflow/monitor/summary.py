@@ -81,7 +81,8 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
             lines.append(f"  whole tracebacks and what the run printed: {short(run.output)}")
     if state.unreadable:
         were = "was" if state.unreadable == 1 else "were"
-        lines.append(f"  {counted(state.unreadable, 'line')} of its logs cannot be read and {were} passed over")
+        passed_over = f"cannot be read and {were} passed over ({state.complaint})"
+        lines.append(f"  {counted(state.unreadable, 'line')} of its logs {passed_over}")
     if not run.path.exists():
         return [clean(line) for line in lines]
     known = run_argument(run)

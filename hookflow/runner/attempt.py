@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.reading import read_object
+from hookflow.events.reading import read_record
 from hookflow.events.records import VERSION
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
@@ -171,8 +171,8 @@ def _log_is_behind(log: Path, size: int, it: int) -> str:
         lines = file.read(min(size, TAIL)).splitlines()
     end = 0
     for line in lines:
-        with suppress(ValueError):
-            end = max(end, read_object(line).get("it", 0))
+        with suppress(ValueError, KeyError):  # a kind of another version may say no iteration
+            end = max(end, read_record(line)["it"])
     lost = f"what was recorded from there to the checkpoint's iteration {it} is lost"
     return f"the event log ends at iteration {end}: {lost}, as after a power cut"
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 from hookflow.cli.app import app
 from hookflow.errors import UserError
+from hookflow.events.log import encode
 from hookflow.pipeline.load import dump, load
 
 PIPELINE = """\
@@ -58,7 +59,7 @@ def recorded(id_: str, iters: object, *overrides: str) -> Path:
     run = Path("runs/p") / id_
     run.mkdir(parents=True)
     (run / "pipeline.toml").write_text(dump(load(Path("p.toml"), overrides).pipeline))
-    (run / "events.jsonl").write_text(json.dumps({"k": "run", "iters_per_epoch": iters}) + "\n")
+    (run / "events.jsonl").write_text(encode({"k": "run", "t": 1.0, "iters_per_epoch": iters}) + "\n")
     return run
 
 
@@ -87,7 +88,9 @@ def test_no_run_makes_a_warning() -> None:
 
 def test_a_run_that_cannot_be_read_is_passed_over() -> None:
     recorded("20260101-000000-aaaa", 4)
-    for k, damage in enumerate(('{"iters_per_epoch": ', '["iters_per_epoch"]\n', '{"iters_per_epoch": null}\n')):
+    for k, damage in enumerate(
+        ('{"iters_per_epoch": ', '["iters_per_epoch"]\n', '{"k":"run","t":1.0,"iters_per_epoch":null}\n')
+    ):
         (recorded(f"20260102-000000-aaa{k}", 5) / "events.jsonl").write_text(damage)
     recorded("20260103-000000-aaaa", 0)
     (recorded("20260104-000000-aaaa", 5) / "pipeline.toml").write_text("[data")

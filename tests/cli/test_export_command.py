@@ -35,13 +35,13 @@ def test_of_a_stretch_that_was_trained_twice_the_later_attempt_counts(tmp_path: 
             {"k": "run", "it": 0, "resumed_from": None},
             {"k": "scalars", "it": 1, "v": {"loss": 3.0}},
             {"k": "scalars", "it": 2, "v": {"loss": 2.0, "lr": 0.1}},
-            {"k": "metrics", "it": 2, "split": "val", "v": {"loss": 9.0}},
+            {"k": "metrics", "it": 2, "split": "val", "v": {"loss": 9.0}, "seconds": 1.0},
             {"k": "scalars", "it": 3, "v": {"loss": 1.0}},
             {"k": "run", "it": 0, "resumed_from": "it00000002.1"},
-            {"k": "metrics", "it": 2, "split": "val", "v": {"loss": 8.0}},
+            {"k": "metrics", "it": 2, "split": "val", "v": {"loss": 8.0}, "seconds": 1.0},
             {"k": "scalars", "it": 3, "v": {"loss": math.nan}},
             {"k": "unheard", "it": 3},
-            {"k": "metrics", "it": 3, "split": "test", "v": {"loss": 7.0}},
+            {"k": "metrics", "it": 3, "split": "test", "v": {"loss": 7.0}, "seconds": 1.0},
         ],
     )
     *rows, abandoned, tested = scalars(run)

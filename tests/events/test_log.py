@@ -70,7 +70,7 @@ def test_more_than_a_chunk_is_read_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["a\udcffb", "\ud83d", "x\udc00\ud800y", "\U0001f600 é"])
 def test_what_is_written_can_be_read(tmp_path: Path, text: str) -> None:
     log = Appender(tmp_path / "log")
-    log.append([{"k": "message", "t": 1.0, "text": text}])
+    log.append([{"k": "message", "t": 1.0, "it": 0, "ep": 0, "level": "info", "source": "a", "text": text}])
     log.close()
     (record,) = event_log(tmp_path / "log").read()
     assert record["text"] == re.sub("[\ud800-\udfff]", "\ufffd", text)  # type: ignore[typeddict-item]

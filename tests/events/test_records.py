@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import json
+import random
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 
 from hookflow.events import commands, records
-from hookflow.events.log import Tail
-from hookflow.events.records import KINDS, CommandRecord, DataInfo, Record
+from hookflow.events.log import Tail, encode
+from hookflow.events.reading import read_command, read_record
+from hookflow.events.records import KINDS, CommandRecord, DataInfo
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.state import RunState
 from hookflow.runner.distributed.exit_status import appending
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.timing import Books, Timeline
-
-TYPES = {get_args(get_type_hints(one)["k"])[0]: one for one in get_args(Record)}
+from tests.hostile_records import TYPES, hostile_line
 
 
 class Progress:
@@ -110,13 +114,48 @@ def test_the_monitor_reads_each_kind_without_a_doubt(written: list[Any]) -> None
     assert state.end is not None
 
 
-def test_what_is_no_such_record_is_passed_over() -> None:
-    state = RunState()
+def test_what_is_no_such_record_is_refused() -> None:
     for damaged in ({}, {"k": "tomorrow"}, {"k": ["frame"]}, {"k": "frame"}, {"k": "end", "t": "now"}, {"cmd": "stop"}):
-        state.apply(damaged)  # type: ignore[arg-type]
-    state.apply_command({"cmd": "stop"})  # type: ignore[typeddict-item]
-    assert state.requests == {}
-    assert state.end is None
+        with pytest.raises(ValueError):
+            read_record(json.dumps(damaged))
+    with pytest.raises(ValueError):
+        read_command('{"cmd": "stop"}')
+
+
+def test_a_record_of_any_type_and_size_is_refused_or_folded() -> None:
+    chance, outcomes = random.Random(0), Counter[str]()
+    for _ in range(60):
+        state = RunState()
+        for _ in range(40):
+            try:
+                record = read_record(hostile_line(chance))
+            except ValueError:
+                outcomes["refused"] += 1
+                continue
+            state.apply(record, chance.choice([0, 0, 0, 1, 5]))
+            outcomes[record["k"]] += 1
+    assert outcomes.keys() == KINDS | {"refused"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value", "why"),
+    [
+        ("run", "world", 2**31, "world: Input should be less than 16385"),
+        ("frame", "iters", [1, 2, 3, 4, {"9999": 1}], "iters.4.9999"),
+        ("frame", "hooks", {"x": [0, 0, 0, 0, {}]}, "hooks.x"),
+        ("histogram", "edges", [1.0, 0.0, 2.0], "edges that do not fit the bins"),
+        ("histogram", "edges", [0.0], "edges that do not fit the bins"),
+        ("image", "path", None, "path: Input should be a valid string"),
+        ("end", "exit", 300, "exit: Input should be less than 256"),
+        ("scalars", "v", {"loss": "much"}, "v.loss"),
+        ("message", "t", 1e30, "t: Input should be less than"),
+    ],
+)
+def test_what_a_record_declares_is_held(written: list[Any], kind: str, key: str, value: Any, why: str) -> None:
+    record = next(record for record in written if record["k"] == kind)
+    assert json.loads(encode(read_record(json.dumps(record)))) == record
+    with pytest.raises(ValueError, match=re.escape(f'record "{kind}": {why}')):
+        read_record(json.dumps(record | {key: value}))
 
 
 def test_what_is_appended_from_outside_goes_on_from_the_last_record(written: list[Any], tmp_path: Path) -> None:

@@ -183,6 +183,8 @@ class Training:
             resumed_from=None,
             rank=self.rank,
             world=self.world,
+            limited={},
+            strategy="",
         )
 
     def _epoch(self, epoch: int) -> Iterator[list[dict[str, Any]]]:
@@ -224,7 +226,7 @@ class Training:
         if epoch == 3:
             where = {"hook": "visual", "point": "after_val_epoch", "type": "OSError", "action": "disable"}
             text = "[Errno 28] No space left on device: 'visual/epoch_3.png'"
-            records.append(self._stamp("error", **where, text=text, traceback=TRACEBACK))
+            records.append(self._stamp("error", **where, text=text, traceback=TRACEBACK, at="", causes=""))
         yield [
             *records,
             self._frame(

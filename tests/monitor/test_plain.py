@@ -82,7 +82,8 @@ def test_a_log_that_lacks_keys_is_told_as_far_as_it_goes(tmp_path: Path) -> None
     code, text = told(run)
     assert code == 1
     assert "data       train: toy  0 examples in 0 batches" in text
-    assert 'warn       monitor: a record "message" cannot be read' in text
+    unreadable = '1 line of its logs cannot be read and was passed over (events.jsonl: record "message": level: '
+    assert unreadable in text
     assert "warn       loss: loss is NaN at iteration 3" in text
     assert "  loss NaN" in text
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from hookflow.events.histogram import bin_of
-from hookflow.events.log import Appender
+from hookflow.events.log import Appender, encode
+from hookflow.events.reading import read_record
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import PATIENCE, examine
@@ -25,16 +26,22 @@ from tests.monitor.fake_run import BEGAN, append_rank, make_ranks, plan
 ITERATION = 100_000_000
 SHARES = {"data": 0.1, "forward": 0.3, "backward": 0.4, "optimizer": 0.1, "hooks": 0.05, "other": 0.05}
 MESSAGE = {"k": "message", "it": 5, "ep": 0, "level": "warn", "source": "data"}
-ERROR = {"k": "error", "it": 5, "ep": 0, "hook": "", "point": "", "type": "ValueError", "action": "raise"}
+ERROR = {"k": "error", "it": 5, "ep": 0, "hook": "", "point": "", "type": "ValueError", "action": "raise"} | {
+    "at": "",
+    "causes": "",
+}
+
+
+def run_record(**facts: Any) -> Any:
+    """Return the record with which a rank begins, as it is read."""
+    return read_record(encode({"k": "run", "it": 0, "ep": 0, "device": "cpu", **facts}))
 
 
 def begun(world: int, t: float = 0.0, **facts: Any) -> RunState:
     """Return a run that has just begun on all its ranks."""
     state = RunState()
     for rank in range(world):
-        state.apply(
-            {"k": "run", "t": t, "it": 0, "ep": 0, "device": "cpu", "rank": rank, "world": world, **facts}, rank
-        )
+        state.apply(run_record(t=t, rank=rank, world=world, **facts), rank)
     return state
 
 
@@ -190,7 +197,7 @@ def test_a_rank_that_falls_silent_while_others_go_on_is_named() -> None:
 
 def test_a_rank_that_never_said_anything_is_named() -> None:
     state = RunState()
-    state.apply({"k": "run", "t": 100.0, "it": 0, "ep": 0, "device": "cpu", "rank": 0, "world": 2})
+    state.apply(run_record(t=100.0, rank=0, world=2))
     state.apply(frame(100.0 + SILENCE / 2), 0)
     assert state.ranks.silent == {}
     state.apply(frame(102.0 + SILENCE), 0)
@@ -228,7 +235,18 @@ def test_an_error_of_any_rank_is_seen_at_once_and_the_first_one_is_why_the_run_f
     for rank, text in ((0, "connection closed by peer"), (1, "connection closed by peer")):
         state.apply({**ERROR, "t": 6.0 + rank, "type": "RuntimeError", "text": text, "traceback": ""}, rank)
     assert state.journal.errors == 2, "of what follows from it, one"
-    state.apply({"k": "end", "t": 8.0, "it": 40, "ep": 0, "status": "interrupted", "exit": 143, "reason": "SIGTERM"})
+    state.apply(
+        {
+            "k": "end",
+            "t": 8.0,
+            "it": 40,
+            "ep": 0,
+            "status": "interrupted",
+            "exit": 143,
+            "reason": "SIGTERM",
+            "seconds": 0.0,
+        }
+    )
     ended = examine(state, "gone", 9.0)
     assert ended.condition == "failed"
     assert ended.sentence == "failed: rank 2, iteration 5: ValueError: bad label"
@@ -236,6 +254,7 @@ def test_an_error_of_any_rank_is_seen_at_once_and_the_first_one_is_why_the_run_f
 
 def test_a_users_mistake_on_one_machine_is_shown_and_one_on_all_is_rank_0s() -> None:
     mistake = {"k": "end", "t": 1.0, "it": 0, "ep": 0, "status": "failed", "exit": 2, "reason": "no data/\nhere"}
+    mistake |= {"seconds": 1.0}
     state = begun(2)
     state.apply(mistake, 1)
     state.apply({**mistake, "t": 1.1})
@@ -251,9 +270,8 @@ def test_a_users_mistake_on_one_machine_is_shown_and_one_on_all_is_rank_0s() -> 
 def test_a_new_attempt_forgets_the_old_ones_ranks_but_not_those_that_have_begun_before_rank_0() -> None:
     state = begun(4)
     train(state, range(1, 20), {}, {}, {"data": 18.0}, {})
-    fresh = {"k": "run", "t": 101.0, "it": 0, "ep": 0, "device": "cpu", "world": 2}
-    state.apply({**fresh, "t": 100.0, "rank": 1}, 1)
-    state.apply({**fresh, "rank": 0}, 0)
+    state.apply(run_record(t=100.0, rank=1, world=2), 1)
+    state.apply(run_record(t=101.0, rank=0, world=2), 0)
     assert sorted(state.ranks.of) == [0, 1]
     assert state.ranks.straggler is None
     state.apply(frame(30.0), 3)
@@ -330,11 +348,13 @@ def test_a_log_of_another_version_is_followed(tmp_path: Path) -> None:
     for rank in (0, 1):
         log = Appender(run.events_of(rank))
         log.append([{"k": "run", "t": 1.0, "it": 0, "ep": 0, "device": "cpu"}, {"k": "news", "t": 2.0}, {"k": "frame"}])
-        log.append([{"k": "message", "t": 3.0}, {"t": "soon"}, {}])
+        log.append([{"k": "message", "t": 3.0}, {"t": "soon"}, {}, {**frame(4.0), "new": 1}])
         log.close()
     live = Live(run)
     read(live)
-    assert live.state.now == 3.0
+    assert live.state.now == 4.0
+    assert live.state.unreadable == 8
+    assert live.state.complaint == 'events.jsonl: record "frame": t: Field required'
     assert live.state.ranks.world == 1
 
 

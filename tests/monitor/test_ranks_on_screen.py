@@ -89,6 +89,7 @@ def test_what_is_wrong_with_a_rank_is_named_at_every_size(scene: At, width: int,
 def test_after_the_end_who_left_no_word_is_named(scene: At) -> None:
     ended = scene(world=3)
     end = {"k": "end", "t": ended.state.now, "it": 600, "ep": 6, "status": "finished", "exit": 0, "reason": ""}
+    end |= {"seconds": 60.0}
     ended.state.apply(end)
     ended.state.apply(end, 1)
     text = drawn(ended, 120, 40)

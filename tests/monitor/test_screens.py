@@ -8,6 +8,8 @@ from dataclasses import replace
 
 import pytest
 
+from hookflow.events.log import encode
+from hookflow.events.reading import read_record
 from hookflow.events.records import PHASES
 from hookflow.graph.plan import Bundle, Edge, GivenWay
 from hookflow.graph.points import POINTS
@@ -142,10 +144,10 @@ def test_a_log_of_another_version_is_drawn(scene: At, width: int, height: int) -
     bare = {"t": 1.8e9, "it": 3, "ep": 0}
     for record in (
         {"k": "run", **bare, "data": {"train": {}}},
-        {"k": "message", **bare, "level": "shout", "source": "hookflow", "text": "hello"},
+        {"k": "message", **bare, "level": "info", "source": "hookflow", "text": "hello", "new": 1},
         {"k": "end", **bare},
     ):
-        shown.state.apply(record)
+        shown.state.apply(read_record(encode(record)))
     for page in ("main", "hook", "event", "help"):
         shown.view.page = page  # type: ignore[assignment]
         drawn(shown, width, height)

@@ -206,11 +206,11 @@ def test_no_string_is_recorded_that_would_hold_up_a_reader(
 def test_a_log_that_was_removed_is_begun_anew_and_says_so(run_dir: RunDir, recorder: Recorder) -> None:
     live = event_log(run_dir.events)
     recorder.put("run", pipeline="toy")
-    recorder.put("epoch")
+    recorder.put("epoch", seconds=1.0)
     recorder.flush()
     assert [record["k"] for record in live.read()] == ["run", "epoch"]
     run_dir.events.unlink()
-    recorder.put("metrics")
+    recorder.put("metrics", split="val", v={}, seconds=1.0)
     recorder.flush()
     recorder.put("end", status="finished", exit=0, reason="", seconds=1.0)
     recorder.flush()

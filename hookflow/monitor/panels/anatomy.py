@@ -59,7 +59,7 @@ def _bar(pace: Pace, width: int) -> list[Part]:
     at, total = 0, 0.0
     for phase in PHASES:
         total += pace.phases[phase]
-        end = round(total * width)
+        end = round(min(max(total, at / width), 1.0) * width)  # whatever a log says
         parts.append((FILLS[phase] * (end - at), phase))
         at = end
     return parts if at else [("╌" * width, "rest")]

@@ -183,7 +183,7 @@ class _Drawing:
         at, total = 0, 0.0
         for fill, style, length in lengths:
             total += length
-            end = round(total * scale)
+            end = min(max(round(total * scale), at), self._columns.bar)  # whatever a log says
             parts.append((fill * (end - at), style))
             at = end
         return [*parts, (" " * (self._columns.bar - at), "")]
