@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hookflow.excerpt import Excerpt, printable
+from hookflow.masking import masked
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,10 @@ class Problem:
     message: str
     where: Where | None = None
     hint: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("message", "hint"):  # they may quote a value of the pipeline
+            object.__setattr__(self, name, masked(getattr(self, name)))
 
     def __str__(self) -> str:
         return self.show()

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
+from hookflow.masking import masked
+
 SHOWN = 100
 """How many characters of a line are shown; of a longer one, those around the place."""
 
@@ -58,7 +60,7 @@ def print_error(text: str) -> None:
     """Print lines to stderr, each `printable`; a stream that is closed or full, or has no reader, raises nothing."""
     if sys.stderr is not None:  # it is None in a process that began without one
         with suppress(OSError, ValueError):
-            print("\n".join(map(printable, text.split("\n"))), file=sys.stderr, flush=True)
+            print("\n".join(map(printable, masked(text).split("\n"))), file=sys.stderr, flush=True)
 
 
 def drop_unprinted() -> None:

@@ -20,6 +20,7 @@ import pytest
 import typer.main
 from hypothesis import HealthCheck, settings
 
+from hookflow import masking
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
@@ -99,6 +100,13 @@ def new_run(tmp_path: Path) -> NewRun:
         return run_dir
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def _nothing_masked() -> Iterator[None]:
+    """Forget what the pipelines of a test have taken from the environment."""
+    yield
+    masking.unmask([*masking._values])
 
 
 @pytest.fixture

@@ -11,10 +11,14 @@ from typing import Any, BinaryIO, Generic, TypeVar
 from hookflow.events.reading import is_torn, read_command, read_object, read_record
 from hookflow.events.records import TEXT_LIMIT, CommandRecord, Record, shortened
 from hookflow.events.regular_file import open_regular
+from hookflow.masking import masked
 from hookflow.numbers import strict_json
 
 LONGEST = 1 << 22
 """Bytes of a line, from which on it is passed over; no record is as long."""
+
+TEXTS = frozenset({"text", "traceback", "causes", "reason", "note", "caption"})
+"""Keys of records whose values are for people."""
 
 _LONE_SURROGATE = re.compile(r"\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f][0-9a-f]{2}")
 
@@ -25,8 +29,10 @@ CHUNK = 1 << 20
 def encode(record: Mapping[str, Any]) -> str:
     """Return the record as one line of strict JSON; a number that is not finite becomes its name as a string.
 
-    So does anything that JSON does not know: a log takes what it is given. Its strings and names are `shortened`.
+    So does anything that JSON does not know: a log takes what it is given. Its strings and names are `shortened`, and
+    its texts are `masked`.
     """
+    record = {**record, **{key: masked(record[key]) for key in TEXTS & record.keys() if isinstance(record[key], str)}}
     line = _dumped(record)
     return line if len(line) <= TEXT_LIMIT else _dumped(_short(record))  # what is short has no long string in it
 

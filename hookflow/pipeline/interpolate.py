@@ -50,9 +50,16 @@ def without_environment(tree: dict[str, Any], places: SourceMap) -> Interpolated
     return _Resolver(tree, places, None).result()
 
 
-def refers_to_environment(text: str) -> bool:
-    """Say whether a string of a pipeline refers to a variable of the environment."""
-    return any((match["name"] or "").strip().startswith(ENVIRONMENT) for match in _REFERENCE.finditer(text))
+def variables_of(text: str) -> list[str]:
+    """Return the variables of the environment that a string of a pipeline refers to."""
+    names = ((match["name"] or "").strip() for match in _REFERENCE.finditer(text))
+    return [_variable(name)[0] for name in names if name.startswith(ENVIRONMENT)]
+
+
+def _variable(name: str) -> tuple[str, bool, str]:
+    """Return the variable that a reference names, whether it gives a default, and that."""
+    variable, dash, default = name.removeprefix(ENVIRONMENT).partition(":-")
+    return variable, bool(dash), default
 
 
 def escape(value: Any) -> Any:
@@ -140,7 +147,7 @@ class _Resolver:
         if not name or not match["end"]:
             self._fail(path, f"{match.group()} is no reference", "write ${section.key} or ${env:NAME:-default}")
         if name.startswith(ENVIRONMENT):
-            variable, has_default, default = name.removeprefix(ENVIRONMENT).partition(":-")
+            variable, has_default, default = _variable(name)
             self.variables[variable] = None
             if self.environ is None:
                 return match.group()

@@ -13,10 +13,11 @@ import tomli_w
 from pydantic import ValidationError
 
 from hookflow.errors import Problem, UserError, Where, by_place
+from hookflow.masking import mask, unmask
 from hookflow.pipeline.default_hooks import add_default_hooks
 from hookflow.pipeline.explain import explain
 from hookflow.pipeline.extend import extended, over_base
-from hookflow.pipeline.interpolate import interpolate, without_environment
+from hookflow.pipeline.interpolate import interpolate, variables_of, without_environment
 from hookflow.pipeline.overrides import Override, apply
 from hookflow.pipeline.public import environment_keys, public
 from hookflow.pipeline.read import MOST_BYTES, TOO_LONG, read
@@ -119,6 +120,8 @@ def _understood(
     problems = list(apply(changes, tree, places))
     written, _, variables = without_environment(tree, places)
     resolved, unresolved, _ = interpolate(tree, places, os.environ) if environment else (written, {}, ())
+    if environment:
+        mask({name: os.environ[name] for name in variables if name in os.environ})
     for tables in (resolved, written):
         if not recorded:
             add_default_hooks(tables, places)
@@ -144,7 +147,9 @@ def _understood(
     if problems or understood is None:
         rest = Loaded(understood, source, places, understood) if understood else None
         raise UnsoundError(problems, rest)
-    return Loaded(understood, source, places, public(resolved, written), said, of_python, variables)
+    shown = public(resolved, written)
+    unmask(set(variables) - {name for _, text in environment_keys(written) for name in variables_of(text)})
+    return Loaded(understood, source, places, shown, said, of_python, variables)
 
 
 def dump(public: Pipeline, where: Where | None = None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from hookflow.pipeline.explain import key_of
-from hookflow.pipeline.interpolate import escape, refers_to_environment
+from hookflow.pipeline.interpolate import escape, variables_of
 from hookflow.pipeline.nested import walk
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import Key
@@ -39,7 +39,7 @@ def public(resolved: dict[str, Any], written: dict[str, Any]) -> Pipeline:
 
 def environment_keys(tree: Any) -> Iterator[tuple[Key, str]]:
     """Yield the key of each string that refers to the environment, and the string."""
-    return ((key, value) for key, value in walk(tree) if isinstance(value, str) and refers_to_environment(value))
+    return ((key, value) for key, value in walk(tree) if isinstance(value, str) and variables_of(value))
 
 
 def _within(key: Key, other: Key) -> bool:

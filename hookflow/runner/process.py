@@ -22,6 +22,7 @@ from hookflow.events.records import Level
 from hookflow.events.run_lock import inherit
 from hookflow.events.rundir import RunDir, short
 from hookflow.excerpt import drop_unprinted, print_error
+from hookflow.masking import mask_streams
 from hookflow.pipeline.raised_by import explained
 from hookflow.runner.distributed.failure_report import agree_on_failure, explain_loss, is_peer_lost
 from hookflow.runner.distributed.parent_watchdog import watch_parent
@@ -199,6 +200,7 @@ def _warn_of_threads(recorder: Recorder, before: Collection[threading.Thread]) -
 
 def main() -> None:
     """`python -m hookflow.runner RUN_DIR …`: what `hookflow run` starts, itself or by an agent that starts ranks."""
+    mask_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)  # what a hook prints is seen at once, and not lost with the process
     parser = argparse.ArgumentParser()

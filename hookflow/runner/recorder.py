@@ -30,6 +30,7 @@ from hookflow.events.records import (
 from hookflow.events.rundir import RunDir
 from hookflow.excerpt import print_error
 from hookflow.graph.plan import OnError
+from hookflow.masking import masked
 from hookflow.pipeline.raised_by import causes, innermost
 from hookflow.runner.distributed.failure_report import is_peer_lost
 from hookflow.runner.distributed.ranks import ALONE, Ranks
@@ -163,7 +164,7 @@ class Recorder:
             if self.held:  # no error is recorded that could say more
                 notes = map(str, getattr(error, "__notes__", ()))
                 self.why = f'hook "{hook}" at {point}: {why}' if hook else "; ".join([why, *notes])
-        told = shortened("".join(traceback.format_exception(error)))
+        told = shortened(masked("".join(traceback.format_exception(error))))
         if action == "raise":
             self.traceback = told
         place, led = innermost(told), "\n".join(causes(error))

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -14,11 +15,12 @@ from hookflow.cli.app import main
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
+from hookflow.masking import mask, masked, unmask
 from hookflow.pipeline.load import parse
 from hookflow.runner.build import build
-from hookflow.runner.launch import prepare
+from hookflow.runner.launch import prepare, start
 from hookflow.runner.variables import user_key
-from tests.conftest import TESTS, TOY, hookflow, records
+from tests.conftest import TESTS, TOY, NewRun, hookflow, records
 
 Train = Callable[..., int]
 TOKEN, OTHER, PIN = "hunter2-correct-horse", "swordfish-battery", "271828182845904523"
@@ -122,6 +124,55 @@ def test_no_command_shows_a_secret(
         monkeypatch.delenv(name)
     for arguments in [("show", run), ("runs",), ("diff", run, run), ("graph", run), ("checkpoints", run)]:
         assert shown(capsys, monkeypatch, *arguments), "what is recorded is shown where the variables are not set"
+
+
+def leaking(how: str) -> str:
+    return f"hooks.leaks={{use='{TESTS}/leaking.py:Leaks', args={{token='${{env:HOOKFLOW_TOKEN}}', how='{how}'}}}}"
+
+
+@pytest.mark.parametrize("how", ["url", "key", "cause", "mistake", "thread", "print"])
+@pytest.mark.parametrize("token", [TOKEN, "a 'b'/c&d\\"])
+def test_no_text_that_quotes_a_secret_is_recorded_or_shown(
+    new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, token: str
+) -> None:
+    monkeypatch.setenv("HOOKFLOW_TOKEN", token)
+    run_dir = new_run(leaking(how), "writers.csv={use='csv'}")
+    assert start(run_dir).wait() == (2 if how == "mistake" else 1)
+    recorded = run_dir.events.read_text() + run_dir.output.read_text()
+    assert "${env:HOOKFLOW_TOKEN}" in recorded
+    texts = [path.read_text(errors="replace") for path in run_dir.path.rglob("*") if path.is_file()]
+    for arguments in (("show",), ("watch", "--ui=plain"), ("runs",)):
+        seen = hookflow(arguments[0], *[str(run_dir.path)] * (arguments[0] != "runs"), *arguments[1:], cwd=tmp_path)
+        texts.append(seen.stdout + seen.stderr)
+    forms = (token, repr(token)[1:-1], json.dumps(token)[1:-1], quote(token), quote(repr(token)[1:-1]))
+    assert not [text for text in texts for form in forms if form in text]
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        (leaking("check"), "refused: {"),
+        ("hooks.ema.args.decay='x ${env:HOOKFLOW_TOKEN}'", '"decay" must be a number'),
+        ("hooks.checkpoint.args.best='${env:HOOKFLOW_TOKEN}'", "${env:HOOKFLOW_TOKEN}"),
+        ("run.amp='is ${env:HOOKFLOW_TOKEN}'", "run.amp"),
+        ("run.precision='${env:HOOKFLOW_TOKEN}'", "run.precision"),
+    ],
+)
+def test_no_problem_of_a_pipeline_quotes_a_secret(tmp_path: Path, override: str, told: str) -> None:
+    done = hookflow("check", str(TOY), "--set", override, cwd=tmp_path)
+    assert done.returncode == 2
+    assert told in done.stdout + done.stderr
+    assert TOKEN not in done.stdout + done.stderr
+    as_json = hookflow("check", str(TOY), "--set", override, "-f", "json", cwd=tmp_path)
+    assert TOKEN not in as_json.stdout + as_json.stderr
+
+
+def test_what_is_short_or_a_path_is_no_secret(tmp_path: Path) -> None:
+    mask({"SHORT": "12345", "PATH": str(tmp_path), "NUMBER": "123456", "KEY": "0123456789abcdef"})
+    text = f"12345 in {tmp_path}, it00123456, 123456, x0123456789abcdefx"
+    assert masked(text) == f"12345 in {tmp_path}, it00123456, ${{env:NUMBER}}, x${{env:KEY}}x"
+    unmask(["KEY"])
+    assert masked("0123456789abcdef and 123456") == "0123456789abcdef and ${env:NUMBER}"
 
 
 def test_another_value_is_noticed_by_its_name(

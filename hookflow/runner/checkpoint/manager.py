@@ -11,6 +11,7 @@ from typing import Any
 from hookflow.events.records import shortened
 from hookflow.events.rundir import DiskSync, RunDir
 from hookflow.graph.plan import Plan
+from hookflow.masking import masked
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
 from hookflow.runner.checkpoint.nested import naming_unreadable
 from hookflow.runner.checkpoint.saving import GRACE, HostCopy, NotSavedError, Saving, begin
@@ -253,7 +254,7 @@ class CheckpointManager:
         if self._ranks.world > 1:
             raise NotSavedError("that takes all ranks, and this one has raised")
         state = self._copied()
-        facts = self._facts(state) | {"exception": shortened(f"{type(error).__name__}: {error}")}
+        facts = self._facts(state) | {"exception": shortened(masked(f"{type(error).__name__}: {error}"))}
         path = self._store.save_apart(state, facts, EXCEPTION).path
         self._recorder.say(
             f"the state after {type(error).__name__} was raised is in {path.relative_to(self._folder)}", "warn"
