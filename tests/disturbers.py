@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -81,16 +82,15 @@ class Waits:
 
 
 class Dies:
-    """Ends its process in mid-run: by a signal, or with exit code 3."""
+    """Ends its process in mid-run: by a signal, or with exit code 3; where asked for, once a checkpoint is recorded."""
 
-    def __init__(self, by: int = 0, at: int = 7) -> None:
-        self.by, self.at = by, at
+    def __init__(self, by: int = 0, at: int = 7, saved: bool = False) -> None:
+        self.by, self.at, self.saved = by, at, saved
 
     def after_train_iter(self, run: Any) -> None:
         if run.iter == self.at:
-            end = time.monotonic() + ENDLESS
-            while not (_is_watched() and _has_saved(run)) and time.monotonic() < end:
-                time.sleep(0.01)
+            log = run.dir / "events.jsonl"
+            _wait(lambda: _is_watched() and (not self.saved or '{"k":"checkpoint"' in log.read_text()))
             os.kill(os.getpid(), self.by)
             os._exit(3)
 
@@ -102,9 +102,10 @@ def _is_watched() -> bool:
     return False
 
 
-def _has_saved(run: Any) -> bool:
-    """Return whether a checkpoint is on the disk, and recorded."""
-    return '{"k":"checkpoint"' in (run.dir / "events.jsonl").read_text()
+def _wait(until: Callable[[], bool]) -> None:
+    end = time.monotonic() + ENDLESS
+    while not until() and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 class ClosesOutput:

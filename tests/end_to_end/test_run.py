@@ -110,7 +110,7 @@ def test_a_hang_is_told_and_so_is_what_ctrl_c_does(tmp_path: Path) -> None:
 
 
 def test_what_killed_the_training_is_told_everywhere(tmp_path: Path) -> None:
-    dies = '--set=hooks.dies={use="./disturbers.py:Dies", args={by=9, at=13}}'
+    dies = '--set=hooks.dies={use="./disturbers.py:Dies", args={by=9, at=13, saved=true}}'
     done = hookflow("run", str(TOY), "--ui=plain", dies, cwd=tmp_path)
     assert done.returncode == 128 + signal.SIGKILL
     reason = "killed by SIGKILL; the kernel's out-of-memory killer does that"
