@@ -101,8 +101,12 @@ def options(
     """Take the options that stand before a command."""
 
 
-REFUSED = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
-"""What the system answers where somebody may not read or write a file, or where something else is in its place."""
+REFUSED = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO),
+    *(errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ENODEV, errno.EHOSTDOWN, errno.ETIMEDOUT),
+)
+"""What the system answers where somebody may not read or write a file, where something else is in its place, or where
+the disk or the mount is broken."""
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import whole_lines
 from hookflow.events.reading import read_record
 from hookflow.events.regular_file import open_regular
-from hookflow.events.rundir import RunDir
+from hookflow.events.rundir import all_runs
 from hookflow.graph.ambiguity import Ambiguity, ambiguities, ways_to_state
 from hookflow.graph.forecast import Forecast, Length, forecast
 from hookflow.graph.links import Reason, bound_points, neighbours
@@ -52,9 +52,7 @@ class Epoch:
         A run that cannot be read, or did not get as far as to its data, is passed over.
         """
         section = loaded.pipeline.run
-        found = (Path(section.dir) / section.name).glob("*/events.jsonl")
-        runs = [run for run in (RunDir(events.parent) for events in found) if run.events.is_file()]
-        runs = sorted((run for run in runs if run.pipeline.is_file()), key=lambda run: run.id, reverse=True)
+        runs = [run for run in all_runs(Path(section.dir)) if run.path.parent.name == section.name]
         wanted = _batches(dump(loaded.public, Where(str(loaded.source)))) if runs else ()
         for run in runs:
             try:

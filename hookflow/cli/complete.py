@@ -83,9 +83,11 @@ def _own_points(ctx: typer.Context) -> Iterator[Offer]:
 
 
 def _runs(root: Path) -> Iterator[Offer]:
-    found = sorted((file.parent for file in root.glob("*/*/run.json")), key=lambda run: run.name, reverse=True)
-    yield from ((run.name, run.parent.name) for run in found)
-    yield from ((name, "its newest run") for name in dict.fromkeys(run.parent.name for run in found))
+    from hookflow.events.rundir import all_runs
+
+    runs = all_runs(root)
+    yield from ((run.id, run.path.parent.name) for run in runs)
+    yield from ((name, "its newest run") for name in dict.fromkeys(run.path.parent.name for run in runs))
 
 
 def _files() -> Iterator[Offer]:

@@ -67,11 +67,11 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
     """
     from hookflow.cli.run_dirs import find_run, has_checkpoint
     from hookflow.events.rundir import RunDir
-    from hookflow.runner.checkpoint.store import CheckpointStore
+    from hookflow.runner.checkpoint.store import RUN, CheckpointStore
 
     if named and (Path(named) / "manifest.json").is_file():
         folder = Path(named).resolve()
-        above = (folder.parent.parent, Path(named).absolute().parent.parent)  # with out_dir the two are not the same
+        above = (folder.parent.parent, Path(named).absolute().parent.parent, (folder.parent / RUN).resolve())
         run_dir = next((run for run in map(RunDir, above) if run.pipeline.is_file()), None)
         if run_dir is None:
             hint = "a checkpoint is evaluated by the pipeline of its run, which lies two folders above it"

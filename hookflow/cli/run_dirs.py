@@ -49,10 +49,11 @@ def _find(
     if wanted and (Path(wanted) / "run.json").is_file():
         return RunDir(Path(wanted))
     no_file = wanted if or_file else None
-    runs = all_runs(root)
+    unreadable: list[str] = []
+    runs = all_runs(root, unreadable.append)
     if not runs:
         start = "start one with `hookflow run`" + f", or name the place with {elsewhere}" * bool(elsewhere)
-        raise _nothing(f"there are no runs in {root}", "", start, no_file)
+        raise _nothing("; ".join([f"there are no runs in {root}", *unreadable]), "", start, no_file)
     for run in runs:
         if wanted == run.id:
             return run
@@ -67,7 +68,8 @@ def _find(
     if close:
         raise _problem(f'"{name}" may be any of {len(close)} runs', f"{', '.join(run.id for run in close[:5])}")
     names = [name for run in runs for name in (run.id, run.path.parent.name, run.id.rsplit("-", 1)[-1])]
-    raise _nothing(f'no run "{name}" in {root}', nearest(name, names), "`hookflow runs` lists them", no_file)
+    said = "; ".join([f'no run "{name}" in {root}', *unreadable])
+    raise _nothing(said, nearest(name, names), "`hookflow runs` lists them", no_file)
 
 
 def _nothing(said: str, near: str, otherwise: str, no_file: str | None) -> UserError:
@@ -81,7 +83,7 @@ def _nothing(said: str, near: str, otherwise: str, no_file: str | None) -> UserE
 
 def has_checkpoint(run: RunDir) -> bool:
     """Say whether a run has a checkpoint, be it one that was saved after an error."""
-    return any(run.checkpoints.glob("*"))
+    return any(run.checkpoints.glob("[!.]*"))
 
 
 def has_begun(run: RunDir) -> bool:

@@ -22,13 +22,13 @@ def runs(
     from hookflow.events.rundir import all_runs
     from hookflow.monitor.overview import read_overview
 
-    found = all_runs(dir)
-    if not found:
-        echo(f"no runs in {dir}")
-        return
+    unreadable: list[str] = []
+    found = all_runs(dir, unreadable.append)
     clock = time.time()
     every = [read_overview(run, clock) for run in found]
-    echo("\n".join(columns([HEADS, *(_row(seen, clock) for seen in every)])))
+    echo("\n".join(columns([HEADS, *(_row(seen, clock) for seen in every)])) if found else f"no runs in {dir}")
+    for why in unreadable:
+        echo(why)
     for seen in every:
         if seen.health.condition == "unreadable":
             echo(f"{seen.run.id} is unreadable: {seen.health.sentence}")

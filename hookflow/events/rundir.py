@@ -11,9 +11,10 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -346,9 +347,12 @@ class DiskSync:
         return size
 
 
-def all_runs(root: Path) -> list[RunDir]:
-    """Return every run directory below `root`, the newest first."""
-    found = [RunDir(identity.parent) for identity in root.glob("*/*/run.json")]
+def all_runs(root: Path, unreadable: Callable[[str], object] = lambda why: None) -> list[RunDir]:
+    """Return every run directory below `root`, the newest first.
+
+    What the system does not let anybody read, as a mount whose server has gone, is left out, and `unreadable` is told.
+    """
+    found = [RunDir(run) for name in _entries(root, unreadable) for run in _entries(name, unreadable, "run.json")]
     many = Counter(map(_second, found))
 
     def began(run: RunDir) -> tuple[str, float, str]:
@@ -356,6 +360,25 @@ def all_runs(root: Path) -> list[RunDir]:
         return second, run.describe().get("created", 0.0) if many[second] > 1 else 0.0, run.id
 
     return sorted(found, key=began, reverse=True)
+
+
+def _entries(folder: Path, unreadable: Callable[[str], object], holding: str = "") -> Iterator[Path]:
+    """Yield what stands in a folder, if that is one: what has a file of some name, where that is asked for."""
+    try:
+        paths = [*folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        unreadable(f"{short(folder)} cannot be read: {error.strerror}")
+        return
+    for path in paths:
+        try:
+            if not holding or stat.S_ISREG((path / holding).stat().st_mode):
+                yield path
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            unreadable(f"{short(path)} cannot be read: {error.strerror}")
 
 
 def _second(run: RunDir) -> str:

@@ -195,7 +195,7 @@ def _place_checkpoints(store: CheckpointStore, run_dir: RunDir, hooks: Iterable[
         said = f"the checkpoints of a run are in one folder, and out_dir says {' and '.join(sorted(folders))}"
         raise UserError(Problem(said))
     for folder in folders:
-        store.keep_in(Path(folder) / run_dir.path.parent.name / run_dir.id)
+        store.keep_in(Path(folder), Path(run_dir.path.parent.name, run_dir.id))
 
 
 def _record_start(

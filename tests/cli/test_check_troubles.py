@@ -58,6 +58,7 @@ def recorded(id_: str, iters: object, *overrides: str) -> Path:
     """Write down a run of the pipeline, with so many iterations an epoch; return its folder."""
     run = Path("runs/p") / id_
     run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
     (run / "pipeline.toml").write_text(dump(load(Path("p.toml"), overrides).pipeline))
     (run / "events.jsonl").write_text(encode({"k": "run", "t": 1.0, "iters_per_epoch": iters}) + "\n")
     return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from hookflow.cli.evaluate import find_checkpoint
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import damage
-from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.checkpoint.store import RUN, CheckpointStore
 from tests.conftest import NewRun, hookflow, records
 from tests.runner.same import assert_same_end
 from tests.runner.test_resume import strikes
@@ -38,7 +39,8 @@ def test_a_run_is_resumed_from_them_to_the_bit(new_run: NewRun, train_here: Trai
     assert train_here(broken, resume=True) == 0
     assert_same_end(alone, broken)
     assert broken.checkpoints.resolve() == big / "toy" / broken.id
-    assert {path.name for path in broken.checkpoints.iterdir()} == {path.name for path in alone.checkpoints.iterdir()}
+    there = {path.name for path in alone.checkpoints.iterdir()} | {RUN}
+    assert {path.name for path in broken.checkpoints.iterdir()} == there
     assert not any(damage(path) for path in CheckpointStore(broken.checkpoints).all())
     assert {str(record["path"]) for record in records(broken, "checkpoint")} >= {"checkpoints/it00000015"}
 
@@ -51,8 +53,12 @@ def test_the_commands_find_them(new_run: NewRun, train_here: Train, tmp_path: Pa
     for named in (f"{run.path}:best", str(run.checkpoints / "best"), str(run.checkpoints / "it00000005")):
         found, checkpoint = find_checkpoint(named, tmp_path / "runs")
         assert (found.path, checkpoint.resolve().name) == (run.path, "it00000005")
+    there = tmp_path / "big/toy" / run.id
+    found, _ = find_checkpoint(str(there / "best"), tmp_path / "runs")
+    assert found.path.samefile(run.path)
+    (there / RUN).unlink()
     with pytest.raises(UserError, match="is a checkpoint without its run"):
-        find_checkpoint(str(tmp_path / "big/toy" / run.id / "best"), tmp_path / "runs")
+        find_checkpoint(str(there / "best"), tmp_path / "runs")
 
 
 def test_two_folders_are_refused_before_the_training(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
@@ -65,17 +71,59 @@ def test_a_run_that_has_checkpoints_keeps_them_where_they_are(tmp_path: Path) ->
     here = tmp_path / "checkpoints"
     (here / "it00000005").mkdir(parents=True)
     with pytest.raises(UserError, match="keep out_dir as it was in a run that is resumed"):
-        CheckpointStore(here).keep_in(tmp_path / "big")
+        CheckpointStore(here).keep_in(tmp_path, Path("a/big"))
     assert not here.is_symlink()
 
 
 def test_an_empty_folder_and_a_link_to_one_give_way(tmp_path: Path) -> None:
-    here, big, bigger = tmp_path / "checkpoints", tmp_path / "a" / "big", tmp_path / "bigger"
+    here, big, bigger = tmp_path / "checkpoints", Path("a/big"), Path("b/bigger")
     here.mkdir()
-    bigger.mkdir()
+    (tmp_path / bigger).mkdir(parents=True)
     for place in (big, big, bigger):
-        CheckpointStore(here).keep_in(place)
-        assert here.resolve() == place
+        CheckpointStore(here).keep_in(tmp_path, place)
+        assert here.resolve() == tmp_path / place
     path = CheckpointStore(here).save({"model": {}}, ["last"], {"it": 1, "ep": 0}).path
-    CheckpointStore(here).keep_in(bigger)
-    assert (bigger / path.name).exists()
+    CheckpointStore(here).keep_in(tmp_path, bigger)
+    assert (tmp_path / bigger / path.name).exists()
+
+
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("new", ["there/toy", "there/other"])
+def test_a_run_that_was_moved_is_resumed(
+    new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new: str, relative: bool
+) -> None:
+    """With a relative `out_dir` the folder of the checkpoints moves along."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    big = Path("big") if relative else tmp_path / "big"
+    alone, broken = new_run(), new_run(in_folder(big), *strikes(tmp_path, signal.SIGTERM, ("after_backward", 7)))
+    assert train_here(alone) == 0
+    assert train_here(broken) == 143
+    moved = RunDir(tmp_path / new / broken.id)
+    moved.path.parent.mkdir(parents=True)
+    broken.path.rename(moved.path)
+    if relative:
+        home.rename(tmp_path / "home2")
+        monkeypatch.chdir(tmp_path / "home2")
+    done = hookflow("run", "--resume", str(moved.path), "--ui=none", cwd=Path.cwd())
+    assert done.returncode == 0, done.stderr
+    assert_same_end(alone, moved)
+    found, _ = find_checkpoint(str(moved.checkpoints.resolve() / "best"), tmp_path / "runs")
+    assert found.path.samefile(moved.path)
+
+
+def test_a_copy_of_a_run_does_not_write_into_its_checkpoints(
+    new_run: NewRun, train_here: Train, tmp_path: Path
+) -> None:
+    run = new_run(in_folder(tmp_path / "big"), "run.max_epochs=1")
+    assert train_here(run) == 0
+    copy = RunDir(shutil.copytree(run.path, tmp_path / "copies" / "toy" / run.id, symlinks=True))
+    done = hookflow("run", "--resume", str(copy.path), "--set", "run.max_epochs=2", "--ui=none", cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"has the checkpoints of runs/toy/{run.id}, of which this run is a copy" in done.stderr
+    copy.checkpoints.unlink()
+    shutil.copytree(run.checkpoints, copy.checkpoints, symlinks=True)
+    sets = ("--set", "run.max_epochs=2", "--set", "hooks.checkpoint.args.out_dir=null", "--allow-changed-hooks")
+    done = hookflow("run", "--resume", str(copy.path), *sets, "--ui=none", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

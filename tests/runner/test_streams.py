@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -156,11 +157,29 @@ def test_it_cannot_be_taken_where_no_state_leads() -> None:
         next(stream(Numbers(40)).epoch(1, start=2))
 
 
-def test_without_torchdata_the_user_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torchdata", None)
-    with pytest.raises(UserError, match="torchdata, which is not installed") as raised:
-        stream(Numbers(40))
+def test_without_torchdata_workers_are_refused_and_this_process_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchdata"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torchdata", None)
+    first, again = stream(Numbers(40)), stream(Numbers(40))
+    whole = list(first.epoch(0))
+    seen = [next(batches) for batches in [again.epoch(0)] for _ in range(3)]
+    last = stream(Numbers(40))
+    last.load_state_dict(again.state_dict())
+    assert_same([*seen, *last.epoch(0, start=3)], whole)
+    with pytest.raises(UserError, match="with workers needs the package torchdata, which is not installed") as raised:
+        stream(Numbers(40), workers=1)
     assert "hookflow[data]" in raised.value.problems[0].hint
+
+
+@pytest.mark.parametrize(("then", "now"), [(0, 1), (1, 0), (2, 1)])
+def test_it_is_resumed_with_as_many_workers(then: int, now: int) -> None:
+    first, again = stream(Numbers(40), workers=then), stream(Numbers(40), workers=now)
+    next(first.epoch(0))
+    state = first.state_dict()
+    close(first)
+    with pytest.raises(UserError, match=f"it had {then}, and now has {now}"):
+        again.load_state_dict(state)
 
 
 @pytest.mark.parametrize("kind", KINDS)

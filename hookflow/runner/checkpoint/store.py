@@ -55,6 +55,9 @@ from hookflow.runner.checkpoint.manifest import (
 from hookflow.runner.checkpoint.nested import PLAIN, leaves, naming_unreadable, unreadable
 from hookflow.version import __version__
 
+RUN = ".run"
+"""The link to their run of checkpoints that are kept elsewhere."""
+
 NOTHING: Mapping[str, Any] = {}
 
 
@@ -81,27 +84,46 @@ class CheckpointStore:
         self._loaded: set[type] = set()
         self._abandoned = threading.Event()
 
-    def keep_in(self, elsewhere: Path) -> None:
-        """Keep the checkpoints in a folder elsewhere, to which that of the run is a link from then on.
+    def keep_in(self, out_dir: Path, below: Path) -> None:
+        """Keep the checkpoints in `out_dir / below`, to which the run's folder is a link from then on.
 
-        Raises UserError where the run has checkpoints in another place already.
+        A link that leads to checkpoints below another folder of `out_dir` stays: the run was moved or renamed since.
+        The checkpoints have a link to the run, too. Raises UserError where the run has checkpoints in another place,
+        or another run has its own there.
         """
-        elsewhere = elsewhere.absolute()
-        if self.folder.is_symlink() and self.folder.readlink() == elsewhere:
-            return
-        if any(self.folder.glob("*")):
+        elsewhere = out_dir.absolute() / below
+        there = self.folder.readlink() if self.folder.is_symlink() else None
+        has_any = any(self.folder.glob("[!.]*"))
+        if there and has_any and there.parent.parent == out_dir.absolute():
+            elsewhere = there
+        if there != elsewhere and has_any:
             said = f"the run's checkpoints are in {short(self.folder.resolve())}, and out_dir says {short(elsewhere)}"
             raise UserError(Problem(said, hint="keep out_dir as it was in a run that is resumed"))
         made = [folder for folder in (elsewhere, *elsewhere.parents) if not folder.exists()]
         make_out_dir(elsewhere)
+        self._claim(elsewhere)
         for folder in made:
             fsync(folder.parent)
-        if self.folder.is_symlink():
-            self.folder.unlink()
-        elif self.folder.exists():
-            self.folder.rmdir()
-        self.folder.symlink_to(elsewhere)
-        fsync(self.folder.parent)
+        if there != elsewhere:
+            if there:
+                self.folder.unlink()
+            elif self.folder.exists():
+                self.folder.rmdir()
+            self.folder.symlink_to(elsewhere)
+            fsync(self.folder.parent)
+
+    def _claim(self, elsewhere: Path) -> None:
+        """Let a folder of checkpoints lead to this run. Raises UserError where it leads to another that is there."""
+        link, run = elsewhere / RUN, self.folder.parent.absolute()
+        if link.is_symlink() and (other := link.readlink()) != run:
+            if other.exists() and not other.samefile(run):
+                said = f"{short(elsewhere)} has the checkpoints of {short(other)}, of which this run is a copy"
+                hint = "replace its link `checkpoints` by a copy of that folder, and resume without out_dir"
+                hint += " (--allow-changed-hooks)"
+                raise UserError(Problem(said, hint=hint))
+            link.unlink()
+        if not link.is_symlink():
+            link.symlink_to(run)
 
     def clear_leftovers(self) -> list[Path]:
         """Remove what a process that was killed had begun to write, or to remove; return what a living one writes."""

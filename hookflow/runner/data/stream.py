@@ -1,4 +1,4 @@
-"""A source out of a stream: an iterable dataset, loaded by torchdata's loader."""
+"""A source out of a stream: an iterable dataset, loaded in this process or by torchdata's workers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hookflow.pipeline.extras import missing_package
 from hookflow.runner.data.augment import Augment
 from hookflow.runner.data.loader import identity, no_loader_warnings, warn_if_oversubscribed
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.seeded_iterable import SeededIterable
+from hookflow.runner.data.seeded_iterable import SeededIterable, SeededIterator
 from hookflow.runner.data.stateful import Stateful
 from hookflow.runner.data.workers import begin_worker, start_method
 
@@ -23,6 +23,7 @@ class Stream(Stateful):
     def __init__(self, data: SeededIterable, info: DataInfo, parts: LoaderParts) -> None:
         super().__init__(_loader(data, parts), info, parts.device, parts.channels_last, parts.say, Augment(parts))
         self._size = 0
+        self._parts = parts
         self._world = data.world
         self.batch_size = self._last_size
         if data.world == parts.world:  # else each rank takes a share of its own, of whatever size
@@ -31,6 +32,17 @@ class Stream(Stateful):
     def _next_batch(self) -> Any:
         self._size, batch = super()._next_batch()
         return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"workers": self._parts.section.workers}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned. Raises UserError where it is of another number of workers."""
+        now = self._parts.section.workers
+        if (then := state.get("workers", now)) != now:
+            said = f"a stream is resumed with the workers of its checkpoint: it had {then}, and now has {now}"
+            raise UserError(Problem(said, self._parts.place("workers"), f"set workers = {then}"))
+        super().load_state_dict(state)
 
     def _last_size(self, index: int) -> int:
         """Return how many examples this rank has in the batch that was given last, which is the one at `index`."""
@@ -42,11 +54,11 @@ class Stream(Stateful):
 
 
 def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stream:
-    """Return an iterable dataset as a source, by torchdata's loader.
+    """Return an iterable dataset as a source; where it has workers, by torchdata's loader.
 
     Of several ranks each takes its share of the stream, unless the dataset, which was given `rank` and `world`,
-    `shards_itself`. Raises UserError when torchdata is not there, when the section says what
-    does not hold for a stream, or when it is not known how long an epoch is.
+    `shards_itself`. Raises UserError when torchdata is needed and not there, when the section says what does not hold
+    for a stream, or when it is not known how long an epoch is.
     """
     section = parts.section
     problems = [
@@ -91,12 +103,35 @@ def _batches(examples: int, batch_size: int, drop_last: bool) -> int:
     return full + bool(rest and not drop_last)
 
 
+class _InProcess:
+    """Loads a stream in this process. Its state is that of the pass, which counts what it has given."""
+
+    def __init__(self, dataset: SeededIterable) -> None:
+        self.dataset = dataset
+        self._pass = iter(dataset)
+        self._saved: dict[str, Any] | None = None
+
+    def __iter__(self) -> SeededIterator:
+        self._pass, saved, self._saved = iter(self.dataset), self._saved, None
+        if saved is not None:
+            self._pass.load_state_dict(saved)
+        return self._pass
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._pass.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._saved = state
+
+
 def _loader(data: SeededIterable, parts: LoaderParts) -> Any:
-    if missing := missing_package("an iterable dataset", "torchdata", "data", parts.place("batch_size")):
+    section = parts.section
+    if not section.workers:
+        return _InProcess(data)
+    if missing := missing_package("an iterable dataset with workers", "torchdata", "data", parts.place("workers")):
         raise UserError(missing)
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    section = parts.section
     warn_if_oversubscribed(section.workers, parts.say)
     with no_loader_warnings():
         return StatefulDataLoader(
