@@ -86,7 +86,9 @@ def test_a_run_that_the_user_interrupts_has_been_interrupted(
     assert (stop.exit, stop.reason) == (code, reason)
 
 
-RAISED: dict[str, object] = {"k": "error", "type": "ValueError", "text": "as told", "action": "raise"}
+RAISED: dict[str, object] = {"k": "error", "type": "ValueError", "text": "as told", "action": "raise"} | dict.fromkeys(
+    ("hook", "point", "traceback"), ""
+)
 TOLD: dict[str, object] = {"k": "message", "level": "error", "source": "hookflow", "text": "rank 1: in other words"}
 
 
@@ -112,7 +114,7 @@ def test_a_rank_without_an_end_has_told_of_its_failure(
 
 def test_of_ranks_that_were_killed_the_first_says_why(run_dir: RunDir) -> None:
     for rank in (0, 1):
-        puts(run_dir, rank, {"k": "frame"}, t=40.0 - rank * 30)
+        puts(run_dir, rank, TOLD | {"level": "info"}, t=40.0 - rank * 30)
     reason = exit_status(run_dir, 5.0, {0: -signal.SIGKILL, 1: -signal.SIGKILL}).reason
     assert reason.startswith("rank 1 was killed by SIGKILL"), "rank 0 went on, until the launcher killed it"
 

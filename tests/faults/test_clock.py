@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.log import Appender
+from hookflow.events.reading import read_record
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, Recording
@@ -65,7 +66,7 @@ def test_a_clock_that_is_set_while_a_run_trains(
 
 def test_a_clock_that_is_set_after_the_last_frame_makes_no_run_longer() -> None:
     state = RunState()
-    state.apply({"k": "run", "t": 1000.0, "it": 0, "ep": 0})  # type: ignore[arg-type,typeddict-item]
+    state.apply(read_record('{"k":"run","t":1000.0,"it":0,"ep":0}'))
     state.apply({"k": "message", "t": 1010.0 + HOUR, "it": 0, "ep": 0, "level": "info", "source": "a", "text": ""})
     end = {"status": "finished", "exit": 0, "reason": "", "seconds": 14.0}
     state.apply({"k": "end", "t": 1012.0 + HOUR, "it": 3, "ep": 0, **end})  # type: ignore[arg-type,typeddict-item]
