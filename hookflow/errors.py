@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from hookflow.excerpt import Excerpt, printable
@@ -103,10 +104,15 @@ def _line(where: Where) -> str:
     if not where.line:
         return ""
     try:
-        lines = Path(where.source).read_text("utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError):
+        lines = _lines(where.source, Path(where.source).stat().st_mtime_ns)
+    except (OSError, ValueError):
         return ""
     return lines[where.line - 1].rstrip() if where.line <= len(lines) else ""
+
+
+@lru_cache(maxsize=4)  # thousands of problems may stand in one file
+def _lines(source: str, changed: int) -> list[str]:
+    return Path(source).read_text("utf-8-sig").split("\n")
 
 
 SHOWN = 100

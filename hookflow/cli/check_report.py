@@ -266,6 +266,8 @@ def _gave_way(plan: Plan) -> list[str]:
             told.append(f"{flows}: a circle of flows, so none of them counts; at {edge.point}")
         else:
             told.append(f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {_way(given)}; at {edge.point}")
+    for point, count in plan.gave_way_unexplained().items():
+        told.append(f"{counted(count, 'more flow')}, to others; at {point}")
     return list(dict.fromkeys(told))
 
 

@@ -127,7 +127,7 @@ def _told(plan: Plan, answer: Answer) -> Iterator[str]:
         yield from _advice(plan, answer)
     yield from (line for binding in (first, then) for line in _moved(plan, binding))
     dropped = {given.edge for given in plan.given_way}
-    circular = [given for given in answer.overruled if dropped.issuperset(given.against)]
+    circular = [given for given in answer.overruled if given.against and dropped.issuperset(given.against)]
     if circular:
         edges = dict.fromkeys(edge for given in circular for edge in (given.edge, *given.against))
         yield "  these flows go in a circle, so none of them counts:"
@@ -186,7 +186,8 @@ def _moved(plan: Plan, binding: Binding) -> Iterator[str]:
 def _overruled(given: GivenWay) -> Iterator[str]:
     edge = given.edge
     slots = " and ".join(edge.slots)
-    yield f"  {edge.first} writes {slots}, which {edge.then} reads; that would turn the order, but gives way to"
+    to = " to" if given.against else ": it is one of very many flows that contradict others"
+    yield f"  {edge.first} writes {slots}, which {edge.then} reads; that would turn the order, but gives way{to}"
     steps = [(step, f"at {step.point}, " * (step.point != edge.point)) for step in given.against]
     yield from _table([(f"{step.first} → {step.then}", f"{at}{_source(step)}") for step, at in steps])
 

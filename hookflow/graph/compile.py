@@ -47,6 +47,7 @@ def compile_plan(
         bundles=tuple(bundle for point, order in there for bundle in order.bundles(point)),
         own=tuple(point for point in points if point.kind == "own"),
         given_way=tuple(given for point, order in there for given in order.given_way(point)),
+        given_way_bundles=tuple(bundle for point, order in there for bundle in order.given_way_bundles(point)),
         warnings=(*_idle(nodes, met), *doubtful_slots(nodes), *doubtful_keys(nodes, disabled), *drifting_slots(nodes)),
         shuffle=shuffle,
     )

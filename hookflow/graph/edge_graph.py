@@ -8,13 +8,21 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError
-from itertools import chain
+from itertools import accumulate, chain, pairwise
+from operator import or_
 
-from hookflow.errors import Where
+from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.closure import closure
 from hookflow.graph.flow import MANY, Flow
 from hookflow.graph.plan import EdgeKind
 from hookflow.graph.sort import Rows, ordered
+from hookflow.numbers import counted
+
+MOST = 500_000
+"""Flow edges that are looked at one by one, at most: those of a file of 1 MB could take hours."""
+
+TOLD = 100
+"""Flows that gave way of which it is kept against what; of all of them it could take minutes to find out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +43,20 @@ class EdgeGraph:
     A row stands in the graph at its `spot`: the second half of an around where its first half does. The rows in
     `closing` are at the second point, which runs backwards. Flows of many edges are kept whole, as `bundles`: each is
     one more row, behind the others, which stands after all that hand on and before all that are handed to.
-    `overridden` is what gave way, each with the edges that it would have closed to a cycle.
+    `overridden` are edges that gave way, each with those that it would have closed to a cycle. There are TOLD at most
+    from each time that edges were added; the rest of what gave way are the edges of `overridden_bundles`.
     """
 
     def __init__(self, names: Sequence[str], spot: Sequence[int], closing: Collection[int]) -> None:
         self.edges: dict[Rows, Statement] = {}
         self.bundles: list[Flow] = []
         self.overridden: list[tuple[Statement, list[Statement]]] = []
+        self.overridden_bundles: list[Flow] = []
         self.sorted: list[int] = []
         """All rows in an order that the edges allow."""
-        self._names = names
-        self._spot = spot
-        self._closing = closing
+        self.names = names
+        self.spots = spot
+        self.closing = closing
 
     @property
     def before(self) -> list[list[int]]:
@@ -63,13 +73,20 @@ class EdgeGraph:
 
     def add_flows(self, found: Sequence[Flow]) -> None:
         """Add an edge from each writer of a slot to its readers, save where that would close a cycle."""
-        bundles = []
-        if any(len(flow) > MANY for flow in found):
-            implied = closure(self.before, self.sorted)
-            parted = [self._parted(flow, implied) if len(flow) > MANY else (None, [flow]) for flow in found]
-            bundles = [bundle for bundle, _ in parted if bundle]
-            found = [flow for _, rest in parted for flow in rest]
-        self.add_weak(self._single(found), bundles)
+        bundles: list[Flow] = []
+        single = [flow for flow in found if len(flow) <= MANY]
+        if len(single) < len(found):
+            parting = _Parting(self)
+            for flow in found:
+                if len(flow) > MANY:
+                    kept, rest, lost = parting.parts(flow)
+                    bundles += kept
+                    single += rest
+                    self.overridden_bundles += lost
+        if (count := sum(map(len, single))) > MOST:
+            said = f"{counted(count, 'edge')} between hooks that share slots are too many to be looked at one by one"
+            raise UserError(Problem(said, hint="state fewer edges between hooks that share a slot"))
+        self.add_weak(self._single(single), bundles)
 
     def add_weak(self, statements: Iterable[Statement], bundles: Sequence[Flow] = ()) -> None:
         """Add edges save those that would close a cycle; no stronger one contradicts the `bundles`.
@@ -81,78 +98,156 @@ class EdgeGraph:
         if not weak and not bundles:
             return
         implied = closure(self.before, self.sorted)
-        contradicted = [(first, then) for first, then in weak if implied[first] >> then & 1]
-        self._override(weak, contradicted, self.edges)
+        contradicted = {rows: weak.pop(rows) for rows in [*weak] if implied[rows[0]] >> rows[1] & 1}
+        self._note(contradicted, self.edges, self.bundles)
         try:
             ordered(self._before(chain(self.edges, weak), [*self.bundles, *bundles]))
         except CycleError:
-            from hookflow.graph.strong_components import in_cycles
-
-            if bundles:  # each of their edges has to be looked at for itself
-                every = (*weak.values(), *self._single(bundles))
-                weak = {self._rows_of(one): one for one in sorted(every, key=lambda one: (one.first, one.then))}
-                bundles = ()
-            whole = self.edges | weak
-            lost = [rows for rows in in_cycles(chain(whole, self._arcs(self.bundles))) if rows in weak]
-            self._override(weak, lost, whole)
+            bundles = self._untangled(weak, bundles)
         self.edges |= weak
         self.bundles += bundles
         self.sort()
 
-    def _override(self, weak: dict[Rows, Statement], lost: Sequence[Rows], edges: Mapping[Rows, Statement]) -> None:
-        """Take the `lost` edges out of `weak`; each flow keeps the way that it would have closed to a cycle."""
-        gone = {rows: weak.pop(rows) for rows in lost}
-        told = [rows for rows, statement in gone.items() if statement.kind == "flow"]
-        if told:
-            from hookflow.graph.strong_components import ways
+    def _untangled(self, weak: dict[Rows, Statement], bundles: Sequence[Flow]) -> list[Flow]:
+        """Take all edges out of `weak`, and out of the bundles, that lie on a cycle; return what is left of these."""
+        from hookflow.graph.strong_components import knots_of
 
-            for rows, way in zip(told, ways([(then, first) for first, then in told], edges), strict=True):
-                statement, steps = gone[rows], [edges[step] for step in way]
-                self.overridden.append((statement, steps[::-1] if statement.then in self._closing else steps))
+        every = [*self.bundles, *bundles]
+        whole = self.edges | weak
+        knots = knots_of(chain(whole, self._arcs(every)))
+        lost = {rows: weak.pop(rows) for rows in [*weak] if knots.get(rows[0], -1) == knots.get(rows[1], -2)}
+        kept: list[Flow] = []
+        for hub, flow in enumerate(every, len(self.names)):
+            if hub >= len(self.names) + len(self.bundles):
+                tied, rest = self._split(flow, knots, knots.get(hub, -1))
+                for part in rest:
+                    if len(part) > MANY:
+                        kept.append(part)
+                    else:
+                        weak |= {self._rows_of(one): one for one in self._single([part])}
+                if len(tied) > MANY:
+                    self.overridden_bundles.append(tied)
+                else:
+                    lost |= {self._rows_of(one): one for one in self._single([tied])}
+        self._note(lost, whole, every)
+        return kept
 
-    def _parted(self, flow: Flow, implied: Sequence[int]) -> tuple[Flow | None, list[Flow]]:
-        """Return what of a flow can be kept whole, and the rest.
+    def _split(self, flow: Flow, knots: Mapping[int, int], knot: int) -> tuple[Flow, list[Flow]]:
+        """Return the edges of a flow with both ends in a knot, and the others as at most two flows."""
+        ends = [
+            [[row for row in rows if (knots.get(self.spots[row], -2) == knot) == inside] for inside in (True, False)]
+            for rows in (flow.firsts, flow.thens)
+        ]
+        (firsts, other_firsts), (thens, _) = ends
+        rest = [replace(flow, firsts=tuple(other_firsts)), replace(flow, firsts=tuple(firsts), thens=tuple(ends[1][1]))]
+        return replace(flow, firsts=tuple(firsts), thens=tuple(thens)), [part for part in rest if len(part)]
 
-        The rest are the edges of rows with any that is stated, too, or contradicted, or would lead to the hook itself.
-        """
-        tails, heads = self._ends(flow)
-        ends = set(heads)
-        mask = sum(1 << head for head in ends)
-        names = {self._names[head] for head in ends}
-        beside = {tail for tail, head in self.edges if head in ends}
-        beside |= {tail for tail in tails if self._names[tail] in names or implied[tail] & mask}
-        backwards = flow.thens[0] in self._closing
-        rows = flow.thens if backwards else flow.firsts
-        parts = [tuple(row for row in rows if (self._spot[row] in beside) == chosen) for chosen in (False, True)]
-        whole, rest = (replace(flow, thens=part) if backwards else replace(flow, firsts=part) for part in parts)
-        return (whole, [rest]) if len(whole) > MANY else (None, [flow])
+    def _note(self, lost: Mapping[Rows, Statement], edges: Mapping[Rows, Statement], bundles: Sequence[Flow]) -> None:
+        """Note the flows that gave way; the first of them with the way that each would have closed to a cycle."""
+        flows = {rows: lost[rows] for rows in sorted(lost) if lost[rows].kind == "flow"}
+        if not flows:
+            return
+        from hookflow.graph.strong_components import ways
+
+        told = [*flows][:TOLD]
+        found = ways([(then, first) for first, then in told], chain(edges, self._arcs(bundles)))
+        for rows, way in zip(told, found, strict=True):
+            statement, steps = flows.pop(rows), [*self._steps(way, edges, bundles)]
+            self.overridden.append((statement, steps[::-1] if statement.then in self.closing else steps))
+        alike: dict[tuple[int, tuple[str, ...]], list[int]] = {}
+        for statement in flows.values():
+            alike.setdefault((statement.then, statement.slots), []).append(statement.first)
+        self.overridden_bundles += (Flow(tuple(firsts), (then,), slots) for (then, slots), firsts in alike.items())
+
+    def _steps(
+        self, way: Sequence[int], edges: Mapping[Rows, Statement], bundles: Sequence[Flow]
+    ) -> Iterator[Statement]:
+        """Yield the edges of a way of rows; through the row of a bundle leads one of its edges."""
+        through: Flow | None = None
+        for first, then in pairwise(way):
+            if then >= len(self.names):
+                through, tail = bundles[then - len(self.names)], first
+            elif through:
+                at = {self.spots[row]: row for row in (*through.firsts, *through.thens)}
+                ends = (then, tail) if through.thens[0] in self.closing else (tail, then)
+                yield Statement(at[ends[0]], at[ends[1]], "flow", Where(""), through.slots)
+                through = None
+            else:
+                yield edges[first, then]
 
     def _single(self, found: Iterable[Flow]) -> Iterator[Statement]:
         """Yield an edge for each pair of flows, unless it is stated, too."""
         for first, then, slots in sorted(pair for flow in found for pair in flow.pairs()):
-            if self._names[first] != self._names[then]:
+            if self.names[first] != self.names[then]:
                 statement = Statement(first, then, "flow", Where(""), slots)
                 if self._rows_of(statement) not in self.edges:
                     yield statement
 
     def _rows_of(self, statement: Statement) -> Rows:
         """Return a statement as an edge of the graph, in which the second point runs backwards."""
-        first, then = self._spot[statement.first], self._spot[statement.then]
-        return (then, first) if statement.then in self._closing else (first, then)
+        first, then = self.spots[statement.first], self.spots[statement.then]
+        return (then, first) if statement.then in self.closing else (first, then)
 
     def _ends(self, flow: Flow) -> tuple[list[int], list[int]]:
         """Return where the edges of a flow begin in the graph, and where they end."""
-        firsts, thens = ([self._spot[row] for row in rows] for rows in (flow.firsts, flow.thens))
-        return (thens, firsts) if flow.thens[0] in self._closing else (firsts, thens)
+        firsts, thens = ([self.spots[row] for row in rows] for rows in (flow.firsts, flow.thens))
+        return (thens, firsts) if flow.thens[0] in self.closing else (firsts, thens)
 
     def _arcs(self, bundles: Sequence[Flow]) -> Iterator[Rows]:
         """Yield the edges of the graph that lead to and from the rows of bundles."""
-        for hub, (tails, heads) in enumerate(map(self._ends, bundles), len(self._names)):
+        for hub, (tails, heads) in enumerate(map(self._ends, bundles), len(self.names)):
             yield from ((tail, hub) for tail in tails)
             yield from ((hub, head) for head in heads)
 
     def _before(self, edges: Iterable[Rows], bundles: Sequence[Flow]) -> list[list[int]]:
-        return rows_before(len(self._names) + len(bundles), chain(edges, self._arcs(bundles)))
+        return rows_before(len(self.names) + len(bundles), chain(edges, self._arcs(bundles)))
+
+
+class _Parting:
+    """Parts flows of many edges into bundles: no edge of one is stated, too, or contradicted, or leads to its own hook.
+
+    A flow is a rectangle of edges, of rows that begin them and rows that end them, both in an order that the stated
+    edges allow. It is halved until a part has no such edge, or has contradicted ones alone, or is small.
+    """
+
+    def __init__(self, graph: EdgeGraph) -> None:
+        self._graph = graph
+        self._place = {row: place for place, row in enumerate(graph.sorted)}
+        self._implied = closure(graph.before, graph.sorted)
+        self._stated: dict[int, int] = {}
+        for first, then in graph.edges:
+            self._stated[first] = self._stated.get(first, 0) | 1 << then
+
+    def parts(self, flow: Flow) -> tuple[list[Flow], list[Flow], list[Flow]]:
+        """Return what can be kept whole, what has to be looked at edge by edge, and what is contradicted whole."""
+        graph = self._graph
+        spots, names = graph.spots, graph.names
+        backwards = flow.thens[0] in graph.closing
+        sides = (flow.thens, flow.firsts) if backwards else (flow.firsts, flow.thens)
+        tails, heads = (sorted(rows, key=lambda row: self._place[spots[row]]) for rows in sides)
+        upto = [0, *accumulate((1 << spots[row] for row in heads), or_)]
+        own: dict[str, int] = {}
+        for row in heads:
+            own[names[row]] = own.get(names[row], 0) | 1 << spots[row]
+        against = [self._implied[spots[row]] for row in tails]
+        barred = [
+            implied | self._stated.get(spots[row], 0) | own.get(names[row], 0)
+            for implied, row in zip(against, tails, strict=True)
+        ]
+        found: tuple[list[Flow], list[Flow], list[Flow]] = ([], [], [])
+        waiting = [(0, len(tails), 0, len(heads))]
+        while waiting:
+            a, b, c, d = waiting.pop()
+            mask, small = upto[d] ^ upto[c], (b - a) * (d - c) <= MANY
+            free = not any(row & mask for row in barred[a:b])
+            if small or free or all(row & mask == mask for row in against[a:b]):
+                ends = tuple(sorted(tails[a:b])), tuple(sorted(heads[c:d]))
+                found[1 if small else 0 if free else 2].append(Flow(*(ends[::-1] if backwards else ends), flow.slots))
+            elif b - a >= d - c:
+                waiting += ((a, (a + b) // 2, c, d), ((a + b) // 2, b, c, d))
+            else:
+                waiting += ((a, b, c, (c + d) // 2), (a, b, (c + d) // 2, d))
+        return found
 
 
 def rows_before(count: int, edges: Iterable[Rows]) -> list[list[int]]:

@@ -6,11 +6,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from hookflow.errors import Problem, UserError
 from hookflow.graph.keyed import Parts, widest
 from hookflow.graph.node import Bound
 
-MANY = 10_000
+MANY = 50
 """Above so many flow edges with the same slots, they are kept as one: who hands on, and whom to."""
+
+
+MOST = 500_000
+"""Pairs of different uses of slots at a point, at most: those of a file of 1 MB could take hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,12 @@ def flows(bound: Iterable[tuple[int, Bound]]) -> Iterator[Flow]:
     readers = _users((kind, parts.of(reads)) for kind, (reads, _, _) in enumerate(kinds))
     writers = _users((kind, parts.of(writes)) for kind, (_, writes, _) in enumerate(kinds))
     found: dict[tuple[int, int], list[str]] = {}
-    for slot in sorted(writers.keys() & readers.keys()):
+    shared = sorted(writers.keys() & readers.keys())
+    count = sum(len(writers[slot]) * len(readers[slot]) for slot in shared)
+    if min(count, len(kinds) ** 2) > MOST or count > 4 * MOST:
+        said = f"the slots that hooks read and write at one point are shared in {count:,} ways, which are too many"
+        raise UserError(Problem(said, hint="declare fewer different reads and writes"))
+    for slot in shared:
         both = writers[slot] & readers[slot]
         for pair in (*product(writers[slot] - both, readers[slot]), *product(both, readers[slot] - both)):
             found.setdefault(pair, []).append(slot)

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from hookflow.graph.closure import closure
-from hookflow.graph.plan import Binding, Edge, Plan
+from hookflow.graph.plan import Binding, Bundle, Edge, Plan
 from hookflow.graph.points import Point
 
 Reason = Literal["edge", "phase", "file"]
@@ -71,12 +71,13 @@ def neighbours(plan: Plan, point: str) -> Iterator[Link]:
     """Yield each binding of a point with the one that follows it, and why it does."""
     by_edge = {(link.first.id, link.then.id): link for link in unbundled(plan, point)}
     decided = Decided(plan, point)
+    hands_on: dict[int, list[Bundle]] = {}
+    for bundle in plan.bundles_at(point):
+        for id_ in bundle.first_ids:
+            hands_on.setdefault(id_, []).append(bundle)
     for first, then in pairwise(plan.at(point)):
-        bundled = (
-            Link(first, then, "edge", bundle.edge(first, then))
-            for bundle in plan.bundles_at(point)
-            if first.id in bundle.first_ids and then.id in bundle.then_ids
-        )
+        bundles = (bundle for bundle in hands_on.get(first.id, ()) if then.id in bundle.then_ids)
+        bundled = (Link(first, then, "edge", bundle.edge(first, then)) for bundle in bundles)
         link = by_edge.get((first.id, then.id)) or next(bundled, None)
         yield link or Link(first, then, decided.reason(first, then))
 

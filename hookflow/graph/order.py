@@ -14,12 +14,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import islice, pairwise
 
-from hookflow.errors import Where
+from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.closure import ancestors, between
 from hookflow.graph.cycles import Cycle, Step
-from hookflow.graph.edge_graph import EdgeGraph, Statement, rows_before
+from hookflow.graph.edge_graph import MOST, EdgeGraph, Statement, rows_before
 from hookflow.graph.flow import flows
 from hookflow.graph.node import Bound, EdgeSpec, Node
 from hookflow.graph.phases import LAST, NORMAL, moved
@@ -90,6 +90,11 @@ class Order:
     def bundles(self, point: str) -> list[Bundle]:
         """Return the flow edges of a point that are kept as one, once the bindings have their numbers."""
         here = [one for one in self._graph.bundles if one.firsts[0] in self._at[point]]
+        return [Bundle(point, self._ids_of(one.firsts), self._ids_of(one.thens), one.slots) for one in here]
+
+    def given_way_bundles(self, point: str) -> list[Bundle]:
+        """Return the flow edges of a point that are not kept, where they are very many."""
+        here = [one for one in self._graph.overridden_bundles if one.firsts[0] in self._at[point]]
         return [Bundle(point, self._ids_of(one.firsts), self._ids_of(one.thens), one.slots) for one in here]
 
     def given_way(self, point: str) -> list[GivenWay]:
@@ -198,7 +203,11 @@ class Order:
         """
         opening, closing = self.points
         entered = self._at[opening]
-        firm = [(entered[k], entered[other]) for k, other in between(self._local(opening), self._places(opening))]
+        sure = between(self._local(opening), self._places(opening))
+        firm = [(entered[k], entered[other]) for k, other in islice(sure, MOST + 1)]
+        if len(firm) > MOST:
+            said = f"at {opening}, more than {MOST:,} pairs of arounds are ordered by edges, which are too many"
+            raise UserError(Problem(said, hint="declare fewer reads and writes of hooks with around_ methods"))
         neighbours = {pair: self._phases[pair[0]] == self._phases[pair[1]] for pair in pairwise(entries)}
         exits = {self._spot[row]: row for row in self._exits}
         at = {row: k for k, row in enumerate(self._at[closing])}

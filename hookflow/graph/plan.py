@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -139,7 +140,8 @@ class Bundle:
 class GivenWay:
     """A flow edge that is not kept; `against` are the edges that lead from `edge.then` to `edge.first`.
 
-    Of hooks around something, some of these may be edges at the other of the two points.
+    Of hooks around something, some of these may be edges at the other of the two points. An edge of
+    `Plan.given_way_bundles` has none.
     """
 
     edge: Edge
@@ -176,8 +178,9 @@ class Plan:
 
     `edges` are those that stand for themselves; `bundles` hold the others, where they are very many.
     `own` are the points that the pipeline declares for itself. `given_way` are the weaker edges that stronger ones
-    have overruled, `warnings` what is probably a mistake, `notes` what may well be meant, `unknown` what cannot be told
-    of hooks that are not imported. `shuffle` is the seed of another order than the file's.
+    have overruled, `given_way_bundles` those that are very many. `warnings` are what is probably a mistake, `notes`
+    what may well be meant, `unknown` what cannot be told of hooks that are not imported. `shuffle` is the seed of
+    another order than the file's.
     """
 
     pipeline: str
@@ -191,6 +194,7 @@ class Plan:
     unknown: tuple[Problem, ...] = ()
     shuffle: int | None = None
     bundles: tuple[Bundle, ...] = ()
+    given_way_bundles: tuple[Bundle, ...] = ()
 
     @cached_property
     def points(self) -> Points:
@@ -200,6 +204,10 @@ class Plan:
     @cached_property
     def _by_point(self) -> dict[str, tuple[Binding, ...]]:
         return _grouped(self.bindings)
+
+    @cached_property
+    def _bundles_by_point(self) -> dict[str, tuple[Bundle, ...]]:
+        return _grouped(self.bundles)
 
     @cached_property
     def _edges_by_point(self) -> dict[str, tuple[Edge, ...]]:
@@ -227,7 +235,7 @@ class Plan:
         return self._edges_by_point.get(point, ())
 
     def bundles_at(self, point: str) -> tuple[Bundle, ...]:
-        return tuple(bundle for bundle in self.bundles if bundle.point == point)
+        return self._bundles_by_point.get(point, ())
 
     @property
     def edge_count(self) -> int:
@@ -238,6 +246,13 @@ class Plan:
     def edge_kinds(self) -> set[EdgeKind]:
         found = {edge.kind for edge in self.edges}
         return found | {"flow"} if self.bundles else found
+
+    def gave_way_unexplained(self) -> Counter[str]:
+        """Return how many flow edges of each point gave way of which it is not kept against what."""
+        count = Counter[str]()
+        for bundle in self.given_way_bundles:
+            count[bundle.point] += len(bundle)
+        return count
 
     def every_edge(self) -> Iterator[Edge]:
         """Yield every edge, also those in bundles, which are made only now."""
@@ -252,7 +267,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain lists, mappings and strings, as `plan.json` holds them."""
-        rare = {key for key in ("unknown", "bundles") if not getattr(self, key)}
+        rare = {key for key in ("unknown", "bundles", "given_way_bundles") if not getattr(self, key)}
         return {"version": VERSION, **{key: value for key, value in asdict(self).items() if key not in rare}}
 
     @classmethod
@@ -274,6 +289,7 @@ class Plan:
             notes=tuple(_problem(**note) for note in data.get("notes", ())),  # older plans have none
             shuffle=data["shuffle"],
             bundles=tuple(Bundle(**_tuples(bundle)) for bundle in data.get("bundles", ())),  # most plans have none
+            given_way_bundles=tuple(Bundle(**_tuples(bundle)) for bundle in data.get("given_way_bundles", ())),
         )
 
 
@@ -300,7 +316,7 @@ def _tuples(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
 
 
-Placed = TypeVar("Placed", Binding, Edge)
+Placed = TypeVar("Placed", Binding, Edge, Bundle)
 
 
 def _grouped(things: Iterable[Placed]) -> dict[str, tuple[Placed, ...]]:

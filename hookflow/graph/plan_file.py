@@ -41,7 +41,7 @@ def _strangers(plan: Plan) -> set[str]:
         points.add(point.name)
     hooks = {hook.name for hook in plan.hooks}
     at = {binding.point for binding in plan.bindings} | {edge.point for edge in plan.edges}
-    at |= {bundle.point for bundle in plan.bundles}
+    at |= {bundle.point for bundle in (*plan.bundles, *plan.given_way_bundles)}
     edges = (name for edge in plan.edges for name in (edge.first, edge.then))
     named = {*edges, *(binding.hook for binding in plan.bindings)}
     return {f"point {name}" for name in at - points | followed} | {f"hook {name}" for name in named - hooks}
@@ -49,7 +49,8 @@ def _strangers(plan: Plan) -> set[str]:
 
 def _check_ids(plan: Plan) -> None:
     """Raise ValueError where an edge or a bundle leads to no binding of the plan, or a bundle to one twice."""
-    ends = [ids for bundle in plan.bundles for ids in (bundle.first_ids, bundle.then_ids)]
+    bundles = (*plan.bundles, *plan.given_way_bundles)
+    ends = [ids for bundle in bundles for ids in (bundle.first_ids, bundle.then_ids)]
     if any(len(set(ids)) < len(ids) for ids in ends):
         raise ValueError("no plan: a bundle names a binding twice")
     ends += [(id_,) for edge in plan.edges for id_ in (edge.first_id, edge.then_id) if id_ is not None]

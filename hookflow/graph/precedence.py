@@ -47,12 +47,20 @@ def _answers(plan: Plan, point: str, a: str, b: str) -> Iterator[Answer]:
         reason = decided.reason(first, then)
         loose = reason == "file" and first.half == then.half == "exit"
         path = _path(plan, first, then, loose) if loose or reason == "edge" else ()
-        overruled = tuple(
-            given
-            for given in plan.given_way
-            if given.edge.point == point and {given.edge.first, given.edge.then} == {a, b}
-        )
-        yield Answer(point, first, then, "edge" if path else reason, path, overruled)
+        yield Answer(point, first, then, "edge" if path else reason, path, tuple(_overruled(plan, point, a, b)))
+
+
+def _overruled(plan: Plan, point: str, a: str, b: str) -> Iterator[GivenWay]:
+    """Yield the flows between two hooks that are not kept at a point."""
+    ends = {a, b}
+    for given in plan.given_way:
+        if given.edge.point == point and {given.edge.first, given.edge.then} == ends:
+            yield given
+    between = {binding.id: binding for binding in plan.at(point) if binding.hook in ends}
+    for bundle in plan.given_way_bundles:
+        for first, then in bundle.pairs(between) if bundle.point == point else ():
+            if first.hook != then.hook:
+                yield GivenWay(bundle.edge(first, then), ())
 
 
 def _path(plan: Plan, first: Binding, then: Binding, loose: bool) -> tuple[Edge, ...]:

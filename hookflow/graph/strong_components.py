@@ -23,17 +23,16 @@ def cycles_of(edges: Iterable[Rows]) -> list[list[Rows]]:
     return [way for component in components for way in _ways_around(component)]
 
 
-def in_cycles(edges: Iterable[Rows]) -> list[Rows]:
-    """Return every edge that lies on some cycle."""
-    graph = _graph(edges)
-    knot_of = {row: k for k, knot in enumerate(nx.strongly_connected_components(graph)) for row in knot}
-    return [(first, then) for first, then in graph.edges if knot_of[first] == knot_of[then]]
+def knots_of(edges: Iterable[Rows]) -> dict[int, int]:
+    """Return, for each row that lies on a cycle, the number of its knot: an edge within a knot lies on a cycle."""
+    knots = (rows for rows in nx.strongly_connected_components(_graph(edges)) if len(rows) > 1)
+    return {row: knot for knot, rows in enumerate(knots) for row in rows}
 
 
-def ways(pairs: Iterable[Rows], edges: Iterable[Rows]) -> list[list[Rows]]:
-    """Return, for each pair of rows, the edges of a shortest way from the one to the other; there must be one."""
+def ways(pairs: Iterable[Rows], edges: Iterable[Rows]) -> list[list[int]]:
+    """Return, for each pair of rows, the rows of a shortest way from the one to the other; there must be one."""
     graph = _graph(edges)
-    return [list(pairwise(nx.shortest_path(graph, *pair))) for pair in pairs]
+    return [nx.shortest_path(graph, *pair) for pair in pairs]
 
 
 def _graph(edges: Iterable[Rows]) -> nx.DiGraph[int]:

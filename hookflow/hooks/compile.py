@@ -27,8 +27,10 @@ from hookflow.hooks.undeclared_slots import undeclared_slots
 from hookflow.hooks.unimported import find_unimported
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import HookNode
+from hookflow.uncollected import uncollected
 
 
+@uncollected()
 def compile_pipeline(
     loaded: Loaded,
     base: Path | None = None,

@@ -25,6 +25,7 @@ from hookflow.pipeline.recover import recover
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.pipeline.switch import hooks_of, switched_off, unknown_hooks
+from hookflow.uncollected import uncollected
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,7 @@ def load(
     return _understood(tree, places, TABLES, overrides, without, only, recorded, environment)
 
 
+@uncollected()
 def parse(
     text: str,
     source: Path,

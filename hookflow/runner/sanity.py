@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -87,7 +86,7 @@ class _Pass:
         self.state = state = RunState()
         state.batches_per_epoch = parts.batches_per_epoch
         state.set_length(parts.section.max_epochs, parts.section.max_iters, parts.iters_per_epoch)
-        alone = replace(plan, hooks=(), bindings=(), edges=(), bundles=(), given_way=(), warnings=())
+        alone = Plan(plan.pipeline, hooks=(), bindings=(), edges=(), own=plan.own)
         timeline, several = Timeline(), parts.ranks.world > 1
         here = Here()
         engine = Engine(alone, {}, {}, state, Books(0, timeline), here, _never)

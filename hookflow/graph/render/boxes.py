@@ -14,7 +14,7 @@ from hookflow.graph.links import Link, bound_points, stated
 from hookflow.graph.plan import Binding, EdgeKind, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.render.gutter import reduced
-from hookflow.graph.render.words import KINDS, cells, gave_way, marks, padded, title_of, wrapped
+from hookflow.graph.render.words import KINDS, cells, edges_that_gave_way, marks, padded, title_of, wrapped
 
 NOTE_CELLS = 24
 GAP = 2
@@ -61,8 +61,8 @@ def _legend(plan: Plan, width: int) -> Iterator[str]:
         yield ""
         yield from (f"{_STROKES[kind][0] * 2}▶ {KINDS[kind]}" for kind in kinds)
         yield "    what follows from other arrows has none of its own"
-    for given in plan.given_way:
-        yield from ("", *wrapped([gave_way(given)], width))
+    for said in edges_that_gave_way(plan):
+        yield from ("", *wrapped([said], width))
 
 
 @dataclass(frozen=True, slots=True)

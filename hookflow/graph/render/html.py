@@ -11,7 +11,7 @@ from hookflow.errors import Problem
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.graph.render.lanes import lay_out
 from hookflow.graph.render.svg import as_svg, escape
-from hookflow.graph.render.words import KINDS, gave_way, marks, place_of, plain, slots, title_of
+from hookflow.graph.render.words import KINDS, edges_that_gave_way, marks, place_of, plain, slots, title_of
 
 _STYLE = """\
 :root { --page: #ffffff; --ink: #1b1f24; --dim: #59616b; --edge: #c9cdd4; --mark: #fff1c2; color-scheme: light dark; }
@@ -76,7 +76,7 @@ def as_html(plan: Plan, title: str = "") -> str:
             *_hooks(plan),
             *_firings(plan),
             *_edges(plan),
-            *_list("Edges that gave way", map(gave_way, plan.given_way)),
+            *_list("Edges that gave way", edges_that_gave_way(plan)),
             *_list("Warnings", map(_warning, plan.warnings)),
             *_list("Notes", map(_warning, plan.notes)),
             f"<script>\n{_SCRIPT}\n</script>\n</body></html>",

@@ -11,14 +11,16 @@ from hookflow.graph.plan import Binding, Edge, Plan
 
 def only_point(plan: Plan, point: str) -> Plan:
     """Return what the plan says of one point."""
-    plan = replace(plan, bundles=plan.bundles_at(point))
+    lost = tuple(bundle for bundle in plan.given_way_bundles if bundle.point == point)
+    plan = replace(plan, bundles=plan.bundles_at(point), given_way_bundles=lost)
     return _narrowed(plan, lambda binding: binding.point == point, lambda edge: edge.point == point)
 
 
 def only_hook(plan: Plan, hook: str) -> Plan:
     """Return every point at which the hook fires, and there the hook, its edges and who stands at their other ends."""
     own = {binding.id for binding in plan.bindings if binding.hook == hook}
-    plan = replace(plan, bundles=tuple(part for bundle in plan.bundles for part in bundle.touching(own)))
+    parts = tuple(part for bundle in plan.bundles for part in bundle.touching(own))
+    plan = replace(plan, bundles=parts, given_way_bundles=())
     ends = [(link.first, link.then) for point in bound_points(plan) for link in stated(plan, point.name)]
     shown = {binding.id for pair in ends for binding in pair if hook in (pair[0].hook, pair[1].hook)}
     return _narrowed(

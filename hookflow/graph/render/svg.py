@@ -15,7 +15,17 @@ from hookflow.graph.plan import Binding, EdgeKind, Plan
 from hookflow.graph.render.lanes import INDENT, MARGIN, Lane, Picture, Rail, lay_out
 from hookflow.graph.render.row import NAME_LINE, NOTE_CELL, NOTE_LINE, PAD, XY, Arrow, Box
 from hookflow.graph.render.style import dark_sheet, styled
-from hookflow.graph.render.words import KINDS, cells, gave_way, marks, place_of, plain, slots, title_of, wrapped
+from hookflow.graph.render.words import (
+    KINDS,
+    cells,
+    edges_that_gave_way,
+    marks,
+    place_of,
+    plain,
+    slots,
+    title_of,
+    wrapped,
+)
 
 _FORBIDDEN = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML has no way to write, not even escaped."""
@@ -36,7 +46,7 @@ class _Drawing:
         self.kinds = [kind for kind in KINDS if kind in plan.edge_kinds]
         self.width = max(self.picture.width, cells(title) * 9.5 + 2 * MARGIN, 480)
         columns = int((self.width - 2 * MARGIN) / NOTE_CELL) - 2
-        self.gave_way = [line for given in plan.given_way for line in wrapped([gave_way(given)], columns)]
+        self.gave_way = [line for said in edges_that_gave_way(plan) for line in wrapped([said], columns)]
         self.halves = any(binding.half != "whole" for binding in plan.bindings)
         legend = 1 + self.picture.goes_on + len(self.kinds) + self.halves
         self.height = self.picture.bottom + 2 * PAD + (legend + len(self.gave_way)) * NAME_LINE + MARGIN

@@ -16,7 +16,7 @@ from hookflow.graph.plan import Plan
 from hookflow.graph.points import Point
 from hookflow.graph.render.gutter import gutter
 from hookflow.graph.render.rails import rails
-from hookflow.graph.render.words import gave_way, marks, padded, place_of, title_of, wrapped
+from hookflow.graph.render.words import edges_that_gave_way, marks, padded, place_of, title_of, wrapped
 
 _GUTTER_GOES_ON = str.maketrans({**dict.fromkeys("┌┬├┼", "│"), **dict.fromkeys("└┴─▶", " ")})
 _RAILS_GO_ON = str.maketrans({"╭": "│", "╰": " "})
@@ -83,8 +83,8 @@ class _Drawing:
 
     def notes(self) -> Iterator[str]:
         """Yield below the drawing which weaker edges are not kept."""
-        for given in self.plan.given_way:
-            first, *rest = wrapped([gave_way(given)], self.width - 2)
+        for said in edges_that_gave_way(self.plan):
+            first, *rest = wrapped([said], self.width - 2)
             yield from ("", first, *(f"  {line}" for line in rest))
 
     def styled(self, text: str, style: str) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from hookflow.graph.links import bound_points
 from hookflow.graph.plan import Binding, Edge, EdgeKind, GivenWay, Plan
+from hookflow.numbers import counted
 
 KINDS: dict[EdgeKind, str] = {
     "file": "stated in the pipeline file",
@@ -79,6 +80,13 @@ def gave_way(given: GivenWay) -> str:
     """Return which edge is not kept, and against which others."""
     against = ", ".join(map(said, given.against))
     return f"at {given.edge.point}, {said(given.edge)} gave way to: {against}"
+
+
+def edges_that_gave_way(plan: Plan) -> Iterator[str]:
+    """Yield which edges of a plan are not kept: the first of each point one by one."""
+    yield from map(gave_way, plan.given_way)
+    for point, count in plan.gave_way_unexplained().items():
+        yield f"at {point}, {counted(count, 'more flow')} gave way to others"
 
 
 def slots(binding: Binding) -> list[str]:

@@ -107,7 +107,7 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
 
 
 def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:
-    given_way = [given.edge for given in scene.plan.given_way if given.edge.point == binding.point]
+    given_way = dict.fromkeys(given.edge for given in scene.plan.given_way if given.edge.point == binding.point)
     by_id = {other.id: other for other in scene.plan.at(binding.point)}
     parts = (part for bundle in scene.plan.bundles_at(binding.point) for part in bundle.touching({binding.id}))
     bundled = (part.edge(*ends) for part in parts for ends in part.pairs(by_id))
