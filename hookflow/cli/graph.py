@@ -16,6 +16,8 @@ from hookflow.cli.options import NoImport, Only, Overrides, Shuffle, Without
 from hookflow.cli.output import as_json, echo, write_file
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from hookflow.graph.plan import Plan
 
 
@@ -60,9 +62,11 @@ def graph(
         Format | None, typer.Option("--format", "-f", help="How to draw it; by the suffix of --out, else text.")
     ] = None,
     point: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
-            metavar="POINT", help="Draw this point alone, e.g. after_train_iter.", autocompletion=complete.points
+            metavar="POINT",
+            help="Draw this point alone, e.g. after_train_iter; more than once for several.",
+            autocompletion=complete.points,
         ),
     ] = None,
     hook: Annotated[
@@ -92,7 +96,7 @@ def graph(
     plan = open_target(target, overrides=set_ or (), **changes, shuffle=shuffle, imports=not no_import).plan
     warn_unknown(plan)
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    drawing = _drawn(*_narrowed(plan, point, hook), chosen, colour)
+    drawing = _drawn(*_narrowed(plan, tuple(dict.fromkeys(point or ())), hook), chosen, colour)
     if chosen is not Format.json and not large:
         _refuse_large(drawing)
     if out is None:
@@ -151,30 +155,30 @@ def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
             return as_json(plan.to_json())
 
 
-def _narrowed(plan: Plan, point: str | None, hook: str | None) -> tuple[Plan, str]:
+def _narrowed(plan: Plan, points: Sequence[str], hook: str | None) -> tuple[Plan, str]:
     """Return the part of the plan that is asked for, and the drawing's title. Raises UserError when it is empty."""
     from hookflow.cli.pipelines import no_point
     from hookflow.errors import Problem, UserError, nearest_or_all
-    from hookflow.graph.render.narrow import only_hook, only_point
+    from hookflow.graph.render.narrow import only_hook, only_points
     from hookflow.graph.render.words import title_of
 
     names = [planned.name for planned in plan.hooks]
     if hook is not None and hook not in names:
         hint = nearest_or_all(hook, names, "it has")
         raise UserError(Problem(f'there is no hook "{hook}" in this pipeline', hint=hint))
-    if point is not None and point not in plan.points:
-        raise UserError(no_point(plan.points, point))
+    if unknown := [point for point in points if point not in plan.points]:
+        raise UserError(no_point(plan.points, unknown[0]))
     bound = list(dict.fromkeys(binding.point for binding in plan.bindings if hook in (None, binding.hook)))
-    if point is not None and point not in bound:
+    if unbound := [point for point in points if point not in bound]:
         hint = f"{'hooks fire' if hook is None else 'it fires'} at {', '.join(bound)}"
         raise UserError(
-            Problem(f"{'no hook fires' if hook is None else f'{hook} does not fire'} at {point}", hint=hint)
+            Problem(f"{'no hook fires' if hook is None else f'{hook} does not fire'} at {unbound[0]}", hint=hint)
         )
     if hook is not None:
         plan = only_hook(plan, hook)
-    if point is not None:
-        plan = only_point(plan, point)
+    if points:
+        plan = only_points(plan, points)
     if hook is None:
         return plan, title_of(plan)
-    where = point or f"{len(bound)} point{'s' * (len(bound) != 1)}"
+    where = " and ".join(points) or f"{len(bound)} point{'s' * (len(bound) != 1)}"
     return plan, title_of(plan, f"{hook} at {where}, with the hooks that it has edges with")

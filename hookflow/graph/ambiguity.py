@@ -1,7 +1,8 @@
 """Where the order matters and nobody has stated it.
 
 Two hooks at one point that touch a slot, at least one of them writing, and that nothing but the file's order puts one
-before the other: another file, or a shuffle, and the run ends differently.
+before the other: another file, or a shuffle, and the run ends differently. So it is where an edge to a third hook has
+moved one of them into another phase: take that edge away, and they fire the other way round.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def ways_to_state(first: str, then: str) -> tuple[str, str, str]:
 
 
 def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
-    """Yield the pairs of one point that clash over a slot, and that another order of the file may turn.
+    """Yield the pairs of one point that clash over a slot, and that nothing that was said of them orders.
 
     How two arounds are left follows from how they are entered, so that is asked where they are entered. Sets of rows
     are whole numbers, a bit a row, as in `hookflow.graph.closure`.
@@ -60,13 +61,11 @@ def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
     parts = Parts(slot for binding in bound for slot in (*binding.reads, *binding.writes))
     readers: dict[str, int] = {}
     writers: dict[str, int] = {}
-    alike: dict[str, int] = {}
     exits = 0
     for row, binding in enumerate(bound):
         for slots, users in ((binding.reads, readers), (binding.writes, writers)):
             for slot in parts.of(slots):
                 users[slot] = users.get(slot, 0) | 1 << row
-        alike[binding.phase] = alike.get(binding.phase, 0) | 1 << row
         exits |= (binding.half == "exit") << row
     if not writers:
         return
@@ -77,13 +76,13 @@ def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
             touching |= writers.get(slot, 0)
         for slot in parts.of(then.writes):
             touching |= readers.get(slot, 0) | (0 if commutes(slot, plan.points[point]) else writers[slot])
-        above = touching & (1 << row) - 1 & alike[then.phase] & ~decided.ancestors[row]
+        above = touching & (1 << row) - 1 & ~decided.ancestors[row]
         above &= ~exits if then.half == "exit" else -1
         while above:
             lowest = above & -above
             above ^= lowest
             first = lowest.bit_length() - 1
-            if not decided.by_nesting(first, row):
+            if decided.is_open(bound[first], then):
                 yield bound[first], then
 
 

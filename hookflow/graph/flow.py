@@ -37,7 +37,9 @@ def flows(bound: Iterable[tuple[int, Bound]]) -> Iterator[Flow]:
     """Yield, of rows and what they are, who hands which slots on to whom; no pair of rows is in two flows.
 
     Two that both read and write a slot hand on nothing; one that only writes it comes first, one that only reads it
-    last. Rows that touch the same are looked at as one. How two arounds are left follows from how they are entered.
+    last. A second half that writes what it reads ends the write of its first half: it may overwrite what another hook
+    has written since, so nothing is handed on to it. Rows that touch the same are looked at as one. How two arounds are
+    left follows from how they are entered.
     """
     alike: dict[tuple[tuple[str, ...], tuple[str, ...], bool], list[int]] = {}
     for row, one in bound:
@@ -54,7 +56,8 @@ def flows(bound: Iterable[tuple[int, Bound]]) -> Iterator[Flow]:
         raise UserError(Problem(said, hint="declare fewer different reads and writes"))
     for slot in shared:
         both = writers[slot] & readers[slot]
-        for pair in (*product(writers[slot] - both, readers[slot]), *product(both, readers[slot] - both)):
+        ends = {kind for kind in both if kinds[kind][2]}
+        for pair in (*product(writers[slot] - both, readers[slot] - ends), *product(both, readers[slot] - both)):
             found.setdefault(pair, []).append(slot)
     for (first, then), slots in found.items():
         if not (kinds[first][2] and kinds[then][2]):

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Literal
 
 from hookflow.graph.closure import closure
-from hookflow.graph.plan import Binding, Bundle, Edge, Plan
+from hookflow.graph.plan import PHASES, Binding, Bundle, Edge, Plan
 from hookflow.graph.points import Point
 
 Reason = Literal["edge", "phase", "file"]
@@ -82,11 +82,18 @@ def neighbours(plan: Plan, point: str) -> Iterator[Link]:
         yield link or Link(first, then, decided.reason(first, then))
 
 
+def _own_phase(plan: Plan, binding: Binding) -> int:
+    """Return the phase that a binding has by itself; the second half of an early around is late."""
+    own = PHASES.index(plan.hook(binding.hook).phase)
+    return len(PHASES) - 1 - own if binding.half == "exit" else own
+
+
 class Decided:
     """What is decided between the hooks of a point, whatever the file's order.
 
     Second halves of arounds come after the plain methods of their phase. So who must wait for one comes after who need
-    not: that is decided, too. Sets of rows are whole numbers, a bit a row, as in `hookflow.graph.closure`.
+    not: the file's order does not turn that, either. Sets of rows are whole numbers, a bit a row, as in
+    `hookflow.graph.closure`.
     """
 
     def __init__(self, plan: Plan, point: str) -> None:
@@ -104,6 +111,7 @@ class Decided:
                 before[row] += firsts
         self.ancestors = closure(before, range(len(bound)))
         """For each row those that edges put before it; loose ones do not count."""
+        self._own = [_own_phase(plan, binding) for binding in bound]
         exits: dict[str, int] = {}
         for row, binding in enumerate(bound):
             if binding.half == "exit":
@@ -123,6 +131,17 @@ class Decided:
         """Say whether of two rows of one phase `first` comes first because `then` waits for more second halves."""
         waits, needs = self._waits[first], self._waits[then]
         return bool(needs) and not waits & ~self._later[then]
+
+    def is_open(self, first: Binding, then: Binding) -> bool:
+        """Say whether nothing that anybody has said of two bindings puts `first` first.
+
+        Neither that second halves come last, nor a phase into which edges to other hooks have moved one of them, was
+        said of the two.
+        """
+        upper, lower = self._row[first.id], self._row[then.id]
+        if self.ancestors[lower] >> upper & 1:
+            return False
+        return first.phase == then.phase or self._own[upper] >= self._own[lower]
 
     def reason(self, first: Binding, then: Binding) -> Reason:
         """Return what puts one before the other."""

@@ -162,9 +162,13 @@ class Order:
         return rows
 
     def _sort(self, point: str) -> list[int]:
-        """Return the rows of a point in order: by edges, then phase, the second halves last, then the tie."""
+        """Return the rows of a point in order: by edges, then phase, the second halves last, then the tie.
+
+        A wanted order holds against phases: which of them counts is for who asks for it (`Decided.is_open`).
+        """
         at = self._at[point]
-        keys = [(self._phase(row), row in self._exits, self._tie(row)) for row in at]
+        by_phase = self._wanted is None
+        keys = [(by_phase * self._phase(row), by_phase and row in self._exits, self._tie(row)) for row in at]
         before = self._local(point)
         hubs = [()] * len(self._graph.bundles)  # nobody waits for a bundle: who comes next is as if it were edges
         return [at[k] for k in ordered(before, [*keys, *hubs].__getitem__) if k < len(at)]

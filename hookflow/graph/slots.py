@@ -76,7 +76,7 @@ def doubtful_slots(nodes: Nodes) -> Iterator[Problem]:
 
 
 def doubtful_keys(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
-    """Yield a warning for each part of a slot that is read and is probably misspelt.
+    """Yield a warning for each part of a slot that is read and is probably misspelt, and for "hook" without one.
 
     It is nearly one that hooks write, or the state (`hook.ema`) of a hook that is not there.
     """
@@ -84,6 +84,10 @@ def doubtful_keys(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
     siblings: dict[str, list[str]] = {}
     for slot in sorted(written):
         siblings.setdefault(slot.rpartition(".")[0], []).append(slot)
+    for name, node in nodes.items():
+        if any("hook" in (*bound.reads, *bound.writes) for bound in node.bound):
+            said = f'hook "{name}" names a slot "hook", which is the state of no hook'
+            yield Problem(said, node.where, 'name one: "hook.ema"')
     for name, slot in _parts_read(nodes):
         where = nodes[name].where
         near = siblings.get(slot.rpartition(".")[0], [])

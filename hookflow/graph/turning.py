@@ -46,7 +46,7 @@ def unordered(plan: Plan) -> Iterator[Pair]:
         for first, then in combinations(plan.at(point), 2):
             if first.hook == then.hook or first.half == then.half == "exit":
                 continue
-            if decided.reason(first, then) == "file" and frozenset((first.hook, then.hook)) not in allowed:
+            if decided.is_open(first, then) and frozenset((first.hook, then.hook)) not in allowed:
                 yield pair_of(point, first, then)
 
 

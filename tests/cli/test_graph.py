@@ -66,6 +66,13 @@ def test_one_point_is_drawn_alone() -> None:
     assert sum("leaves around_val" in line for line in lines) == 1
 
 
+def test_several_points_are_drawn_together() -> None:
+    title, *both = graph("--point", "after_val", "--point", "after_train_iter").split("\n")
+    assert title.endswith("hooks at 2 points")
+    assert {line.split()[0] for line in both if line} >= {"after_train_iter", "after_val"}
+    assert sum("leaves around_val" in line for line in both) == 1
+
+
 def test_one_hook_is_drawn_with_its_neighbours_and_the_title_says_so() -> None:
     lines = graph("--hook", "log").split("\n")
     assert lines[0] == "toy: log at 1 point, with the hooks that it has edges with"

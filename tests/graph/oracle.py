@@ -86,14 +86,20 @@ class Oracle:
                         yield place, other
 
     def _flows(self) -> set[Pair]:
-        """Return who writes what another one reads, unless that one writes it and the first one reads it, too."""
+        """Return who writes what another one reads, unless that one writes it, and the first one reads it, too.
+
+        To a second half that writes it, nothing is handed on.
+        """
         return {
             (first, then)
             for first in self.places
             for then in self.places
             if first[1] == then[1] and first[0] != then[0] and not both_exits((first, then))
             for slot in common(self.by_name[first[0]].writes, self.by_name[then[0]].reads)
-            if not (within(slot, self.by_name[first[0]].reads) and within(slot, self.by_name[then[0]].writes))
+            if not (
+                within(slot, self.by_name[then[0]].writes)
+                and (then[2] == "exit" or within(slot, self.by_name[first[0]].reads))
+            )
         }
 
     def _phases(self) -> dict[Place, int]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 
+import pytest
 from hypothesis import given
 
 from hookflow.graph.ambiguity import ambiguities
 from hookflow.graph.links import stated
-from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.plan import PHASES, Binding, Plan
 from tests.graph.test_order import legal
 from tests.hook_nodes import AROUND, Node, acyclic, node, plan
 
@@ -89,6 +89,32 @@ def test_an_around_that_is_left_is_told_with_a_plain_method_behind_it() -> None:
     assert [(one.point, one.first.hook, one.then.hook) for one in ambiguities(compiled)] == [("after_val", "a", "p")]
 
 
+@pytest.mark.parametrize("phase", ["normal", "late"])
+def test_a_phase_that_a_third_hook_has_moved_decides_nothing(phase: str) -> None:
+    writes = {"reads": ["model"], "writes": ["model"]}
+    pair = [node("a", phase=phase, **writes), node("b", phase=phase, **writes)]
+    assert pairs(plan(*pair)) == [("a", "b", ("model",))]
+    moved = plan(*pair, node("c", ["b"], phase="early"))
+    assert [binding.hook for binding in moved.bindings][:2] == ["b", "c"]
+    assert pairs(moved) == [("b", "a", ("model",))]
+    assert not pairs(plan(node("a", ["b"], phase=phase, **writes), pair[1], node("c", ["b"], phase="early")))
+    later = node("a", phase="last", **writes)
+    assert not pairs(plan(later, pair[1], node("c", ["b"], phase="early"))), "their own phases say so, too"
+
+
+@pytest.mark.parametrize("slots", [{"reads": ["model"], "writes": ["model"]}, {"writes": ["model"]}])
+def test_that_a_second_half_comes_last_decides_nothing_of_what_it_overwrites(slots: dict[str, list[str]]) -> None:
+    """An average puts the weights back as it is left: what a pruner has done to them before that is lost."""
+    ema = node("ema", points=AROUND, reads=["model"], writes=["model"])
+    pruner = node("pruner", points=[("after_val", "whole")], **slots)
+    found = [*ambiguities(plan(ema, pruner))]
+    assert [(one.point, one.first.hook, one.then.hook) for one in found] == [("after_val", "pruner", "ema")]
+    for edges in ({"after": ["ema"]}, {"before": ["ema"]}, {"ambiguous_with": ["ema"]}, {"phase": "late"}):
+        assert not pairs(plan(ema, node("pruner", points=[("after_val", "whole")], **slots, **edges)))
+    reader = node("saver", points=[("after_val", "whole")], reads=["model"])
+    assert [binding.hook for binding in plan(ema, reader).at("after_val")] == ["ema", "saver"]
+
+
 def test_thousands_of_writers_of_one_slot_are_not_enumerated_for_the_first_few() -> None:
     compiled = plan(*(node(f"h{k}", writes=["model"]) for k in range(2000)))
     assert len(list(islice(ambiguities(compiled), 5))) == 5
@@ -105,22 +131,21 @@ def test_it_finds_exactly_the_pairs_that_a_walk_over_all_pairs_finds(nodes: list
             for then in bound[k + 1 :]:
                 clash = {*first.writes} & {*then.reads, *then.writes} | {*then.writes} & {*first.reads}
                 apart = first.hook != then.hook and {first.half, then.half} != {"exit"}
-                if clash and apart and not decided(bound, ahead, first, then):
+                if clash and apart and not decided(compiled, ahead, first, then):
                     expected.add((point, first.id, then.id))
     assert {(found.point, found.first.id, found.then.id) for found in ambiguities(compiled)} == expected
 
 
-def decided(bound: Sequence[Binding], ahead: dict[int, set[int]], first: Binding, then: Binding) -> bool:
-    """Say whether a phase, edges, or the second halves that they wait for put two bindings in their order."""
+def own_phase(compiled: Plan, binding: Binding) -> int:
+    phase = PHASES.index(compiled.hook(binding.hook).phase)
+    return 4 - phase if binding.half == "exit" else phase
 
-    def waits_for(waiting: Binding) -> set[int]:
-        halves = [one.id for one in bound if one.half == "exit" and one.phase == waiting.phase]
-        return {half for half in halves if half == waiting.id or waiting.id in ahead[half]}
 
-    if first.phase != then.phase or then.id in ahead[first.id]:
+def decided(compiled: Plan, ahead: dict[int, set[int]], first: Binding, then: Binding) -> bool:
+    """Say whether edges or their own phases put two bindings in their order."""
+    if then.id in ahead[first.id]:
         return True
-    needs = waits_for(then)
-    return bool(needs) and all(ahead[half] & needs for half in waits_for(first))
+    return first.phase != then.phase and own_phase(compiled, first) < own_phase(compiled, then)
 
 
 def reached(compiled: Plan, point: str, start: Binding) -> set[int]:

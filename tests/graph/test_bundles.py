@@ -18,7 +18,7 @@ from hookflow.graph.node import Node
 from hookflow.graph.plan import Bundle, Edge, Plan
 from hookflow.graph.plan_file import parse_plan
 from hookflow.graph.precedence import precedence
-from hookflow.graph.render.narrow import only_hook, only_point
+from hookflow.graph.render.narrow import only_hook, only_points
 from hookflow.graph.render.text import as_text
 from tests.graph.oracle import Described
 from tests.graph.test_fuzz import compiled, drawn
@@ -144,7 +144,7 @@ def test_what_would_take_hours_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_part_of_a_plan_has_the_edges_of_its_bundles() -> None:
     found = plan(*crowd(101, 101))
-    assert found.bundles and only_point(found, POINT) == found
+    assert found.bundles and only_points(found, [POINT]) == found
     for name, edges in (("r3", {(f"w{k}", "r3") for k in range(101)}), ("w3", {("w3", f"r{k}") for k in range(101)})):
         alone = only_hook(found, name)
         assert {(edge.first, edge.then) for edge in alone.every_edge()} == edges

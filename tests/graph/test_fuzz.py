@@ -129,10 +129,12 @@ def check_explanations(hooks: list[Described], found: Plan) -> None:
     """Hold what is said of a plan against every order of its tables."""
     turns = turned(hooks)
     implied = Oracle(hooks).implied
+    reasons: dict[tuple[int, int], str] = {}
     for a in hooks:
         for b in hooks:
             for answer in precedence(found, a.name, b.name) if a.name < b.name else ():
                 pair = place(answer.first), place(answer.then)
+                reasons[answer.first.id, answer.then.id] = answer.reason
                 loose = any(edge.loose for edge in answer.path)
                 if answer.first.phase == answer.then.phase or answer.reason != "edge":
                     assert (answer.reason == "edge" and not loose) == (pair in implied), (answer, hooks)
@@ -141,6 +143,12 @@ def check_explanations(hooks: list[Described], found: Plan) -> None:
                 assert len(steps) == len(answer.path)
                 if answer.path:
                     assert (answer.path[0].first_id, answer.path[-1].then_id) == (answer.first.id, answer.then.id)
+
+    def undecided(first: Binding, then: Binding) -> bool:
+        own = ((one.half, PHASES.index(found.hook(one.hook).phase)) for one in (first, then))
+        upper, lower = (4 - phase if half == "exit" else phase for half, phase in own)
+        return reasons[first.id, then.id] == "phase" and (first.phase == then.phase or upper >= lower)
+
     expected = set()
     for first in found.bindings:
         for then in found.at(first.point):
@@ -148,7 +156,7 @@ def check_explanations(hooks: list[Described], found: Plan) -> None:
             clash |= common(first.writes, then.writes) - {"control"}
             clash = {slot for slot in clash if not within(slot, clash - {slot})}
             apart = first.id < then.id and first.hook != then.hook and {first.half, then.half} != {"exit"}
-            if clash and apart and turns[frozenset((place(first), place(then)))]:
+            if clash and apart and (turns[frozenset((place(first), place(then)))] or undecided(first, then)):
                 expected.add((first.id, then.id, tuple(sorted(clash))))
     assert {(one.first.id, one.then.id, one.slots) for one in ambiguities(found)} == expected, hooks
 

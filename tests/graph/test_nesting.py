@@ -214,8 +214,8 @@ class TestAmbiguity:
             node("x", points=VAL),
             node("z", points=VAL, after=["a"], writes=["model"]),
         ]
-        assert not list(ambiguities(plan(*hooks)))  # w need not wait for a second half, z must
-        hooks[2] = node("w", points=VAL, after=["b"], writes=["model"])
+        assert [(one.first.hook, one.then.hook) for one in ambiguities(plan(*hooks))] == [("w", "z")]
+        hooks[2] = node("w", points=VAL, after=["b"], writes=["model"])  # which must wait for a second half, as z must
         assert [(one.first.hook, one.then.hook) for one in ambiguities(plan(*hooks))] == [("w", "z")]
 
 

@@ -198,6 +198,10 @@ class TestNamesOfSlots:
         assert not self.told(node("average"), node("b", reads=["hook.average"]))
         assert not plan(node("b", reads=["hook.average"]), disabled=["average"]).warnings
 
+    def test_the_state_of_no_hook(self) -> None:
+        (said,) = self.told(node("average"), node("b", reads=["hook"]))
+        assert said == ('hook "b" names a slot "hook", which is the state of no hook', 'name one: "hook.ema"')
+
 
 def test_who_reads_the_state_of_a_hook_fires_after_it() -> None:
     found = plan(node("a", reads=["hook.b"]), node("b"), node("c"))

@@ -97,6 +97,15 @@ def test_hooks_meet_where_both_fire_and_not_where_arounds_are_left() -> None:
     assert meeting_points(compiled, "a", "c") == set()
 
 
+def test_a_pair_that_a_moved_phase_orders_can_be_turned() -> None:
+    """An early c behind b makes b early: nothing that is said of a and b."""
+    nodes = [node("a"), node("b"), node("c", after=["b"], phase="early")]
+    declared = plan(*nodes)
+    assert [pair.hooks for pair in unordered(declared)] == [("b", "a")]
+    turned_ = wanted(nodes, {(POINT, name, "whole"): place for place, name in enumerate("abc")})
+    assert [binding.hook for binding in turned_.bindings] == ["a", "b", "c"]
+
+
 @settings(max_examples=50)
 @given(pipelines, st.integers(0, 9))
 def test_a_shuffle_turns_nothing_but_what_nothing_orders(nodes: list[Node], seed: int) -> None:

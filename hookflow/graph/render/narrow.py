@@ -1,19 +1,21 @@
-"""A part of a plan, as a plan: one point of it, or one hook and those that it has edges with."""
+"""A part of a plan, as a plan: some points of it, or one hook and those that it has edges with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from hookflow.graph.links import bound_points, stated
 from hookflow.graph.plan import Binding, Edge, Plan
 
 
-def only_point(plan: Plan, point: str) -> Plan:
-    """Return what the plan says of one point."""
-    lost = tuple(bundle for bundle in plan.given_way_bundles if bundle.point == point)
-    plan = replace(plan, bundles=plan.bundles_at(point), given_way_bundles=lost)
-    return _narrowed(plan, lambda binding: binding.point == point, lambda edge: edge.point == point)
+def only_points(plan: Plan, points: Collection[str]) -> Plan:
+    """Return what the plan says of some points."""
+    bundles, lost = (
+        tuple(bundle for bundle in every if bundle.point in points) for every in (plan.bundles, plan.given_way_bundles)
+    )
+    plan = replace(plan, bundles=bundles, given_way_bundles=lost)
+    return _narrowed(plan, lambda binding: binding.point in points, lambda edge: edge.point in points)
 
 
 def only_hook(plan: Plan, hook: str) -> Plan:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hookflow.graph.links import stated
 from hookflow.graph.plan import Plan, Trigger
 from hookflow.graph.render.boxes import as_boxes
-from hookflow.graph.render.narrow import only_point
+from hookflow.graph.render.narrow import only_points
 from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans, wide
 
@@ -90,7 +90,7 @@ def check(drawn: Plan, width: int = 80) -> None:
     for point in drawn.points:
         bound = drawn.at(point.name)
         if bound:
-            lines = as_boxes(only_point(drawn, point.name), width=width).split("\n")[3:]
+            lines = as_boxes(only_points(drawn, [point.name]), width=width).split("\n")[3:]
             end = lines.index("") if "" in lines else len(lines)
             place = {binding.id: k for k, binding in enumerate(bound)}
             links = {(place[link.first.id], place[link.then.id]) for link in stated(drawn, point.name)}
@@ -130,7 +130,7 @@ def test_every_firing_has_its_box_in_the_order_as_one_reads(drawn: Plan) -> None
 def test_pictures_are_golden() -> None:
     check_golden("drawings/rich-boxes.txt", as_boxes(RICH, width=100) + "\n")
     check_golden("drawings/example-boxes.txt", as_boxes(EXAMPLE) + "\n")
-    check_golden("drawings/wide-boxes.txt", as_boxes(only_point(wide(24), "after_train_iter"), width=100) + "\n")
+    check_golden("drawings/wide-boxes.txt", as_boxes(only_points(wide(24), ["after_train_iter"]), width=100) + "\n")
 
 
 def test_as_many_stand_side_by_side_as_find_room_beside_what_passes() -> None:

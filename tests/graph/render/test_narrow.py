@@ -8,18 +8,18 @@ import pytest
 from hypothesis import given
 
 from hookflow.graph.plan import Binding, Half, Plan, Trigger
-from hookflow.graph.render.narrow import only_hook, only_point
+from hookflow.graph.render.narrow import only_hook, only_points
 from hookflow.graph.render.rails import pairs, rails
 from tests.graph.render.plans import RICH, node, plan, plans
 
 
 def test_one_point_keeps_all_that_is_said_of_it() -> None:
-    part = only_point(RICH, "after_train_iter")
+    part = only_points(RICH, ["after_train_iter"])
     assert part.bindings == RICH.at("after_train_iter")
     assert part.edges == RICH.edges_at("after_train_iter")
     assert {hook.name for hook in part.hooks} == {binding.hook for binding in part.bindings}
     assert part.given_way == RICH.given_way
-    assert only_point(RICH, "before_val").given_way == ()
+    assert only_points(RICH, ["before_val"]).given_way == ()
 
 
 def test_one_hook_has_its_neighbours_beside_it_and_no_others() -> None:
