@@ -6,7 +6,7 @@ Stated edges come first. Data flow is added where it contradicts none of them, a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from graphlib import CycleError
 from itertools import accumulate, chain, pairwise
 from operator import or_
@@ -117,30 +117,22 @@ class EdgeGraph:
         knots = knots_of(chain(whole, self._arcs(every)))
         lost = {rows: weak.pop(rows) for rows in [*weak] if knots.get(rows[0], -1) == knots.get(rows[1], -2)}
         kept: list[Flow] = []
-        for hub, flow in enumerate(every, len(self.names)):
-            if hub >= len(self.names) + len(self.bundles):
-                tied, rest = self._split(flow, knots, knots.get(hub, -1))
-                for part in rest:
-                    if len(part) > MANY:
-                        kept.append(part)
-                    else:
-                        weak |= {self._rows_of(one): one for one in self._single([part])}
-                if len(tied) > MANY:
-                    self.overridden_bundles.append(tied)
-                else:
-                    lost |= {self._rows_of(one): one for one in self._single([tied])}
+        for hub, flow in enumerate(bundles, len(self.names) + len(self.bundles)):
+            tied, rest = self._split(flow, knots, knots.get(hub, -1))
+            for parts, bundled, single in ((rest, kept, weak), ([tied], self.overridden_bundles, lost)):
+                bundled += (part for part in parts if len(part) > MANY)
+                few = self._single(part for part in parts if len(part) <= MANY)
+                single |= {self._rows_of(statement): statement for statement in few}
         self._note(lost, whole, every)
         return kept
 
     def _split(self, flow: Flow, knots: Mapping[int, int], knot: int) -> tuple[Flow, list[Flow]]:
         """Return the edges of a flow with both ends in a knot, and the others as at most two flows."""
-        ends = [
-            [[row for row in rows if (knots.get(self.spots[row], -2) == knot) == inside] for inside in (True, False)]
-            for rows in (flow.firsts, flow.thens)
-        ]
-        (firsts, other_firsts), (thens, _) = ends
-        rest = [replace(flow, firsts=tuple(other_firsts)), replace(flow, firsts=tuple(firsts), thens=tuple(ends[1][1]))]
-        return replace(flow, firsts=tuple(firsts), thens=tuple(thens)), [part for part in rest if len(part)]
+        tied = {row for row in (*flow.firsts, *flow.thens) if knots.get(self.spots[row], -2) == knot}
+        firsts, other_firsts = _parted(flow.firsts, tied)
+        thens, other_thens = _parted(flow.thens, tied)
+        rest = [Flow(other_firsts, flow.thens, flow.slots), Flow(firsts, other_thens, flow.slots)]
+        return Flow(firsts, thens, flow.slots), rest
 
     def _note(self, lost: Mapping[Rows, Statement], edges: Mapping[Rows, Statement], bundles: Sequence[Flow]) -> None:
         """Note the flows that gave way; the first of them with the way that each would have closed to a cycle."""
@@ -201,6 +193,11 @@ class EdgeGraph:
 
     def _before(self, edges: Iterable[Rows], bundles: Sequence[Flow]) -> list[list[int]]:
         return rows_before(len(self.names) + len(bundles), chain(edges, self._arcs(bundles)))
+
+
+def _parted(rows: Sequence[int], chosen: Collection[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the rows that are chosen, and the others."""
+    return tuple(row for row in rows if row in chosen), tuple(row for row in rows if row not in chosen)
 
 
 class _Parting:
