@@ -238,7 +238,8 @@ def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
     alone = "the file" if shuffle is None else f"the shuffle with seed {shuffle}"
     words: dict[Reason, str] = {"edge": "by edges", "phase": "by phase", "file": f"by {alone} alone"}
     told = [f"{reasons[reason]} {said}" for reason, said in words.items() if reasons[reason]]
-    return f"of neighbouring hooks {', '.join(told)}"
+    harmless = ", which is no fault by itself" if reasons["file"] else ""
+    return f"{counted(reasons.total(), 'pair')} of neighbours: ordered {', '.join(told)}{harmless}"
 
 
 def _folded(ambiguous: Iterable[Ambiguity]) -> dict[str, None]:

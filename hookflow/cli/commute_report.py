@@ -25,13 +25,11 @@ def lines(plan: Plan, commuted: Commuted, settled: Sequence[Ambiguity]) -> Itera
     same, differing = len(commuted.same), len({pair for step in commuted.steps for pair in step.pairs})
     if same or differing:
         took = f"{counted(commuted.trials, 'trial')} of {commuted.seconds / commuted.trials:.1f} s"
-        seen = [f"{differing} differ{'s' * (differing == 1)}"] * bool(differing) + [f"no difference seen in {same}"]
-        yield (
-            "commute",
-            f"{counted(same + differing, 'pair')} that nothing orders, fired both ways: {', '.join(seen)} ({took})",
-        )
+        seen = f"{differing} made a difference, {same} did not"
+        pairs = f"{counted(same + differing, 'pair')} without a declared order"
+        yield "commute", f"{pairs}, fired both ways: {seen} ({took})"
     else:
-        yield "commute", "there is no pair of hooks that fire and that nothing orders"
+        yield "commute", "no pair of hooks that fire is without a declared order"
     if settled:
         pairs = _named(pair_of(one.point, one.first, one.then) for one in settled)
         yield "", f"(so these need no edge, though they touch the same: {pairs})"

@@ -164,7 +164,7 @@ class Report:
             if _pair(one) in turned:
                 decided = f"once all is declared, {then} ahead of {first}, and now it is the other way round"
             elif _pair(one) in still:
-                decided = "by no declaration, so state which fires first"
+                decided = f"nothing declares that {first} is ahead, as now; state which fires first"
             else:
                 decided = f"once all is declared, {first} ahead, as now"
             yield f"{first} and {then} at {one.point}: {decided}"

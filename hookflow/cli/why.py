@@ -146,7 +146,7 @@ def _reason(plan: Plan, answer: Answer) -> str:
     if first.phase != then.phase:
         return f"no edge says so, but the phases do: {first.hook} is {first.phase}, {then.hook} is {then.phase}"
     if then.half == "exit":
-        return f"no edge says so, but {then.method} is left after whatever else is {then.phase}"
+        return f"no edge says so, but {then.method} is left after all other hooks of phase {then.phase}"
     return f"no edge says so, but {then.hook} must wait for a second half, and those come after the plain methods"
 
 

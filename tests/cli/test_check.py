@@ -49,7 +49,7 @@ p.toml is valid
   optimizer  torch.optim:SGD
   data       train cifar10, val cifar10, no test
   hooks      3 hooks at 2 points; switched off: ema
-  order      of neighbouring hooks 1 by phase
+  order      1 pair of neighbours: ordered 1 by phase
 """
 
 

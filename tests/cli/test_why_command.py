@@ -115,7 +115,7 @@ def test_phases_and_halves_are_reasons_too() -> None:
     Path("p.toml").write_text(text.replace('writes = ["model"]', ""))
     assert why("c", "off", "--point", "after_val") == (
         "at after_val: c fires before off (leaving around_val)\n"
-        "  no edge says so, but around_val is left after whatever else is normal\n"
+        "  no edge says so, but around_val is left after all other hooks of phase normal\n"
         '  to turn them: after = ["off"] in [hooks.c]\n'
     )
 
