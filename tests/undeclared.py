@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from hookflow.zoo.tasks import Classification
+
 
 class SwappedAverage:
     """Keeps an average of the weights and puts it in their place for the validation."""
@@ -61,6 +63,24 @@ class Score:
 
     def after_val_epoch(self, metrics: dict[str, Any]) -> None:
         metrics["score"] = -metrics["loss"]
+
+
+class FillsQueue:
+    """Keeps a queue on the task."""
+
+    def before_train(self, run: Any) -> None:
+        run.task.queue = []
+
+    def after_train_iter(self, run: Any) -> None:
+        assert isinstance(run.task, Classification)
+        run.task.queue.append(run.iter)
+
+
+class CountsQueue:
+    """Counts what another hook has put into the task's queue."""
+
+    def after_train_iter(self, run: Any) -> None:
+        self.count = len(run.task.queue)
 
 
 class Judge:

@@ -144,19 +144,28 @@ def _met(slot: str, touched: Collection[str]) -> bool:
 
 
 def _shared(observed: Iterable[Seen]) -> set[str]:
-    """Return the slots of hooks' own state that other hooks touch, and of what is logged, that a hook reads."""
+    """Return the slots of hooks' own state that other hooks touch, of the task's, and of what is logged and read.
+
+    An attribute of the task is shared if one hook writes it and another one touches it.
+    """
     found: set[str] = set()
+    users: dict[str, set[str]] = {}
+    written: set[str] = set()
     for seen in observed:
         binding, touched = seen.binding, seen.touched
+        for slot in (*touched.reads, *touched.writes):
+            if root(slot) == "task":
+                users.setdefault(slot, set()).add(binding.hook)
+        written |= {*touched.writes}
         found.update(slot for slot in (*binding.reads, *touched.reads) if root(slot) == "scalars")
         for slot in (*binding.reads, *binding.writes, *touched.reads, *touched.writes):
             if root(slot) == "hook" and owner_of(slot) != binding.hook:
                 found.add(slot)
-    return found
+    return found | {slot for slot, hooks in users.items() if len(hooks) > 1 and slot in written}
 
 
 def _is_private(slot: str, shared: Collection[str]) -> bool:
-    return root(slot) in ("hook", "scalars") and not _met(slot, shared)
+    return root(slot) in ("hook", "scalars", "task") and not _met(slot, shared)
 
 
 def _needs_no_order(plan: Plan, binding: Binding, slot: str) -> bool:

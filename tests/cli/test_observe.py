@@ -60,6 +60,8 @@ BUGS = {
         hooks(states="SaverOfStates", plateau="Plateau"), "states", "plateau", "hook.plateau, lr", "after_val"),
     "a metric is read before it is computed": (
         hooks(judge="Judge", score="Score"), "judge", "score", "metrics.score", "after_val_epoch"),
+    "a queue of the task is counted before it is filled": (
+        hooks(counts="CountsQueue", fills="FillsQueue"), "counts", "fills", "task.queue", "after_train_iter"),
 }  # fmt: skip
 
 

@@ -56,6 +56,7 @@ class Observer:
     def __init__(self, plan: Plan, parts: Parts) -> None:
         self._plan = plan
         self._hooks = parts.hooks
+        self._task = parts.task
         self._device = parts.device
         self._tensors = RunTensors(parts)
         self._touched = {binding.id: Touched() for binding in plan.bindings}
@@ -209,6 +210,8 @@ class Observer:
         for name, hook in self._hooks.items():
             if hasattr(hook, "__dict__"):
                 yield f"hook.{name}", mark(vars(hook), frame.opaque)
+        for name, value in getattr(self._task, "__dict__", {}).items():
+            yield f"task.{name}", mark(value, frame.opaque)
         for name in self._slots_taken(frame):
             value = frame.offered[name]
             if isinstance(value, WatchedDict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Protocol
 
 from hookflow.graph.slots import Verb
@@ -19,6 +20,26 @@ class Notes(Protocol):
 
     def watch(self, root: str, mapping: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a mapping that notes who touches it, as parts of the slot `root`."""
+
+
+class WatchedTask:
+    """Stands for the task. Its attributes are slots, `task.<name>`; what a method of it touches is not seen."""
+
+    def __init__(self, task: Any, notes: Notes) -> None:
+        vars(self).update(_task=task, _notes=notes)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # so that hooks may ask of which class it is
+        return type(self._task)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in getattr(self._task, "__dict__", {}):
+            self._notes.note("reads", f"task.{name}")
+        return getattr(self._task, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._notes.note("writes", f"task.{name}")
+        setattr(self._task, name, value)
 
 
 class WatchedRun:
@@ -46,6 +67,10 @@ class WatchedRun:
     def hooks(self) -> Mapping[str, Any]:
         watched: Mapping[str, Any] = self._notes.watch("hook", self._run.hooks)
         return watched
+
+    @cached_property
+    def task(self) -> Any:
+        return WatchedTask(self._run.task, self._notes)
 
     @property
     def batch_size(self) -> int:
