@@ -18,7 +18,7 @@ from urllib.parse import quote, quote_plus
 SHORTEST, LONG = 6, 12
 """Characters of the shortest value that is masked, and of the shortest that is masked within a word.
 
-The value "8" stands in too many texts. What is masked in a word must not be a part of a checksum by chance.
+The value "8" stands in too many texts. A value that is masked in a word must not be a part of a checksum by chance.
 """
 
 _values: dict[str, str] = {}

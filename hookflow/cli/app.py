@@ -105,8 +105,10 @@ REFUSED = (
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO),
     *(errno.EIO, errno.ENOTCONN, errno.ESTALE, errno.ENODEV, errno.EHOSTDOWN, errno.ETIMEDOUT),
 )
-"""What the system answers where somebody may not read or write a file, where something else is in its place, or where
-the disk or the mount is broken."""
+"""Errors of the system that are printed without a traceback.
+
+Somebody may not read or write a file, or something else is in its place. Or the disk or the mount is broken.
+"""
 
 
 def main() -> None:

@@ -68,8 +68,8 @@ def _find(
     if close:
         raise _problem(f'"{name}" may be any of {len(close)} runs', f"{', '.join(run.id for run in close[:5])}")
     names = [name for run in runs for name in (run.id, run.path.parent.name, run.id.rsplit("-", 1)[-1])]
-    said = "; ".join([f'no run "{name}" in {root}', *unreadable])
-    raise _nothing(said, nearest(name, names), "`hookflow runs` lists them", no_file)
+    message = "; ".join([f'no run "{name}" in {root}', *unreadable])
+    raise _nothing(message, nearest(name, names), "`hookflow runs` lists them", no_file)
 
 
 def _nothing(said: str, near: str, otherwise: str, no_file: str | None) -> UserError:

@@ -23,10 +23,9 @@ def runs(
     from hookflow.monitor.overview import read_overview
 
     unreadable: list[str] = []
-    found = all_runs(dir, unreadable.append)
     clock = time.time()
-    every = [read_overview(run, clock) for run in found]
-    echo("\n".join(columns([HEADS, *(_row(seen, clock) for seen in every)])) if found else f"no runs in {dir}")
+    every = [read_overview(run, clock) for run in all_runs(dir, unreadable.append)]
+    echo("\n".join(columns([HEADS, *(_row(seen, clock) for seen in every)])) if every else f"no runs in {dir}")
     for why in unreadable:
         echo(why)
     for seen in every:

@@ -32,7 +32,8 @@ def encode(record: Mapping[str, Any]) -> str:
     So does anything that JSON does not know: a log takes what it is given. Its strings and names are `shortened`, and
     its texts are `masked`.
     """
-    record = {**record, **{key: masked(record[key]) for key in TEXTS & record.keys() if isinstance(record[key], str)}}
+    if texts := TEXTS & record.keys():
+        record = {**record, **{key: masked(record[key]) for key in texts if isinstance(record[key], str)}}
     line = _dumped(record)
     return line if len(line) <= TEXT_LIMIT else _dumped(_short(record))  # what is short has no long string in it
 
@@ -116,11 +117,11 @@ def whole_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a log, each with the byte that it starts at, but those that are too long to be held."""
     start, at_start = 0, True
     while line := file.readline(LONGEST):
-        ends = line.endswith(b"\n")
-        if at_start and (ends or len(line) < LONGEST):
+        is_whole = line.endswith(b"\n")
+        if at_start and (is_whole or len(line) < LONGEST):
             yield start, line
         start += len(line)
-        at_start = ends
+        at_start = is_whole
 
 
 Line = TypeVar("Line")

@@ -51,10 +51,10 @@ UNTOLD: Mapping[type, Mapping[str, Any]] = {
     Error: {"at": "", "causes": ""},
     End: {"status": "failed", "exit": 1, "reason": "", "seconds": 0.0},
 }
-"""What stands for keys that a log of another version leaves out, so that whoever draws a run can rely on them."""
+"""Defaults for keys that a log of an older version leaves out, by the record that they belong to."""
 
 OLDER: Mapping[type, frozenset[str]] = {Frame: frozenset({"elapsed"})}
-"""Keys that an older version left out, and that nothing stands for."""
+"""Keys that an older version left out, and that have no default."""
 
 
 def read_json(text: str | bytes, *, nan: bool = False) -> Any:

@@ -350,20 +350,21 @@ class DiskSync:
 def all_runs(root: Path, unreadable: Callable[[str], object] = lambda why: None) -> list[RunDir]:
     """Return every run directory below `root`, the newest first.
 
-    What the system does not let anybody read, as a mount whose server has gone, is left out, and `unreadable` is told.
+    An entry that the system cannot read, as a mount whose server has gone, is left out. `unreadable` is called with the
+    reason.
     """
-    found = [RunDir(run) for name in _entries(root, unreadable) for run in _entries(name, unreadable, "run.json")]
-    many = Counter(map(_second, found))
+    runs = [RunDir(run) for name in _entries(root, unreadable) for run in _entries(name, unreadable, "run.json")]
+    many = Counter(map(_second, runs))
 
     def began(run: RunDir) -> tuple[str, float, str]:
         second = _second(run)
         return second, run.describe().get("created", 0.0) if many[second] > 1 else 0.0, run.id
 
-    return sorted(found, key=began, reverse=True)
+    return sorted(runs, key=began, reverse=True)
 
 
 def _entries(folder: Path, unreadable: Callable[[str], object], holding: str = "") -> Iterator[Path]:
-    """Yield what stands in a folder, if that is one: what has a file of some name, where that is asked for."""
+    """Yield the entries of a folder; with `holding`, those alone that have a file of this name. A file has none."""
     try:
         paths = [*folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):

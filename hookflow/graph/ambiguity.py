@@ -1,8 +1,8 @@
 """Where the order matters and nobody has stated it.
 
 Two hooks at one point that touch a slot, at least one of them writing, and that nothing but the file's order puts one
-before the other: another file, or a shuffle, and the run ends differently. So it is where an edge to a third hook has
-moved one of them into another phase: take that edge away, and they fire the other way round.
+before the other: another file, or a shuffle, and the run ends differently. It is the same where an edge to a third hook
+has moved one of them into another phase, and where one of them is a second half, which comes last in its phase.
 """
 
 from __future__ import annotations

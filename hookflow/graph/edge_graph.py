@@ -13,13 +13,10 @@ from operator import or_
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.closure import closure
-from hookflow.graph.flow import MANY, Flow
+from hookflow.graph.flow import MANY, MOST, Flow
 from hookflow.graph.plan import EdgeKind
 from hookflow.graph.sort import Rows, ordered
 from hookflow.numbers import counted
-
-MOST = 500_000
-"""Flow edges that are looked at one by one, at most: those of a file of 1 MB could take hours."""
 
 TOLD = 100
 """Flows that gave way of which it is kept against what; of all of them it could take minutes to find out."""
@@ -54,6 +51,7 @@ class EdgeGraph:
         self.overridden_bundles: list[Flow] = []
         self.sorted: list[int] = []
         """All rows in an order that the edges allow."""
+        self._implied: list[int] | None = None
         self.names = names
         self.spots = spot
         self.closing = closing
@@ -63,9 +61,16 @@ class EdgeGraph:
         """For each row, bundles too, those that an edge puts before it."""
         return self._before(self.edges, self.bundles)
 
+    @property
+    def implied(self) -> list[int]:
+        """For each row, all those that lead to it by whatever way; made once for all edges that are sorted."""
+        if self._implied is None:
+            self._implied = closure(self.before, self.sorted)
+        return self._implied
+
     def sort(self) -> None:
         """Learn an order. Raises graphlib.CycleError where there is none."""
-        self.sorted = ordered(self.before)
+        self.sorted, self._implied = ordered(self.before), None
 
     def state(self, statement: Statement) -> None:
         """Add what somebody has stated; of two that say the same the first counts."""
@@ -84,8 +89,8 @@ class EdgeGraph:
                     single += rest
                     self.overridden_bundles += lost
         if (count := sum(map(len, single))) > MOST:
-            said = f"{counted(count, 'edge')} between hooks that share slots are too many to be looked at one by one"
-            raise UserError(Problem(said, hint="state fewer edges between hooks that share a slot"))
+            message = f"{counted(count, 'edge')} between hooks that share slots are too many to be looked at one by one"
+            raise UserError(Problem(message, hint="state fewer edges between hooks that share a slot"))
         self.add_weak(self._single(single), bundles)
 
     def add_weak(self, statements: Iterable[Statement], bundles: Sequence[Flow] = ()) -> None:
@@ -97,7 +102,7 @@ class EdgeGraph:
         weak = {self._rows_of(statement): statement for statement in statements}
         if not weak and not bundles:
             return
-        implied = closure(self.before, self.sorted)
+        implied = self.implied
         contradicted = {rows: weak.pop(rows) for rows in [*weak] if implied[rows[0]] >> rows[1] & 1}
         self._note(contradicted, self.edges, self.bundles)
         try:
@@ -141,10 +146,10 @@ class EdgeGraph:
             return
         from hookflow.graph.strong_components import ways
 
-        told = [*flows][:TOLD]
-        found = ways([(then, first) for first, then in told], chain(edges, self._arcs(bundles)))
-        for rows, way in zip(told, found, strict=True):
-            statement, steps = flows.pop(rows), [*self._steps(way, edges, bundles)]
+        explained = [*flows][:TOLD]
+        paths = ways([(then, first) for first, then in explained], chain(edges, self._arcs(bundles)))
+        for rows, path in zip(explained, paths, strict=True):
+            statement, steps = flows.pop(rows), [*self._steps(path, edges, bundles)]
             self.overridden.append((statement, steps[::-1] if statement.then in self.closing else steps))
         alike: dict[tuple[int, tuple[str, ...]], list[int]] = {}
         for statement in flows.values():
@@ -152,17 +157,17 @@ class EdgeGraph:
         self.overridden_bundles += (Flow(tuple(firsts), (then,), slots) for (then, slots), firsts in alike.items())
 
     def _steps(
-        self, way: Sequence[int], edges: Mapping[Rows, Statement], bundles: Sequence[Flow]
+        self, path: Sequence[int], edges: Mapping[Rows, Statement], bundles: Sequence[Flow]
     ) -> Iterator[Statement]:
-        """Yield the edges of a way of rows; through the row of a bundle leads one of its edges."""
+        """Yield the edges of a path of rows; through the row of a bundle leads one of its edges."""
         through: Flow | None = None
-        for first, then in pairwise(way):
+        for first, then in pairwise(path):
             if then >= len(self.names):
                 through, tail = bundles[then - len(self.names)], first
             elif through:
                 at = {self.spots[row]: row for row in (*through.firsts, *through.thens)}
-                ends = (then, tail) if through.thens[0] in self.closing else (tail, then)
-                yield Statement(at[ends[0]], at[ends[1]], "flow", Where(""), through.slots)
+                begin, end = (then, tail) if through.thens[0] in self.closing else (tail, then)
+                yield Statement(at[begin], at[end], "flow", Where(""), through.slots)
                 through = None
             else:
                 yield edges[first, then]
@@ -210,7 +215,6 @@ class _Parting:
     def __init__(self, graph: EdgeGraph) -> None:
         self._graph = graph
         self._place = {row: place for place, row in enumerate(graph.sorted)}
-        self._implied = closure(graph.before, graph.sorted)
         self._stated: dict[int, int] = {}
         for first, then in graph.edges:
             self._stated[first] = self._stated.get(first, 0) | 1 << then
@@ -226,25 +230,28 @@ class _Parting:
         own: dict[str, int] = {}
         for row in heads:
             own[names[row]] = own.get(names[row], 0) | 1 << spots[row]
-        against = [self._implied[spots[row]] for row in tails]
+        against = [graph.implied[spots[row]] for row in tails]
         barred = [
             implied | self._stated.get(spots[row], 0) | own.get(names[row], 0)
             for implied, row in zip(against, tails, strict=True)
         ]
-        found: tuple[list[Flow], list[Flow], list[Flow]] = ([], [], [])
+        kept: list[Flow] = []
+        single: list[Flow] = []
+        lost: list[Flow] = []
         waiting = [(0, len(tails), 0, len(heads))]
         while waiting:
             a, b, c, d = waiting.pop()
             mask, small = upto[d] ^ upto[c], (b - a) * (d - c) <= MANY
             free = not any(row & mask for row in barred[a:b])
             if small or free or all(row & mask == mask for row in against[a:b]):
-                ends = tuple(sorted(tails[a:b])), tuple(sorted(heads[c:d]))
-                found[1 if small else 0 if free else 2].append(Flow(*(ends[::-1] if backwards else ends), flow.slots))
+                rows = tuple(sorted(tails[a:b])), tuple(sorted(heads[c:d]))
+                firsts, thens = rows[::-1] if backwards else rows
+                (single if small else kept if free else lost).append(Flow(firsts, thens, flow.slots))
             elif b - a >= d - c:
                 waiting += ((a, (a + b) // 2, c, d), ((a + b) // 2, b, c, d))
             else:
                 waiting += ((a, b, c, (c + d) // 2), (a, b, (c + d) // 2, d))
-        return found
+        return kept, single, lost
 
 
 def rows_before(count: int, edges: Iterable[Rows]) -> list[list[int]]:

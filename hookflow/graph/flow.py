@@ -15,7 +15,7 @@ MANY = 50
 
 
 MOST = 500_000
-"""Pairs of different uses of slots at a point, at most: those of a file of 1 MB could take hours."""
+"""Pairs of hooks at a point that are looked at one by one, at most: those of a file of 1 MB could take hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ def flows(bound: Iterable[tuple[int, Bound]]) -> Iterator[Flow]:
     shared = sorted(writers.keys() & readers.keys())
     count = sum(len(writers[slot]) * len(readers[slot]) for slot in shared)
     if min(count, len(kinds) ** 2) > MOST or count > 4 * MOST:
-        said = f"the slots that hooks read and write at one point are shared in {count:,} ways, which are too many"
-        raise UserError(Problem(said, hint="declare fewer different reads and writes"))
+        message = f"the slots that hooks read and write at one point are shared in {count:,} ways, which are too many"
+        raise UserError(Problem(message, hint="declare fewer different reads and writes"))
     for slot in shared:
         both = writers[slot] & readers[slot]
-        ends = {kind for kind in both if kinds[kind][2]}
-        for pair in (*product(writers[slot] - both, readers[slot] - ends), *product(both, readers[slot] - both)):
+        restoring = {kind for kind in both if kinds[kind][2]}
+        for pair in (*product(writers[slot] - both, readers[slot] - restoring), *product(both, readers[slot] - both)):
             found.setdefault(pair, []).append(slot)
     for (first, then), slots in found.items():
         if not (kinds[first][2] and kinds[then][2]):

@@ -19,8 +19,8 @@ from itertools import islice, pairwise
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.closure import ancestors, between
 from hookflow.graph.cycles import Cycle, Step
-from hookflow.graph.edge_graph import MOST, EdgeGraph, Statement, rows_before
-from hookflow.graph.flow import flows
+from hookflow.graph.edge_graph import EdgeGraph, Statement, rows_before
+from hookflow.graph.flow import MOST, Flow, flows
 from hookflow.graph.node import Bound, EdgeSpec, Node
 from hookflow.graph.phases import LAST, NORMAL, moved
 from hookflow.graph.plan import PHASES, Binding, Bundle, Edge, GivenWay, Half
@@ -89,13 +89,11 @@ class Order:
 
     def bundles(self, point: str) -> list[Bundle]:
         """Return the flow edges of a point that are kept as one, once the bindings have their numbers."""
-        here = [one for one in self._graph.bundles if one.firsts[0] in self._at[point]]
-        return [Bundle(point, self._ids_of(one.firsts), self._ids_of(one.thens), one.slots) for one in here]
+        return self._bundled(self._graph.bundles, point)
 
     def given_way_bundles(self, point: str) -> list[Bundle]:
         """Return the flow edges of a point that are not kept, where they are very many."""
-        here = [one for one in self._graph.overridden_bundles if one.firsts[0] in self._at[point]]
-        return [Bundle(point, self._ids_of(one.firsts), self._ids_of(one.thens), one.slots) for one in here]
+        return self._bundled(self._graph.overridden_bundles, point)
 
     def given_way(self, point: str) -> list[GivenWay]:
         """Return the weaker edges of a point that are not kept, once the bindings have their numbers."""
@@ -164,7 +162,7 @@ class Order:
     def _sort(self, point: str) -> list[int]:
         """Return the rows of a point in order: by edges, then phase, the second halves last, then the tie.
 
-        A wanted order holds against phases: which of them counts is for who asks for it (`Decided.is_open`).
+        A wanted order holds against phases. The caller has asked `Decided.is_open` which of them count.
         """
         at = self._at[point]
         by_phase = self._wanted is None
@@ -210,8 +208,8 @@ class Order:
         sure = between(self._local(opening), self._places(opening))
         firm = [(entered[k], entered[other]) for k, other in islice(sure, MOST + 1)]
         if len(firm) > MOST:
-            said = f"at {opening}, more than {MOST:,} pairs of arounds are ordered by edges, which are too many"
-            raise UserError(Problem(said, hint="declare fewer reads and writes of hooks with around_ methods"))
+            message = f"at {opening}, more than {MOST:,} pairs of arounds are ordered by edges, which are too many"
+            raise UserError(Problem(message, hint="declare fewer reads and writes of hooks with around_ methods"))
         neighbours = {pair: self._phases[pair[0]] == self._phases[pair[1]] for pair in pairwise(entries)}
         exits = {self._spot[row]: row for row in self._exits}
         at = {row: k for k, row in enumerate(self._at[closing])}
@@ -255,6 +253,10 @@ class Order:
             then_id=self._ids[statement.then],
             loose=statement.loose,
         )
+
+    def _bundled(self, flows: Iterable[Flow], point: str) -> list[Bundle]:
+        here = [flow for flow in flows if flow.firsts[0] in self._at[point]]
+        return [Bundle(point, self._ids_of(flow.firsts), self._ids_of(flow.thens), flow.slots) for flow in here]
 
     def _ids_of(self, rows: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(self._ids[row] for row in rows))

@@ -50,11 +50,11 @@ def _strangers(plan: Plan) -> set[str]:
 def _check_ids(plan: Plan) -> None:
     """Raise ValueError where an edge or a bundle leads to no binding of the plan, or a bundle to one twice."""
     bundles = (*plan.bundles, *plan.given_way_bundles)
-    ends = [ids for bundle in bundles for ids in (bundle.first_ids, bundle.then_ids)]
-    if any(len(set(ids)) < len(ids) for ids in ends):
+    sides = [ids for bundle in bundles for ids in (bundle.first_ids, bundle.then_ids)]
+    if any(len(set(ids)) < len(ids) for ids in sides):
         raise ValueError("no plan: a bundle names a binding twice")
-    ends += [(id_,) for edge in plan.edges for id_ in (edge.first_id, edge.then_id) if id_ is not None]
-    if strangers := {id_ for ids in ends for id_ in ids if not 0 <= id_ < len(plan.bindings)}:
+    sides += [(id_,) for edge in plan.edges for id_ in (edge.first_id, edge.then_id) if id_ is not None]
+    if strangers := {id_ for ids in sides for id_ in ids if not 0 <= id_ < len(plan.bindings)}:
         raise ValueError(f"no plan: it has no binding {min(strangers)}")
 
 

@@ -52,11 +52,11 @@ def _answers(plan: Plan, point: str, a: str, b: str) -> Iterator[Answer]:
 
 def _overruled(plan: Plan, point: str, a: str, b: str) -> Iterator[GivenWay]:
     """Yield the flows between two hooks that are not kept at a point."""
-    ends = {a, b}
-    for given in plan.given_way:
-        if given.edge.point == point and {given.edge.first, given.edge.then} == ends:
-            yield given
-    between = {binding.id: binding for binding in plan.at(point) if binding.hook in ends}
+    pair = {a, b}
+    for overruled in plan.given_way:
+        if overruled.edge.point == point and {overruled.edge.first, overruled.edge.then} == pair:
+            yield overruled
+    between = {binding.id: binding for binding in plan.at(point) if binding.hook in pair}
     for bundle in plan.given_way_bundles:
         for first, then in bundle.pairs(between) if bundle.point == point else ():
             if first.hook != then.hook:

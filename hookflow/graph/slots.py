@@ -86,8 +86,8 @@ def doubtful_keys(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
         siblings.setdefault(slot.rpartition(".")[0], []).append(slot)
     for name, node in nodes.items():
         if any("hook" in (*bound.reads, *bound.writes) for bound in node.bound):
-            said = f'hook "{name}" names a slot "hook", which is the state of no hook'
-            yield Problem(said, node.where, 'name one: "hook.ema"')
+            message = f'hook "{name}" names a slot "hook", which is the state of no hook'
+            yield Problem(message, node.where, 'name one: "hook.ema"')
     for name, slot in _parts_read(nodes):
         where = nodes[name].where
         near = siblings.get(slot.rpartition(".")[0], [])

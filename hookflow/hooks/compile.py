@@ -25,9 +25,8 @@ from hookflow.hooks.registry import HOOKS
 from hookflow.hooks.scalar_slots import with_scalars
 from hookflow.hooks.undeclared_slots import undeclared_slots
 from hookflow.hooks.unimported import find_unimported
-from hookflow.pipeline.load import Loaded
+from hookflow.pipeline.load import Loaded, uncollected
 from hookflow.pipeline.schema import HookNode
-from hookflow.uncollected import uncollected
 
 
 @uncollected()

@@ -36,8 +36,8 @@ _NUMBER = re.compile(r"events\.rank(\d{1,9})\.jsonl")
 def logs_of_others(run: RunDir) -> dict[int, Path]:
     """Return the event logs of the ranks beside 0 that are there by now."""
     matches = {path: _NUMBER.fullmatch(path.name) for path in run.path.glob("events.rank*.jsonl")}
-    found = {int(match[1]): path for path, match in matches.items() if match}
-    return {rank: found[rank] for rank in sorted(found) if 0 < rank < WORLD}
+    logs = {int(match[1]): path for path, match in matches.items() if match}
+    return {rank: logs[rank] for rank in sorted(logs) if 0 < rank < WORLD}
 
 
 def refused(path: Path) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,6 @@ from hookflow.pipeline.recover import recover
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.pipeline.switch import hooks_of, switched_off, unknown_hooks
-from hookflow.uncollected import uncollected
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,21 @@ def load(
     places = SourceMap.in_tables(source, str(TABLES))
     tree, places = over_base(deepcopy(dict(source)), places, TABLES)
     return _understood(tree, places, TABLES, overrides, without, only, recorded, environment)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Collect no garbage in this block, or in the function that this decorates: its objects stay.
+
+    To look through them takes as long as to make a large plan.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @uncollected()

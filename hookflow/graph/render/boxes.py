@@ -61,8 +61,8 @@ def _legend(plan: Plan, width: int) -> Iterator[str]:
         yield ""
         yield from (f"{_STROKES[kind][0] * 2}▶ {KINDS[kind]}" for kind in kinds)
         yield "    what follows from other arrows has none of its own"
-    for said in edges_that_gave_way(plan):
-        yield from ("", *wrapped([said], width))
+    for sentence in edges_that_gave_way(plan):
+        yield from ("", *wrapped([sentence], width))
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ class _Drawing:
         self.kinds = [kind for kind in KINDS if kind in plan.edge_kinds]
         self.width = max(self.picture.width, cells(title) * 9.5 + 2 * MARGIN, 480)
         columns = int((self.width - 2 * MARGIN) / NOTE_CELL) - 2
-        self.gave_way = [line for said in edges_that_gave_way(plan) for line in wrapped([said], columns)]
+        self.gave_way = [line for sentence in edges_that_gave_way(plan) for line in wrapped([sentence], columns)]
         self.halves = any(binding.half != "whole" for binding in plan.bindings)
         legend = 1 + self.picture.goes_on + len(self.kinds) + self.halves
         self.height = self.picture.bottom + 2 * PAD + (legend + len(self.gave_way)) * NAME_LINE + MARGIN

@@ -83,8 +83,8 @@ class _Drawing:
 
     def notes(self) -> Iterator[str]:
         """Yield below the drawing which weaker edges are not kept."""
-        for said in edges_that_gave_way(self.plan):
-            first, *rest = wrapped([said], self.width - 2)
+        for sentence in edges_that_gave_way(self.plan):
+            first, *rest = wrapped([sentence], self.width - 2)
             yield from ("", first, *(f"  {line}" for line in rest))
 
     def styled(self, text: str, style: str) -> str:

@@ -117,10 +117,10 @@ class CheckpointStore:
         link, run = elsewhere / RUN, self.folder.parent.absolute()
         if link.is_symlink() and (other := link.readlink()) != run:
             if other.exists() and not other.samefile(run):
-                said = f"{short(elsewhere)} has the checkpoints of {short(other)}, of which this run is a copy"
+                message = f"{short(elsewhere)} has the checkpoints of {short(other)}, of which this run is a copy"
                 hint = "replace its link `checkpoints` by a copy of that folder, and resume without out_dir"
                 hint += " (--allow-changed-hooks)"
-                raise UserError(Problem(said, hint=hint))
+                raise UserError(Problem(message, hint=hint))
             link.unlink()
         if not link.is_symlink():
             link.symlink_to(run)

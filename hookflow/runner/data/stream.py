@@ -40,8 +40,8 @@ class Stream(Stateful):
         """Take back what `state_dict` returned. Raises UserError where it is of another number of workers."""
         now = self._parts.section.workers
         if (then := state.get("workers", now)) != now:
-            said = f"a stream is resumed with the workers of its checkpoint: it had {then}, and now has {now}"
-            raise UserError(Problem(said, self._parts.place("workers"), f"set workers = {then}"))
+            message = f"a stream is resumed with the workers of its checkpoint: it had {then}, and now has {now}"
+            raise UserError(Problem(message, self._parts.place("workers"), f"set workers = {then}"))
         super().load_state_dict(state)
 
     def _last_size(self, index: int) -> int:
@@ -57,8 +57,8 @@ def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stream:
     """Return an iterable dataset as a source; where it has workers, by torchdata's loader.
 
     Of several ranks each takes its share of the stream, unless the dataset, which was given `rank` and `world`,
-    `shards_itself`. Raises UserError when torchdata is needed and not there, when the section says what does not hold
-    for a stream, or when it is not known how long an epoch is.
+    `shards_itself`. Raises UserError when torchdata is needed and not there. It is also raised when the section has a
+    key that a stream cannot have, or when it is not known how long an epoch is.
     """
     section = parts.section
     problems = [
