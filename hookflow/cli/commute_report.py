@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
     from hookflow.runner.commute import Commuted, Step
 
+LEAKS = "one of them holds other values in two trials of one order, from the time or from an earlier trial"
+"""Why a pair that has been tried is not judged."""
+
 NOISE = 6
 """How many values are named that are not compared."""
 
@@ -23,10 +26,10 @@ def lines(plan: Plan, commuted: Commuted, settled: Sequence[Ambiguity]) -> Itera
         yield "differs", f"{_named(step.pairs)}: {step.difference}"
         yield "", f"({'; '.join(ways(plan, step))})"
     same, differing = len(commuted.same), len({pair for step in commuted.steps for pair in step.pairs})
-    if same or differing:
+    if tried := same + differing + len(commuted.leaking):
         took = f"{counted(commuted.trials, 'trial')} of {commuted.seconds / commuted.trials:.1f} s"
         seen = f"{differing} made a difference, {same} did not"
-        pairs = f"{counted(same + differing, 'pair')} without a declared order"
+        pairs = f"{counted(tried, 'pair')} without a declared order"
         yield "commute", f"{pairs}, fired both ways: {seen} ({took})"
     else:
         yield "commute", "no pair of hooks that fire is without a declared order"
@@ -35,6 +38,8 @@ def lines(plan: Plan, commuted: Commuted, settled: Sequence[Ambiguity]) -> Itera
         yield "", f"(so these need no edge, though they touch the same: {pairs})"
     for why, untried in _by_reason(commuted.untried).items():
         yield "", f"not tried, since {why}: {_named(untried)}"
+    if commuted.leaking:
+        yield "", f"not judged, since {LEAKS}: {_named(commuted.leaking)}"
     if commuted.unlooked:
         yield "", "there are more pairs than were looked at"
     if commuted.noise:
@@ -47,6 +52,7 @@ def to_json(plan: Plan, commuted: Commuted) -> dict[str, Any]:
     return {
         "differ": [step_to_json(plan, step) for step in commuted.steps],
         "same": [_pair(pair) for pair in commuted.same],
+        "not_judged": [_pair(pair) for pair in commuted.leaking],
         "untried": [_pair(pair) | {"why": why} for pair, why in commuted.untried],
         "more": commuted.unlooked,
         "not_compared": list(commuted.noise),

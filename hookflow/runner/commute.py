@@ -20,6 +20,7 @@ from hookflow.graph.turning import (
     way,
 )
 from hookflow.hooks.compile import compile_pipeline
+from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import Loaded
 from hookflow.runner.comparison import Difference, changing, difference
 from hookflow.runner.trial import SECONDS, TRIALS, EnoughError, Trials, trials
@@ -48,12 +49,14 @@ class Step:
 class Commuted:
     """What trials of all orders have shown: the `steps` that differ, the pairs in which `same` is seen, and the rest.
 
+    `leaking` are pairs that no trial can judge: one of the two holds other values in two trials of the same order.
     `untried` says why of each pair that has not been tried; `unlooked` whether there are more pairs than were looked
     at. `noise` are the values that differ between two trials of the same order.
     """
 
     steps: tuple[Step, ...]
     same: tuple[Pair, ...]
+    leaking: tuple[Pair, ...]
     untried: tuple[tuple[Pair, str], ...]
     unlooked: bool
     noise: tuple[str, ...]
@@ -83,12 +86,16 @@ def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], 
     found = list(islice(unordered(plan), PAIRS + 1))
     unlooked, pairs = len(found) > PAIRS, found[:PAIRS]
     if not pairs:
-        return Commuted((), (), (), unlooked=False, noise=(), trials=0, seconds=0.0)
+        return Commuted((), (), (), (), unlooked=False, noise=(), trials=0, seconds=0.0)
     with trials(loaded, plan, base, say) as made:
         search = _Search(made, plan)
         steps, same, left = search.all([pair for pair in pairs if search.fires(pair)])
         untried = [*((pair, SILENT) for pair in pairs if not search.fires(pair)), *left]
-        return Commuted(tuple(steps), tuple(same), tuple(untried), unlooked, search.noise, made.count, made.seconds)
+        leaking = tuple(pair for pair in same if search.leaks(pair))
+        same = [pair for pair in same if pair not in leaking]
+        return Commuted(
+            tuple(steps), tuple(same), leaking, tuple(untried), unlooked, search.noise, made.count, made.seconds
+        )
 
 
 def bisect(loaded: Loaded, plan: Plan, seeds: Iterable[int], base: Path, say: Callable[[str, Level], None]) -> Bisected:
@@ -126,6 +133,15 @@ class _Search:
     def fires(self, pair: Pair) -> bool:
         """Say whether both of a pair have fired."""
         return {(pair.point, pair.first), (pair.point, pair.then)} <= self._first.fired
+
+    def leaks(self, pair: Pair) -> bool:
+        """Say whether noise may hide a difference between a pair: the state of one is noise, by code of the user.
+
+        Built-in hooks keep nothing from trial to trial: their noise is the time.
+        """
+        hooks = [self._plan.hook(name) for name in pair.hooks]
+        own = [hook for hook in hooks if not {hook.use}.intersection((*BUILT_IN, *BUILT_IN.values()))]
+        return any(("hooks", hook.name) in self._noise for hook in own)
 
     def differ(self, a: Plan, b: Plan) -> Difference | None:
         return difference(self._made.of(a), self._made.of(b), self._noise)

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hookflow.cli.app import app
+from hookflow.cli.commute_report import LEAKS
 from hookflow.errors import UserError
 from hookflow.runner import trial
 from tests.conftest import TESTS
@@ -57,6 +58,13 @@ class Needs:
 
 class Clock:
     def after_val_epoch(self): self.now, self.late = time.perf_counter(), time.time_ns() % 2
+
+COUNTED = []
+
+class Leaks(Adds):
+    def after_val_epoch(self, metrics):
+        COUNTED.append(metrics["loss"])
+        self.seen = len(COUNTED), metrics["loss"]
 
 class Rare:
     def after_val_epoch(self): raise AssertionError("this fires too early")
@@ -151,6 +159,18 @@ def test_what_depends_on_the_time_is_not_compared(made: Path) -> None:
     done = invoke("check", "--strict", "--commute", write(made, "Adds", "Clock"))
     assert done.exit_code == 0
     assert "not compared, since it differs in trials of one order: two" in done.stdout
+
+
+def test_a_pair_whose_state_leaks_between_trials_is_not_judged(made: Path) -> None:
+    write(made, "Doubles", "Leaks")
+    assert invoke("check", "--strict", made).exit_code == 1
+    done = invoke("check", "--strict", "--commute", made)
+    assert done.exit_code == 1, "the alarm stays: no trial has lifted it"
+    said = " ".join(done.stdout.split())
+    assert f"not judged, since {LEAKS}: one and two at after_val_epoch" in said
+    assert "0 made a difference, 0 did not" in said
+    [pair] = json.loads(invoke("check", "--commute", "-f", "json", made).stdout)["commute"]["not_judged"]
+    assert pair == {"point": "after_val_epoch", "first": "one", "then": "two"}
 
 
 def test_amounts_in_triggers_do_not_count_and_conditions_do(made: Path) -> None:
