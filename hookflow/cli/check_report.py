@@ -253,13 +253,10 @@ def _folded(ambiguous: Iterable[Ambiguity]) -> dict[str, None]:
 
 def _gave_way(plan: Plan) -> list[str]:
     """Return what gave way, and to what; a circle of flows, of which none is the stronger, once."""
-    dropped = {given.edge for given in plan.given_way}
     told = []
     for given in plan.given_way:
-        edge, way = given.edge, given.against
-        if dropped.issuperset(way):
-            k = min(range(len(way) + 1), key=lambda k: (edge, *way)[k].first)
-            circle = ((edge, *way) * 2)[k : k + len(way) + 1]
+        edge = given.edge
+        if circle := plan.circle(given):
             flows = ", ".join(
                 f"{one.first} → {one.then} ({', '.join(one.slots)})" + f" at {one.point}" * (one.point != edge.point)
                 for one in circle

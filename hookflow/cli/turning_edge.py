@@ -37,15 +37,16 @@ class Turning:
         after = [*_stated_after(self._target, inner), outer]
         turned = self._try(inner, after)
         names = ", ".join(map(json.dumps, after))
+        other_way = f"to fire {then} before {first}"
         if isinstance(turned, UserError) and not any(f"at {answer.point}" in one.message for one in turned.problems):
             here = f'{{ at = "{answer.point}", after = [{names}] }} in points of [hooks.{inner}]'
-            yield f"  to turn them here alone: {here}"
+            yield f"  {other_way} here alone: {here}"
         elif isinstance(turned, UserError):
-            yield "  to turn them, one of these must go:"
+            yield f"  {other_way}, one of these must go:"
             steps = turned.problems[0].hint.split("\n    ")
             yield from (f"    {step}" for step in steps if not re.match(f'"{outer}".* before "{inner}"', step))
         elif _is_turned(turned, answer):
-            yield f"  to turn them: after = [{names}] in [hooks.{inner}]"
+            yield f"  {other_way}: after = [{names}] in [hooks.{inner}]"
 
     def _try(self, hook: str, after: list[str]) -> Plan | UserError:
         key = (hook, *after)

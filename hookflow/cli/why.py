@@ -126,14 +126,11 @@ def _told(plan: Plan, answer: Answer) -> Iterator[str]:
             yield from _table([(name, plan.hook(name).where) for name in (first.hook, then.hook)])
         yield from _advice(plan, answer)
     yield from (line for binding in (first, then) for line in _moved(plan, binding))
-    dropped = {given.edge for given in plan.given_way}
-    circular = [given for given in answer.overruled if given.against and dropped.issuperset(given.against)]
-    if circular:
-        edges = dict.fromkeys(edge for given in circular for edge in (given.edge, *given.against))
+    if circular := dict.fromkeys(edge for given in answer.overruled for edge in plan.circle(given)):
         yield "  these flows go in a circle, so none of them counts:"
-        yield from _table([(f"{edge.first} → {edge.then}", _source(edge)) for edge in edges])
+        yield from _table([(f"{edge.first} → {edge.then}", _source(edge)) for edge in circular])
     for given in answer.overruled:
-        if given not in circular:
+        if given.edge not in circular:
             yield from _overruled(given)
 
 

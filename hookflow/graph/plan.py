@@ -254,6 +254,21 @@ class Plan:
             count[bundle.point] += len(bundle)
         return count
 
+    @cached_property
+    def _dropped(self) -> frozenset[Edge]:
+        return frozenset(given.edge for given in self.given_way)
+
+    def circle(self, given: GivenWay) -> tuple[Edge, ...]:
+        """Return the circle of flows that an edge gave way to, from its first name on; () where a kept edge did it.
+
+        Of such a circle no edge is kept, since none is the stronger.
+        """
+        if not given.against or not self._dropped.issuperset(given.against):
+            return ()
+        edges = (given.edge, *given.against)
+        start = min(range(len(edges)), key=lambda k: edges[k].first)
+        return (*edges[start:], *edges[:start])
+
     def every_edge(self) -> Iterator[Edge]:
         """Yield every edge, also those in bundles, which are made only now."""
         yield from self.edges

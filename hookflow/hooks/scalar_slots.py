@@ -1,16 +1,17 @@
 """Conditions and logs as data flow: a `when` reads the numbers that it names, and `run.log` writes one.
 
-The number `n` is the slot `scalars.n`. Only what some condition names is a slot: nothing else in a run reads a number.
-What a hook logs is found in its source, where the name is a string, or an f-string of which a part is fixed; a class
-or a file may declare more.
+The number `n` is the slot `scalars.n` if a condition names it, or if two hooks log it at one point: the last value
+counts. Nothing else in a run reads a number. The source of a hook tells what it logs, where the name is a string, or an
+f-string of which a part is fixed; a class or a file may declare more.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from hookflow.errors import Problem, misspelt
@@ -27,28 +28,44 @@ Hooks = Mapping[str, Callable[..., Any]]
 Name = tuple[str, ...]
 """The fixed parts of a name, of which what is between them is not known; one part is all of the name."""
 
+Logged = Sequence[Sequence[Name]]
+"""The names that each call of `run.log` may give: several where an expression chooses."""
+
 
 def with_scalars(nodes: Mapping[str, Node], hooks: Hooks) -> tuple[dict[str, Node], list[Problem]]:
     """Return the nodes with the numbers that they read and write, and warnings of names that are probably misspelt."""
     every = [bound for node in nodes.values() for bound in node.bound]
     named = {when: parse_condition(when).names for bound in every if (when := bound.trigger.when)}
-    if not any(named.values()):
+    logged = {name: {b.method: _logged(hooks[name], b) for b in node.bound} for name, node in nodes.items()}
+    wanted = _logged_twice(nodes, logged).union(*named.values())
+    if not wanted:
         return dict(nodes), []
     made = {slot for bound in every for slot in bound.writes}
     reads = {when: _read(names, made) for when, names in named.items()}
-    logged = {name: {b.method: _logged(hooks[name], b) for b in node.bound} for name, node in nodes.items()}
-    wanted = frozenset().union(*named.values())
 
     def flowing(name: str, bound: Bound) -> Bound:
-        given = {f"{SCALARS}{one}" for one in wanted if any(_may_be(log, one) for log in logged[name][bound.method])}
+        logs = {*chain(*logged[name][bound.method])}
+        given = {f"{SCALARS}{number}" for number in wanted if any(_may_be(log, number) for log in logs)}
         asked = reads.get(bound.trigger.when or "", frozenset()) if bound.half != "exit" else frozenset()
         if not given and not asked:
             return bound
         return replace(bound, reads=_with(bound.reads, asked), writes=_with(bound.writes, given))
 
     found = {name: replace(node, bound=tuple(flowing(name, b) for b in node.bound)) for name, node in nodes.items()}
-    logs = {log for methods in logged.values() for several in methods.values() for log in several}
+    logs = {log for methods in logged.values() for several in methods.values() for log in chain(*several)}
     return found, list(_misspelt(nodes, named, logs, made))
+
+
+def _logged_twice(nodes: Mapping[str, Node], logged: Mapping[str, Mapping[str, Logged]]) -> frozenset[str]:
+    """Return the numbers that two hooks log at one point, each by a name that is a plain string."""
+    first: dict[tuple[str, str], str] = {}
+    return frozenset(
+        log[0]
+        for name, node in nodes.items()
+        for bound in node.bound
+        for log, *others in logged[name][bound.method]
+        if len(log) == 1 and not others and first.setdefault((bound.point, log[0]), name) != name
+    )
 
 
 def _with(slots: tuple[str, ...], more: Collection[str]) -> tuple[str, ...]:
@@ -62,10 +79,10 @@ def _read(names: Collection[str], made: Collection[str]) -> frozenset[str]:
     return frozenset({*names} - bare | metrics & {*made} | {f"{SCALARS}{name}" for name in bare})
 
 
-def _logged(hook: Callable[..., Any], bound: Bound) -> tuple[Name, ...]:
+def _logged(hook: Callable[..., Any], bound: Bound) -> Logged:
     """Return the names that a method gives to `run.log`, as far as its source tells."""
     calls = [use.call for use in uses(hook, bound.method, {"log"}) if use.call] if "run" in bound.takes else []
-    return tuple(name for call in calls for argument in _first(call) for name in _name(argument))
+    return [names for call in calls for argument in _first(call) if (names := _name(argument))]
 
 
 def _first(call: ast.Call) -> list[ast.expr]:

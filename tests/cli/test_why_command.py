@@ -100,7 +100,7 @@ def test_points_with_one_answer_are_told_together_and_one_point_alone_if_asked()
         "    a → b  p.toml:14\n"
         "    b → c  p.toml:19\n"
         "  d is normal by itself; its edges make it early here\n"
-        '  to turn them: after = ["c"] in [hooks.d]\n'
+        '  to fire c before d: after = ["c"] in [hooks.d]\n'
     )
     assert why("c", "d") == f"{flow}\nat after_train, after_run: c fires before d\n{alone}"
     assert why("c", "d", "--point", "after_run") == f"at after_run: c fires before d\n{alone}"
@@ -109,14 +109,14 @@ def test_points_with_one_answer_are_told_together_and_one_point_alone_if_asked()
 def test_phases_and_halves_are_reasons_too() -> None:
     assert why("c", "late").endswith(
         "  no edge says so, but the phases do: c is normal, late is late\n"
-        '  to turn them: after = ["late"] in [hooks.c]\n'
+        '  to fire late before c: after = ["late"] in [hooks.c]\n'
     )
     text = PIPELINE.replace("enabled = false\n", "").replace('"after_train", "after_run"', '"after_val"')
     Path("p.toml").write_text(text.replace('writes = ["model"]', ""))
     assert why("c", "off", "--point", "after_val") == (
         "at after_val: c fires before off (leaving around_val)\n"
         "  no edge says so, but around_val is left after all other hooks of phase normal\n"
-        '  to turn them: after = ["off"] in [hooks.c]\n'
+        '  to fire off before c: after = ["off"] in [hooks.c]\n'
     )
 
 
@@ -161,19 +161,19 @@ def test_where_a_validation_is_due_within_an_epoch_it_has_no_one_place() -> None
 
 def test_what_stands_against_turning_two_hooks() -> None:
     add('m; after_run; after = ["c"]', 'n; after_run; after = ["m"]', 'o; after_run; writes = ["model"]')
-    assert "to turn" not in why("c", "n"), "the edges are told"
+    assert "to fire" not in why("c", "n"), "the edges are told"
     told = why("c", "o", "--set", 'hooks.c.reads=["model"]', "--set", "hooks.c.writes=[]", "--point", "after_run")
-    assert told.endswith('model: o writes, c reads\n  to turn them: after = ["c"] in [hooks.o]\n')
+    assert told.endswith('model: o writes, c reads\n  to fire c before o: after = ["c"] in [hooks.o]\n')
     add('w; after_val after_run; writes = ["rng"]')
     with Path("p.toml").open("a") as file:
         points = 'points = ["after_val", { at = "after_run", after = ["w"] }]'
         file.write(f'[hooks.r]\nuse = "builtins:print"\n{points}\nreads = ["rng"]\n')
-    here = 'to turn them here alone: { at = "after_val", after = ["r"] } in points of [hooks.w]\n'
+    here = 'to fire r before w here alone: { at = "after_val", after = ["r"] } in points of [hooks.w]\n'
     assert why("w", "r", "--point", "after_val").endswith(here)
     add('x; before_train; before = ["d"]', 'y; before_train; writes = ["lr"]', 'z; before_train; reads = ["lr"]')
     told = why("y", "z", "--set", 'hooks.y.before=["x"]', "--set", 'hooks.d.before=["z"]')
     assert told.endswith(
-        "  to turn them, one of these must go:\n"
+        "  to fire z before y, one of these must go:\n"
         '    "d" before "z": --set hooks.d.before=["z"]\n'
         '    "y" before "x": --set hooks.y.before=["x"]\n'
         '    "x" before "d": p.toml:58:11\n'

@@ -86,6 +86,21 @@ def test_two_that_log_what_a_condition_reads_are_in_no_order(tmp_path: Path) -> 
     ]
 
 
+def test_two_that_log_one_name_at_one_point_are_in_no_order_without_a_condition_too(tmp_path: Path) -> None:
+    from hookflow.graph.ambiguity import ambiguities
+
+    second = '[hooks.again]\nuse = "./h0.py:Logs"\n'
+    for number, (logs, slots) in enumerate(
+        [
+            ('run.log("n", 1)', [("scalars.n",)]),
+            ('run.log("n" if name else "m", 1)', []),
+            ('run.log(f"n/{name}", 1)', []),
+        ]
+    ):
+        (folder := tmp_path / str(number)).mkdir()
+        assert [one.slots for one in ambiguities(compiled(folder, logs, "iter > 3", second))] == slots
+
+
 def test_nobody_else_reads_a_number_so_without_a_condition_it_is_no_slot(tmp_path: Path) -> None:
     plan = compiled(tmp_path, 'run.log("n", 1); run.log("other", 1)', "n == 3")
     assert {slot for binding in plan.bindings for slot in binding.writes if "scalars" in slot} == {"scalars.n"}

@@ -76,17 +76,20 @@ def said(edge: Edge) -> str:
     return f"{edge.first} before {edge.then} ({place_of(edge)})"
 
 
-def gave_way(given: GivenWay) -> str:
-    """Return which edge is not kept, and against which others."""
-    against = ", ".join(map(said, given.against))
-    return f"at {given.edge.point}, {said(given.edge)} gave way to: {against}"
-
-
 def edges_that_gave_way(plan: Plan) -> Iterator[str]:
-    """Yield which edges of a plan are not kept: the first of each point one by one."""
-    yield from map(gave_way, plan.given_way)
+    """Yield the edges of a plan that are not kept, with those that overruled them; a circle of flows is one sentence.
+
+    Of each point the first are told one by one.
+    """
+    yield from dict.fromkeys(_gave_way(plan, given) for given in plan.given_way)
     for point, count in plan.gave_way_unexplained().items():
         yield f"at {point}, {counted(count, 'more flow')} gave way to others"
+
+
+def _gave_way(plan: Plan, given: GivenWay) -> str:
+    if circle := plan.circle(given):
+        return f"at {given.edge.point}, a circle of flows, so none of them counts: {', '.join(map(said, circle))}"
+    return f"at {given.edge.point}, {said(given.edge)} gave way to: {', '.join(map(said, given.against))}"
 
 
 def slots(binding: Binding) -> list[str]:

@@ -144,6 +144,14 @@ def test_a_weaker_edge_that_gave_way_is_told_below() -> None:
     ]
 
 
+def test_a_circle_of_flows_is_told_once() -> None:
+    nodes = [node(a, ["after_val"], reads=(x,), writes=(y,)) for a, x, y in (("b", "x", "y"), ("a", "y", "x"))]
+    assert as_text(plan(*nodes)).split("\n")[-2:] == [
+        "at after_val, a circle of flows, so none of them counts: a before b (writes",
+        "  x), b before a (writes y)",
+    ]
+
+
 def test_colours_change_nothing_but_the_colours() -> None:
     for drawn in (EXAMPLE, RICH):
         coloured = as_text(drawn, colour=True)
