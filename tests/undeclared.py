@@ -65,6 +65,13 @@ class Score:
         metrics["score"] = -metrics["loss"]
 
 
+class Resets:
+    """Forgets what the hook "plateau" has counted."""
+
+    def after_val(self, run: Any) -> None:
+        run.hooks["plateau"].halved = 0
+
+
 class FillsQueue:
     """Keeps a queue on the task."""
 

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING, Any
 from hookflow.cli.output import columns, exits_after_traceback, labelled, warn_of, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.ambiguity import Ambiguity, ambiguities
-from hookflow.graph.observation import Method, Seen, Slots, missing, never_seen, to_json, turned, with_observed
+from hookflow.graph.observation import (
+    Method,
+    Seen,
+    Slots,
+    missing,
+    never_seen,
+    to_json,
+    turned,
+    undecided,
+    with_observed,
+    without_reads,
+)
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.declarations import Declaration, declarations
@@ -36,6 +47,8 @@ class Report:
     """The plan that the pipeline would have with them."""
     turned: Sequence[Ambiguity]
     """The pairs that clash and fire the other way round there."""
+    undecided: Sequence[Ambiguity]
+    """Pairs of a hook that changes a slot and a hook that reads it; the read stays undeclared until one is stated."""
 
     @classmethod
     def of(cls, loaded: Loaded, plan: Plan) -> Report:
@@ -45,11 +58,17 @@ class Report:
         with exits_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is no part of the report
             observed = observe(loaded, plan, loaded.source.parent, warn_of)
         found = missing(plan, observed.seen)
-        more = list(declarations(loaded, plan, found))
+        touched = with_observed(plan, observed.seen)
+        open_ = list(undecided(touched, found))
+        if open_:  # a pair may be ordered by another slot
+            declared = _declared(loaded, plan, list(declarations(loaded, plan, without_reads(found, open_))))
+            left = {_pair(one) for one in ambiguities(with_observed(declared, observed.seen))}
+            open_ = [one for one in open_ if _pair(one) in left]
+        more = list(declarations(loaded, plan, without_reads(found, open_)))
         declared = _declared(loaded, plan, more)
-        still = {_pair(one) for one in ambiguities(declared)}
-        wrong = [one for one in turned(with_observed(plan, observed.seen), declared) if _pair(one) not in still]
-        return cls(loaded, plan, observed, found, never_seen(observed.seen), more, declared, wrong)
+        still = {_pair(one) for one in (*ambiguities(declared), *open_)}
+        wrong = [one for one in turned(touched, declared) if _pair(one) not in still]
+        return cls(loaded, plan, observed, found, never_seen(observed.seen), more, declared, wrong, open_)
 
     @property
     def doubtful(self) -> bool:
@@ -79,13 +98,24 @@ class Report:
         ):
             for k, text in enumerate(texts):
                 yield labelled("" if k else name, text, width)
-        for problem in self._turning() if written else self.problems():
+        for problem in (*self._undecided(), *self._turning()) if written else self.problems():
             yield f"\nwarning: {problem}"
 
     def problems(self) -> Iterator[Problem]:
-        """Yield a warning for each pair in an order that the declarations turn, and for each hook that lacks some."""
+        """Yield a warning for each pair that nothing orders or declarations turn, and for each hook that lacks some."""
+        yield from self._undecided()
         yield from self._turning()
         yield from self._undeclared()
+
+    def _undecided(self) -> Iterator[Problem]:
+        for one in self.undecided:
+            change, reader, slots = one.first.hook, one.then.hook, ", ".join(one.slots)
+            yield Problem(
+                f'at {one.point}, "{change}" changes {slots}, "{reader}" reads it, and nothing states the order',
+                self.loaded.places.of(f"hooks.{reader}"),
+                f"state it, then --write declares the rest: "
+                f'after = ["{change}"] in [hooks.{reader}], or after = ["{reader}"] in [hooks.{change}]',
+            )
 
     def _turning(self) -> Iterator[Problem]:
         for one in self.turned:
@@ -120,6 +150,10 @@ class Report:
             "warnings": [problem.to_json() for problem in self.problems()],
             "declare": [{"hook": one.hook, "key": one.key, "value": one.value} for one in self.declarations],
             "not_seen": {name: {"reads": both.reads, "writes": both.writes} for name, both in self.never.items()},
+            "undecided": [
+                {"point": one.point, "changes": one.first.hook, "reads": one.then.hook, "slots": [*one.slots]}
+                for one in self.undecided
+            ],
             "not_fired": [{"hook": one.hook, "point": one.point, "why": one.why} for one in self.observed.silent],
             "contents_compared": self.observed.by_content,
         }
@@ -147,7 +181,9 @@ class Report:
             raise UserError(problems)
         if said:
             write_file(source, mark + text)
-        yield from said or [f"{source}: nothing is missing"]
+        if not said and not self.undecided:
+            yield f"{source}: nothing is missing"
+        yield from said
 
     def _points(self, hook: str, method: str) -> str:
         names = dict.fromkeys(b.point for b in self.plan.bindings if (b.hook, b.method) == (hook, method))
@@ -155,9 +191,7 @@ class Report:
 
     def _ordered(self, ambiguous: Sequence[Ambiguity]) -> Iterator[str]:
         """Yield what the declarations would decide, of the pairs that nothing orders and of those that they turn."""
-        if not self.declarations:
-            return
-        still = {_pair(one) for one in ambiguities(self.declared)}
+        still = {_pair(one) for one in (*ambiguities(self.declared), *self.undecided)}
         turned = {_pair(one) for one in self.turned}
         for one in {_pair(each): each for each in (*ambiguous, *self.turned)}.values():
             first, then = one.first.hook, one.then.hook

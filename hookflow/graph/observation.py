@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hookflow.graph.ambiguity import Ambiguity, clash
+from hookflow.graph.ambiguity import Ambiguity, ambiguities, clash
 from hookflow.graph.keyed import root, wider, widest
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.slots import VERBS, Verb, commutes, owner_of
@@ -127,6 +127,38 @@ def turned(observed: Plan, declared: Plan) -> Iterator[Ambiguity]:
                 turns = first.hook != then.hook and places[_who(then)] < places[_who(first)]
                 if turns and (slots := clash(observed.points[point], first, then)):
                     yield Ambiguity(point, first, then, slots)
+
+
+def undecided(observed: Plan, more: Mapping[Method, Slots]) -> Iterator[Ambiguity]:
+    """Yield each pair of a hook that changes a slot, `first`, and one that reads it, where nothing states the order.
+
+    Declarations would put the change first, and that may be the mistake: a saver that must not see it. A hook that
+    alone writes a slot, without reading it, makes the value, and its readers wait for it. `more` are the slots not
+    declared.
+    """
+    writers: dict[str, set[str]] = {}
+    for binding in observed.bindings:
+        for slot in binding.writes:
+            writers.setdefault(slot, {owner_of(slot) or binding.hook}).add(binding.hook)
+    for one in ambiguities(observed):
+        for change, reader in ((one.first, one.then), (one.then, one.first)):
+            new = [more.get((binding.hook, binding.method), Slots()) for binding in (change, reader)]
+            changed = [slot for slot in new[0].writes if _met(slot, change.reads) or len(writers[slot]) > 1]
+            read = (slot for slot in new[1].reads if _met(slot, changed) and not _met(slot, reader.writes))
+            if slots := tuple(read):
+                yield Ambiguity(one.point, change, reader, slots)
+
+
+def without_reads(more: Mapping[Method, Slots], pairs: Iterable[Ambiguity]) -> dict[Method, Slots]:
+    """Return the slots without those that the second hook of a pair reads: that would put the first one first."""
+    held: dict[Method, set[str]] = {}
+    for one in pairs:
+        held.setdefault((one.then.hook, one.then.method), set()).update(one.slots)
+    kept = {
+        method: replace(slots, reads=tuple(slot for slot in slots.reads if slot not in held.get(method, ())))
+        for method, slots in more.items()
+    }
+    return {method: slots for method, slots in kept.items() if slots}
 
 
 def _who(binding: Binding) -> tuple[str, str, str]:

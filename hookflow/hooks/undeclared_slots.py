@@ -89,4 +89,6 @@ def _told(plan: Plan, reader: Binding, read: Read, writer: Binding, where: Where
     hint = (
         f'declare it, and it fires after "{writer.hook}": reads = ["{slot}"] in [hooks.{reader.hook}], or in its class'
     )
+    if not leaves:
+        hint += f'; if it must fire before, state that: before = ["{writer.hook}"]'
     return Problem(f"{said} and declares no slots: it fires {order} {other}{alone}", where, hint)

@@ -60,8 +60,6 @@ BUGS = {
         hooks(states="SaverOfStates", plateau="Plateau"), "states", "plateau", "hook.plateau, lr", "after_val"),
     "a metric is read before it is computed": (
         hooks(judge="Judge", score="Score"), "judge", "score", "metrics.score", "after_val_epoch"),
-    "a queue of the task is counted before it is filled": (
-        hooks(counts="CountsQueue", fills="FillsQueue"), "counts", "fills", "task.queue", "after_train_iter"),
 }  # fmt: skip
 
 
@@ -75,6 +73,29 @@ def test_a_wrong_order_of_hooks_that_declare_nothing_is_found_and_declared_away(
     assert f"once all is declared, {right} ahead of {wrong}, and now it is the other way" in " ".join(told.split())
     assert valid_plan(load(file)).order[point] == (right, wrong)
     assert "ambiguous" not in check(file, "--strict", "--observe")
+
+
+def test_a_hook_that_changes_a_slot_and_one_that_reads_it_are_in_no_order_until_that_is_stated(file: Path) -> None:
+    text = HEAD + hooks(counts="CountsQueue", fills="FillsQueue")
+    file.write_text(text)
+    told = " ".join(check(file, "--strict", "--observe", "--write", exit_code=1).split())
+    assert '"fills" changes task.queue, "counts" reads it, and nothing states the order' in told
+    assert 'after = ["fills"] in [hooks.counts], or after = ["counts"] in [hooks.fills]' in told
+    assert "[hooks.fills]" in told.rpartition("p.toml: ")[2], "its own slots are declared"
+    assert valid_plan(load(file)).order["after_train_iter"] == ("counts", "fills"), "and turn nothing"
+    again = check(file, "--strict", "--observe", "--write", exit_code=1)
+    assert "counts and fills touch task.queue" in again, "as loud as before"
+    assert "nothing is missing" not in again
+    file.write_text(file.read_text().replace('CountsQueue"', 'CountsQueue"\nafter = ["fills"]'))
+    check(file, "--observe", "--write")
+    check(file, "--observe", "--strict")
+    assert 'reads = ["task.queue"]' in file.read_text().partition("[hooks.fills]")[0]
+
+
+def test_a_hook_that_resets_another_is_in_no_order_with_a_reader(file: Path) -> None:
+    file.write_text(HEAD + hooks(resets="Resets", states="SaverOfStates", plateau="Plateau"))
+    told = " ".join(check(file, "--observe", "--write").split())
+    assert '"resets" changes hook.plateau, "states" reads it, and nothing states the order' in told
 
 
 def test_a_saver_beside_an_average_is_found_though_their_phase_decides(file: Path) -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from hookflow.cli.check_report import Findings
+from hookflow.cli.observe_report import Report
 from hookflow.cli.pipelines import read_pipeline, valid_plan
 from hookflow.pipeline.load import Loaded
 from hookflow.runner.commute import Commuted, bisect, commute
+from tests.conftest import TESTS
 
 BUGS = Path(__file__).parent / "ordering_bugs"
 
@@ -90,6 +93,24 @@ def test_with_the_edges_that_were_missing_no_pair_differs(name: str) -> None:
     commuted = tried(loaded(name, *MENDED[name]))
     assert not found_in(name, commuted)
     assert not commuted.untried
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_after_observe_write_no_bug_stands_in_silence(name: str, tmp_path: Path) -> None:
+    """What is written down decides a pair the right way, or leaves it as loud as it was."""
+    for file in (*BUGS.glob("*.*"), *(TESTS).glob("*.py")):
+        below = file.relative_to(TESTS)
+        (tmp_path / below).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, tmp_path / below)
+    folder = tmp_path / BUGS.relative_to(TESTS)
+    pipeline = read_pipeline(folder / f"{name}.toml", ())
+    assert list(Report.of(pipeline, valid_plan(pipeline)).write())
+    written = read_pipeline(folder / f"{name}.toml", ())
+    plan, right = valid_plan(written), valid_plan(loaded(name, *MENDED[name]))
+    loud = found_in(name, commute(written, plan, folder, lambda *said: None))
+    for point, *pair in FOUND[name].keys() - loud.keys():
+        orders = [[hook for hook in each.order[point] if hook in pair] for each in (plan, right)]
+        assert orders[0] == orders[1]
 
 
 @pytest.mark.parametrize("name", ["mmcv_689", "lightning_9950", "ignite_706"])
