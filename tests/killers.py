@@ -83,6 +83,14 @@ class RankKiller(Killer):
             self.draw(run, attempt, lot, kinds)
 
 
+class KillsRankOneAtTheCheckpoint:
+    """Kills rank 1 as soon as the state of the first checkpoint has been copied."""
+
+    def after_copy_checkpoint(self, run: Any) -> None:
+        if run.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
 def each(run: Any) -> None:
     """Log something at each iteration."""
     run.log("each", run.iter)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
@@ -55,6 +56,18 @@ def test_a_rank_killed_at_random(tmp_path: Path, setup: str, seed: int, kills: i
     assert_same_end(alone, killed)
     assert_each_once(killed, "each", until=int(str(records(killed, "end")[-1]["it"])))
     print(f"killed {kills} times: {dict(when_killed(lots))}")
+
+
+def test_the_log_of_another_rank_is_written_before_the_checkpoint(tmp_path: Path) -> None:
+    run_dir = new_run(
+        tmp_path,
+        'hooks.each={use="../killers.py:each", points=["after_train_iter"], ranks="all"}',
+        'hooks.killer.use="../killers.py:KillsRankOneAtTheCheckpoint"',
+        'hooks.checkpoint.points=[{at="after_train_iter", every=3}]',
+    )
+    assert -9 in carry_out(run_dir, 2)
+    logged = [record for record in Tail(run_dir.events_of(1)).read_all() if record["k"] == "scalars"]
+    assert [record["v"]["each"] for record in logged if "each" in record["v"]] == [1, 2, 3]
 
 
 def test_what_was_left_is_cleared_away_by_one(tmp_path: Path) -> None:

@@ -90,6 +90,8 @@ class CheckpointManager:
         self._warn()
         began = time.perf_counter()
         with self._state.during("save"), self._timeline.excluded():
+            if not self._ranks.first:
+                self._recorder.flush(frame=False)  # the first rank brings the logs of all to the disk
             requested = self._requested_by_all()
             moved = {name: it for name, it in requested.items() if it is not None}
             names = [LAST, *(name for name in requested if name not in moved and name != LAST)]
