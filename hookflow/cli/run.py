@@ -143,7 +143,7 @@ def run(
     if in_process:
         _refuse("--in-process is for a single process", {"--nproc": nproc, "--max-restarts": max_restarts})
     ranks = _number_of(nproc) if nproc else 1 if max_restarts else None
-    run_dir = _resumed(target, changes, allow_changed_hooks) if resume else _new(target, changes)
+    run_dir = _resumed(target, changes, allow_changed_hooks) if resume else _new(target, changes, warns=detach)
     if in_process:
         from hookflow.runner.launch import claim
         from hookflow.runner.process import train
@@ -227,11 +227,11 @@ def _warn_if_crowded(ranks: int) -> None:
 def _dry_run(target: str | None, changes: Changes) -> None:
     from hookflow.cli.dry_run import print_dry_run
 
-    print_dry_run(*_compiled(target, changes))
+    print_dry_run(*_compiled(target, changes, warns=True))
 
 
-def _compiled(target: str | None, changes: Changes) -> tuple[Loaded, Plan]:
-    """Return the pipeline of a file, and its plan."""
+def _compiled(target: str | None, changes: Changes, *, warns: bool = False) -> tuple[Loaded, Plan]:
+    """Return the pipeline of a file, and its plan; print the warnings of the plan if `warns` is true."""
     from hookflow.cli.pipelines import valid_plan
 
     if target is None:
@@ -239,13 +239,16 @@ def _compiled(target: str | None, changes: Changes) -> tuple[Loaded, Plan]:
             Problem("name a pipeline file, or a run with --resume", hint="e.g. hookflow run pipelines/cifar.toml")
         )
     loaded = changes.load(Path(target))
-    return loaded, valid_plan(loaded, shuffle=changes.shuffle)
+    plan = valid_plan(loaded, shuffle=changes.shuffle)
+    for problem in plan.warnings if warns else ():
+        warn(f"warning: {problem}")
+    return loaded, plan
 
 
-def _new(target: str | None, changes: Changes) -> RunDir:
+def _new(target: str | None, changes: Changes, *, warns: bool = False) -> RunDir:
     from hookflow.runner.launch import new_run
 
-    return new_run(*_compiled(target, changes))
+    return new_run(*_compiled(target, changes, warns=warns))
 
 
 def _resumed(

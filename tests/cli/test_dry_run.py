@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import TOY, hookflow
+from hookflow.events.rundir import RunDir
+from tests.conftest import TOY, hookflow, records, wait_for
 
 ONE = ("--set", "run.threads=1")
 
@@ -31,6 +32,18 @@ def test_it_says_what_the_run_would_train_and_keeps_nothing(tmp_path: Path) -> N
         "  fired      22 of 22 bindings, at 18 points",
     ]
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--detach"])
+def test_warnings_of_the_pipeline_are_printed_where_no_run_is_shown(tmp_path: Path, option: str) -> None:
+    never = 'hooks.late={use="./watchers.py:slow", points=["after_val"], from="9ep"}'
+    done = hookflow("run", str(TOY), option, *ONE, "--set", never, "--set", "run.max_epochs=1", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "warning: --set " in done.stderr
+    assert done.stderr.count('hook "late" never fires') == 1
+    if option == "--detach":
+        [run_dir] = (tmp_path / "runs" / "toy").iterdir()
+        wait_for(lambda: records(RunDir(run_dir), "end"))
 
 
 def test_every_hook_fires_whatever_its_trigger_and_the_rest_is_told_with_the_reason(tmp_path: Path) -> None:
