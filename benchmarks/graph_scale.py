@@ -25,8 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hookflow.errors import Where
-from hookflow.graph.node import Bound, EdgeSpec, Node
-from hookflow.graph.plan import PHASES, PlannedHook, Trigger
+from hookflow.graph.plan import PHASES, Bound, EdgeSpec, Node, PlannedHook, Trigger
 from hookflow.graph.points import POINTS
 
 SIZES = (10, 30, 100, 300, 1_000, 3_000, 10_000)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from hookflow.errors import Where
 from hookflow.graph.compile import compile_plan
-from hookflow.graph.node import Bound, EdgeSpec, Node
-from hookflow.graph.plan import PHASES, EdgeKind, Half, Plan, PlannedHook, Trigger
+from hookflow.graph.plan import PHASES, Bound, EdgeKind, EdgeSpec, Half, Node, Plan, PlannedHook, Trigger
 
 POINT = "after_train_iter"
 AROUND: tuple[tuple[str, Half], ...] = (("before_val", "enter"), ("after_val", "exit"))

@@ -18,11 +18,10 @@ from hookflow.events.log import whole_lines
 from hookflow.events.reading import read_record
 from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import all_runs
-from hookflow.graph.ambiguity import Ambiguity, ambiguities, ways_to_state
 from hookflow.graph.forecast import Forecast, Length, forecast
-from hookflow.graph.links import Reason, bound_points, neighbours
 from hookflow.graph.plan import GivenWay, Plan
 from hookflow.graph.turning import pair_of
+from hookflow.graph.why import Ambiguity, Reason, ambiguities, bound_points, neighbours, ways_to_state
 from hookflow.numbers import counted
 from hookflow.pipeline.load import Loaded, dump
 from hookflow.pipeline.read import read

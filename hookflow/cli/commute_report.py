@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hookflow.graph.ambiguity import Ambiguity, ways_to_state
 from hookflow.graph.turning import Pair, meeting_points, pair_of
+from hookflow.graph.why import Ambiguity, ways_to_state
 from hookflow.numbers import counted
 
 if TYPE_CHECKING:

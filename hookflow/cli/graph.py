@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Callable, Collection
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +16,46 @@ import typer
 from hookflow.cli import complete
 from hookflow.cli.options import NoImport, Only, Overrides, Shuffle, Without
 from hookflow.cli.output import as_json, echo, write_file
+from hookflow.graph.plan import Binding, Edge, Plan
+from hookflow.graph.why import bound_points, stated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from hookflow.graph.plan import Plan
+
+def only_points(plan: Plan, points: Collection[str]) -> Plan:
+    """Return what the plan says of some points."""
+    bundles, lost = (
+        tuple(bundle for bundle in every if bundle.point in points) for every in (plan.bundles, plan.given_way_bundles)
+    )
+    plan = replace(plan, bundles=bundles, given_way_bundles=lost)
+    return _part(plan, lambda binding: binding.point in points, lambda edge: edge.point in points)
+
+
+def only_hook(plan: Plan, hook: str) -> Plan:
+    """Return every point at which the hook fires, and there the hook, its edges and who stands at their other ends."""
+    own = {binding.id for binding in plan.bindings if binding.hook == hook}
+    parts = tuple(part for bundle in plan.bundles for part in bundle.touching(own))
+    plan = replace(plan, bundles=parts, given_way_bundles=())
+    ends = [(link.first, link.then) for point in bound_points(plan) for link in stated(plan, point.name)]
+    shown = {binding.id for pair in ends for binding in pair if hook in (pair[0].hook, pair[1].hook)}
+    return _part(
+        plan,
+        lambda binding: binding.hook == hook or binding.id in shown,
+        lambda edge: hook in (edge.first, edge.then),
+    )
+
+
+def _part(plan: Plan, bound: Callable[[Binding], bool], kept: Callable[[Edge], bool]) -> Plan:
+    bindings = tuple(filter(bound, plan.bindings))
+    there = {binding.hook for binding in bindings}
+    return replace(
+        plan,
+        hooks=tuple(hook for hook in plan.hooks if hook.name in there),
+        bindings=bindings,
+        edges=tuple(filter(kept, plan.edges)),
+        given_way=tuple(given for given in plan.given_way if kept(given.edge)),
+    )
 
 
 LARGEST = 5_000_000
@@ -136,11 +173,11 @@ def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
 
             return as_boxes(plan, title, width)
         case Format.mermaid:
-            from hookflow.graph.render.mermaid import as_mermaid
+            from hookflow.graph.render.exchange import as_mermaid
 
             return as_mermaid(plan, title)
         case Format.dot:
-            from hookflow.graph.render.dot import as_dot
+            from hookflow.graph.render.exchange import as_dot
 
             return as_dot(plan, title)
         case Format.svg:
@@ -159,7 +196,6 @@ def _narrowed(plan: Plan, points: Sequence[str], hook: str | None) -> tuple[Plan
     """Return the part of the plan that is asked for, and the drawing's title. Raises UserError when it is empty."""
     from hookflow.cli.pipelines import no_point
     from hookflow.errors import Problem, UserError, nearest_or_all
-    from hookflow.graph.render.narrow import only_hook, only_points
     from hookflow.graph.render.words import title_of
 
     names = [planned.name for planned in plan.hooks]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hookflow.cli.pipelines import Target
     from hookflow.graph.plan import Binding
-    from hookflow.graph.precedence import Answer
+    from hookflow.graph.why import Answer
     from hookflow.monitor.state import RunState
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from hookflow.cli.output import columns, exits_after_traceback, labelled, warn_of, write_file
 from hookflow.errors import Problem, UserError, Where
-from hookflow.graph.ambiguity import Ambiguity, ambiguities
 from hookflow.graph.observation import (
     Method,
     Seen,
@@ -24,6 +23,7 @@ from hookflow.graph.observation import (
     without_reads,
 )
 from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.why import Ambiguity, ambiguities
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.declarations import Declaration, declarations
 from hookflow.pipeline.add_keys import with_key

@@ -197,7 +197,7 @@ def _follows_length(found: Difference, plan: Plan) -> Iterator[str]:
     """Yield a line on what changes with the length of the run, where that is another."""
     if not any(change.key in ("run.max_epochs", "run.max_iters") for change in found.keys):
         return
-    from hookflow.graph.keyed import root
+    from hookflow.graph.slots import root
 
     hooks = {one.hook for one in plan.bindings if "lr" in map(root, one.writes) or "%" in str(one.trigger)}
     if hooks:

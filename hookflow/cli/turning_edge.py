@@ -13,7 +13,7 @@ from hookflow.errors import UserError
 if TYPE_CHECKING:
     from hookflow.cli.pipelines import Target
     from hookflow.graph.plan import Plan
-    from hookflow.graph.precedence import Answer
+    from hookflow.graph.why import Answer
 
 
 class Turning:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from hookflow.cli.pipelines import Target
     from hookflow.cli.turning_edge import Turning
     from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
-    from hookflow.graph.precedence import Answer
+    from hookflow.graph.why import Answer
 
 
 def why(
@@ -45,7 +45,7 @@ def why(
     from hookflow.cli.measured import Measured
     from hookflow.cli.pipelines import open_target, warn_unknown
     from hookflow.cli.turning_edge import Turning
-    from hookflow.graph.precedence import precedence
+    from hookflow.graph.why import precedence
 
     target = open_target(
         pipeline,
@@ -160,7 +160,7 @@ def _source(edge: Edge) -> str:
 
 
 def _advice(plan: Plan, answer: Answer) -> Iterator[str]:
-    from hookflow.graph.ambiguity import ways_to_state
+    from hookflow.graph.why import ways_to_state
 
     if both := _touched(plan, answer):
         yield f"  both touch {' and '.join(both)}, so it may matter; to state which is right:"
@@ -168,7 +168,7 @@ def _advice(plan: Plan, answer: Answer) -> Iterator[str]:
 
 
 def _touched(plan: Plan, answer: Answer) -> tuple[str, ...]:
-    from hookflow.graph.ambiguity import clash
+    from hookflow.graph.why import clash
 
     return clash(plan.points[answer.point], answer.first, answer.then)
 
@@ -199,7 +199,7 @@ def _never(plan: Plan, a: str, b: str, point: str | None) -> Iterator[str]:
 
 def _apart(target: Target, a: str, b: str) -> Iterator[str]:
     """Say of hooks that share no point what the loop decides."""
-    from hookflow.graph.apart import apart
+    from hookflow.graph.why import apart
 
     found = apart(target.plan, a, b, target.loaded.pipeline.run.validates.unit == "it")
     order = f"{found.first} fires before {found.then}" if found.first else "the loop comes to them by turns"

@@ -84,19 +84,19 @@ def read_record(line: str | bytes) -> Record:
     found = read_object(line)
     kinds, kind = _kinds(), str(found.get("k"))
     try:
-        return cast(Record, valid(kinds.get(kind, kinds[""]), found))
+        return cast("Record", valid(kinds.get(kind, kinds[""]), found))
     except ValueError as error:
         raise ValueError(f'record "{kind[:40]}": {error}') from None
 
 
 def read_head(line: str | bytes) -> Frame:
     """Return the head of a frame, which has no `hooks`. Raises ValueError where it is none."""
-    return cast(Frame, valid(_head(), read_object(line)))
+    return cast("Frame", valid(_head(), read_object(line)))
 
 
 def read_command(line: str | bytes) -> CommandRecord:
     """Return the command of a line of a command log. Raises ValueError where it is none."""
-    return cast(CommandRecord, valid(_command(), read_object(line)))
+    return cast("CommandRecord", valid(_command(), read_object(line)))
 
 
 def is_torn(error: ValueError) -> bool:

@@ -460,4 +460,4 @@ def stamped(kind: str, it: int, ep: int, fields: Mapping[str, Any]) -> Record:
     Its strings are `shortened`: a message of a hundred megabytes would keep each reader of the log for half a minute.
     """
     short = {name: shortened(value) if isinstance(value, str) else value for name, value in fields.items()}
-    return cast(Record, {"k": kind, "t": time.time(), "it": it, "ep": ep, **short})
+    return cast("Record", {"k": kind, "t": time.time(), "it": it, "ep": ep, **short})

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from hookflow.errors import Problem, UserError, nearest
-from hookflow.graph.cycles import as_problems
-from hookflow.graph.node import EdgeSpec, Node, Nodes
-from hookflow.graph.order import Order, Places, Vertex
-from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.order import Order, Places, Vertex, as_problems
+from hookflow.graph.plan import Binding, EdgeSpec, Node, Nodes, Plan
 from hookflow.graph.points import POINTS, Points
 from hookflow.graph.slots import doubtful_keys, doubtful_slots, drifting_slots, with_own_state
 

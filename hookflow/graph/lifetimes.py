@@ -11,11 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from hookflow.errors import Problem, Where
-from hookflow.graph.keyed import Parts, root
-from hookflow.graph.loop import Loop
-from hookflow.graph.node import Nodes
-from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.slots import SLOTS
+from hookflow.graph.plan import Binding, Nodes, Plan
+from hookflow.graph.points import Loop
+from hookflow.graph.slots import SLOTS, Parts, root
 from hookflow.pipeline.condition import METRICS, parse_condition
 
 ANEW = ("batch", "outputs", "grads", "metrics", "scalars")

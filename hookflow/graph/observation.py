@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hookflow.graph.ambiguity import Ambiguity, ambiguities, clash
-from hookflow.graph.keyed import root, wider, widest
 from hookflow.graph.plan import Binding, Plan
-from hookflow.graph.slots import VERBS, Verb, commutes, owner_of
+from hookflow.graph.slots import VERBS, Verb, commutes, owner_of, root, wider, widest
+from hookflow.graph.why import Ambiguity, ambiguities, clash
 
 MANY = 4
 """Who touches more parts of one of these slots is said to touch the slot."""

@@ -10,21 +10,110 @@ point is an edge. There is an order exactly where this graph has no cycle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError
 from hashlib import blake2b
 from itertools import islice, pairwise
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.graph.closure import ancestors, between
-from hookflow.graph.cycles import Cycle, Step
-from hookflow.graph.edge_graph import EdgeGraph, Statement, rows_before
-from hookflow.graph.flow import MOST, Flow, flows
-from hookflow.graph.node import Bound, EdgeSpec, Node
-from hookflow.graph.phases import LAST, NORMAL, moved
-from hookflow.graph.plan import PHASES, Binding, Bundle, Edge, GivenWay, Half
-from hookflow.graph.sort import Rows, ordered
+from hookflow.graph.edges import MOST, EdgeGraph, Flow, Rows, Statement, ancestors, between, flows, ordered, rows_before
+from hookflow.graph.plan import PHASES, Binding, Bound, Bundle, Edge, EdgeKind, EdgeSpec, GivenWay, Half, Node
+
+NORMAL = PHASES.index("normal")
+LAST = len(PHASES) - 1
+
+
+def moved(
+    phases: Sequence[int], before: Sequence[Collection[int]], order: Sequence[int], backwards: Collection[int]
+) -> list[int]:
+    """Return the phase of each row; `before` are the rows that edges put before it, `order` is a topological one.
+
+    At the second point of an around the graph runs backwards, and so do the phases of the rows that stand there alone:
+    early is late. Which of two moves must not hang on that, so these rows are settled among themselves first.
+    """
+    found = list(phases)
+    wanted = [NORMAL] * len(found)  # the earliest phase of those that each row must stand before, at the second point
+    for row in order if backwards else ():
+        wanted[row] = max([wanted[row], *(wanted[first] for first in before[row])])
+        if row in backwards:
+            found[row] = max(found[row], wanted[row]) if wanted[row] > NORMAL else found[row]
+            wanted[row] = max(wanted[row], found[row])
+    for row in reversed(order):
+        for first in before[row] if found[row] < NORMAL else ():
+            found[first] = min(found[first], found[row])
+    for row in order:
+        found[row] = max([found[row], *(found[first] for first in before[row])])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An edge of a cycle: both its hooks in quotes, with the half of an `around`, and where it was stated."""
+
+    first: str
+    then: str
+    point: str
+    place: Where
+    kind: EdgeKind
+
+
+@dataclass(frozen=True, slots=True)
+class Cycle:
+    """A cycle at `point`: its edges in the order of walking around it.
+
+    One of arounds may have edges at both of their points. What is stated where they are entered then runs against the
+    walk, for what is entered first is left last.
+    """
+
+    point: str
+    steps: tuple[Step, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """Every hook on the way, as it stands at the cycle's point."""
+        found: list[str] = []
+        for step, next_ in pairwise((*self.steps, self.steps[0])):
+            if step.point == self.point:
+                found += [step.first] if next_.point == self.point else [step.first, step.then]
+        return found
+
+
+def as_problems(cycles: Iterable[Cycle]) -> list[Problem]:
+    """Return a problem for each cycle; one that is closed at several points is told once."""
+    alike: dict[tuple[tuple[str, Where], ...], list[Cycle]] = {}
+    for cycle in cycles:
+        steps = tuple((step.first, step.place) for step in cycle.steps)
+        alike.setdefault(steps, []).append(cycle)
+    return [_problem(same) for same in alike.values()]
+
+
+def _problem(same: list[Cycle]) -> Problem:
+    cycle = same[0]
+    names = [name.replace('"', "") for name in (*cycle.names, cycle.names[0])]
+    at = f"at {cycle.point}" + (f" and {len(same) - 1} more" if len(same) > 1 else "")
+    mixed = any(step.point != cycle.point for step in cycle.steps)
+    steps = [
+        f"{step.first} before {step.then}{f' at {step.point}' if mixed else ''}: {step.place}" for step in cycle.steps
+    ]
+    hints = [*steps, *(_nested(cycle) if mixed else []), *_overriding(cycle.steps)]
+    return Problem(f"ordering cycle: {' → '.join(names)} {at}", cycle.steps[0].place, "\n    ".join(hints))
+
+
+def _nested(cycle: Cycle) -> list[str]:
+    """Say what closes a cycle of edges at two points, and how an edge is stated for one of a hook's methods alone."""
+    return [
+        "what is entered first is left last",
+        f'an edge may be that of one method alone: points = [{{ at = "{cycle.point}", after = ["…"] }}, …]',
+    ]
+
+
+def _overriding(steps: Iterable[Step]) -> list[str]:
+    """Say how the file gets rid of an edge that a class has stated."""
+    if any(step.kind == "class" for step in steps):
+        return ["what a class says, the file can overrule: after = [] or before = [] in the hook's table"]
+    return []
+
 
 Places = Mapping[tuple[str, str, Half], int]
 """Where a hook's method, or half of its around, is wanted at a point, as far as nothing else decides."""

@@ -1,4 +1,4 @@
-"""A plan: the compiled pipeline, for each point its bindings in their order. Immutable, and the same after JSON."""
+"""A compiled plan: hooks, bindings, edges and points. `Node` and `Bound` are hooks before they are ordered."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class Bundle:
     """Flow edges that are kept as one: from each of `first_ids`, bindings that write `slots`, to each of `then_ids`.
 
     So a thousand writers and a thousand readers of a slot are not a million edges. Fewer than
-    `hookflow.graph.flow.MANY` are kept one by one.
+    `hookflow.graph.edges.MANY` are kept one by one.
     """
 
     point: str
@@ -339,3 +339,50 @@ def _grouped(things: Iterable[Placed]) -> dict[str, tuple[Placed, ...]]:
     for thing in things:
         groups.setdefault(thing.point, []).append(thing)
     return {point: tuple(there) for point, there in groups.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSpec:
+    """The name of another hook, as an edge or a requirement states it. An `optional` one may be missing."""
+
+    hook: str
+    optional: bool
+    kind: EdgeKind
+    where: Where
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One method of a hook at one point; `after` and `before` hold for this point alone."""
+
+    point: str
+    method: str
+    half: Half
+    takes: tuple[str, ...]
+    trigger: Trigger
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
+    after: tuple[EdgeSpec, ...] = ()
+    before: tuple[EdgeSpec, ...] = ()
+    parameters: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    prepend: bool = False
+    always_call: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A hook of the pipeline: `after` and `before` hold at every point where both hooks are bound."""
+
+    hook: PlannedHook
+    where: Where
+    bound: tuple[Bound, ...]
+    after: tuple[EdgeSpec, ...] = ()
+    before: tuple[EdgeSpec, ...] = ()
+    requires: tuple[EdgeSpec, ...] = ()
+    ambiguous_with: tuple[EdgeSpec, ...] = ()
+
+
+Nodes = Mapping[str, Node]
+"""Every hook by name, in the file's order."""

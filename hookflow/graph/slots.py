@@ -1,6 +1,6 @@
 """The named pieces of run state that hooks read and write: at one point, the writer of a slot before its readers.
 
-A slot may have parts, `metrics.accuracy` (`hookflow.graph.keyed`).
+A slot may have parts, `metrics.accuracy` (`hookflow.graph.slots`).
 A hook may name slots of its own; these are the ones that the runner and the built-in hooks speak of.
 """
 
@@ -12,9 +12,39 @@ from itertools import takewhile
 from typing import Literal
 
 from hookflow.errors import Problem, misspelt, nearest
-from hookflow.graph.keyed import root, wider
-from hookflow.graph.node import Node, Nodes
+from hookflow.graph.plan import Node, Nodes
 from hookflow.graph.points import Point
+
+
+def root(slot: str) -> str:
+    return slot.partition(".")[0]
+
+
+def wider(slot: str) -> Iterator[str]:
+    """Yield the slots that a slot is a part of."""
+    while "." in slot:
+        slot = slot.rpartition(".")[0]
+        yield slot
+
+
+class Parts:
+    """The slots that are touched at one point. Of two hooks that touch the same, the same name is among the parts."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._parts: dict[str, list[str]] = {}
+        for name in dict.fromkeys(names):
+            for slot in (name, *wider(name)):
+                self._parts.setdefault(slot, []).append(name)
+
+    def of(self, slots: Iterable[str]) -> set[str]:
+        """Return the slots with all of their parts that anybody touches."""
+        return {part for slot in slots for part in self._parts[slot]}
+
+
+def widest(slots: Collection[str]) -> tuple[str, ...]:
+    """Return the slots without those that are a part of another one."""
+    return tuple(sorted(slot for slot in slots if not any(other in slots for other in wider(slot))))
+
 
 SLOTS: dict[str, str] = {
     "batch": "the current batch",

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import networkx as nx
 
-from hookflow.graph.sort import Rows
+Rows = tuple[int, int]
 
 SHOWN = 12
 """How many cycles of one knot are told; mending those, one has learnt enough to mend the rest."""

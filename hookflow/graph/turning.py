@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from hookflow.graph.links import Decided
 from hookflow.graph.order import Places
 from hookflow.graph.plan import Binding, Half, Plan
+from hookflow.graph.why import Decided
 
 Key = tuple[str, Half]
 """A binding of a point, whatever its place: the hook, and which half of an around it is."""

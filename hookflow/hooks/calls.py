@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hookflow.errors import Problem, Where
-from hookflow.graph.node import Bound, Node
+from hookflow.graph.plan import Bound, Node
 from hookflow.hooks.run_uses import Use, in_words, uses
 
 SLOT = {

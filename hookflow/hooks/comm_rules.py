@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hookflow.errors import Problem
-from hookflow.graph.node import Nodes
+from hookflow.graph.plan import Nodes
 
 POINT = "ddp_comm"
 

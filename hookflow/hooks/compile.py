@@ -11,9 +11,8 @@ from typing import Any
 from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.graph.compile import compile_plan
 from hookflow.graph.lifetimes import doubts
-from hookflow.graph.node import Node
 from hookflow.graph.order import Places
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Node, Plan
 from hookflow.hooks.calls import undeclared_calls
 from hookflow.hooks.comm_rules import wrong_comm_hooks
 from hookflow.hooks.hook_table import HookTable

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hookflow.graph.keyed import widest
 from hookflow.graph.observation import Method, Slots
 from hookflow.graph.plan import Plan
-from hookflow.graph.slots import VERBS, Verb
+from hookflow.graph.slots import VERBS, Verb, widest
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.type_words import as_toml
 

@@ -7,8 +7,7 @@ from functools import cache, cached_property
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.graph.node import Bound, EdgeSpec, Node
-from hookflow.graph.plan import PHASES, RANKS, EdgeKind, Phase, PlannedHook, Ranks, Trigger
+from hookflow.graph.plan import PHASES, RANKS, Bound, EdgeKind, EdgeSpec, Node, Phase, PlannedHook, Ranks, Trigger
 from hookflow.graph.points import Points
 from hookflow.graph.slots import Verb
 from hookflow.hooks.arguments import first_names, parameters_of, wrong_arguments

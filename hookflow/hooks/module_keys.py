@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hookflow.errors import Problem, Where
-from hookflow.graph.node import Bound, EdgeSpec, Node
+from hookflow.graph.plan import Bound, EdgeSpec, Node
 from hookflow.graph.points import Points
 from hookflow.hooks.inspect import Method
 from hookflow.pipeline.schema import BindingSpec, HookNode

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from hookflow.errors import Problem, Where
-from hookflow.graph.node import Bound
+from hookflow.graph.plan import Bound
 from hookflow.graph.points import Points
 from hookflow.pipeline.schema import BindingSpec, HookNode
 

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any
 
 from hookflow.errors import Problem, misspelt
-from hookflow.graph.node import Bound, Node
+from hookflow.graph.plan import Bound, Node
 from hookflow.hooks.run_uses import uses
 from hookflow.pipeline.condition import METRICS, parse_condition
 

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hookflow.errors import Problem, Where
-from hookflow.graph.keyed import root, wider
-from hookflow.graph.links import Decided
-from hookflow.graph.node import Nodes
-from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.plan import Binding, Nodes, Plan
+from hookflow.graph.slots import root, wider
+from hookflow.graph.why import Decided
 from hookflow.hooks.run_uses import in_words, keys_read, uses
 
 ATTRIBUTES = {"model": ("model",), "optimizer": ("optimizer", "lr")}

@@ -17,7 +17,7 @@ MEETING: Mapping[str, tuple[str, ...]] = {"ddp": ("backward",), "fsdp": ("forwar
 NO_PLAN = Plan("", (), (), ())
 """What stands for a plan that has not been written yet."""
 
-NO_RUN = cast(Run, {})
+NO_RUN = cast("Run", {})
 """What stands for a run record that has not been written yet; false, and nothing is in it."""
 
 TRACK = 64

@@ -18,8 +18,8 @@ import torch
 
 from hookflow.errors import Problem, UserError, by_place, nearest, nearest_or_all
 from hookflow.events.records import Put
-from hookflow.graph.keyed import root
 from hookflow.graph.plan import Binding, Plan, PlannedHook
+from hookflow.graph.slots import root
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
 from hookflow.pipeline.raised_by import explained
 from hookflow.runner.contract import evaluation_of, steps_itself

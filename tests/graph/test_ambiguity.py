@@ -7,9 +7,8 @@ from itertools import islice
 import pytest
 from hypothesis import given
 
-from hookflow.graph.ambiguity import ambiguities
-from hookflow.graph.links import stated
 from hookflow.graph.plan import PHASES, Binding, Plan
+from hookflow.graph.why import ambiguities, stated
 from tests.graph.test_order import legal
 from tests.hook_nodes import AROUND, Node, acyclic, node, plan
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from hookflow.graph.apart import apart
-from hookflow.graph.node import Node
+from hookflow.graph.plan import Node
+from hookflow.graph.why import apart
 from tests.hook_nodes import node, plan
 
 

@@ -10,16 +10,13 @@ from itertools import combinations
 
 import pytest
 
+from hookflow.cli.graph import only_hook, only_points
 from hookflow.errors import UserError
-from hookflow.graph import edge_graph, flow, order
-from hookflow.graph.ambiguity import ambiguities
-from hookflow.graph.links import Decided, neighbours, stated
-from hookflow.graph.node import Node
-from hookflow.graph.plan import Bundle, Edge, Plan
+from hookflow.graph import edges, order
+from hookflow.graph.plan import Bundle, Edge, Node, Plan
 from hookflow.graph.plan_file import parse_plan
-from hookflow.graph.precedence import precedence
-from hookflow.graph.render.narrow import only_hook, only_points
 from hookflow.graph.render.text import as_text
+from hookflow.graph.why import Decided, ambiguities, neighbours, precedence, stated
 from tests.graph.oracle import Described
 from tests.graph.test_fuzz import compiled, drawn
 from tests.hook_nodes import AROUND, POINT, node, plan
@@ -45,7 +42,7 @@ def test_a_thousand_writers_and_a_thousand_readers_are_no_million_edges(monkeypa
 
         monkeypatch.setattr(kind, "__init__", making)
 
-    counted(edge_graph.Statement)
+    counted(edges.Statement)
     counted(Edge)
     found = plan(*crowd(1000, 1000))
     (bundle,) = found.bundles
@@ -122,9 +119,9 @@ def test_many_stated_edges_within_a_crowd_part_it_into_few_bundles(monkeypatch: 
 
 
 def test_what_would_take_hours_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edge_graph, "MOST", 100)
+    monkeypatch.setattr(edges, "MOST", 100)
     monkeypatch.setattr(order, "MOST", 100)
-    monkeypatch.setattr(flow, "MOST", 100)
+    monkeypatch.setattr(edges, "MOST", 100)
     names = [f"s{k}" for k in range(30)]
     with pytest.raises(UserError, match="shared in 930 ways, which are too many"):
         plan(*(node(f"h{k}", reads=["x", name], writes=["x", name]) for k, name in enumerate(names)))
@@ -145,9 +142,9 @@ def test_what_would_take_hours_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_part_of_a_plan_has_the_edges_of_its_bundles() -> None:
     found = plan(*crowd(101, 101))
     assert found.bundles and only_points(found, [POINT]) == found
-    for name, edges in (("r3", {(f"w{k}", "r3") for k in range(101)}), ("w3", {("w3", f"r{k}") for k in range(101)})):
+    for name, kept in (("r3", {(f"w{k}", "r3") for k in range(101)}), ("w3", {("w3", f"r{k}") for k in range(101)})):
         alone = only_hook(found, name)
-        assert {(edge.first, edge.then) for edge in alone.every_edge()} == edges
+        assert {(edge.first, edge.then) for edge in alone.every_edge()} == kept
         assert len(alone.bindings) == 102
 
 
@@ -164,7 +161,7 @@ def test_flows_of_few_edges_are_kept_one_by_one_beside_a_crowd() -> None:
 
 
 def test_one_writer_and_its_readers_are_a_crowd_at_each_of_their_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(edge_graph, "MANY", 1)
+    monkeypatch.setattr(edges, "MANY", 1)
     points = (("before_val", "whole"), ("after_val", "whole"))
     readers = [node(name, points=points, reads=["x"]) for name in "abc"]
     around = node("y", points=AROUND)  # the two points are one graph
@@ -218,7 +215,7 @@ def both_ways(hooks: list[Described], shuffle: int | None, monkeypatch: pytest.M
     """Compile hooks with every flow kept as one, and with none; return how many bundles there were."""
     found = []
     for most in (1, 10_000):
-        monkeypatch.setattr(edge_graph, "MANY", most)
+        monkeypatch.setattr(edges, "MANY", most)
         try:
             found.append(compiled(hooks, shuffle))
         except UserError:

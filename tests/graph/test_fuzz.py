@@ -14,9 +14,8 @@ from itertools import permutations
 import pytest
 
 from hookflow.errors import UserError
-from hookflow.graph.ambiguity import ambiguities
 from hookflow.graph.plan import PHASES, Binding, Plan
-from hookflow.graph.precedence import precedence
+from hookflow.graph.why import ambiguities, precedence
 from tests.graph.oracle import CLOSING, OPENING, Described, Oracle, Pair, Place, common, within
 from tests.hook_nodes import AROUND, Half, node, plan
 

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 
 from hookflow.graph.lifetimes import doubts
-from hookflow.graph.loop import Loop
-from hookflow.graph.node import Node
-from hookflow.graph.points import POINTS, Point, Points
+from hookflow.graph.plan import Node
+from hookflow.graph.points import POINTS, Loop, Point, Points
 from tests.hook_nodes import AROUND, Stands, node, plan
 
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hookflow.graph.links import Decided, bound_points, neighbours, stated
-from hookflow.graph.node import Node
-from hookflow.graph.plan import Edge
+from hookflow.graph.plan import Edge, Node
+from hookflow.graph.why import Decided, bound_points, neighbours, stated
 from tests.graph.test_bundles import crowd
 from tests.hook_nodes import AROUND, POINT, node, order, plan
 

@@ -8,10 +8,9 @@ from itertools import permutations
 import pytest
 
 from hookflow.errors import UserError
-from hookflow.graph.ambiguity import ambiguities
 from hookflow.graph.plan import Plan
 from hookflow.graph.points import Point, Points
-from hookflow.graph.precedence import precedence
+from hookflow.graph.why import ambiguities, precedence
 from tests.hook_nodes import AROUND, Node, compile_plan, node, order, plan
 
 VAL = (("after_val", "whole"),)

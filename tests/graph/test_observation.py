@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from hookflow.graph.node import Node
 from hookflow.graph.observation import Seen, Slots, missing, never_seen, to_json, turned, with_observed
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Node, Plan
 from tests.hook_nodes import AROUND, POINT, node, plan
 
 Touched = tuple[Iterable[str], Iterable[str]]

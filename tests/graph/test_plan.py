@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hookflow.graph.node import Node
-from hookflow.graph.plan import Trigger
+from hookflow.graph.plan import Node, Trigger
 from tests.graph.test_bundles import crowd
 from tests.hook_nodes import node, plan
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from hookflow.graph.precedence import precedence
+from hookflow.graph.why import precedence
 from tests.graph.test_order import legal
 from tests.hook_nodes import AROUND, Node, acyclic, node, plan
 

@@ -10,12 +10,11 @@ import pytest
 
 from hookflow.errors import Problem, Where
 from hookflow.graph.compile import compile_plan
-from hookflow.graph.links import stated
 from hookflow.graph.plan import Plan
 from hookflow.graph.plan_file import parse_plan
 from hookflow.graph.points import Point, Points
-from hookflow.graph.precedence import precedence
 from hookflow.graph.render.text import as_text
+from hookflow.graph.why import precedence, stated
 from tests.hook_nodes import AROUND, node, plan
 
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from hookflow.errors import UserError
 from hookflow.graph.compile import compile_plan
-from hookflow.graph.node import Node
 from hookflow.graph.order import Places
-from hookflow.graph.plan import Plan
+from hookflow.graph.plan import Node, Plan
 from hookflow.graph.turning import (
     Pair,
     brought_together,
@@ -169,7 +168,7 @@ def test_exactly_the_pairs_are_found_that_make_a_difference(nodes: list[Node], d
     free = [*unordered(declared)]
     planted = data.draw(st.lists(st.sampled_from(free), unique=True, max_size=3)) if free else []
     made = Planted(nodes, planted)
-    steps, same, untried = _Search(cast(Trials, made), declared).all(free)
+    steps, same, untried = _Search(cast("Trials", made), declared).all(free)
     found = {pair for step in steps for pair in step.pairs}
     stuck = {pair for pair, _ in untried}
     assert {*planted} <= found | stuck
@@ -185,7 +184,7 @@ def test_every_pair_is_tried_though_an_edge_keeps_some_from_being_turned_togethe
     pairs = [*unordered(declared)]
     assert [pair.hooks for pair in pairs] == [("a", "b"), ("b", "c")]
     for one in pairs:
-        steps, same, untried = _Search(cast(Trials, Planted(nodes, [one])), declared).all(pairs)
+        steps, same, untried = _Search(cast("Trials", Planted(nodes, [one])), declared).all(pairs)
         assert [step.pairs for step in steps] == [(one,)]
         assert (len(same), untried) == (1, [])
 
@@ -193,7 +192,7 @@ def test_every_pair_is_tried_though_an_edge_keeps_some_from_being_turned_togethe
 def test_trials_are_about_as_many_as_hooks_at_a_point() -> None:
     nodes = [node(name) for name in "abcdefghij"]
     made = Planted(nodes, [])
-    steps, same, untried = _Search(cast(Trials, made), plan(*nodes)).all([*unordered(plan(*nodes))])
+    steps, same, untried = _Search(cast("Trials", made), plan(*nodes)).all([*unordered(plan(*nodes))])
     assert (steps, len(same), untried) == ([], 45, [])
     assert made.count <= 3 * len(nodes)
 

@@ -23,9 +23,8 @@ from hookflow.cli.check_report import Findings
 from hookflow.cli.pipelines import valid_plan
 from hookflow.errors import Where
 from hookflow.events.rundir import RunDir
-from hookflow.graph.keyed import root
 from hookflow.graph.points import POINTS
-from hookflow.graph.slots import SLOTS
+from hookflow.graph.slots import SLOTS, root
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.base import Hook
 from hookflow.hooks.compile import find_hook

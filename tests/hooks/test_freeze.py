@@ -12,7 +12,7 @@ from torch import nn
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.graph.ambiguity import ambiguities
+from hookflow.graph.why import ambiguities
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.freeze import Freeze, frozen_norms, frozen_parameters
 from hookflow.hooks.globs import named_parameters

@@ -9,8 +9,8 @@ import pytest
 from hookflow.errors import UserError
 from hookflow.graph.forecast import Length, forecast
 from hookflow.graph.plan import Plan
-from hookflow.graph.precedence import precedence
 from hookflow.graph.render.words import marks
+from hookflow.graph.why import precedence
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.check_imports import missing_components
 from hookflow.pipeline.load import Loaded, parse

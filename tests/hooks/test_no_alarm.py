@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from hookflow.cli.pipelines import read_pipeline, valid_plan
-from hookflow.graph.ambiguity import ambiguities
 from hookflow.graph.plan import Plan
+from hookflow.graph.why import ambiguities
 from hookflow.hooks.registry import BUILT_IN
 from tests.hooks.test_troubles import plan
 

@@ -78,7 +78,7 @@ def test_a_stated_edge_is_stronger(tmp_path: Path) -> None:
 
 
 def test_two_that_log_what_a_condition_reads_are_in_no_order(tmp_path: Path) -> None:
-    from hookflow.graph.ambiguity import ambiguities
+    from hookflow.graph.why import ambiguities
 
     second = '[hooks.again]\nuse = "./h0.py:Logs"\n'
     assert [one.slots for one in ambiguities(compiled(tmp_path, 'run.log("n", 1)', "n == 3", second))] == [
@@ -87,7 +87,7 @@ def test_two_that_log_what_a_condition_reads_are_in_no_order(tmp_path: Path) -> 
 
 
 def test_two_that_log_one_name_at_one_point_are_in_no_order_without_a_condition_too(tmp_path: Path) -> None:
-    from hookflow.graph.ambiguity import ambiguities
+    from hookflow.graph.why import ambiguities
 
     second = '[hooks.again]\nuse = "./h0.py:Logs"\n'
     for number, (logs, slots) in enumerate(

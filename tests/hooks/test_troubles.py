@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from hookflow.errors import UserError
-from hookflow.graph.ambiguity import ambiguities
 from hookflow.graph.plan import Plan
+from hookflow.graph.why import ambiguities
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import parse

@@ -10,9 +10,9 @@ import pytest
 import tomli
 
 from hookflow.cli.pipelines import valid_plan
-from hookflow.graph.ambiguity import ambiguities
 from hookflow.graph.observation import Slots, missing, never_seen, with_observed
 from hookflow.graph.plan import Plan
+from hookflow.graph.why import ambiguities
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import load
 from hookflow.runner import observed_run

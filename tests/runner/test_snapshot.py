@@ -181,6 +181,6 @@ def test_each_trigger_has_a_name_of_its_own(new_run: NewRun) -> None:
     """Also those of an around and of a method that fire at one point."""
     run_dir = new_run('hooks.all={use="./watchers.py:Everywhere", modules=["head"], parameters=["head.weight"]}')
     plan = Plan.from_json(json.loads(run_dir.plan.read_text()))
-    snapshot = cast(Snapshot, SimpleNamespace(plan=plan))
+    snapshot = cast("Snapshot", SimpleNamespace(plan=plan))
     names = [Snapshot._key(snapshot, binding.id) for binding in plan.bindings if binding.half != "exit"]
     assert len({*names}) == len(names) > 30

@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hookflow.graph.links import Link, bound_points, stated
 from hookflow.graph.plan import Binding, EdgeKind, Plan
 from hookflow.graph.points import Point
-from hookflow.graph.render.gutter import reduced
+from hookflow.graph.render.text import reduced
 from hookflow.graph.render.words import KINDS, cells, edges_that_gave_way, marks, padded, title_of, wrapped
+from hookflow.graph.why import Link, bound_points, stated
 
 NOTE_CELLS = 24
 GAP = 2

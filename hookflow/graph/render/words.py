@@ -6,8 +6,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 
-from hookflow.graph.links import bound_points
 from hookflow.graph.plan import Binding, Edge, EdgeKind, GivenWay, Plan
+from hookflow.graph.why import bound_points
 from hookflow.numbers import counted
 
 KINDS: dict[EdgeKind, str] = {

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from textual.strip import Strip
 
-from hookflow.graph.links import rows_of
 from hookflow.graph.plan import Binding
-from hookflow.graph.render.gutter import gutter
+from hookflow.graph.render.text import gutter
+from hookflow.graph.why import rows_of
 from hookflow.monitor.formatting import many, ms, percent
 from hookflow.monitor.style import Part, boxed, fit, highlighted, row, sparks, window
 from hookflow.monitor.timing import WINDOW, Timing

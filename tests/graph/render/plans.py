@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from hookflow.errors import Where
 from hookflow.graph.compile import compile_plan
-from hookflow.graph.node import Bound, EdgeSpec, Node
-from hookflow.graph.plan import EdgeKind, Half, Plan, PlannedHook, Trigger
+from hookflow.graph.plan import Bound, EdgeKind, EdgeSpec, Half, Node, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS as ALL
 from hookflow.graph.points import Point, Points
 

@@ -6,10 +6,10 @@ import re
 
 from hypothesis import given
 
-from hookflow.graph.links import stated
+from hookflow.cli.graph import only_points
 from hookflow.graph.plan import Plan, Trigger
 from hookflow.graph.render.boxes import as_boxes
-from hookflow.graph.render.narrow import only_points
+from hookflow.graph.why import stated
 from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans, wide
 

@@ -10,10 +10,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
-from hookflow.graph.links import stated
 from hookflow.graph.plan import Plan, Trigger
-from hookflow.graph.render.dot import as_dot
-from hookflow.graph.render.mermaid import as_mermaid
+from hookflow.graph.render.exchange import as_dot, as_mermaid
+from hookflow.graph.why import stated
 from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, plan, plans
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookflow.graph.render.gutter import gutter
+from hookflow.graph.render.text import gutter
 
 
 def image(names: str, *edges: str) -> list[str]:

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 
+from hookflow.cli.graph import only_hook, only_points
 from hookflow.graph.plan import Binding, Half, Plan, Trigger
-from hookflow.graph.render.narrow import only_hook, only_points
-from hookflow.graph.render.rails import pairs, rails
+from hookflow.graph.render.text import pairs, rails
 from tests.graph.render.plans import RICH, node, plan, plans
 
 

@@ -11,16 +11,25 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 
-from hookflow.graph.links import stated
-from hookflow.graph.node import Node
-from hookflow.graph.plan import Plan, Trigger
+from hookflow.graph.plan import Node, Plan, Trigger
 from hookflow.graph.points import Point, Points
 from hookflow.graph.render.html import as_html
-from hookflow.graph.render.lanes import MARGIN, RAILS, WIDTH, Lane, lay_out
-from hookflow.graph.render.row import NAME_CELL, NOTE_CELL, NOTE_LINE, Arrow, Box, is_free
-from hookflow.graph.render.style import DARK, LIGHT
-from hookflow.graph.render.svg import as_svg
+from hookflow.graph.render.lanes import (
+    MARGIN,
+    NAME_CELL,
+    NOTE_CELL,
+    NOTE_LINE,
+    RAILS,
+    WIDTH,
+    Arrow,
+    Box,
+    Lane,
+    is_free,
+    lay_out,
+)
+from hookflow.graph.render.svg import DARK, LIGHT, as_svg
 from hookflow.graph.render.words import cells, marks, place_of, slots
+from hookflow.graph.why import stated
 from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans, wide
 

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hookflow.graph.links import neighbours
-from hookflow.graph.node import Node
-from hookflow.graph.plan import Plan, Trigger
+from hookflow.graph.plan import Node, Plan, Trigger
 from hookflow.graph.render.text import as_text
 from hookflow.graph.render.words import cells, marks, place_of, plain, wrapped
+from hookflow.graph.why import neighbours
 from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans
 

@@ -1,0 +1,344 @@
+"""Why one hook fires before another: the edges between them, their phases, the loop, or the order of the file."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from typing import Literal
+
+from hookflow.graph.edges import closure
+from hookflow.graph.lifetimes import Lifetimes
+from hookflow.graph.plan import PHASES, Binding, Bundle, Edge, GivenWay, Plan
+from hookflow.graph.points import Point
+from hookflow.graph.slots import Parts, commutes, widest
+
+Reason = Literal["edge", "phase", "file"]
+"""What decides between two hooks: an edge, their phases, or nothing but their order in the file (or the shuffle)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """`first` fires before `then`; `edge` is what says so, unless the phases or the file's order do."""
+
+    first: Binding
+    then: Binding
+    reason: Reason
+    edge: Edge | None = None
+
+
+def bound_points(plan: Plan) -> tuple[Point, ...]:
+    """Return the points that have bindings, in the order of a run."""
+    return tuple(point for point in plan.points if plan.at(point.name))
+
+
+def stated(plan: Plan, point: str) -> Iterator[Link]:
+    """Yield the edges of a point, each with the bindings at its ends; those in bundles last."""
+    yield from unbundled(plan, point)
+    by_id = {binding.id: binding for binding in plan.at(point)}
+    for bundle in plan.bundles_at(point):
+        for first, then in bundle.pairs(by_id):
+            yield Link(first, then, "edge", bundle.edge(first, then))
+
+
+def unbundled(plan: Plan, point: str) -> Iterator[Link]:
+    """Yield the edges that stand for themselves."""
+    by_id: dict[int | None, Binding] = {binding.id: binding for binding in plan.at(point)}
+    by_name: dict[str, list[Binding]] = {}
+    for binding in plan.at(point):
+        by_name.setdefault(binding.hook, []).append(binding)
+    for edge in plan.edges_at(point):
+        first, then = by_id.get(edge.first_id), by_id.get(edge.then_id)
+        if first and then:
+            yield Link(first, then, "edge", edge)
+        elif edge.first_id is None:
+            yield from _of_hooks(edge, by_name)
+
+
+def _of_hooks(edge: Edge, bound: Mapping[str, Sequence[Binding]]) -> Iterator[Link]:
+    """Yield the links of a recorded edge that names hooks alone: from where `first` stands last above `then`."""
+    for then in bound.get(edge.then, ()):
+        above = [first for first in bound.get(edge.first, ()) if first.id < then.id]
+        if above:
+            yield Link(above[-1], then, "edge", edge)
+
+
+def rows_of(plan: Plan, point: str) -> list[tuple[int, int]]:
+    """Return the edges of a point by the places of their ends in its order."""
+    row = {binding.id: row for row, binding in enumerate(plan.at(point))}
+    return [(row[link.first.id], row[link.then.id]) for link in stated(plan, point)]
+
+
+def neighbours(plan: Plan, point: str) -> Iterator[Link]:
+    """Yield each binding of a point with the one that follows it, and why it does."""
+    by_edge = {(link.first.id, link.then.id): link for link in unbundled(plan, point)}
+    decided = Decided(plan, point)
+    hands_on: dict[int, list[Bundle]] = {}
+    for bundle in plan.bundles_at(point):
+        for id_ in bundle.first_ids:
+            hands_on.setdefault(id_, []).append(bundle)
+    for first, then in pairwise(plan.at(point)):
+        bundles = (bundle for bundle in hands_on.get(first.id, ()) if then.id in bundle.then_ids)
+        bundled = (Link(first, then, "edge", bundle.edge(first, then)) for bundle in bundles)
+        link = by_edge.get((first.id, then.id)) or next(bundled, None)
+        yield link or Link(first, then, decided.reason(first, then))
+
+
+def _own_phase(plan: Plan, binding: Binding) -> int:
+    """Return the phase that a binding has by itself; the second half of an early around is late."""
+    own = PHASES.index(plan.hook(binding.hook).phase)
+    return len(PHASES) - 1 - own if binding.half == "exit" else own
+
+
+class Decided:
+    """What is decided between the hooks of a point, whatever the file's order.
+
+    Second halves of arounds come after the plain methods of their phase. So who must wait for one comes after who need
+    not: the file's order does not turn that, either. Sets of rows are whole numbers, a bit a row, as in
+    `hookflow.graph.edges`.
+    """
+
+    def __init__(self, plan: Plan, point: str) -> None:
+        bound = plan.at(point)
+        self._row = {binding.id: row for row, binding in enumerate(bound)}
+        before: list[list[int]] = [[] for _ in bound]
+        for link in unbundled(plan, point):
+            if link.edge and not link.edge.loose:
+                before[self._row[link.then.id]].append(self._row[link.first.id])
+        for bundle in plan.bundles_at(point):
+            firsts, thens = (
+                [self._row[id_] for id_ in ids if id_ in self._row] for ids in (bundle.first_ids, bundle.then_ids)
+            )
+            for row in thens:
+                before[row] += firsts
+        self.ancestors = closure(before, range(len(bound)))
+        """For each row those that edges put before it; loose ones do not count."""
+        self._own = [_own_phase(plan, binding) for binding in bound]
+        exits: dict[str, int] = {}
+        for row, binding in enumerate(bound):
+            if binding.half == "exit":
+                exits[binding.phase] = exits.get(binding.phase, 0) | 1 << row
+        self._waits = [0] * len(bound)  # for which second halves of its phase each row waits, itself included
+        self._later = [0] * len(bound)  # which of them surely come before another one for which it waits
+        for row, binding in enumerate(bound) if exits else ():
+            awaited = self.ancestors[row] & exits.get(binding.phase, 0)
+            leaves = binding.half == "exit"
+            self._waits[row] = awaited | leaves << row
+            later = awaited if leaves else 0
+            for first in before[row]:
+                later |= self._later[first]
+            self._later[row] = later
+
+    def by_nesting(self, first: int, then: int) -> bool:
+        """Say whether of two rows of one phase `first` comes first because `then` waits for more second halves."""
+        waits, needs = self._waits[first], self._waits[then]
+        return bool(needs) and not waits & ~self._later[then]
+
+    def is_open(self, first: Binding, then: Binding) -> bool:
+        """Say whether nothing that anybody has said of two bindings puts `first` first.
+
+        Neither that second halves come last, nor a phase into which edges to other hooks have moved one of them, was
+        said of the two.
+        """
+        upper, lower = self._row[first.id], self._row[then.id]
+        if self.ancestors[lower] >> upper & 1:
+            return False
+        return first.phase == then.phase or self._own[upper] >= self._own[lower]
+
+    def reason(self, first: Binding, then: Binding) -> Reason:
+        """Return what puts one before the other."""
+        upper, lower = self._row[first.id], self._row[then.id]
+        if self.ancestors[lower] >> upper & 1:
+            return "edge"
+        return "phase" if first.phase != then.phase or self.by_nesting(upper, lower) else "file"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """At `point`, `first` fires before `then`.
+
+    `path` are the edges that lead from the one to the other, where edges are the `reason`; `overruled` the weaker
+    edges between the two that gave way.
+    """
+
+    point: str
+    first: Binding
+    then: Binding
+    reason: Reason
+    path: tuple[Edge, ...] = ()
+    overruled: tuple[GivenWay, ...] = ()
+
+
+def precedence(plan: Plan, a: str, b: str) -> list[Answer]:
+    """Return an answer for each point at which both hooks are bound, in the order of a run; none if they never meet.
+
+    A hook that stands at a point twice (with a method of its own and with half of an `around`) has an answer for each;
+    so a hook may be asked of itself.
+    """
+    points = dict.fromkeys(binding.point for binding in plan.bindings)
+    return [answer for point in points for answer in _answers(plan, point, a, b)]
+
+
+def _answers(plan: Plan, point: str, a: str, b: str) -> Iterator[Answer]:
+    asked = [binding for binding in plan.at(point) if binding.hook in (a, b)]
+    pairs = [(first, then) for first, then in combinations(asked, 2) if {first.hook, then.hook} == {a, b}]
+    if not pairs:
+        return
+    decided = Decided(plan, point)
+    for first, then in pairs:
+        reason = decided.reason(first, then)
+        loose = reason == "file" and first.half == then.half == "exit"
+        path = _path(plan, first, then, loose) if loose or reason == "edge" else ()
+        yield Answer(point, first, then, "edge" if path else reason, path, tuple(_overruled(plan, point, a, b)))
+
+
+def _overruled(plan: Plan, point: str, a: str, b: str) -> Iterator[GivenWay]:
+    """Yield the flows between two hooks that are not kept at a point."""
+    pair = {a, b}
+    for overruled in plan.given_way:
+        if overruled.edge.point == point and {overruled.edge.first, overruled.edge.then} == pair:
+            yield overruled
+    between = {binding.id: binding for binding in plan.at(point) if binding.hook in pair}
+    for bundle in plan.given_way_bundles:
+        for first, then in bundle.pairs(between) if bundle.point == point else ():
+            if first.hook != then.hook:
+                yield GivenWay(bundle.edge(first, then), ())
+
+
+def _path(plan: Plan, first: Binding, then: Binding, loose: bool) -> tuple[Edge, ...]:
+    """Return the edges of a shortest way down the order, if need be `loose` ones; none when there is no way."""
+    follow: dict[int, list[tuple[Edge, int]]] = {}
+    for link in unbundled(plan, first.point):
+        if link.edge and link.edge.loose <= loose:
+            follow.setdefault(link.first.id, []).append((link.edge, link.then.id))
+    bindings = {binding.id: binding for binding in plan.at(first.point)}
+    ways: dict[int, tuple[Edge, ...]] = {first.id: ()}
+    waiting = deque([first.id])
+    while waiting and then.id not in ways:
+        here = waiting.popleft()
+        for edge, there in follow.get(here, ()):
+            if there not in ways:
+                ways[there] = (*ways[here], edge)
+                waiting.append(there)
+        for bundle in plan.bundles_at(first.point):
+            for there in bundle.then_ids if here in bundle.first_ids else ():
+                if there in bindings and there not in ways:
+                    ways[there] = (*ways[here], bundle.edge(bindings[here], bindings[there]))
+                    waiting.append(there)
+    return ways.get(then.id, ())
+
+
+@dataclass(frozen=True, slots=True)
+class Ambiguity:
+    """`first` fires before `then` at `point`, and only the file (or the shuffle) says so; both touch `slots`."""
+
+    point: str
+    first: Binding
+    then: Binding
+    slots: tuple[str, ...]
+
+
+def ambiguities(plan: Plan) -> Iterator[Ambiguity]:
+    """Yield each ambiguous pair that the pipeline does not allow by `ambiguous_with`, point by point in firing order.
+
+    It is lazy: where thousands of hooks write one slot, so are the pairs.
+    """
+    allowed = {frozenset((hook.name, other)) for hook in plan.hooks for other in hook.ambiguous_with}
+    for point in dict.fromkeys(binding.point for binding in plan.bindings):
+        for first, then in _clashing(plan, point):
+            if first.hook != then.hook and frozenset((first.hook, then.hook)) not in allowed:
+                yield Ambiguity(point, first, then, clash(plan.points[point], first, then))
+
+
+def ways_to_state(first: str, then: str) -> tuple[str, str, str]:
+    """Return how a file says in which order two hooks must fire, either way, or that it does not matter.
+
+    Which is right nobody but its author knows: that `first` fires first today may be the mistake.
+    """
+    return (
+        f'{first} first, as now: after = ["{first}"] in [hooks.{then}]',
+        f'{then} first: after = ["{then}"] in [hooks.{first}]',
+        f'either: ambiguous_with = ["{first}"] in [hooks.{then}]',
+    )
+
+
+def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
+    """Yield the pairs of one point that clash over a slot, and that nothing that was said of them orders.
+
+    How two arounds are left follows from how they are entered, so that is asked where they are entered. Sets of rows
+    are whole numbers, a bit a row, as in `hookflow.graph.edges`.
+    """
+    bound = plan.at(point)
+    parts = Parts(slot for binding in bound for slot in (*binding.reads, *binding.writes))
+    readers: dict[str, int] = {}
+    writers: dict[str, int] = {}
+    exits = 0
+    for row, binding in enumerate(bound):
+        for slots, users in ((binding.reads, readers), (binding.writes, writers)):
+            for slot in parts.of(slots):
+                users[slot] = users.get(slot, 0) | 1 << row
+        exits |= (binding.half == "exit") << row
+    if not writers:
+        return
+    decided = Decided(plan, point)
+    for row, then in enumerate(bound):
+        touching = 0
+        for slot in parts.of(then.reads):
+            touching |= writers.get(slot, 0)
+        for slot in parts.of(then.writes):
+            touching |= readers.get(slot, 0) | (0 if commutes(slot, plan.points[point]) else writers[slot])
+        above = touching & (1 << row) - 1 & ~decided.ancestors[row]
+        above &= ~exits if then.half == "exit" else -1
+        while above:
+            lowest = above & -above
+            above ^= lowest
+            first = lowest.bit_length() - 1
+            if decided.is_open(bound[first], then):
+                yield bound[first], then
+
+
+def clash(point: Point, first: Binding, then: Binding) -> tuple[str, ...]:
+    """Return the slots that one of them writes and the other one reads, or both write."""
+    parts = Parts((*first.reads, *first.writes, *then.reads, *then.writes))
+    writes, also_writes = parts.of(first.writes), parts.of(then.writes)
+    read = writes & parts.of(then.reads) | also_writes & parts.of(first.reads)
+    return widest(read | {slot for slot in writes & also_writes if not commutes(slot, point)})
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """`first` fires before `then` in each `round` of the loop (once a run, where that is empty).
+
+    Both are empty where the loop comes to the one and the other by turns, or to one of them at any time. `rows` are
+    their points in the order of the loop, each with its hook and the round that it is in. `handed` are the slots that
+    one hook writes and the other reads, with both, and whether that is what the round before has left.
+    """
+
+    first: str
+    then: str
+    round: str
+    rows: tuple[tuple[str, str, str], ...]
+    handed: tuple[tuple[str, str, tuple[str, ...], str], ...]
+
+
+def apart(plan: Plan, a: str, b: str, validates_in_epoch: bool) -> Apart:
+    """Return what the loop decides between two hooks."""
+    lifetimes = Lifetimes(plan, validates_in_epoch)
+    loop = lifetimes.loop
+    bound = [(binding.point, binding.hook) for binding in plan.bindings if binding.hook in (a, b)]
+    rows = tuple((point, hook, ("", *loop.within(point))[-1]) for point, hook in dict.fromkeys(bound))
+    places = {name: [loop.place(point) for point, hook in bound if hook == name] for name in (a, b)}
+    first, then = sorted((a, b), key=places.__getitem__)
+    certain = min(places[first], default=-1) >= 0 and max(places[first]) < min(places[then])
+    common = loop.common(*(point for point, _ in bound)) if certain else ""
+    handed = []
+    for writer, reader in ((a, b), (b, a)):
+        writes = [slot for binding in plan.bindings if binding.hook == writer for slot in binding.writes]
+        reads = [slot for binding in plan.bindings if binding.hook == reader for slot in binding.reads]
+        parts = Parts((*writes, *reads))
+        if slots := widest(parts.of(writes) & parts.of(reads)):
+            late = {one.slot: one.round for one in lifetimes.stale() if one.reader.hook == reader}
+            left = next((late[slot] for slot in reads if slot in late and parts.of([slot]) & parts.of(slots)), "")
+            handed.append((writer, reader, slots, left))
+    return Apart(first if certain else "", then if certain else "", common, rows, tuple(handed))
