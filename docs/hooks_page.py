@@ -11,8 +11,8 @@ from hookflow.cli.schema import arguments
 from hookflow.graph.points import POINTS
 from hookflow.hooks.describe import Description, describe
 from hookflow.hooks.registry import BUILT_IN
-from hookflow.pipeline.default_hooks import DEFAULT_HOOKS
-from hookflow.pipeline.refer import refer
+from hookflow.pipeline.load import DEFAULT_HOOKS
+from hookflow.pipeline.use import refer
 
 INTRODUCTION = """\
 # Hooks

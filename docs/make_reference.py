@@ -28,10 +28,10 @@ from hookflow.cli.schema import arguments
 from hookflow.graph import points
 from hookflow.graph.slots import SLOTS
 from hookflow.hooks.registry import HOOKS
-from hookflow.pipeline.declared import sentences
-from hookflow.pipeline.refer import refer
+from hookflow.pipeline.json_schema import sentences
 from hookflow.pipeline.registry import COMPONENTS, DATA, WRITERS
 from hookflow.pipeline.schema import Pipeline, Section
+from hookflow.pipeline.use import refer
 from hookflow.runner.makers import OFFERED_TO_WRITERS
 
 FOLDER = Path(__file__).parent

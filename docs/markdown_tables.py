@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from hookflow.pipeline.type_words import as_toml, plain_type
-from hookflow.pipeline.units import PATTERN
+from hookflow.pipeline.problems import as_toml, plain_type
+from hookflow.pipeline.values import PATTERN
 
 CODE_WITH_BAR = re.compile(r"`([^`]*\|[^`]*)`")
 

@@ -23,8 +23,8 @@ from hookflow.graph.plan import GivenWay, Plan
 from hookflow.graph.turning import pair_of
 from hookflow.graph.why import Ambiguity, Reason, ambiguities, bound_points, neighbours, ways_to_state
 from hookflow.numbers import counted
+from hookflow.pipeline.layers import read
 from hookflow.pipeline.load import Loaded, dump
-from hookflow.pipeline.read import read
 from hookflow.pipeline.schema import Component, Pipeline
 
 if TYPE_CHECKING:

@@ -95,13 +95,13 @@ def _files() -> Iterator[Offer]:
 
 
 def _keys(ctx: typer.Context) -> Iterator[Offer]:
-    from hookflow.pipeline.nested import flat
+    from hookflow.pipeline.values import flat
 
     return ((f"{key}=", f"now {value!r}") for key, value in flat(_pipeline(ctx)))
 
 
 def _schema_keys() -> Iterator[Offer]:
-    from hookflow.pipeline.keys import all_keys
+    from hookflow.pipeline.json_schema import all_keys
 
     return ((key, "") for key in all_keys())
 
@@ -111,7 +111,7 @@ def _pipeline(ctx: typer.Context) -> dict[str, Any]:
     import tomli
 
     from hookflow.cli.pipelines import only_pipeline
-    from hookflow.pipeline.read import read
+    from hookflow.pipeline.layers import read
 
     # where an option is completed, click has left the arguments before it unread
     named = ctx.params.get("pipeline") or ctx.params.get("target") or next(_files_among(ctx.args), None)

@@ -18,7 +18,7 @@ from hookflow.errors import nearest_or_all
 
 if TYPE_CHECKING:
     from hookflow.hooks.describe import Argument, Description
-    from hookflow.pipeline.keys import Declared
+    from hookflow.pipeline.json_schema import Declared
 
 
 def explain(
@@ -41,7 +41,7 @@ def explain(
     Example: `hookflow explain run.precision`
     """
     from hookflow.hooks.registry import HOOKS
-    from hookflow.pipeline.keys import find_key
+    from hookflow.pipeline.json_schema import find_key
 
     match key.split("."):
         case ["hooks", hook, "args", name] if hook != "*":
@@ -54,7 +54,7 @@ def explain(
 
 
 def _page(found: Declared, width: int) -> Iterator[str]:
-    from hookflow.pipeline.keys import find_key
+    from hookflow.pipeline.json_schema import find_key
 
     if found.key:
         yield found.key
@@ -105,7 +105,7 @@ def _example(hook: str, arguments: Sequence[Argument]) -> str:
 def _argument(key: str, hook: str, name: str, pipeline: str | None) -> Declared:
     """Return what is declared of a hook's argument. Raises UserError when there is no such hook, or argument."""
     from hookflow.errors import Problem, UserError
-    from hookflow.pipeline.keys import Declared
+    from hookflow.pipeline.json_schema import Declared
 
     by_name = {argument.name: argument for argument in _told(hook, pipeline).arguments}
     if name not in by_name:

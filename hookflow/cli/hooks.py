@@ -18,7 +18,7 @@ from hookflow.cli import complete
 from hookflow.cli.options import NoImport, PipelineOption
 from hookflow.cli.output import echo
 from hookflow.hooks.registry import BUILT_IN, HOOKS
-from hookflow.pipeline.default_hooks import DEFAULT_HOOKS
+from hookflow.pipeline.load import DEFAULT_HOOKS
 from hookflow.pipeline.registry import COMPONENTS
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _own(target: Target, find: Find) -> dict[str, list[Row]]:
     from hookflow.errors import UserError
     from hookflow.hooks.inspect import about
     from hookflow.hooks.looking import looking_at
-    from hookflow.pipeline.python_source import parse_file
+    from hookflow.pipeline.use import parse_file
 
     uses = (hook.use.rpartition(":")[0] for hook in target.loaded.pipeline.hooks.values())
     found: dict[str, list[Row]] = {}

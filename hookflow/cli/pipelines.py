@@ -157,8 +157,7 @@ def _has_run(path: Path) -> bool:
 
 
 def _has_hooks(path: Path, hooks: Sequence[str]) -> bool:
-    from hookflow.pipeline.extend import extended
-    from hookflow.pipeline.read import read
+    from hookflow.pipeline.layers import extended, read
 
     try:
         tables, _ = extended(read(path), path)

@@ -145,7 +145,7 @@ def _wanted(
 
 def _kept(recorded: Sequence[str], new: Sequence[str], hooks: Collection[str] | None) -> Iterator[str]:
     """Yield the overrides that the run keeps: what is not said anew, and of the hooks those that there still are."""
-    from hookflow.pipeline.overrides import OTHER_LENGTH
+    from hookflow.pipeline.layers import OTHER_LENGTH
 
     said = [key for override in new if (key := _key(override))]
     said += [("run", other) for length, other in OTHER_LENGTH.items() if ("run", length) in said]

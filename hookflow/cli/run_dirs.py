@@ -76,7 +76,7 @@ def _nothing(said: str, near: str, otherwise: str, no_file: str | None) -> UserE
     """Return that there is no such run, nor a file called `no_file` if that is asked for; and what may be meant."""
     if not no_file:
         return _problem(said, near or otherwise)
-    from hookflow.pipeline.read import nearest_file
+    from hookflow.pipeline.layers import nearest_file
 
     return _problem(f'there is no file "{no_file}", and {said}', near or nearest_file(Path(no_file)) or otherwise)
 

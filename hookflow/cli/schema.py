@@ -32,7 +32,7 @@ def schema_of_pipelines() -> dict[str, Any]:
     from hookflow.graph.points import POINTS
     from hookflow.hooks.registry import BUILT_IN
     from hookflow.pipeline.json_schema import json_schema
-    from hookflow.pipeline.refer import refer
+    from hookflow.pipeline.use import refer
 
     points = {point.name: point.about for point in POINTS}
     pairs = {f"around_{pair}": f"from before_{pair} to {closing}" for pair, closing in POINTS.pairs.items()}

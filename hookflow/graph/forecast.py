@@ -13,7 +13,7 @@ from hookflow.graph.plan import Binding, Plan, Trigger
 from hookflow.graph.points import POINTS, Kind, Point
 from hookflow.graph.schedule import Bound, Counter, Measure, Schedule, Totals, parsed, window_is_empty
 from hookflow.pipeline.schema import Interval, Pipeline
-from hookflow.pipeline.units import SECONDS
+from hookflow.pipeline.values import SECONDS
 
 EACH_EPOCH = Interval(1, "ep")
 

@@ -38,7 +38,7 @@ RANKS: tuple[Ranks, ...] = ("zero", "all")
 class Trigger:
     """When a binding fires, as written (amounts such as "100", "2ep", "30s", "10%"); None leaves a side open.
 
-    Written amounts are read by `hookflow.pipeline.units.parse_amount`.
+    Written amounts are read by `hookflow.pipeline.values.parse_amount`.
     """
 
     every: str | None = None
@@ -162,7 +162,7 @@ class PlannedHook:
     ambiguous_with: tuple[str, ...] = ()
     ranks: Ranks = "all"
     default: bool = False
-    """Whether the pipeline file leaves it out: one of `hookflow.pipeline.default_hooks`."""
+    """Whether the pipeline file leaves it out: one of `hookflow.pipeline.load`."""
 
     @property
     def written_args(self) -> str:

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 
 from hookflow.graph.plan import Trigger
 from hookflow.graph.points import Point
-from hookflow.pipeline.units import Amount, parse_amount
+from hookflow.pipeline.values import Amount, parse_amount
 
 Counter = Literal["it", "ep", "firing", "s"]
 """What a run counts: iterations, epochs, firings of a point, seconds. All but the seconds are integers."""

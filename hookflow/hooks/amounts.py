@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import BeforeValidator
 
 from hookflow.errors import Problem, UserError
-from hookflow.pipeline.units import Unit, parse_amount
+from hookflow.pipeline.values import Unit, parse_amount
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from hookflow.errors import Problem, Where, nearest
-from hookflow.pipeline.explain import wrong_value
-from hookflow.pipeline.public import environment_keys
+from hookflow.pipeline.problems import wrong_value
+from hookflow.pipeline.references import environment_keys
 
 
 def first_names(function: Callable[..., Any], count: int, offered: Collection[str] = ()) -> list[str]:

@@ -9,7 +9,7 @@ from hookflow.graph.observation import Method, Slots
 from hookflow.graph.plan import Plan
 from hookflow.graph.slots import VERBS, Verb, widest
 from hookflow.pipeline.load import Loaded
-from hookflow.pipeline.type_words import as_toml
+from hookflow.pipeline.problems import as_toml
 
 
 @dataclass(frozen=True, slots=True)

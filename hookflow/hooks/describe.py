@@ -17,7 +17,7 @@ from hookflow.hooks.arguments import argument_type, parameters_of
 from hookflow.hooks.base import Hook
 from hookflow.hooks.foreign import foreign_arguments
 from hookflow.hooks.inspect import Issue, Method, about, methods, names_of, points_for, slots, wrong_attributes
-from hookflow.pipeline.type_words import as_toml, type_words
+from hookflow.pipeline.problems import as_toml, type_words
 
 EXAMPLES: tuple[Any, ...] = (1.0, 1, 0.5, "…", True, ["…"], {})
 """Values for an argument that must be given; the first that is allowed is as good as any."""

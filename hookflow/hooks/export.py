@@ -16,7 +16,7 @@ from hookflow.events.rundir import make_out_dir
 from hookflow.hooks.base import Hook
 from hookflow.hooks.first_tensor import first_tensor
 from hookflow.hooks.shards import is_sharded
-from hookflow.pipeline.extras import missing_package
+from hookflow.pipeline.registry import missing_package
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.pipeline.raised_by import explained, is_ctrl_c, is_ours
+from hookflow.user_code import explained, is_ctrl_c, is_ours
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from hookflow.errors import Problem, UserError, nearest
 from hookflow.hooks.amounts import PROGRESS
 from hookflow.hooks.base import Hook
-from hookflow.pipeline.units import parse_amount
+from hookflow.pipeline.values import parse_amount
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run

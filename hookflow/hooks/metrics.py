@@ -12,10 +12,10 @@ from pydantic import Field
 from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.base import Hook, Slots
-from hookflow.pipeline.extras import missing_package
-from hookflow.pipeline.raised_by import causes
-from hookflow.pipeline.refer import refer
+from hookflow.pipeline.registry import missing_package
 from hookflow.pipeline.schema import Component
+from hookflow.pipeline.use import refer
+from hookflow.user_code import causes
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run

@@ -19,7 +19,7 @@ from typing import Any
 
 from hookflow.errors import Where
 from hookflow.hooks.function_trees import FunctionTree, first_line, own_nodes
-from hookflow.pipeline.python_source import parse_file
+from hookflow.pipeline.use import parse_file
 
 _Tree = FunctionTree | ast.Lambda
 

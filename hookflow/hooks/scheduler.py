@@ -13,7 +13,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook
 from hookflow.hooks.scheduler_chain import Link, Per, check_chain, derived, found_schedulers, lengths
 from hookflow.metric_mode import Mode, mode_of
-from hookflow.pipeline.raised_by import causes
+from hookflow.user_code import causes
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer

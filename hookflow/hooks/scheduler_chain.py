@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.hooks.amounts import PROGRESS
 from hookflow.hooks.arguments import wrong_arguments
-from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import Component
-from hookflow.pipeline.units import parse_amount
-from hookflow.pipeline.values import Amount
+from hookflow.pipeline.use import refer
+from hookflow.pipeline.values import AmountField, parse_amount
 
 if TYPE_CHECKING:
     from hookflow.hooks.run import Run
@@ -31,7 +30,7 @@ class Link(Component):
 
     use: str
     """A scheduler of torch.optim.lr_scheduler by its name, or "package.module:Name"."""
-    length: Amount | None = None
+    length: AmountField | None = None
     """How long it is in charge: 500, "500it", "2ep", or "10%" of the run; the last one stays if left out."""
 
 

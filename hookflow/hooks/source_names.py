@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from hookflow.hooks.source_types import UnknownError, literal
-from hookflow.pipeline.python_source import bindings_in
+from hookflow.pipeline.use import bindings_in
 
 
 class Names:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Literal, Union
 
-from hookflow.pipeline.read import is_printable
+from hookflow.pipeline.layers import is_printable
 
 
 class UnknownError(Exception):

@@ -19,7 +19,7 @@ from hookflow.hooks.function_trees import FunctionTree
 from hookflow.hooks.source_names import Names, dotted_name
 from hookflow.hooks.source_types import UnknownError
 from hookflow.hooks.stand_in_function import empty_function
-from hookflow.pipeline.refer import refer
+from hookflow.pipeline.use import refer
 
 UNKNOWN, OPEN = "__unknown__", "__open__"
 """Attributes of a stand-in: what is not known of it, in words; whether it may have methods that are not seen."""

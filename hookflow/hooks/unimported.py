@@ -11,7 +11,7 @@ from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.registry import BUILT_IN, HOOKS
 from hookflow.hooks.stand_in import OURS, Source, unknown
 from hookflow.pipeline.check_imports import missing
-from hookflow.pipeline.python_source import module_file, parse_file
+from hookflow.pipeline.use import module_file, parse_file
 
 
 def find_unimported(use: str, base: Path, where: Where | None) -> Callable[..., Any]:

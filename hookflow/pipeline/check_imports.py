@@ -11,13 +11,10 @@ from functools import cache
 from pathlib import Path
 
 from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.pipeline.load import Loaded
-from hookflow.pipeline.objects import is_object, maker_of
-from hookflow.pipeline.parts import named_parts, wrong_parts
-from hookflow.pipeline.python_source import bindings_in, module_file, parse_file
-from hookflow.pipeline.refer import FORMS, is_file
+from hookflow.pipeline.load import Loaded, named_parts, wrong_parts
 from hookflow.pipeline.registry import Registry, missing_extra, registry_of
 from hookflow.pipeline.schema import TYPE, BindingSpec, Component, DataSource, HookNode, Pipeline
+from hookflow.pipeline.use import FORMS, bindings_in, is_file, is_object, maker_of, module_file, parse_file
 
 
 def missing_components(loaded: Loaded, base: Path) -> list[Problem]:

@@ -2,14 +2,293 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from textwrap import dedent
+from typing import Any
 
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
-from hookflow.pipeline.declared import Schema, declared, suggested
-from hookflow.pipeline.default_hooks import DEFAULT_HOOKS
-from hookflow.pipeline.overrides import OTHER_LENGTH
-from hookflow.pipeline.schema import Pipeline
+from hookflow.errors import Problem, UserError, nearest
+from hookflow.pipeline.layers import OTHER_LENGTH
+from hookflow.pipeline.load import DEFAULT_HOOKS
+from hookflow.pipeline.problems import as_toml, type_words
+from hookflow.pipeline.schema import Pipeline, Section
+
+Schema = dict[str, Any]
+
+IS_REFERENCE = r"^\$\{[^{}]*\}$"
+"""A text that is nothing but one reference becomes the value, of whatever type."""
+HAS_REFERENCE = r"\$\{"
+
+
+def declared(model: type[BaseModel]) -> Schema:
+    """Return the schema of a table that holds the fields of `model`."""
+    schema = with_definitions(model)
+    return _table(schema, schema.pop("$defs", {}))
+
+
+def with_definitions(model: type[BaseModel]) -> Schema:
+    """Return the schema of a model as pydantic makes it, with references to `$defs`."""
+    return model.model_json_schema(schema_generator=_Generator)
+
+
+def suggested(values: Mapping[str, str], about: str) -> Schema:
+    """Return keys that make editors offer the values, each with its sentence if it has one, and refuse no others."""
+    sentences = {"x-taplo": {"docs": {"enumValues": [*values.values()]}}} if any(values.values()) else {}
+    return {"anyOf": [{"enum": [*values], "description": about, **sentences}, True]}
+
+
+class _Generator(GenerateJsonSchema):
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        """Return the schema of a model; each field of a section is described by the sentence below it."""
+        found, model = super().model_schema(schema), schema["cls"]
+        if issubclass(model, Section):
+            for name, sentence in sentences(model).items():
+                found["properties"][model.model_fields[name].alias or name].setdefault("description", sentence)
+        return found
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        return self.generate_inner(schema["schema"])
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def sentences(section: type[Section]) -> dict[str, str]:
+    """Return the sentence below each field of a section, in its source and in that of the sections it is made from."""
+    found: dict[str, str] = {}
+    for kind in reversed(section.__mro__):
+        if issubclass(kind, Section):
+            (written,) = ast.parse(dedent(inspect.getsource(kind))).body
+            assert isinstance(written, ast.ClassDef)
+            for field, below in pairwise(written.body):
+                match field, below:
+                    case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                        found[name] = inspect.cleandoc(text)
+    return found
+
+
+def _table(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    """Return a schema without references, titles and nulls."""
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"].removeprefix("#/$defs/")] | schema
+    plain: Schema = {}
+    for key, inner in schema.items():
+        match key, inner:
+            case ("$ref" | "title", _) | ("default", None):
+                continue
+            case "properties" | "patternProperties", dict():
+                plain[key] = {name: _value(value, definitions) for name, value in inner.items()}
+            case (("items" | "additionalProperties"), {"type": _} | {"$ref": _} | {"oneOf": _}):
+                plain[key] = _value(inner, definitions)
+            case "oneOf" | "anyOf", list() if all(isinstance(_type(option, definitions), str) for option in inner):
+                plain = _united([_table(option, definitions) for option in inner]) | plain
+            case _:
+                plain[key] = inner
+    return plain | ({"additionalProperties": False} if "patternProperties" in plain else {})
+
+
+def _type(schema: Schema, definitions: Mapping[str, Schema]) -> object:
+    return _table(schema, definitions).get("type")
+
+
+def _united(options: list[Schema]) -> Schema:
+    """Return one schema for several, which are of different types, so that their keywords do not meet.
+
+    Of two tables, one is to be written alone and the other holds such ones by name: any key that the first does not
+    know is a name. Which keys must be there then depends on which of them it is, and is not told.
+    """
+    united = {key: value for option in options for key, value in option.items()}
+    types = [option["type"] for option in options]
+    if types == ["object", "object"]:
+        (named,) = united.pop("patternProperties").values()
+        del united["required"], named["required"]
+        return united | {"additionalProperties": named}
+    return united | {"type": types}
+
+
+def _value(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
+    """Return the schema of a value, or of a `${…}` in its place."""
+    plain = _table(schema, definitions)
+    types = plain.get("type", [])
+    types = [types] if isinstance(types, str) else types
+    if values := plain.pop("enum", None):
+        pattern = f"^({'|'.join(map(re.escape, values))})$|{HAS_REFERENCE}"
+        return plain | {"pattern": pattern} | suggested(dict.fromkeys(values, ""), plain.get("description", ""))
+    if "pattern" in plain:
+        return plain | {"pattern": f"{plain['pattern']}|{HAS_REFERENCE}"}
+    return plain if "string" in types else plain | {"type": [*types, "string"], "pattern": IS_REFERENCE}
+
+
+ANY = "*"
+"""Stands for a name that the user chooses, and for the place of an item in a list."""
+
+
+NAMES = {"hooks": "ema", "points": "after_densify", "model": "generator", "optimizer": "generator"}
+"""What stands for a chosen name in examples, by the table that it stands in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """A key: its sentence, its type in words, whether it must be given, its default, and an example.
+
+    What is not declared is empty. `keys` are those of a table.
+    """
+
+    key: str
+    about: str
+    type: str
+    required: bool = False
+    default: str = ""
+    example: str = ""
+    keys: tuple[str, ...] = ()
+
+
+def find_key(key: str) -> Declared:
+    """Return what is declared of a key such as `run.precision`, `hooks.*.every`, `model.weights`; "" is the file.
+
+    Raises UserError, with the nearest right key, when there is none.
+    """
+    parts = key.split(".") if key else []
+    place = _Place(_whole())
+    for k, part in enumerate(parts):
+        below = place.below(part)
+        if below is None:
+            raise UserError(Problem(f'a pipeline file has no key "{key}"', hint=_nearest(parts, k, place)))
+        place = below
+    return Declared(
+        key=key,
+        about=place.about(),
+        type=type_words(place.schema, _definitions()) or "any value",
+        required=place.required,
+        default=as_toml(place.schema.get("default")),
+        example=place.example(),
+        keys=tuple(place.inner()),
+    )
+
+
+@cache
+def all_keys() -> tuple[str, ...]:
+    """Return every key, as one may write it: names that the user chooses are `*`."""
+    return tuple(_walk(_Place(_whole()), ""))
+
+
+def _walk(place: _Place, above: str) -> Iterator[str]:
+    for name in place.inner():
+        if inner := place.below(name):
+            yield f"{above}{name}"
+            yield from _walk(inner, f"{above}{name}.")
+
+
+@cache
+def _whole() -> Schema:
+    return with_definitions(Pipeline)
+
+
+def _definitions() -> Mapping[str, Schema]:
+    return _whole()["$defs"]  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A key's schema, whether the key must be given, and how the way to it is written: names, "[]" for a list."""
+
+    schema: Schema
+    required: bool = False
+    way: tuple[str, ...] = ()
+
+    def inner(self) -> list[str]:
+        """Return the keys of a table, `*` for those that the user chooses, or for the items of a list of tables."""
+        names = [name for shape in _shapes(self.schema) for name in shape.get("properties", {})]
+        return list(dict.fromkeys([*names, *([ANY] if self._each() else [])]))
+
+    def below(self, part: str) -> _Place | None:
+        """Return what a key of this table is; the first of its shapes that has the key counts."""
+        for shape in _shapes(self.schema):
+            if part in shape.get("properties", {}):
+                return _Place(shape["properties"][part], part in shape.get("required", ()), (*self.way, part))
+        if (each := self._each()) is None:
+            return None
+        schema, item = each
+        chosen = NAMES.get(self.way[-1], "name") if part == ANY else part
+        return _Place(schema, way=(*self.way, "[]" if item else chosen))
+
+    def _each(self) -> tuple[Schema, bool] | None:
+        """Return the schema of tables below names that the user chooses, or of those in a list, and which it is."""
+        for shape in _shapes(self.schema):
+            named = [*shape.get("patternProperties", {}).values(), shape.get("additionalProperties")]
+            for inner in (*named, shape.get("items")):
+                if isinstance(inner, dict) and any("properties" in deep for deep in _shapes(inner)):
+                    return inner, "items" in shape
+        return None
+
+    def about(self) -> str:
+        """Return the sentence of the key, or else that of what stands there."""
+        told = (shape.get("description", "") for shape in (self.schema, *_shapes(self.schema)))
+        return str(next(filter(None, told), ""))
+
+    def example(self) -> str:
+        """Return the key with a value, below its table; nothing for a table."""
+        value = as_toml(_example(self.schema))
+        if not value or self.way[-1:] == ("[]",):  # an item of a list is written with its list
+            return ""
+        *table, name = self.way
+        path = ".".join(part for part in table if part != "[]")
+        head = f"[[{path}]]" if table[-1:] == ["[]"] else f"[{path}]" if path else ""
+        return f"{head}\n{name} = {value}".lstrip()
+
+
+def _shapes(schema: Schema) -> Iterator[Schema]:
+    """Yield the shapes that a value may have, each without a reference."""
+    if reference := schema.get("$ref"):
+        yield from _shapes(_definitions()[reference.rpartition("/")[2]])
+    elif options := schema.get("oneOf") or schema.get("anyOf"):
+        for option in options:
+            yield from _shapes(option)
+    else:
+        yield schema
+
+
+def _nearest(parts: list[str], k: int, place: _Place) -> str:
+    """Return the right key that is nearest to a wrong one: a neighbour, or one elsewhere that ends so."""
+    above = "".join(f"{part}." for part in parts[:k])
+    if near := nearest(parts[k], place.inner()):
+        return near.replace('"', f'"{above}', 1)
+    if same := [key for key in all_keys() if key.rpartition(".")[2] == parts[-1]]:
+        return f"there are {', '.join(same[:4])}" if len(same) > 1 else f'did you mean "{same[0]}"?'
+    if far := nearest(".".join(parts), all_keys()):
+        return far
+    return f"there are {', '.join(above + name for name in place.inner())}" if place.inner() else "it is no table"
+
+
+def _example(schema: Schema) -> Any:
+    """Return a value that may be written, and that says more than the default; None where a table has keys."""
+    if examples := schema.get("examples"):
+        return examples[0]
+    default = schema.get("default")
+    for shape in _shapes(schema):
+        if examples := shape.get("examples"):
+            return examples[0]
+        match shape:
+            case {"enum": list(values)}:
+                return next((value for value in values if value != default), values[0])
+            case {"type": "boolean"}:
+                return not default
+            case {"type": "integer" | "number"}:
+                return default if default else max(shape.get("minimum", 1), 1)
+            case {"type": "string"}:
+                return default or "…"
+            case {"type": "array"}:
+                return default or ["…"]
+    return None
 
 
 def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str]) -> Schema:

@@ -14,19 +14,98 @@ from typing import Any
 import tomli_w
 from pydantic import ValidationError
 
-from hookflow.errors import Problem, UserError, Where, by_place
+from hookflow.errors import Problem, UserError, Where, by_place, nearest
 from hookflow.masking import mask, unmask
-from hookflow.pipeline.default_hooks import add_default_hooks
-from hookflow.pipeline.explain import explain
-from hookflow.pipeline.extend import extended, over_base
-from hookflow.pipeline.interpolate import interpolate, variables_of, without_environment
-from hookflow.pipeline.overrides import Override, apply
-from hookflow.pipeline.public import environment_keys, public
-from hookflow.pipeline.read import MOST_BYTES, TOO_LONG, read
-from hookflow.pipeline.recover import recover
-from hookflow.pipeline.schema import Pipeline
-from hookflow.pipeline.source_map import SourceMap
-from hookflow.pipeline.switch import hooks_of, switched_off, unknown_hooks
+from hookflow.pipeline.layers import (
+    MOST_BYTES,
+    TOO_LONG,
+    Override,
+    apply,
+    extended,
+    hooks_of,
+    over_base,
+    read,
+    switched_off,
+    unknown_hooks,
+)
+from hookflow.pipeline.problems import explain
+from hookflow.pipeline.references import environment_keys, interpolate, public, variables_of, without_environment
+from hookflow.pipeline.schema import Component, Pipeline
+from hookflow.pipeline.source_map import Key, SourceMap
+
+DEFAULT_HOOKS: dict[str, dict[str, Any]] = {
+    "log": {"use": "log", "every": "0.5%"},
+    "checkpoint": {"use": "checkpoint"},
+}
+"""Their tables, by name: 200 points of each curve, however long the run is, and a checkpoint after each epoch."""
+
+CLASSES = {"log": "hookflow.hooks.log:Log", "checkpoint": "hookflow.hooks.checkpoint:Checkpoint"}
+"""The classes that the short names mean."""
+
+WHERE = Where("the default hooks")
+
+
+def add_default_hooks(tree: dict[str, Any], places: SourceMap) -> None:
+    """Add the default hooks to the tables of a pipeline, in place, which need not be valid.
+
+    A table of a default hook's name that says no `use` changes the default hook. There is no default hook where the
+    file declares another hook of its kind, be it switched off, or where its name stands for another hook.
+    """
+    hooks = tree.setdefault("hooks", {})
+    if not isinstance(hooks, dict):
+        return
+    run = tree.get("run")
+    wanted = not isinstance(run, dict) or run.get("default_hooks", True) is not False
+    uses = [hook.get("use") for hook in hooks.values() if isinstance(hook, dict)]
+    for name, default in DEFAULT_HOOKS.items():
+        if name in hooks:
+            if isinstance(hooks[name], dict) and "use" not in hooks[name]:
+                hooks[name] = {**default, **hooks[name]}
+        elif wanted and default["use"] not in uses and CLASSES[name] not in uses:
+            hooks[name] = {**default, "default": True}
+            places.put(("hooks", name), WHERE)
+
+
+_STUB = {"use": "builtins:print", "points": ["before_run"]}
+"""Stands for a hook that cannot be understood, so that others may name it."""
+
+_REST = {
+    "run": {"name": "stub", "max_iters": 1},
+    "model": {"use": "stub:stub"},
+    "optimizer": {"use": "stub:stub"},
+    "data": {"train": {"use": "stub:stub"}},
+}
+
+
+def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
+    """Return a pipeline of the hooks and points of `tree` without what is `faulty`, the other sections made up.
+
+    None when nothing can be made of it.
+    """
+    hooks, points = ({**_table(tree, name)} for name in ("hooks", "points"))
+    for section, *path in faulty:
+        if section == "points" and path:
+            points.pop(path[0], None)
+        elif section == "hooks" and path:
+            _repair(hooks, *path)
+    try:
+        return Pipeline.model_validate({**_REST, "hooks": hooks, "points": points})
+    except ValidationError:
+        return None
+
+
+def _table(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = tree.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _repair(hooks: dict[str, Any], name: str, *path: str) -> None:
+    """Leave out a key that is at fault; a hook of which too much would be missing becomes a stub."""
+    table = hooks.get(name)
+    if not isinstance(table, dict) or not path or path[0] in ("use", "points"):
+        hooks[name] = _STUB
+    else:
+        hooks[name] = {key: value for key, value in table.items() if key != path[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,3 +268,48 @@ def as_tables(pipeline: Pipeline) -> dict[str, Any]:
         "task": pipeline.task.model_dump(exclude_defaults=True),
         **pipeline.model_dump(by_alias=True, exclude_defaults=True, exclude={"run", "task"}),
     }
+
+
+def named_parts(pipeline: Pipeline) -> dict[str, Component]:
+    """Return every model and optimizer by its key in the file: "model", or "model.generator"."""
+    models = {key_of("model", name): model for name, model in pipeline.models.items()}
+    return models | {key_of("optimizer", name): optimizer for name, optimizer in pipeline.optimizers.items()}
+
+
+def key_of(section: str, name: str) -> str:
+    """Return where the file declares a model or an optimizer; one without a name bears that of its section."""
+    return section if name == section else f"{section}.{name}"
+
+
+def trained_by(pipeline: Pipeline, optimizer: str) -> str | None:
+    """Return the name of the model that an optimizer trains; None when it trains all there are."""
+    stated = pipeline.optimizers[optimizer].model
+    if stated is not None or not isinstance(pipeline.optimizer, dict):
+        return stated
+    return optimizer
+
+
+def wrong_parts(loaded: Loaded) -> Iterator[Problem]:
+    """Yield what does not go together: an optimizer of no model, a model with two, a name that two things bear."""
+    pipeline, place = loaded.pipeline, loaded.places.of
+    several = pipeline.model if isinstance(pipeline.model, dict) else {}
+    takers: dict[str, str] = {}
+    for name, section in pipeline.optimizers.items():
+        key = key_of("optimizer", name)
+        model = trained_by(pipeline, name)
+        if model is None:
+            continue
+        if not several:
+            hint = "give it a name, [model.net], or write one [optimizer]"
+            yield Problem(f'[{key}] trains a model "{model}", and [model] has no name', place(key), hint)
+        elif model not in several:
+            at = place(f"{key}.model") if section.model else place(key)
+            hint = nearest(model, several) or f'say which it trains: model = "{next(iter(several))}"'
+            yield Problem(f'[{key}] trains a model "{model}", and there is none', at, hint)
+        elif model in takers:
+            said = f'[{key}] and [optimizer.{takers[model]}] train the same model "{model}"'
+            yield Problem(said, place(key), "two optimizers of one model would step it twice")
+        takers.setdefault(model, name)
+    for name in several.keys() & pipeline.hooks.keys():
+        said = f'a model and a hook are both called "{name}", and a checkpoint could not tell their weights apart'
+        yield Problem(said, place(f"hooks.{name}"))

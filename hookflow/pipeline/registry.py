@@ -9,11 +9,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.pipeline.extras import missing_package
+
+
+def missing_package(
+    what: str, package: str, extra: str, where: Where | None = None, *, module: str = ""
+) -> Problem | None:
+    """Return the problem that `what` needs a package which is not installed, without importing it; None if it is.
+
+    `module` is what it is imported as, if that is not the package's name.
+    """
+    if getattr(find_spec(module or package), "origin", None):  # a mere folder of that name has none
+        return None
+    said = f"{what} needs the package {package}, which is not installed"
+    return Problem(said, where, f"pip install 'hookflow[{extra}]'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +99,7 @@ class Registry:
 
     def find(self, use: str, base: Path, where: Where | None) -> Any:
         """Return what `use` names, as `refer` does. Raises UserError when there is no such thing, or several."""
-        from hookflow.pipeline.refer import refer  # and with it pydantic, which `--help` does without
+        from hookflow.pipeline.use import refer  # and with it pydantic, which `--help` does without
 
         if problem := self.ambiguity(use, where):
             raise UserError(problem)

@@ -20,9 +20,8 @@ from pydantic import (
     model_validator,
 )
 
-from hookflow.pipeline.units import parse_amount
 from hookflow.pipeline.values import (
-    Amount,
+    AmountField,
     ArgList,
     Args,
     Condition,
@@ -35,6 +34,7 @@ from hookflow.pipeline.values import (
     Use,
     ValEvery,
     WeightsFile,
+    parse_amount,
 )
 
 
@@ -48,7 +48,7 @@ class Interval(NamedTuple):
 class Section(BaseModel):
     """A table of the file. Immutable, strict, and closed to keys that it does not know.
 
-    The sentence below each field is its documentation; `hookflow.pipeline.declared` reads it where it is wanted. For
+    The sentence below each field is its documentation; `hookflow.pipeline.json_schema` reads it where it is wanted. For
     pydantic to read all of them whenever the schema is imported took as long as all else that it does then.
     """
 
@@ -376,11 +376,11 @@ class BindingSpec(Section):
 
     at: str = Field(examples=["after_train_iter"])
     """The point, or `around_X` for both `before_X` and `after_X`."""
-    every: Amount | None = None
+    every: AmountField | None = None
     """How often to fire; a bare number counts the point's own unit."""
-    from_: Amount | None = Field(default=None, alias="from")
+    from_: AmountField | None = Field(default=None, alias="from")
     """When to begin to fire."""
-    until: Amount | None = None
+    until: AmountField | None = None
     """When to cease to fire."""
     when: Condition | None = None
     """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""
@@ -465,11 +465,11 @@ class HookNode(Section):
     """Hooks that touch a slot with this one in whatever order: `check` does not report the pair."""
     points: list[PointItem] | None = Field(default=None, min_length=1)
     """Where to fire, as names of points or tables with `at`; wherever the class has a method if left out."""
-    every: Amount | None = None
+    every: AmountField | None = None
     """How often to fire; a bare number counts iterations; at no such point, the points' own unit."""
-    from_: Amount | None = Field(default=None, alias="from")
+    from_: AmountField | None = Field(default=None, alias="from")
     """When to begin to fire."""
-    until: Amount | None = None
+    until: AmountField | None = None
     """When to cease to fire."""
     when: Condition | None = None
     """A condition over scalars of the run, e.g. "loss > 10 and epoch >= 1"; it fires only where that holds."""

@@ -15,7 +15,7 @@ from typing import Any, Self
 import tomli
 
 from hookflow.errors import Where
-from hookflow.pipeline.nested import walk
+from hookflow.pipeline.values import walk
 
 Key = tuple[str, ...]
 """The way to a value: keys, and indices of lists as text."""

@@ -1,22 +1,99 @@
-"""What a key's value may be, beyond a plain type: amounts, conditions, names, devices, arguments.
-
-Each is checked by a function that raises ValueError in words for the user, and has its pattern for the JSON Schema.
-"""
+"""Values of a pipeline file: amounts with a unit, nested tables, and what a key accepts."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date, time
 from fractions import Fraction
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, PlainValidator, WithJsonSchema
 
 from hookflow.pipeline.condition import parse_condition
-from hookflow.pipeline.nested import walk
-from hookflow.pipeline.units import PATTERN, parse_amount
+
+Unit = Literal["", "it", "ep", "s", "%"]
+"""Iterations, epochs, seconds, hundredths of the run; "" counts what the point counts."""
+
+LONGEST = 100
+"""Characters of an amount; Python reads no integer of any length."""
+
+SECONDS = {"s": 1, "m": 60, "h": 3600}
+"""How many seconds a unit of time has."""
+
+_KINDS: dict[Unit, tuple[str, tuple[str, ...]]] = {
+    "": ("a number", ("100",)),
+    "it": ("iterations", ('"100it"',)),
+    "ep": ("epochs", ('"2ep"',)),
+    "s": ("seconds", ('"30s"', '"10m"')),
+    "%": ("a percentage", ('"10%"',)),
+}
+"""Each unit in words, with examples of amounts in it."""
+
+_WRITTEN = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(it|ep|s|m|h|%)\s*$")
+PATTERN = r"^\s*(\d+(\.0+)?\s*(it|ep)|\d+(\.\d+)?\s*(s|m|h|%))\s*$"
+"""The form of an amount with a unit, for an editor; that it must be above zero is not in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A number, exactly as written, and its unit; minutes and hours are seconds."""
+
+    value: Fraction
+    unit: Unit
+
+
+def parse_amount(written: object, units: Iterable[Unit] = tuple(_KINDS)) -> Amount:
+    """Read an amount in one of these units. Raises ValueError, in words for the user, when it is none."""
+    examples = f"write {_either(example for unit in units for example in _KINDS[unit][1])}"
+    if isinstance(written, bool) or not isinstance(written, int | str):
+        shown = str(written).lower() if isinstance(written, bool) else repr(written)
+        raise ValueError(f"{shown} is no amount; {examples}")
+    if isinstance(written, str) and len(written) > LONGEST:
+        raise ValueError(f"a text of {len(written):,} characters is no amount")
+    if isinstance(written, int):
+        amount = Amount(Fraction(written), "")
+    elif match := _WRITTEN.match(written):
+        value, unit = Fraction(match[1]), match[2]
+        value, unit = (value * SECONDS[unit], "s") if unit in SECONDS else (value, unit)
+        amount = Amount(value, unit)  # type: ignore[arg-type]  # the pattern admits only units
+    else:
+        raise ValueError(f'"{written}" is no amount; {examples}')
+    if amount.unit not in units:
+        kinds = [_KINDS[unit][0] for unit in units if unit or "it" not in units]
+        raise ValueError(f"must be {_either(kinds)}, not {_KINDS[amount.unit][0]}; {examples}")
+    if amount.value <= 0:
+        raise ValueError(f"{written!r} must be above zero")
+    if amount.unit in ("it", "ep") and amount.value.denominator != 1:
+        raise ValueError(f'"{written}" must be an integer')
+    return amount
+
+
+def _either(choices: Iterable[str]) -> str:
+    *first, last = choices
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def walk(tree: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield every value with its key, in the order of the file: each table and list too, ahead of what it holds."""
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), tree)]
+    while waiting:
+        key, value = waiting.pop()
+        yield key, value
+        inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+        waiting += [((*key, str(name)), below) for name, below in inner][::-1]
+
+
+def flat(tables: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested tables by their dotted keys; a list is one value."""
+    for name, value in tables.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
+
 
 _DEVICE = r"^(auto|cpu|mps|cuda(:\d+)?)$"
 _FOLDER = r"^\w[\w.-]*$"
@@ -117,7 +194,7 @@ def _text(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": pattern})
 
 
-Amount = Annotated[
+AmountField = Annotated[
     int | str,
     PlainValidator(_amount),
     WithJsonSchema(

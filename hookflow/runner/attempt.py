@@ -21,8 +21,8 @@ from hookflow.events.records import VERSION
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
 from hookflow.metric_mode import Mode
+from hookflow.pipeline.layers import in_python
 from hookflow.pipeline.load import Loaded, load
-from hookflow.pipeline.overrides import in_python
 from hookflow.runner.build import build
 from hookflow.runner.checkpoint.changeable import May
 from hookflow.runner.checkpoint.changes import changed_hooks, changes_since
@@ -46,7 +46,7 @@ from hookflow.runner.state import RunState
 from hookflow.runner.trainer import Trainer
 from hookflow.runner.variables import changed_variables, record_variables
 from hookflow.runner.writing import writing
-from hookflow.showable import only_showable
+from hookflow.user_code import only_showable
 
 TAIL = 1 << 16
 """Bytes at the end of a log in which its last iteration is looked for."""

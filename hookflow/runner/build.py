@@ -15,9 +15,7 @@ from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.hooks.arguments import as_annotated, parameters_of
 from hookflow.hooks.compile import find_hook
-from hookflow.pipeline.load import Loaded
-from hookflow.pipeline.parts import key_of, trained_by
-from hookflow.pipeline.raised_by import explained
+from hookflow.pipeline.load import Loaded, key_of, trained_by
 from hookflow.runner.checkpoint.weights import load_weights
 from hookflow.runner.contract import FunctionTask, steps_itself, wrong_task
 from hookflow.runner.data.limited import limit, overfitted
@@ -35,6 +33,7 @@ from hookflow.runner.param_groups import param_groups, scale_groups
 from hookflow.runner.parameter_hooks import wrong_parameters
 from hookflow.runner.parts import Parts
 from hookflow.runner.picking import Picked, pick
+from hookflow.user_code import explained
 from hookflow.writers.base import Writer
 
 Made = TypeVar("Made")

@@ -17,7 +17,7 @@ from hookflow.events.now import NOWHERE, Shared
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.runner.firing import Firing
 from hookflow.runner.timing import Books
-from hookflow.showable import showable
+from hookflow.user_code import showable
 
 Report = Callable[[Binding, BaseException, OnError], None]
 """Told of a hook that raised: its binding, the exception, and what becomes of it (raise, disable or ignore)."""

@@ -8,11 +8,10 @@ from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.hooks.arguments import parameters_of, wrong_arguments
-from hookflow.pipeline.load import Loaded
-from hookflow.pipeline.parts import named_parts, wrong_parts
-from hookflow.pipeline.refer import refer
+from hookflow.pipeline.load import Loaded, named_parts, wrong_parts
 from hookflow.pipeline.registry import missing_extra, registry_of
 from hookflow.pipeline.schema import Component, Pipeline
+from hookflow.pipeline.use import refer
 
 Maker = Callable[..., Any]
 

@@ -17,8 +17,8 @@ from torch import nn
 from hookflow.errors import Problem, UserError, Where, first_few, nearest
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.globs import class_names, no_match
-from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import TYPE
+from hookflow.pipeline.use import refer
 
 Picked = Mapping[int, Mapping[str, nn.Module]]
 """The modules that each binding inside the network fires at, by their names, by the binding's id."""

@@ -23,7 +23,6 @@ from hookflow.events.run_lock import inherit
 from hookflow.events.rundir import RunDir, short
 from hookflow.excerpt import drop_unprinted, print_error
 from hookflow.masking import mask_streams
-from hookflow.pipeline.raised_by import explained
 from hookflow.runner.distributed.failure_report import agree_on_failure, explain_loss, is_peer_lost
 from hookflow.runner.distributed.parent_watchdog import watch_parent
 from hookflow.runner.distributed.ranks import of_environment
@@ -34,6 +33,7 @@ from hookflow.runner.recorder import Recorder
 from hookflow.runner.signals import Signals, Stop
 from hookflow.runner.state import RunState
 from hookflow.runner.threads import describe, leave, unfinished
+from hookflow.user_code import explained
 
 RECORDED = 1000
 """Texts of Python's warnings that an attempt records; what is printed has all of them."""

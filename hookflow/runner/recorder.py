@@ -31,11 +31,11 @@ from hookflow.events.rundir import RunDir
 from hookflow.excerpt import print_error
 from hookflow.graph.plan import OnError
 from hookflow.masking import masked
-from hookflow.pipeline.raised_by import causes, innermost
 from hookflow.runner.distributed.failure_report import is_peer_lost
 from hookflow.runner.distributed.ranks import ALONE, Ranks
 from hookflow.runner.distributed.timeout import explain_timeout, is_timeout
 from hookflow.runner.timing import Books, Cell
+from hookflow.user_code import causes, innermost
 
 if TYPE_CHECKING:
     import torch

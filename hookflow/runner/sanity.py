@@ -21,7 +21,6 @@ from hookflow.events.records import Put
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.graph.slots import root
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
-from hookflow.pipeline.raised_by import explained
 from hookflow.runner.contract import evaluation_of, steps_itself
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.dispatch import Here
@@ -39,7 +38,7 @@ from hookflow.runner.state import RunState
 from hookflow.runner.timing import Books, Timeline
 from hookflow.runner.untouched import untouched
 from hookflow.runner.update import Update
-from hookflow.showable import only_showable
+from hookflow.user_code import explained, only_showable
 
 BATCHES = 2
 SECONDS = 2.0

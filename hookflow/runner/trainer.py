@@ -18,7 +18,7 @@ from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.checkpoint import Checkpoint
 from hookflow.hooks.grad_clip import GradClip
 from hookflow.hooks.log import Log
-from hookflow.pipeline.parts import key_of
+from hookflow.pipeline.load import key_of
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved, state_key
 from hookflow.runner.checkpoint.store import CheckpointStore, read
@@ -52,7 +52,7 @@ from hookflow.runner.state import RunState
 from hookflow.runner.timing import Books, Timeline
 from hookflow.runner.triggers import make_triggers
 from hookflow.runner.update import Update
-from hookflow.showable import only_showable
+from hookflow.user_code import only_showable
 
 if TYPE_CHECKING:
     from hookflow.runner.observe.observer import Observer

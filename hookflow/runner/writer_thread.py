@@ -12,7 +12,7 @@ from typing import Any
 from hookflow.runner.recorder import Recorder
 from hookflow.runner.writer_history import Call, History, Series
 from hookflow.runner.writer_progress import WriterProgress
-from hookflow.showable import showable
+from hookflow.user_code import showable
 from hookflow.writers.base import Writer
 
 PLACES = 10_000

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
-from hookflow.pipeline.extras import missing_package
+from hookflow.pipeline.registry import missing_package
 from hookflow.zoo.landscape import landscape
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from hookflow.cli.app import app
 from hookflow.errors import UserError
-from hookflow.pipeline.keys import all_keys, find_key
+from hookflow.pipeline.json_schema import all_keys, find_key
 
 
 def explain(*arguments: str) -> str:

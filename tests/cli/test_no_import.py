@@ -25,9 +25,8 @@ from hookflow.hooks.inspect import methods, points_for, slots
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.hooks.stand_in import Source, unknown_of
 from hookflow.pipeline.load import load
-from hookflow.pipeline.python_source import module_file, parse_file
-from hookflow.pipeline.refer import refer
 from hookflow.pipeline.registry import installed
+from hookflow.pipeline.use import module_file, parse_file, refer
 from hookflow.runner.launch import prepare
 
 TRAP = """\

@@ -11,7 +11,7 @@ import typer
 from hookflow.cli.app import app
 from hookflow.graph.points import POINTS
 from hookflow.pipeline import schema
-from hookflow.pipeline.declared import sentences
+from hookflow.pipeline.json_schema import sentences
 from hookflow.pipeline.schema import Pipeline, Section
 from tests.conftest import TESTS
 

@@ -13,7 +13,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.describe import describe
 from hookflow.hooks.foreign import FRAMEWORKS
 from hookflow.pipeline.load import load
-from hookflow.pipeline.refer import refer
+from hookflow.pipeline.use import refer
 from tests.conftest import hookflow_here
 
 PIPELINE = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookflow.pipeline.add_keys import with_key
+from hookflow.cli.observe_report import with_key
 
 SAVER = ("hooks", "saver")
 

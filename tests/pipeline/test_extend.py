@@ -11,7 +11,7 @@ import pytest
 
 from hookflow.errors import UserError, Where
 from hookflow.pipeline import schema
-from hookflow.pipeline.declared import sentences
+from hookflow.pipeline.json_schema import sentences
 from hookflow.pipeline.load import Loaded, dump, load, parse
 
 BASE = """\

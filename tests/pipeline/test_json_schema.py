@@ -19,7 +19,7 @@ from hookflow.cli.schema import schema_of_pipelines
 from hookflow.pipeline.json_schema import json_schema
 from hookflow.pipeline.load import dump
 from hookflow.pipeline.schema import Pipeline
-from hookflow.pipeline.units import PATTERN, parse_amount
+from hookflow.pipeline.values import PATTERN, parse_amount
 from tests.pipelines import pipelines
 
 ROOT = Path(__file__).parents[2]

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from hookflow.errors import UserError, Where
-from hookflow.pipeline.explain import explain
-from hookflow.pipeline.interpolate import escape, interpolate
+from hookflow.pipeline.layers import read_value
 from hookflow.pipeline.load import as_tables, dump, load, parse
-from hookflow.pipeline.overrides import read_value
+from hookflow.pipeline.problems import explain
+from hookflow.pipeline.references import escape, interpolate
 from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import SourceMap
 from tests.pipelines import names, pipelines, plain, values

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hookflow.pipeline.raised_by import explained, innermost
+from hookflow.user_code import explained, innermost
 
 
 def raised(call: object, *given: object) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.pipeline.refer import refer
+from hookflow.pipeline.use import refer
 
 HERE = Where("p.toml", 3)
 SHORT = {"path": "pathlib:Path", "parts": "pathlib:PurePath.parts"}

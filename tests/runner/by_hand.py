@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hookflow.events.rundir import RunDir
-from hookflow.pipeline.type_words import as_toml
+from hookflow.pipeline.problems import as_toml
 from hookflow.runner import registered_hooks, trainer
 from hookflow.runner.parts import Parts
 from hookflow.runner.state import RunState

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from hookflow.errors import UserError, Where
-from hookflow.pipeline.extend import extended
+from hookflow.pipeline.layers import extended
 from hookflow.pipeline.schema import WeightsSection
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.checkpoint.weights import load_weights

@@ -16,7 +16,7 @@ import pytest
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.events.scalars import scalars
-from hookflow.pipeline import extras, registry
+from hookflow.pipeline import registry
 from hookflow.pipeline.check_imports import missing_components
 from hookflow.pipeline.load import parse
 from tests.conftest import TESTS, TOY, NewRun
@@ -231,7 +231,7 @@ def test_a_torn_row_of_a_csv_file_is_cut_off(tmp_path: Path) -> None:
 def test_a_missing_package_is_told_with_its_place_before_anything_starts(
     new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    monkeypatch.setattr(registry, "find_spec", lambda name: None)
     text = TOY.read_text() + '\n[writers.board]\nuse = "tensorboard"\n'
     (problem,) = missing_components(parse(text, TOY), TESTS)
     assert problem.message == 'the writer "tensorboard" needs the package tensorboard, which is not installed'

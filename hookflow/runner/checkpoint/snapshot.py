@@ -27,7 +27,7 @@ from hookflow.runner.scalars import Scalars
 from hookflow.runner.state import RunState
 from hookflow.runner.triggers import Trigger
 from hookflow.runner.update import Update
-from hookflow.showable import only_showable
+from hookflow.user_code import only_showable
 
 OTHER = "a run continues with the model and the optimizer that it began with; start a new one for others"
 

@@ -14,9 +14,9 @@ from torch.utils.data import default_collate
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.arguments import parameters_of, wrong_arguments
-from hookflow.pipeline.refer import refer
 from hookflow.pipeline.schema import Component, LoaderSection
 from hookflow.pipeline.source_map import SourceMap
+from hookflow.pipeline.use import refer
 from hookflow.runner.data.batch_sampler import BatchSampler, CustomBatchSampler
 
 CALLED_WITH = {"collate": ("a list of examples",), "sampler": ("the dataset",), "augment": ("a batch", "a generator")}

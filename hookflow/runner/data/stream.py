@@ -8,7 +8,7 @@ import torch
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
-from hookflow.pipeline.extras import missing_package
+from hookflow.pipeline.registry import missing_package
 from hookflow.runner.data.augment import Augment
 from hookflow.runner.data.loader import identity, no_loader_warnings, warn_if_oversubscribed
 from hookflow.runner.data.loader_parts import LoaderParts

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from hookflow.pipeline.raised_by import FRAME
+from hookflow.user_code import FRAME
 
 Result = TypeVar("Result")
 

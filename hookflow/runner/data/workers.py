@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.data._utils.signal_handling import _remove_worker_pids  # type: ignore[attr-defined]
 
 from hookflow.errors import Problem, UserError
-from hookflow.pipeline.refer import import_file, imported_files
+from hookflow.pipeline.use import import_file, imported_files
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.signals import SIGNALS
 

@@ -1,19 +1,19 @@
-"""`${data.train.args.root}`, `${env:NAME}` and `${env:NAME:-default}` inside the strings of a pipeline.
-
-A string that is nothing but one reference becomes the value itself, of whatever type; what the environment gives is
-read like the value of a `--set`. Within a longer string a reference is written out. `$${` stands for a plain `${`.
-"""
+"""References in a pipeline file: `${key}`, `${env:NAME}`, and which of them a record may show."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from pydantic import ValidationError
+
 from hookflow.errors import SHOWN, Problem, nearest
-from hookflow.pipeline.nested import walk
-from hookflow.pipeline.overrides import read_value
+from hookflow.pipeline.layers import read_value
+from hookflow.pipeline.problems import key_of
+from hookflow.pipeline.schema import Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap
+from hookflow.pipeline.values import walk
 
 LONGEST, MOST, MOST_MADE = 1 << 16, 100_000, 1_000_000
 """Characters of a string, references followed in all, and characters and entries that they put in their places.
@@ -182,3 +182,42 @@ class _Resolver:
         for key in (path, *self._within):
             self.problems.setdefault(key, problem)
         raise _UnresolvedError
+
+
+def public(resolved: dict[str, Any], written: dict[str, Any]) -> Pipeline:
+    """Return the valid pipeline of `resolved` with what stands in `written` for the environment's values.
+
+    `written` is what `without_environment` makes of the same tables, and is changed.
+    """
+    left = dict(environment_keys(written))
+    while True:
+        try:
+            return Pipeline.model_validate(written)
+        except ValidationError as error:
+            wrong = [key_of(details) for details in error.errors(include_url=False)]
+            refused = [key for key in left if any(_within(key, one) or _within(one, key) for one in wrong)] or [*left]
+            if not refused:
+                raise
+            for key in refused:
+                del left[key]
+                _put(written, key, escape(_get(resolved, key)))
+
+
+def environment_keys(tree: Any) -> Iterator[tuple[Key, str]]:
+    """Yield the key of each string that refers to the environment, and the string."""
+    return ((key, value) for key, value in walk(tree) if isinstance(value, str) and variables_of(value))
+
+
+def _within(key: Key, other: Key) -> bool:
+    return key[: len(other)] == other
+
+
+def _get(tree: Any, key: Key) -> Any:
+    for part in key:
+        tree = tree[int(part) if isinstance(tree, list) else part]
+    return tree
+
+
+def _put(tree: Any, key: Key, value: Any) -> None:
+    table = _get(tree, key[:-1])
+    table[int(key[-1]) if isinstance(table, list) else key[-1]] = value

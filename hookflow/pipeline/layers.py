@@ -1,0 +1,347 @@
+"""The layers of a pipeline: a TOML file, the files that it extends, overrides, and hooks switched off."""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import date, time
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import tomli
+from pydantic import Discriminator, Tag
+
+from hookflow.errors import Problem, UserError, Where, nearest
+from hookflow.events.regular_file import open_regular
+from hookflow.pipeline.schema import Pipeline, Section
+from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key
+from hookflow.pipeline.values import BesidePipeline, walk
+
+MOST_BYTES = 1_000_000
+"""Of a pipeline file. To read fifty times as much would take minutes, and all memory."""
+
+TOO_LONG = f"longer than {MOST_BYTES // 1_000_000} MB, which is too much for a pipeline"
+
+MOST_BITS = 14_000
+"""Of an integer; Python writes no more than 4,300 digits."""
+
+_TOO_MANY_DIGITS = re.compile(r"\d[\d_]{4300,}")
+
+
+def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> str:
+    """Return the text of a file; `named` is the place of another file that names it. Raises UserError.
+
+    A file that is named, or `recorded` in a run, is no pipe: nobody waits for who might write to it.
+    """
+    where = named or Where(str(path))
+    file = f'the file "{path}" ' if named else ""
+    try:
+        if (
+            named and path.exists() and not (path.is_file() or path.is_dir())
+        ):  # a device that never ends, a pipe that nobody writes to
+            raise UserError(Problem(f'"{path}" is not a file', where))
+        with open_regular(path) if recorded else path.open("rb") as opened:
+            data = opened.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise UserError(Problem(f"{file or 'this '}is {TOO_LONG}", where, "data belong in files of their own"))
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise UserError(Problem("this is not UTF-8 text", Where(str(path), line))) from None
+    except FileNotFoundError:
+        said = f'there is no file "{path}"' if named else "there is no such file"
+        raise UserError(Problem(said, where, nearest_file(path))) from None
+    except OSError as error:
+        raise UserError(Problem(f"{file}cannot be read: {error.strerror}", where)) from None
+    except ValueError:  # there is a NUL in it
+        raise UserError(Problem(f"{path} is not the name of a file", where)) from None
+
+
+def nearest_file(path: Path) -> str:
+    """Return `did you mean "x.toml"?` for the file beside `path` with the nearest name; empty when none is close."""
+    beside = sorted(file.stem for file in path.parent.glob("*.toml"))
+    return nearest(path.stem, beside).replace('"?', '.toml"?')
+
+
+def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
+    """Return what a TOML text says, and where it says so; `source` is the name to show. Raises UserError."""
+    try:
+        found, places = tomli.loads(text), SourceMap.in_text(text, source)
+    except tomli.TOMLDecodeError as error:
+        raise UserError(_syntax(error, text, source)) from None
+    except ValueError:  # Python converts no more digits
+        line = text.count("\n", 0, digits.start()) + 1 if (digits := _TOO_MANY_DIGITS.search(text)) else 0
+        raise UserError(Problem("this is not TOML: an integer has too many digits", Where(source, line))) from None
+    except RecursionError:
+        raise UserError(Problem("this is not TOML: nested too deep", Where(source))) from None
+    if wrong := [Problem(said, places.of(key)) for key, said in impossible(found)]:
+        raise UserError(wrong)
+    return found, places
+
+
+def is_printable(value: int) -> bool:
+    """Say whether Python writes an integer out. It reads longer ones in hexadecimal digits."""
+    return value.bit_length() <= MOST_BITS
+
+
+def impossible(tree: Any) -> Iterator[tuple[Key, str]]:
+    """Yield the keys whose values nothing could be done with, and what is wrong with them."""
+    for key, value in walk(tree):
+        if isinstance(value, int) and not is_printable(value):
+            yield key, f"{'.'.join(key)}: the integer has too many digits"
+
+
+def _syntax(error: tomli.TOMLDecodeError, text: str, source: str) -> Problem:
+    said = re.sub(r"\('(.+?)',?\)", lambda match: f"[{match[1]}]".replace("', '", "."), error.msg)
+    hint = "a string must end on its line, with the quote that it began with" if "character '\\n'" in said else ""
+    after = error.msg.startswith("Cannot") or error.lineno > text.count("\n") + 1  # the place is behind what it means
+    where = Where(source, min(error.lineno, text.count("\n") + 1), 0 if after else error.colno)
+    return Problem(f"this is not TOML: {said[:1].lower()}{said[1:]}", where, hint)
+
+
+class Override(NamedTuple):
+    """A `key=value`, and where it was said: by an option, or in Python, where each part of the value has its place."""
+
+    text: str
+    where: Where
+    in_python: bool = False
+
+
+OTHER_LENGTH = {"max_epochs": "max_iters", "max_iters": "max_epochs"}
+"""The two keys of `[run]` of which only one can hold."""
+
+
+def in_python(text: str) -> Override:
+    """Return a `key=value` of the `overrides` that `hookflow.load` was given."""
+    key, _ = split_key(text)
+    return Override(text, Where(f"overrides{_subscript(dotted(key))}"), in_python=True)
+
+
+def _subscript(name: str) -> str:
+    return f"[{name}]" if name.isdecimal() else f'["{name}"]'
+
+
+def apply(overrides: Iterable[Override], tree: dict[str, Any], places: SourceMap) -> Iterator[Problem]:
+    """Lay each `key=value` over `tree`, in place, and note where the value comes from. Yields those that cannot be.
+
+    `key=null` takes the key away, for TOML has no null.
+    """
+    laid: set[Key] = set()
+    for override, where, of_python in overrides:
+        try:
+            key, text = split_key(override)
+        except ValueError:
+            yield Problem("this is not KEY=VALUE", where, "write e.g. --set run.seed=1")
+            continue
+        if text == "null":
+            if problem := _take_away(key, tree, where):
+                yield problem
+            continue
+        try:
+            value = _value(text)
+        except ValueError:
+            yield Problem("an integer has too many digits", where)
+            continue
+        if value == text and text.startswith(("[", "{", '"', "'")):
+            yield Problem(f"unterminated value {text}", where, "perhaps the shell took its quotes: put '…' around")
+            continue
+        if problem := _put(key, value, tree, where):
+            yield problem
+            continue
+        laid.add(key)
+        _give_way(key, tree, laid)
+        places.put(key, where)
+        for part, _ in walk(value) if of_python else ():
+            places.put((*key, *part), Where(where.source + "".join(map(_subscript, part))))
+
+
+def read_value(text: str) -> Any:
+    """Return the TOML value that `text` is; text that is none, and a date, stands for itself."""
+    try:
+        return _value(text)
+    except ValueError:
+        return text
+
+
+def _value(text: str) -> Any:
+    """Do what `read_value` does. Raises ValueError when an integer in it has more digits than Python writes."""
+    try:
+        values = tomli.loads(f"values = [{text}]")["values"]
+        if any(impossible(values)):
+            raise ValueError(text)
+    except (tomli.TOMLDecodeError, RecursionError):  # it is no TOML, or nested too deep
+        return text
+    return text if len(values) != 1 or isinstance(values[0], date | time) else values[0]
+
+
+def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:
+    """Set the value, making tables on the way. Whether the keys may be there is asked later, of the whole."""
+    for depth, name in enumerate(key):
+        last = depth == len(key) - 1
+        if isinstance(tree, list):
+            if not name.isdecimal() or int(name) >= len(tree):
+                there = f"its {len(tree)} entries are counted from 0"
+                return Problem(f'"{".".join(key[:depth])}" is a list and has no "{name}"', where, there)
+            index: Any = int(name)
+        elif isinstance(tree, dict):
+            index = name
+        else:
+            return Problem(f'"{".".join(key[:depth])}" is a plain value and has no keys', where)
+        if last:
+            tree[index] = value
+        else:
+            tree = tree.setdefault(index, {}) if isinstance(tree, dict) else tree[index]
+    return None
+
+
+def _take_away(key: Key, tree: Any, where: Where) -> Problem | None:
+    """Remove a key. That one is not there is a mistake, but for a length, which may have given way already."""
+    *way, last = key
+    for name in way:
+        tree = tree.get(name) if isinstance(tree, dict) else None
+    if isinstance(tree, dict) and last in tree:
+        del tree[last]
+    elif last not in OTHER_LENGTH or way != ["run"]:
+        hint = nearest(last, tree) if isinstance(tree, dict) else ""
+        return Problem(f'there is no "{dotted(key)}" to take away', where, hint)
+    return None
+
+
+def _give_way(key: Key, tree: dict[str, Any], laid: Collection[Key]) -> None:
+    """Drop the file's `run.max_epochs` for a given `run.max_iters`, and the other way round."""
+    other = OTHER_LENGTH.get(key[1]) if len(key) == 2 and key[0] == "run" else None
+    if other and ("run", other) not in laid:
+        tree["run"].pop(other, None)
+
+
+class _Step(NamedTuple):
+    """A file that extends another one, and where it says so."""
+
+    file: Path
+    where: Where
+
+
+def extended(text: str, source: Path, on_the_way: tuple[_Step, ...] = ()) -> tuple[dict[str, Any], SourceMap]:
+    """Return what a file says, laid over all that it extends, and where each key of the whole is said.
+
+    Tables are merged key by key, and anything else is replaced; so is a table that `use`s something else than the
+    one below it, because its arguments would not fit. Raises UserError when a file cannot be read, or extends itself.
+    """
+    return over_base(*tables(text, str(source)), source, on_the_way)
+
+
+def over_base(
+    tree: dict[str, Any], places: SourceMap, source: Path, on_the_way: tuple[_Step, ...] = ()
+) -> tuple[dict[str, Any], SourceMap]:
+    """Do what `extended` does, for the tables of a file and where their keys stand."""
+    if "extends" not in tree:
+        return tree, places
+    named, where = tree.pop("extends"), places.of("extends")
+    if not isinstance(named, str) or "\0" in named:
+        hint = "one file; what that one extends, it says itself"
+        raise UserError(Problem("extends must be the name of a file, in quotes", where, hint))
+    way = (*on_the_way, _Step(source, where))
+    base = _shortest(source.parent / named)
+    _refuse_circle(base, way)
+    whole, base_places = extended(read(base, where), base, way)
+    if folder := os.path.dirname(named):  # noqa: PTH120  # a Path would drop the "./" that a file begins with
+        whole = _aimed(whole, Pipeline, folder)
+    _drop_length(whole, tree)
+    whole_places = SourceMap(str(source))
+    for name in whole:
+        whole_places.take((name,), base_places)
+    _lay_over(whole, tree, (), whole_places, places)
+    return whole, whole_places
+
+
+def _shortest(path: Path) -> Path:
+    """Return the path without its "..", if that leads to the same file: links may lie in between."""
+    short = Path(os.path.normpath(path))
+    return short if os.path.realpath(short) == os.path.realpath(path) else path
+
+
+def _refuse_circle(base: Path, way: tuple[_Step, ...]) -> None:
+    files = [os.path.realpath(step.file) for step in way]
+    if os.path.realpath(base) in files:
+        circle = way[files.index(os.path.realpath(base)) :]
+        names = " → ".join(str(step.file) for step in (*circle, circle[0]))
+        lines = "\n    ".join(f"{step.where}" for step in circle[1:])
+        hint = f"it goes on at {lines}" if lines else ""
+        raise UserError(Problem(f"a pipeline cannot be built on itself: {names}", circle[0].where, hint))
+
+
+def _aimed(value: Any, declared: Any, folder: str) -> Any:
+    """Return a value of a base, declared so by the schema, with its files as a pipeline outside `folder` names them."""
+    declared, *notes = get_args(declared) if get_origin(declared) is Annotated else (declared,)
+    for note in notes:
+        if isinstance(note, BesidePipeline) and isinstance(value, str):
+            return note.seen_from_outside(value, folder)
+    options = get_args(declared)
+    for note in notes:
+        if isinstance(note, Discriminator) and callable(note.discriminator):
+            tag = Tag(str(note.discriminator(value)))
+            return next((_aimed(value, option, folder) for option in options if tag in get_args(option)), value)
+    match value, get_origin(declared) or declared:
+        case dict(), type() as section if issubclass(section, Section):
+            fields = get_type_hints(section, include_extras=True)
+            return {name: _aimed(inner, fields.get(name), folder) for name, inner in value.items()}
+        case dict(), kind if kind is dict:
+            return {name: _aimed(inner, options[1], folder) for name, inner in value.items()}
+        case list(), kind if kind is list:
+            return [_aimed(inner, options[0], folder) for inner in value]
+        case _, kind if kind in (Union, UnionType):
+            for option in options:
+                value = _aimed(value, option, folder)
+    return value
+
+
+def _drop_length(base: dict[str, Any], tree: dict[str, Any]) -> None:
+    """Drop the base's `run.max_epochs` for a `run.max_iters`, and the other way round: only one can hold."""
+    below, said = base.get("run"), tree.get("run")
+    if isinstance(below, dict) and isinstance(said, dict):
+        for length, other in OTHER_LENGTH.items():
+            if length in said:
+                below.pop(other, None)
+
+
+def _lay_over(base: dict[str, Any], tree: dict[str, Any], key: Key, whole: SourceMap, places: SourceMap) -> None:
+    for name, value in tree.items():
+        below = base.get(name)
+        if isinstance(value, dict) and isinstance(below, dict) and not _uses_another(value, below):
+            _lay_over(below, value, (*key, name), whole, places)
+        else:
+            base[name] = value
+            whole.take((*key, name), places)
+
+
+def _uses_another(table: dict[str, Any], below: dict[str, Any]) -> bool:
+    return "use" in table and "use" in below and _plain(table["use"]) != _plain(below["use"])
+
+
+def _plain(use: Any) -> Any:
+    """Return the shortest way to write a file's path; anything else as it is."""
+    return os.path.normpath(use) if isinstance(use, str) and ".py:" in use else use
+
+
+def switched_off(hooks: Iterable[str], without: Sequence[str], only: Sequence[str]) -> list[Override]:
+    """Return an override for each hook that is to be off: those in `without`, and, if `only` has any, all others."""
+    off = {name: Where(f"--only {' --only '.join(only)}") for name in hooks if only and name not in only}
+    off |= {name: Where(f"--without {name}") for name in without}
+    return [Override(f"{dotted(('hooks', name, 'enabled'))}=false", where) for name, where in off.items()]
+
+
+def unknown_hooks(hooks: Sequence[str], without: Sequence[str], only: Sequence[str]) -> Iterator[Problem]:
+    """Yield a problem for each name that is no hook's."""
+    named = [("--without", name) for name in without] + [("--only", name) for name in only]
+    for option, name in dict.fromkeys(named):
+        if name not in hooks:
+            hint = nearest(name, hooks) or (f"its hooks are {', '.join(hooks)}" if hooks else "it has no hooks")
+            yield Problem(f'there is no hook "{name}" in this pipeline', Where(f"{option} {name}"), hint)
+
+
+def hooks_of(tree: dict[str, Any]) -> list[str]:
+    """Return the names of the hooks in the tables of a pipeline, which need not be valid."""
+    hooks = tree.get("hooks")
+    return list(hooks) if isinstance(hooks, dict) else []

@@ -1,0 +1,352 @@
+"""The object that `use` names: a registered name, `module:name`, `./file.py:name`, or an object itself."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import os
+import pkgutil
+import sys
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout, suppress
+from contextvars import ContextVar
+from datetime import date, time
+from functools import partial
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from itertools import chain, count
+from pathlib import Path
+from types import MappingProxyType, ModuleType
+from typing import Any, NoReturn
+
+from hookflow.errors import Problem, SharedProblem, UserError, Where, nearest
+from hookflow.pipeline.schema import NAMED_BY_LOADER
+from hookflow.pipeline.source_map import Key, dotted
+from hookflow.user_code import explained, is_ctrl_c
+
+LARGEST = 1 << 20
+"""Bytes of a source file, from which on it is not parsed: a tree takes a hundred times as much."""
+
+
+def module_file(module: str) -> Path | None:
+    """Return the source of a module without importing its parents; None when it has none that can be read.
+
+    Raises ModuleNotFoundError, with the first part that is missing as its name.
+    """
+    top, *rest = module.split(".")
+    try:
+        spec = find_spec(top)  # a top-level name has no parents that this would import
+    except ValueError:  # "" and "__main__", say
+        spec = None
+    seen = top
+    for part in rest:
+        if spec is None:
+            break
+        spec, seen = PathFinder.find_spec(f"{seen}.{part}", spec.submodule_search_locations), f"{seen}.{part}"
+    if spec is None:
+        raise ModuleNotFoundError(name=seen)
+    return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+
+
+def parse_file(file: Path) -> ast.Module:
+    """Return the syntax tree of a source file. Raises OSError or SyntaxError, whatever is in it."""
+    try:
+        if (size := file.stat().st_size) > LARGEST:
+            raise SyntaxError(f"the file has {size:,} bytes, and no more than {LARGEST:,} are parsed")
+        data = file.read_bytes()
+        with warnings.catch_warnings(action="ignore"):  # who imports the file is warned
+            return ast.parse(data)
+    except ValueError as error:
+        raise SyntaxError(str(error)) from None
+    except (RecursionError, MemoryError):
+        raise SyntaxError("nested too deep") from None
+
+
+def bindings_in(body: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """Yield every name that a module or a class binds, inside `if` and `try` too, with the node that binds it."""
+    for child in ast.iter_child_nodes(body):
+        match child:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield name, child
+            case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
+                yield from (((alias.asname or alias.name).partition(".")[0], child) for alias in aliases)
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name, child
+            case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+                continue
+            case _:
+                yield from bindings_in(child)
+
+
+_suspended: dict[Path, dict[str, ModuleType]] = {}
+"""For each folder that files have been imported from: its modules that have made room for namesakes of another one."""
+
+
+@contextmanager
+def neighbours_of(file: Path) -> Iterator[None]:
+    """Let what is imported meanwhile be found beside `file` first, and from then on as a last resort.
+
+    Two pipelines in one process may have neighbours of one name: each file gets those of its own folder.
+    """
+    folder = file.parent
+    _make_room(folder)
+    sys.modules.update(_suspended.pop(folder, {}))
+    _suspended[folder] = {}
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # the file may have changed the path itself
+            sys.path.remove(str(folder))
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))  # for what imports when it is called
+
+
+def _make_room(folder: Path) -> None:
+    """Put aside the modules of other such folders that have namesakes in this one."""
+    for top, home in [(name, _home(module)) for name, module in sys.modules.items() if "." not in name]:
+        if home in _suspended and home != folder and ((folder / f"{top}.py").is_file() or (folder / top).is_dir()):
+            for name in [name for name in sys.modules if name == top or name.startswith(f"{top}.")]:
+                _suspended[home][name] = sys.modules.pop(name)
+
+
+def _home(module: ModuleType) -> Path:
+    """Return the folder that a top-level module is found in; the current one for what comes from no file."""
+    known = getattr(module, "__dict__", {})  # not the attribute, which would load a lazy module
+    path = Path(known.get("__file__") or "")
+    return path.parent.parent if path.name == "__init__.py" else path.parent
+
+
+Maker = Callable[..., Any]
+
+_IN_USE: ContextVar[Mapping[str, Maker]] = ContextVar("objects in use", default=MappingProxyType({}))
+
+
+class Objects:
+    """The objects of one pipeline: what makes each, by the text that stands for it."""
+
+    def __init__(self) -> None:
+        self.makers: dict[str, Maker] = {}
+        self._texts: dict[int, str] = {}
+        self._kept: list[Any] = []  # so that no other object gets the id of one of them
+
+    def replace(self, tables: Any, key: Key = ()) -> Any:
+        """Return a copy of plain tables, of what stands at `key`, with a string for each object at a `use`.
+
+        Raises UserError with every value that no file could hold.
+        """
+        problems: list[Problem] = []
+        replaced = self._replaced(tables, key, problems)
+        if problems:
+            raise UserError(problems)
+        return replaced
+
+    def _replaced(self, value: Any, key: Key, problems: list[Problem]) -> Any:
+        component = _names_component(key)
+        match value:
+            case Mapping():
+                return {str(name): self._replaced(inner, (*key, str(name)), problems) for name, inner in value.items()}
+            case list() | tuple() if not component:
+                return [self._replaced(inner, (*key, str(k)), problems) for k, inner in enumerate(value)]
+            case str() | int() | float() | date() | time() | None:
+                return value
+        if not component:
+            said = f"{dotted(key)} cannot be of the type {type(value).__name__}"
+            problems.append(Problem(said, hint='an object may stand where a file has "use"; all else is plain values'))
+        elif key[0] == "optimizer" and not _makes(value):
+            said = f"{dotted(key)} must make an optimizer of the model's parameters, and this one is made already"
+            hint = 'give its class, and the rest in args: {"use": torch.optim.SGD, "args": {"lr": 0.1}}'
+            problems.append(Problem(said, hint=hint))
+        else:
+            return self._text(value)
+        return ""
+
+    def _text(self, value: Any) -> str:
+        if id(value) not in self._texts:
+            name = getattr(value, "__name__", type(value).__name__).strip("<>")
+            texts = chain([f"<object {name}>"], (f"<object {name} {k}>" for k in count(2)))
+            text = next(text for text in texts if text not in self.makers)
+            self.makers[text] = value if _makes(value) else _class_that_gives(value)
+            self._texts[id(value)] = text
+            self._kept.append(value)
+        return self._texts[id(value)]
+
+
+def _names_component(key: Key) -> bool:
+    """Say whether the value at a key names a component: `use`, or what a loader names; not within `args`."""
+    if not key or "args" in key:
+        return False
+    return key[-1] == "use" or (key[-1] in NAMED_BY_LOADER and key[-2:-1] == ("loader",))
+
+
+def _makes(value: Any) -> bool:
+    """Say whether a value is what makes an object (a class, a function), and not the object itself."""
+    return isinstance(value, type | partial) or inspect.isroutine(value)
+
+
+def _class_that_gives(value: Any) -> type:
+    """Return a class that makes nothing but this object, and says all else as the object's own class does."""
+    kind = type(value)
+    metaclass: Any = type(kind)
+    body = {"__new__": lambda cls: value, "__doc__": kind.__doc__, "__module__": kind.__module__}
+    try:
+        made: type = metaclass(kind.__name__, (kind,), body)
+    except TypeError:  # a class that can have no subclass
+        made = type(kind.__name__, (), body)
+    return made
+
+
+def is_object(use: str) -> bool:
+    """Say whether the text of a `use` stands for an object."""
+    return use.startswith("<object ") and use.endswith(">")
+
+
+def maker_of(use: str, where: Where | None) -> Maker:
+    """Return what makes the object that a string stands for. Raises UserError where there is no such object."""
+    if use not in _IN_USE.get():
+        said = f'"{use}" stands for an object of the Python program that started the run: it is not here'
+        hint = 'start a run with `use` naming what makes it, and it can be resumed: use = "./file.py:Name"'
+        raise UserError(Problem(said, where, hint))
+    return _IN_USE.get()[use]
+
+
+@contextmanager
+def objects_in_use(objects: Objects) -> Iterator[None]:
+    """Let the texts stand for these objects in this thread."""
+    token = _IN_USE.set(objects.makers)
+    try:
+        yield
+    finally:
+        _IN_USE.reset(token)
+
+
+FORMS = '"package.module:Name" or "./file.py:Name"'
+
+_imported: dict[str, Path] = {}
+"""The files that `import_file` has imported, by the name of their module."""
+
+
+def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, str] | None = None) -> Any:
+    """Return what `use` names: a registered name, "package.module:Name" or "./file.py:Name".
+
+    Names may have dots ("torch.nn:Module.forward"). Files are relative to `base`. Raises UserError at `where` when
+    there is no such thing, or when importing it raises.
+    """
+    if is_object(use):
+        return maker_of(use, where)
+    short = registered or {}
+    module_name, colon, name = short.get(use, use).rpartition(":")
+    if not colon or not module_name or not name:
+        if use in short:
+            _fail(f'"{use}" is registered as "{short[use]}", which names nothing', where, f"it should be {FORMS}")
+        _fail(
+            f'there is nothing called "{use}"', where, _inside(base / use, use) or nearest(use, short) or _forms(short)
+        )
+    if module_name.endswith(".py"):
+        module = import_file(base / module_name, module_name, where)
+    else:
+        module = _from_package(module_name, name, base, where)
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            public = [known for known in dir(found) if not known.startswith("_")]
+            _fail(f'"{use}": there is no "{part}" in {_called(found, module_name)}', where, nearest(part, public))
+        found = getattr(found, part)
+    return found
+
+
+def is_file(path: Path) -> bool:
+    """Say whether there is such a file; there is none of a name that no file can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def _forms(short: Mapping[str, str]) -> str:
+    return f"write {FORMS}" if not short else f"write {FORMS}, or one of {', '.join(sorted(short))}"
+
+
+def _inside(file: Path, use: str) -> str:
+    """Return what may be meant by a file alone; empty if it is none, or cannot be read."""
+    try:
+        body = parse_file(file).body if use.endswith(".py") else []
+    except (OSError, SyntaxError):
+        return ""
+    defined = [node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    named = ", ".join(f'"{use}:{name}"' for name in defined if not name.startswith("_"))
+    return f"name what is in it: {named}" if named else ""
+
+
+def _called(found: Any, module_name: str) -> str:
+    return module_name if isinstance(found, ModuleType) else getattr(found, "__qualname__", repr(found))
+
+
+def _from_package(module_name: str, name: str, base: Path, where: Where | None) -> ModuleType:
+    try:
+        with redirect_stdout(sys.stderr):  # the output is the command's own: a drawing, or JSON
+            return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            _fail_import(module_name, error, where)
+        file = Path(*module_name.split(".")).with_suffix(".py")
+        hint = f'for the file write "./{file}:{name}"' if is_file(base / file) else _nearest_module(error.name)
+        _fail(f'there is no module "{error.name}"', where, hint)
+    except BaseException as error:  # whatever the user's module may raise
+        if is_ctrl_c(error):
+            raise
+        _fail_import(module_name, error, where)
+
+
+def _nearest_module(missing: str) -> str:
+    package, dot, name = missing.rpartition(".")
+    path = getattr(sys.modules.get(package), "__path__", None) if dot else None
+    hint = nearest(name, [found.name for found in pkgutil.iter_modules(path)]) if path or not dot else ""
+    return hint.replace('"', f'"{package}.', 1) if dot else hint
+
+
+def import_file(path: Path, shown: str, where: Where | None) -> ModuleType:
+    """Import a file by its path, once for all that comes from it; what it imports may lie beside it."""
+    try:
+        full = path.resolve()
+    except (OSError, ValueError, RuntimeError):  # a name that no file can have, or a link to itself
+        full = path.absolute()
+    name = f"{full.stem}_{zlib.crc32(os.fsencode(full)):08x}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not is_file(full):
+        hint = nearest(path.name, [file.name for file in path.parent.glob("*.py")])
+        _fail(f'there is no file "{shown}" ({full})', where, hint)
+    spec = importlib.util.spec_from_file_location(name, full)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # before its code runs: dataclasses, for one, look their module up
+    _imported[name] = full
+    try:
+        with redirect_stdout(sys.stderr), neighbours_of(full):
+            spec.loader.exec_module(module)
+    except BaseException as error:  # whatever the user's file may raise
+        if is_ctrl_c(error):
+            raise
+        del sys.modules[name]
+        _fail_import(shown, error, where)
+    return module
+
+
+def imported_files() -> list[str]:
+    """Return the files that `import_file` has imported, in that order."""
+    return [str(path) for name, path in _imported.items() if name in sys.modules]
+
+
+def _fail_import(shown: str, error: BaseException, where: Where | None) -> NoReturn:
+    message, *chain = explained(error)
+    raise UserError(SharedProblem(f'"{shown}" cannot be imported: {message}', where, "\n    ".join(chain))) from error
+
+
+def _fail(message: str, where: Where | None, hint: str = "") -> NoReturn:
+    raise UserError(Problem(message, where, hint))
