@@ -7,7 +7,7 @@ from typing import Any
 
 from markdown_tables import code, doc, rows_of_fields, slug, table
 
-from hookflow.cli.schema import arguments
+from hookflow.cli.explain import arguments
 from hookflow.graph.points import POINTS
 from hookflow.hooks.describe import Description, describe
 from hookflow.hooks.registry import BUILT_IN

@@ -24,7 +24,7 @@ from hooks_page import hooks_page
 from markdown_tables import code, doc, rows_of_fields, sentence, slug, table
 
 from hookflow.cli.app import app
-from hookflow.cli.schema import arguments
+from hookflow.cli.explain import arguments
 from hookflow.graph import points
 from hookflow.graph.slots import SLOTS
 from hookflow.hooks.registry import HOOKS

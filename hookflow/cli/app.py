@@ -17,25 +17,17 @@ from typer.core import TyperGroup
 
 from hookflow.cli.bisect import bisect
 from hookflow.cli.check import check
-from hookflow.cli.checkpoints import checkpoints
 from hookflow.cli.diff import diff
-from hookflow.cli.explain import explain
-from hookflow.cli.export import export
+from hookflow.cli.evaluate import predict, test, val
+from hookflow.cli.explain import explain, points, schema
 from hookflow.cli.graph import graph
 from hookflow.cli.hooks import hooks
 from hookflow.cli.new import new
-from hookflow.cli.output import echo, echo_error, warn
-from hookflow.cli.points import points
-from hookflow.cli.predict import predict
-from hookflow.cli.replay import replay
+from hookflow.cli.options import echo, echo_error, warn
 from hookflow.cli.run import run
-from hookflow.cli.runs import runs
-from hookflow.cli.schema import schema
-from hookflow.cli.show import show
-from hookflow.cli.stop import stop
-from hookflow.cli.test import test
-from hookflow.cli.val import val
-from hookflow.cli.watch import watch
+from hookflow.cli.runs import runs, show
+from hookflow.cli.stored import checkpoints, export
+from hookflow.cli.watch import replay, stop, watch
 from hookflow.cli.why import why
 from hookflow.errors import Problem, UserError, Where
 from hookflow.excerpt import drop_unprinted, printable

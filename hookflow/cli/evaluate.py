@@ -1,4 +1,4 @@
-"""What `hookflow val`, `test` and `predict` share: finding a checkpoint, and printing what was found of it."""
+"""The commands val, test and predict: a checkpoint evaluated without training."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import Format
-from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn
+from hookflow.cli.options import Format, Overrides, RunsFolder, echo, echo_json, exits_after_traceback, warn
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
+from hookflow.hooks.predictions import WRITERS
 from hookflow.numbers import counted, number
 
 if TYPE_CHECKING:
@@ -119,3 +120,85 @@ def headed(run_dir: RunDir, found: Evaluated | Predicted, split: str) -> list[st
     where = f"{run_dir.path.parent.name} {run_dir.id}, {found.checkpoint.name}"
     head = f"{split} of {where} (iteration {found.it:,}, epoch {epoch:,})"
     return [head, f"on {counted(data['examples'], 'example')} of {synthetic}{data['name']}"]
+
+
+def val(
+    checkpoint: CheckpointArgument = None,
+    format_: FormatOption = Format.text,
+    set_: Overrides = None,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Validate a checkpoint, and print the metrics.
+
+    The data are the pipeline's validation data. The pipeline is the one recorded with the run, and its hooks fire as in
+    a validation of the training: where there is an average of the weights, that is what is evaluated. The run itself is
+    left as it is.
+
+    Example: `hookflow val cifar:best`
+    """
+    evaluate("val", checkpoint, format_, set_ or [], dir)
+
+
+def test(
+    checkpoint: CheckpointArgument = None,
+    format_: FormatOption = Format.text,
+    set_: Overrides = None,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Test a checkpoint, and print the metrics.
+
+    The data are the pipeline's test data. The pipeline is the one recorded with the run, and its hooks fire as in the
+    test of a training: where there is an average of the weights, that is what is evaluated. The run itself is left as
+    it is.
+
+    Example: `hookflow test cifar:best`
+    """
+    evaluate("test", checkpoint, format_, set_ or [], dir)
+
+
+class Split(StrEnum):
+    """The data that may be predicted."""
+
+    val = "val"
+    test = "test"
+
+
+def predict(
+    checkpoint: CheckpointArgument = None,
+    split: Annotated[Split, typer.Option(help="Which of the pipeline's data to predict.")] = Split.test,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The file to write: .npz, .jsonl (one line per example) or .pt.")
+    ] = Path("predictions.npz"),
+    format_: FormatOption = Format.text,
+    set_: Overrides = None,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Write a checkpoint's predictions to a file.
+
+    The file has a row for each example of the split. The task's `predict(run, batch)` says what is predicted; the data
+    need no targets. The pipeline is the one recorded with the run. Its hooks prepare the pass as they do a test: an
+    average of the weights is used where there is one. Hooks that look at outputs or metrics do not fire. The run
+    itself is left as it is.
+
+    Example: `hookflow predict cifar:best --out predictions.jsonl`
+    """
+    if out.suffix not in WRITERS:
+        *others, last = WRITERS
+        hint = f"use {', '.join(others)} or {last}"
+        raise UserError(Problem(f'unknown format "{out.suffix}"', Where("--out"), hint))
+    from hookflow.runner.checkpoint_evaluation import predict_checkpoint
+
+    run_dir, path = find_checkpoint(checkpoint, dir)
+    with in_process():
+        found = predict_checkpoint(run_dir, path, split.value, set_ or [], warns)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    WRITERS[out.suffix](out, found.rows)
+    shapes = {name: list(rows.shape) for name, rows in found.rows.items()}
+    if format_ is Format.json:
+        from hookflow.events.rundir import short
+
+        whole = {"run": run_dir.id, "checkpoint": str(short(path)), "split": split.value}
+        echo_json({**whole, "it": found.it, "ep": found.ep, "data": found.data, "file": str(out), "shapes": shapes})
+        return
+    written = ", ".join(f"{name} {' × '.join(map(str, shape))}" for name, shape in shapes.items())
+    echo("\n".join([*headed(run_dir, found, split.value), f"  {out}: {written}"]))

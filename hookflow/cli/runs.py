@@ -1,16 +1,25 @@
-"""hookflow runs: what has been run, and how it went."""
+"""The commands runs and show: the runs there are, and the report of one."""
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hookflow.cli.options import RunsFolder
-from hookflow.cli.output import columns, echo
+from hookflow.cli.options import RunArgument, RunsFolder, columns, echo
+from hookflow.numbers import counted
 
 if TYPE_CHECKING:
+    from hookflow.events.rundir import RunDir
+    from hookflow.graph.plan import Plan
+    from hookflow.monitor.health import Health
+    from hookflow.monitor.journal import Kind
     from hookflow.monitor.overview import Overview
+    from hookflow.monitor.state import RunState
+
 
 HEADS = ("id", "name", "state", "epoch", "iter", "best", "age", "data")
 
@@ -52,3 +61,255 @@ def _row(seen: Overview, clock: float) -> tuple[str, ...]:
         age(clock - state.now) if state.now else "-",
         "SYNTHETIC" if state.synthetic else "real" if state.run.get("data") else "-",
     )
+
+
+WIDTH = 80
+ROWS = 8
+"""How many attempts, metrics, hooks or checkpoints are shown; the commands that are about them show all."""
+
+TEXTS = 20
+"""How many different warnings, and errors, are shown; `hookflow watch --ui plain` shows all."""
+
+
+def show(
+    run: RunArgument = None,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """Show one page on a run, in plain text.
+
+    It has the result and its cause, the attempts with their changes, the warnings and errors with their iterations. The
+    metrics, the costliest hooks and the checkpoints follow, and the commands to continue with.
+
+    Example: `hookflow show cifar | less`
+    """
+    from hookflow.cli.run_dirs import find_run
+    from hookflow.cli.stored import saved
+    from hookflow.monitor.feed import Live
+    from hookflow.monitor.health import judge
+    from hookflow.monitor.rank import NO_PLAN
+
+    found = find_run(run, dir)
+    live = Live(found)
+    while live.poll():
+        pass
+    plan = live.plan or NO_PLAN
+    page = _Page(found, live.state, plan, judge(found, live.state, time.time(), plan), saved(found))
+    echo("\n".join(page.lines()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    run: RunDir
+    state: RunState
+    plan: Plan
+    health: Health
+    saved: list[dict[str, Any]]
+
+    def lines(self) -> Iterator[str]:
+        yield f"{self.run.path.parent.name}  {self.run.id}"
+        yield ""
+        yield from _facts([*self._result(), *self._setting()])
+        for title, facts in (
+            ("attempts", list(self._attempts())),
+            ("warnings, by iteration", list(self._troubles("warn"))),
+            ("errors, by iteration", list(self._troubles("error"))),
+        ):
+            if facts:
+                yield from ("", title, *_facts(facts, "  "))
+        for title, rows in (
+            ("metrics", self._metrics()),
+            ("hooks", self._hooks()),
+            ("checkpoints", self._checkpoints()),
+            ("logged", self._logged()),
+        ):
+            if len(rows) > 1:
+                yield ""
+                yield title
+                shown = rows if len(rows) <= ROWS + 2 else rows[: ROWS + 1]  # a single one more has room
+                yield from (_cut(f"  {line}") for line in columns(shown))
+                if len(shown) < len(rows):
+                    yield f"  and {len(rows) - len(shown):,} more"
+        yield ""
+        yield from _facts(self._next())
+
+    def _result(self) -> Iterator[tuple[str, str]]:
+        from hookflow.monitor.end_reason import end_reason
+        from hookflow.monitor.formatting import span
+
+        state, health = self.state, self.health
+        code = f", exit code {state.end['exit']}" if state.end and state.end["exit"] else ""
+        yield "result", f"{health.glyph} {health.condition} after {span(state.elapsed)}{code}"
+        for line in end_reason(state) or [health.sentence]:
+            if line:
+                yield "", line
+        if state.end and state.ranks.first_failure is None:  # a mistake of the user's, with its place and a hint
+            yield from (("", line) for line in state.end["reason"].splitlines()[1:])
+        epochs = f"epoch {state.ep:,} of {state.run['max_epochs']:,}, " if state.run.get("max_epochs") else ""
+        yield "done", f"{epochs}iteration {state.it:,} of {state.total_iters:,}"
+        if splits := state.synthetic:
+            yield "", f"SYNTHETIC {', '.join(splits)} data: the scores say nothing about the real data set"
+        if newest := self._newest():
+            yield "checkpoint", newest
+
+    def _newest(self) -> str:
+        """Return the newest usable checkpoint, with the metrics of the last validation before it."""
+        from hookflow.monitor.formatting import number
+
+        newest = next(filter(_usable, self.saved), None)
+        if newest is None:
+            return ""
+        names = f" ({', '.join(newest['names'])})" if newest["names"] else ""
+        metrics = ", ".join(f"{name} {number(float(value))}" for name, value in (newest["metrics"] or {}).items())
+        of = f" (of iteration {newest['metrics_it']:,})" if metrics and newest["metrics_it"] != newest["it"] else ""
+        return f"{Path(newest['path']).name}{names}, iteration {newest['it']:,}{f': {metrics}' * bool(metrics)}{of}"
+
+    def _attempts(self) -> Iterator[tuple[str, str]]:
+        """Yield each attempt of several: when it began, what had changed by then, and how it ended."""
+        attempts = self.state.attempts
+        if len(attempts) < 2:
+            return
+        if earlier := len(attempts[:-ROWS]):
+            yield "", f"{earlier:,} earlier"
+        for k, attempt in enumerate(attempts[earlier:], earlier + 1):
+            ended = attempt.ended or ("no end record" if k < len(attempts) else self.health.condition)
+            origin = f", from {attempt.resumed_from}" if attempt.resumed_from else ""
+            yield f"{k}", f"{_time(attempt.began)}{origin}, iteration {attempt.begin:,} to {attempt.it:,}"
+            yield from (("", f"{entry.text}") for entry in attempt.prepared)
+            yield "", f"{_time(attempt.until)} {ended}"
+
+    def _troubles(self, kind: Kind) -> Iterator[tuple[str, str]]:
+        """Yield the warnings or errors with the iterations that they are of, each text once.
+
+        The messages that an attempt has recorded before it began are shown with the attempt.
+        """
+        from hookflow.monitor.formatting import clock
+
+        prepared = {entry.number for attempt in self.state.attempts[1:] for entry in attempt.prepared}
+        all_texts = self.state.journal.repeated.values()
+        texts = [text for text in all_texts if text.first.kind == kind and text.first.number not in prepared]
+        for first, last, times in texts[:TEXTS]:
+            it = clock(first.t) if first.it is None else f"{first.it:,}"
+            until = "" if last is None or last == first.it else f" to {last:,}"
+            yield f"{it}{until}", f"{first.source}: {first.text}{f' ({times:,} times)' * (times > 1)}"
+        if len(texts) > TEXTS:
+            yield "", f"and {len(texts) - TEXTS:,} more: hookflow watch --ui plain"
+
+    def _setting(self) -> Iterator[tuple[str, str]]:
+        """Yield what the run was executed on, as far as it got to tell."""
+        from hookflow.events.rundir import short
+
+        facts, run = self.run.describe(), self.state.run
+        if began := facts.get("created") or run.get("t"):
+            yield "begun", _time(began)
+        if source := facts.get("source"):
+            yield "pipeline", " ".join([str(short(Path(source).absolute())), *map(_set, facts.get("overrides", ()))])
+        if run:
+            ranks = f", {run['world']} ranks ({run['strategy']})" if run["world"] > 1 else ""
+            yield "model", f"{run['model']}, {counted(run['params'], 'parameter')}"
+            yield "on", f"{run['device']} in {run['precision']}{ranks}, seed {run['seed']}, torch {run['torch']}"
+            for split, data in run["data"].items():
+                examples, batches = counted(data["examples"], "example"), counted(data["batches"], "batch")
+                yield split, f"{examples} of {data['name']}, {batches}"
+
+    def _metrics(self) -> list[tuple[str, ...]]:
+        from hookflow.monitor.formatting import number
+        from hookflow.monitor.monitored import lower_is_better
+
+        rows: list[tuple[str, ...]] = [("metric", "last", "best", "at epoch", "iteration")]
+        for name in sorted(self.state.metrics.by_name, key=lower_is_better):
+            best, last = self.state.metrics.best.get(name), self.state.metrics.by_name[name][-1:]
+            told = (number(best.value), f"{best.ep:,}", f"{best.it:,}") if best else ("-", "-", "-")
+            rows.append((name, number(last[0][1]) if last else "-", *told))
+        return rows
+
+    def _hooks(self) -> list[tuple[str, ...]]:
+        """Return the hooks by what they took of the last attempt: within iterations, and elsewhere."""
+        from hookflow.monitor.formatting import ms, percent
+
+        state, plan = self.state, self.plan
+        inside, outside, fired = (dict.fromkeys((hook.name for hook in plan.hooks), 0) for _ in range(3))
+        for binding in plan.bindings:
+            timing = state.timing(binding.id)
+            (inside if plan.points.in_iteration(binding.point) else outside)[binding.hook] += timing.total
+            fired[binding.hook] += timing.count
+        rows: list[tuple[str, ...]] = [("hook", "fired", "of iterations", "elsewhere")]
+        for name in sorted(fired, key=lambda name: -inside[name] - outside[name]):
+            if fired[name]:
+                share = f"{percent(inside[name] / state.iterating)} %" if inside[name] and state.iterating else "-"
+                rows.append((name, f"{fired[name]:,}", share, f"{ms(outside[name])} ms" if outside[name] else "-"))
+        return rows
+
+    def _checkpoints(self) -> list[tuple[str, ...]]:
+        from hookflow.monitor.formatting import size
+
+        rows: list[tuple[str, ...]] = [("checkpoint", "names", "iteration", "epoch", "size")]
+        for one in self.saved:
+            it, ep = one["it"], one["ep"]
+            told = ("-", "-") if it is None or ep is None else (f"{it:,}", f"{self.state.epoch_of(it, ep):,}")
+            weight = f"unusable: {one['damage']}" if one["damage"] else size(one["bytes"])
+            rows.append((Path(one["path"]).name, ",".join(one["names"]) or "-", *told, weight))
+        return rows
+
+    def _logged(self) -> list[tuple[str, ...]]:
+        """Return the images, texts and histograms by name, with the newest of each."""
+        from hookflow.monitor.gallery import extent
+
+        rows: list[tuple[str, ...]] = [("image, text, histogram", "kind", "iteration", "size", "file")]
+        for key in self.state.gallery.keys:
+            newest = self.state.gallery.of(key)[-1].record
+            path = newest["path"] if newest["k"] == "image" else "-"
+            rows.append((newest["name"], newest["k"], f"{newest['it']:,}", extent(newest), path))
+        return rows
+
+    def _next(self) -> Iterator[tuple[str, str]]:
+        """Yield what can be done with the run as it is."""
+        from hookflow.events.rundir import run_argument, short
+
+        known, facts = run_argument(self.run), self.run.describe()
+        if not self.health.over:
+            yield "watch", f"hookflow watch {known}"
+            yield "stop", f"hookflow stop {known}"
+        elif self.health.condition == "finished":
+            yield "extend", f"hookflow run --resume {known} --set run.{self._longer()}"
+        elif any(map(_usable, self.saved)):
+            yield "resume", f"hookflow run --resume {known}"
+        else:
+            yield "resume", "it has no checkpoint to resume from: start it anew"
+            if (source := facts.get("source", "")).endswith(".toml"):
+                yield "anew", " ".join(["hookflow run", shlex.quote(source), *map(_set, facts.get("overrides", ()))])
+        if self.health.over:
+            yield "watch", f"hookflow watch {known}"
+        yield "files", str(short(self.run.path))
+        if self.run.output.is_file() and self.run.output.stat().st_size:
+            yield "printed", str(short(self.run.output))
+
+    def _longer(self) -> str:
+        run = self.state.run
+        if run.get("max_epochs"):
+            return f"max_epochs={2 * run['max_epochs']}"
+        return f"max_iters={2 * run.get('max_iters', 1)}"
+
+
+def _usable(checkpoint: dict[str, Any]) -> bool:
+    return not checkpoint["damage"] and not checkpoint["exception"]
+
+
+def _time(t: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(t))
+
+
+def _set(override: str) -> str:
+    return f"--set {shlex.quote(override)}"
+
+
+def _facts(facts: Iterable[tuple[str, str]], indent: str = "") -> Iterator[str]:
+    """Yield a line or more for each fact, below one another."""
+    import textwrap
+
+    for name, text in facts:
+        head, below = f"{indent}{name:<11} ", indent + " " * 12
+        yield from textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=below, break_on_hyphens=False)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hookflow.cli.output import warn
+from hookflow.cli.options import warn
 from hookflow.cli.run_dirs import failure_report
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
@@ -23,6 +25,33 @@ from hookflow.runner.threads import leave
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+
+
+def start_printer(run_dir: RunDir, face: Literal["plain", "json"]) -> subprocess.Popen[bytes]:
+    """Start to print the run to where this process prints; it goes on until the `stdin` that it has is closed."""
+    command = [sys.executable, "-P", "-m", "hookflow.cli.torchrun", str(run_dir.path), face]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # signals are not meant for it
+
+
+def _main() -> None:
+    from hookflow.monitor import jsonl, plain
+
+    path, face = sys.argv[1:]
+    follow = jsonl.follow if face == "json" else plain.follow
+
+    def over() -> int | None:
+        readable, _, _ = select.select([sys.stdin], [], [], 0)
+        return 0 if readable else None  # nothing is ever written there: it is at its end
+
+    try:
+        follow(RunDir(Path(path)), sys.stdout, child_exit=over)
+    except BrokenPipeError:  # the reader has gone
+        sys.stderr.close()
+
+
+if __name__ == "__main__":
+    _main()
+
 
 Face = Literal["plain", "json"]
 
@@ -110,7 +139,6 @@ def _printing_to_the_run(run_dir: RunDir, ranks: Ranks, face: Face | None) -> It
 
     Where the others print errors is left as it is.
     """
-    from hookflow.cli.printer import start_printer
 
     printer = start_printer(run_dir, face) if ranks.first and face else None
     streams = (sys.stdout, sys.stderr) if ranks.first else (sys.stdout,)

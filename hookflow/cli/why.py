@@ -2,22 +2,130 @@
 
 from __future__ import annotations
 
+import json
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import NoImport, Only, Overrides, PipelineOption, Shuffle, Without
-from hookflow.cli.output import echo
+from hookflow.cli.options import NoImport, Only, Overrides, PipelineOption, Shuffle, Without, echo
+from hookflow.errors import UserError
 
 if TYPE_CHECKING:
-    from hookflow.cli.measured import Measured
     from hookflow.cli.pipelines import Target
-    from hookflow.cli.turning_edge import Turning
     from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
     from hookflow.graph.why import Answer
+    from hookflow.monitor.state import RunState
+
+
+class Turning:
+    """What would turn pairs of a pipeline round. What a run has recorded can no longer be turned."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._tried: dict[tuple[str, ...], Plan | UserError] = {}
+
+    def lines(self, answer: Answer) -> Iterator[str]:
+        """Yield the edge that turns the two of an answer round, or what stands against it.
+
+        Where stated edges are the answer, it says that already: one of them must go. How two arounds are left follows
+        from how they are entered, so the edge says who is entered first.
+        """
+        first, then = answer.first.hook, answer.then.hook
+        stated = answer.path and all(edge.kind in ("file", "class") for edge in answer.path)
+        if stated or first == then or self._target.run is not None:
+            return
+        outer, inner = (first, then) if answer.first.half == answer.then.half == "exit" else (then, first)
+        after = [*_stated_after(self._target, inner), outer]
+        turned = self._try(inner, after)
+        names = ", ".join(map(json.dumps, after))
+        other_way = f"to fire {then} before {first}"
+        if isinstance(turned, UserError) and not any(f"at {answer.point}" in one.message for one in turned.problems):
+            here = f'{{ at = "{answer.point}", after = [{names}] }} in points of [hooks.{inner}]'
+            yield f"  {other_way} here alone: {here}"
+        elif isinstance(turned, UserError):
+            yield f"  {other_way}, one of these must go:"
+            steps = turned.problems[0].hint.split("\n    ")
+            yield from (f"    {step}" for step in steps if not re.match(f'"{outer}".* before "{inner}"', step))
+        elif _is_turned(turned, answer):
+            yield f"  {other_way}: after = [{names}] in [hooks.{inner}]"
+
+    def _try(self, hook: str, after: list[str]) -> Plan | UserError:
+        key = (hook, *after)
+        if key not in self._tried:
+            try:
+                self._tried[key] = _compiled(self._target, hook, after)
+            except UserError as error:
+                self._tried[key] = error
+        return self._tried[key]
+
+
+def _stated_after(target: Target, hook: str) -> list[str]:
+    """Return the `after` of a hook: the file's, or else its class's."""
+    from hookflow.hooks.compile import find_hook
+    from hookflow.hooks.inspect import names_of
+
+    said = target.loaded.pipeline.hooks[hook]
+    if "after" in said.model_fields_set:
+        return list(said.after)
+    return list(names_of(find_hook(said.use, target.loaded.source.parent, None), "after"))
+
+
+def _compiled(target: Target, hook: str, after: list[str]) -> Plan:
+    from hookflow.hooks.compile import compile_pipeline
+
+    pipeline = target.loaded.pipeline
+    changed = pipeline.hooks[hook].model_copy(update={"after": after})
+    hooks = {**pipeline.hooks, hook: changed}
+    loaded = replace(target.loaded, pipeline=pipeline.model_copy(update={"hooks": hooks}))
+    return compile_pipeline(loaded, shuffle=target.plan.shuffle, imports=target.imports)
+
+
+def _is_turned(plan: Plan, answer: Answer) -> bool:
+    """Say whether the later one of an answer comes first in another plan."""
+    place = {(b.hook, b.half, b.method): k for k, b in enumerate(plan.at(answer.point))}
+    first, then = ((b.hook, b.half, b.method) for b in (answer.first, answer.then))
+    return place[then] < place[first]
+
+
+class Measured:
+    """The times of a run; a pipeline file has none."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    @cached_property
+    def _state(self) -> RunState | None:
+        from hookflow.monitor.feed import Live
+
+        if self._target.run is None:
+            return None
+        live = Live(self._target.run)
+        while live.poll():
+            pass
+        return live.state
+
+    def lines(self, answer: Answer) -> Iterator[str]:
+        """Yield what the two took, and that the one has waited for nothing, where nothing requires their order."""
+        if self._state is None or answer.first.hook == answer.then.hook:
+            return
+        first, then = (self._state.timing(binding.id).total for binding in (answer.first, answer.then))
+        took = f"{self._took(answer.first)}, ahead of {self._took(answer.then)}"
+        free = answer.reason == "file" and first > then
+        yield f"  in this run: {took}{'; nothing requires it' if free else ''}"
+
+    def _took(self, binding: Binding) -> str:
+        from hookflow.monitor.formatting import ms, rough
+
+        assert self._state is not None
+        timing = self._state.timing(binding.id)
+        took = f"{ms(timing.total)} ms" if timing.total < 1e9 else f"{rough(timing.total / 1e9)} s"
+        return f"{binding.hook}, {took} in {timing.count:,} firing{'s' * (timing.count != 1)}"
 
 
 def why(
@@ -42,9 +150,7 @@ def why(
 
     Example: `hookflow why ema checkpoint -p pipelines/cifar.toml`
     """
-    from hookflow.cli.measured import Measured
     from hookflow.cli.pipelines import open_target, warn_unknown
-    from hookflow.cli.turning_edge import Turning
     from hookflow.graph.why import precedence
 
     target = open_target(

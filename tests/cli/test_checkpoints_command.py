@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from hookflow.cli.checkpoints import checkpoints
 from hookflow.cli.options import Format
+from hookflow.cli.stored import checkpoints
 from tests.conftest import NewRun, hookflow, hookflow_here
 
 Train = Callable[..., int]

@@ -43,8 +43,8 @@ def test_a_run_is_stopped_with_a_checkpoint(
     new_run: NewRun, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hookflow.cli.stop.PATIENCE", LIMIT)
-    monkeypatch.setattr("hookflow.cli.stop.ENDING", LIMIT)
+    monkeypatch.setattr("hookflow.cli.watch.PATIENCE", LIMIT)
+    monkeypatch.setattr("hookflow.cli.watch.ENDING", LIMIT)
     run_dir = new_run("run.max_epochs=100000")
     training = start(run_dir)
     done = CliRunner().invoke(app, ["stop", "toy"])
@@ -64,7 +64,7 @@ def test_a_run_that_hangs_is_told_of_and_ended_at_once(
     new_run: NewRun, start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hookflow.cli.stop.PATIENCE", 1.0)
+    monkeypatch.setattr("hookflow.cli.watch.PATIENCE", 1.0)
     monkeypatch.setattr(ending, "STEPS", [(number, max(seconds, LIMIT)) for number, seconds in ending.STEPS[1:]])
     run_dir = new_run('hooks.hangs={use="tests.distributed.launched:Hangs"}')
     training = start(run_dir)

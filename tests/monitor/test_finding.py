@@ -161,7 +161,7 @@ def test_a_bad_log_of_a_rank_hides_nothing(tmp_path: Path, bad: str, capsys: pyt
 def test_naming_the_commands_loads_neither_the_screen_nor_torch() -> None:
     code = """
 import sys
-import hookflow.cli.watch, hookflow.cli.replay, hookflow.cli.runs, hookflow.cli.run_dirs, hookflow.monitor
+import hookflow.cli.watch, hookflow.cli.watch, hookflow.cli.runs, hookflow.cli.run_dirs, hookflow.monitor
 print({"torch", "textual", "networkx", "pynvml"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -15,7 +15,7 @@ from jsonschema import Draft7Validator
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
-from hookflow.cli.schema import schema_of_pipelines
+from hookflow.cli.explain import schema_of_pipelines
 from hookflow.pipeline.json_schema import json_schema
 from hookflow.pipeline.load import dump
 from hookflow.pipeline.schema import Pipeline
