@@ -1,9 +1,10 @@
-"""Numbers as they are read: by people, with the same digits everywhere and no plural of one; and by readers of JSON."""
+"""Numbers as people read them, and as the screens write them: few characters, the same width for one kind."""
 
 from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -50,3 +51,82 @@ def _finite(value: Any, instead: Callable[[float], str | None]) -> Any:
         case list() | tuple():
             return [_finite(item, instead) for item in value]
     return value
+
+
+def ms(ns: float) -> str:
+    """Return a duration in milliseconds, in five characters at most; beyond 100 s in seconds, with their unit."""
+    value = ns / 1e6
+    if value < 9.9995:
+        return f"{value:.3f}"
+    if value < 99.995:
+        return f"{value:.2f}"
+    if value < 999.95:
+        return f"{value:.1f}"
+    return f"{value:.0f}" if value < 99999.5 else f"{value / 1000:.0f}s"
+
+
+def rough(value: float) -> str:
+    """Return a number in three digits or so."""
+    return f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def span(seconds: float) -> str:
+    """Return a length of time as h:mm:ss, with days before it when there are any."""
+    whole = max(int(seconds), 0)
+    days, rest = divmod(whole, 86400)
+    clock = f"{rest // 3600}:{rest % 3600 // 60:02}:{rest % 60:02}"
+    return f"{days}d {clock}" if days else clock
+
+
+def lasting(seconds: float) -> str:
+    """Return how long something has lasted so far: "40 s", and from two minutes on as h:mm:ss."""
+    return f"{max(seconds, 0):.0f} s" if seconds < 119.5 else span(seconds)
+
+
+def out_of(count: int, whole: int | None) -> str:
+    """Return "3/8", and "3" where nobody knows of how many."""
+    return f"{count}/{whole}" if whole else f"{count}"
+
+
+def age(seconds: float) -> str:
+    """Return how long ago, roughly: "12 s", "5 min", "3 h", "2 d"."""
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def clock(t: float) -> str:
+    """Return the time of day, hh:mm:ss, where the reader is."""
+    return time.strftime("%H:%M:%S", time.localtime(t))
+
+
+def size(count: float) -> str:
+    """Return bytes with a unit."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def many(count: float) -> str:
+    """Return a count in four characters or so: 312, 4.6k, 1.2M."""
+    if count < 999.5:
+        return f"{count:.0f}" if count >= 99.95 or count == int(count) else f"{count:.1f}"
+    for unit in "kMG":
+        count /= 1000
+        if count < 999.5:
+            return f"{count:.1f}{unit}" if count < 99.95 else f"{count:.0f}{unit}"
+    return f"{count / 1000:.1f}T"
+
+
+def one_line(text: str) -> str:
+    """Return the first line of a text, with "…" where there are more."""
+    first, *more = text.strip().splitlines() or [""]
+    return f"{first} …" if more else first
+
+
+def percent(share: float) -> str:
+    """Return a share in hundredths, with one decimal, no sign: at most five characters."""
+    return f"{100 * share:.1f}" if share < 99.995 else "9999+"

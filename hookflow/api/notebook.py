@@ -12,15 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.feed import Live
-from hookflow.monitor.follower import follow_records
-from hookflow.monitor.formatting import number, span
+from hookflow.monitor.feed import Live, follow_records
 from hookflow.monitor.health import judge
-from hookflow.monitor.monitored import lower_is_better
 from hookflow.monitor.pace import Pace
-from hookflow.monitor.rank import NO_PLAN
+from hookflow.monitor.ranks import NO_PLAN
+from hookflow.monitor.series import lower_is_better
 from hookflow.monitor.style import clean
-from hookflow.numbers import counted
+from hookflow.numbers import counted, number, span
 
 BAR = 30
 """Characters of the bar."""

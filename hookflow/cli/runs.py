@@ -46,8 +46,8 @@ def runs(
 
 def _row(seen: Overview, clock: float) -> tuple[str, ...]:
     """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
-    from hookflow.monitor.formatting import age, number, out_of
-    from hookflow.monitor.monitored import in_order
+    from hookflow.monitor.series import in_order
+    from hookflow.numbers import age, number, out_of
 
     state = seen.state
     name = next(iter(in_order(state.metrics.best, seen.plan)), "")
@@ -86,7 +86,7 @@ def show(
     from hookflow.cli.stored import saved
     from hookflow.monitor.feed import Live
     from hookflow.monitor.health import judge
-    from hookflow.monitor.rank import NO_PLAN
+    from hookflow.monitor.ranks import NO_PLAN
 
     found = find_run(run, dir)
     live = Live(found)
@@ -133,8 +133,8 @@ class _Page:
         yield from _facts(self._next())
 
     def _result(self) -> Iterator[tuple[str, str]]:
-        from hookflow.monitor.end_reason import end_reason
-        from hookflow.monitor.formatting import span
+        from hookflow.monitor.health import end_reason
+        from hookflow.numbers import span
 
         state, health = self.state, self.health
         code = f", exit code {state.end['exit']}" if state.end and state.end["exit"] else ""
@@ -153,7 +153,7 @@ class _Page:
 
     def _newest(self) -> str:
         """Return the newest usable checkpoint, with the metrics of the last validation before it."""
-        from hookflow.monitor.formatting import number
+        from hookflow.numbers import number
 
         newest = next(filter(_usable, self.saved), None)
         if newest is None:
@@ -182,7 +182,7 @@ class _Page:
 
         The messages that an attempt has recorded before it began are shown with the attempt.
         """
-        from hookflow.monitor.formatting import clock
+        from hookflow.numbers import clock
 
         prepared = {entry.number for attempt in self.state.attempts[1:] for entry in attempt.prepared}
         all_texts = self.state.journal.repeated.values()
@@ -212,8 +212,8 @@ class _Page:
                 yield split, f"{examples} of {data['name']}, {batches}"
 
     def _metrics(self) -> list[tuple[str, ...]]:
-        from hookflow.monitor.formatting import number
-        from hookflow.monitor.monitored import lower_is_better
+        from hookflow.monitor.series import lower_is_better
+        from hookflow.numbers import number
 
         rows: list[tuple[str, ...]] = [("metric", "last", "best", "at epoch", "iteration")]
         for name in sorted(self.state.metrics.by_name, key=lower_is_better):
@@ -224,7 +224,7 @@ class _Page:
 
     def _hooks(self) -> list[tuple[str, ...]]:
         """Return the hooks by what they took of the last attempt: within iterations, and elsewhere."""
-        from hookflow.monitor.formatting import ms, percent
+        from hookflow.numbers import ms, percent
 
         state, plan = self.state, self.plan
         inside, outside, fired = (dict.fromkeys((hook.name for hook in plan.hooks), 0) for _ in range(3))
@@ -240,7 +240,7 @@ class _Page:
         return rows
 
     def _checkpoints(self) -> list[tuple[str, ...]]:
-        from hookflow.monitor.formatting import size
+        from hookflow.numbers import size
 
         rows: list[tuple[str, ...]] = [("checkpoint", "names", "iteration", "epoch", "size")]
         for one in self.saved:
@@ -252,7 +252,7 @@ class _Page:
 
     def _logged(self) -> list[tuple[str, ...]]:
         """Return the images, texts and histograms by name, with the newest of each."""
-        from hookflow.monitor.gallery import extent
+        from hookflow.monitor.journal import extent
 
         rows: list[tuple[str, ...]] = [("image, text, histogram", "kind", "iteration", "size", "file")]
         for key in self.state.gallery.keys:

@@ -111,7 +111,7 @@ def _narrow(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _row(one: dict[str, Any], state: RunState, whole: str) -> tuple[str, ...]:
     """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
-    from hookflow.monitor.formatting import age, number, size
+    from hookflow.numbers import age, number, size
 
     metrics = " ".join(f"{name}={number(float(value))}" for name, value in (one["metrics"] or {}).items())
     if metrics and one["metrics_it"] != one["it"]:

@@ -120,7 +120,7 @@ class Measured:
         yield f"  in this run: {took}{'; nothing requires it' if free else ''}"
 
     def _took(self, binding: Binding) -> str:
-        from hookflow.monitor.formatting import ms, rough
+        from hookflow.numbers import ms, rough
 
         assert self._state is not None
         timing = self._state.timing(binding.id)

@@ -6,37 +6,170 @@ import asyncio
 import math
 import os
 import pickle
+import select
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar
 
+from rich.segment import Segment
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.geometry import Region
+from textual.strip import Strip
 from textual.theme import Theme
+from textual.widget import Widget
 
 from hookflow.events.commands import send
 from hookflow.events.records import Command
 from hookflow.events.rundir import Life, RunDir, short
 from hookflow.events.stop import stop_now
 from hookflow.graph.plan import Plan
-from hookflow.monitor.canvas import Canvas
+from hookflow.monitor.charts import Pixels, read_image
 from hookflow.monitor.feed import Live, Recording
-from hookflow.monitor.gallery import Shown
-from hookflow.monitor.hang_up import exit_on_hang_up
 from hookflow.monitor.health import Health, examine, look_inside
+from hookflow.monitor.journal import Shown
 from hookflow.monitor.keys import KEYS, Action, Notice, press
 from hookflow.monitor.layout import screen, visible
 from hookflow.monitor.machine import Machine, Sensor
-from hookflow.monitor.output import last_lines
-from hookflow.monitor.pixels import Pixels, read_image
-from hookflow.monitor.player import Player
-from hookflow.monitor.rank import NO_PLAN
+from hookflow.monitor.plain import last_lines
+from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import GROUND
+from hookflow.monitor.style import GROUND, row
 from hookflow.monitor.view import Scene, View
+from hookflow.numbers import span
+
+
+def exit_on_hang_up(terminal: int) -> None:
+    """End this process as SIGHUP does, once the terminal with this file descriptor is closed on the other side.
+
+    A signal is not sent to everybody who paints on a terminal, and may come too late: whoever paints waits by then.
+    Nothing is done where it is no terminal.
+    """
+    if os.isatty(terminal):
+        threading.Thread(target=_wait, args=(terminal,), name="hookflow-hang-up", daemon=True).start()
+
+
+def _wait(terminal: int) -> None:
+    poll = select.poll()
+    poll.register(terminal, 0)  # for nothing but what is told in any case: that it has hung up
+    if any(what & select.POLLHUP for _, what in poll.poll()):
+        os._exit(128 + signal.SIGHUP)
+
+
+class Canvas(Widget):
+    """The whole screen, row by row."""
+
+    DEFAULT_CSS = "Canvas { width: 100%; height: 100%; }"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rows: Sequence[Strip] = ()
+
+    def show(self, rows: Sequence[Strip]) -> None:
+        before, self._rows = self._rows, rows
+        if len(before) != len(rows):
+            self.refresh()
+            return
+        changed = [
+            Region(start, y, end - start, 1)
+            for y, (old, new) in enumerate(zip(before, rows, strict=True))
+            for start, end in [_difference(old, new)]
+            if start < end
+        ]
+        if changed:
+            self.refresh(*changed)
+
+    def render_line(self, y: int) -> Strip:
+        return self._rows[y] if y < len(self._rows) else row(self.size.width)
+
+
+def _difference(old: Strip, new: Strip) -> tuple[int, int]:
+    """Return the first cell that differs and the one behind the last, to the segment; equal when there is none."""
+    segments, others = list(new), list(old)
+    start = _common(segments, others)
+    if start == new.cell_length:
+        return start, start
+    return start, new.cell_length - _common(segments[::-1], others[::-1])
+
+
+def _common(segments: Sequence[Segment], others: Sequence[Segment]) -> int:
+    """Return how many cells both begin with."""
+    cells = 0
+    for segment, other in zip(segments, others, strict=False):
+        if segment != other:
+            break
+        cells += segment.cell_length
+    return cells
+
+
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+
+
+FAR = 0.05
+"""The share of a recording that a long step takes."""
+
+
+class Player:
+    """Holds the moment that is shown."""
+
+    def __init__(self, recording: Recording, speed: float) -> None:
+        self.moment = recording.first
+        self._recording = recording
+        self._speed = speed
+        self._playing = True
+        self._before = time.monotonic()
+
+    @property
+    def state(self) -> RunState:
+        return self._recording.state
+
+    @property
+    def plan(self) -> Plan | None:
+        return self._recording.plan
+
+    @property
+    def badge(self) -> str:
+        first, last = self._recording.first, self._recording.last
+        sign = "▶" if self._playing else "‖"
+        at = self.moment - first
+        return f"REPLAY {self._speed:g}x {sign} {span(at)}.{int(at * 10) % 10} / {span(last - first)}"
+
+    def tick(self) -> None:
+        """Move on by the time that has passed."""
+        passed = time.monotonic() - self._before
+        self._before += passed
+        if self._playing:
+            self._show(self.moment + passed * self._speed)
+            self._playing = self.moment < self._recording.last
+
+    def obey(self, action: Action) -> None:
+        match action:
+            case "play":
+                if self.moment >= self._recording.last:
+                    self._show(self._recording.first)
+                self._playing = not self._playing
+            case "slower":
+                self._speed = max((speed for speed in SPEEDS if speed < self._speed), default=self._speed)
+            case "faster":
+                self._speed = min((speed for speed in SPEEDS if speed > self._speed), default=self._speed)
+            case "first" | "last":
+                self._playing = False
+                self._show(self._recording.first if action == "first" else self._recording.last)
+            case "back" | "on":
+                self._playing = False
+                self.moment = self._recording.step(-1 if action == "back" else 1)
+            case "far back" | "far on":
+                far = FAR * (self._recording.last - self._recording.first)
+                self._show(self.moment - far if action == "far back" else self.moment + far)
+
+    def _show(self, moment: float) -> None:
+        self.moment = min(max(moment, self._recording.first), self._recording.last)
+        self._recording.seek(self.moment)
+
 
 RATE, RATE_OVER_SSH = 4.0, 2.0
 """Looks at the log, and paintings of the screen, per second."""

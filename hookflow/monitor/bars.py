@@ -17,11 +17,11 @@ from rich.live import Live as Redrawn
 from rich.text import Text
 
 from hookflow.graph.plan import Plan
-from hookflow.monitor.formatting import number, out_of, span
-from hookflow.monitor.monitored import in_order, monitored_first
 from hookflow.monitor.pace import Pace
+from hookflow.monitor.series import in_order, monitored_first
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import INKS, clean, fit
+from hookflow.numbers import number, out_of, span
 
 LINE = re.compile(r"(?P<clock>\d\d:\d\d:\d\d )?(?P<kind>\S+)")
 COLOURS = {

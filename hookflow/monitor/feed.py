@@ -4,24 +4,139 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import time
 import weakref
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import TypeGuard
 
-from hookflow.events.log import command_log, whole_lines
-from hookflow.events.reading import read_record
-from hookflow.events.records import Record
+from hookflow.events.log import Tail, command_log, event_log, whole_lines
+from hookflow.events.process import exit_code
+from hookflow.events.reading import read_head, read_record
+from hookflow.events.records import WORLD, Frame, Record
 from hookflow.events.regular_file import open_regular, read_regular
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.graph.plan_file import parse_plan
-from hookflow.monitor.logs import SHARED, Logs, logs_of_others, refused
-from hookflow.monitor.rank import NO_PLAN
+from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
+
+SHARED = tuple(
+    b'{"k":"%s"' % kind
+    for kind in (b"scalars", b"metrics", b"epoch", b"checkpoint", b"image", b"text", b"histogram", b"ack")
+)
+"""How lines begin that other ranks write too, and that are shown of rank 0 alone."""
+
+RECENT = 1 << 19
+"""Bytes at the end of a log, when it is first looked at, that are read whole: some minutes of it."""
+
+_HEAD = re.compile(rb'\{"k":"frame",.*?"iters":\[\d+,\d+')
+"""A frame as far as the sums of its iterations: without histograms and hooks."""
+
+_NUMBER = re.compile(r"events\.rank(\d{1,9})\.jsonl")
+
+
+def logs_of_others(run: RunDir) -> dict[int, Path]:
+    """Return the event logs of the ranks beside 0 that are there by now."""
+    matches = {path: _NUMBER.fullmatch(path.name) for path in run.path.glob("events.rank*.jsonl")}
+    logs = {int(match[1]): path for path, match in matches.items() if match}
+    return {rank: logs[rank] for rank in sorted(logs) if 0 < rank < WORLD}
+
+
+def refused(path: Path) -> str:
+    """Return that a log cannot be read, and why; empty where it can."""
+    try:
+        open_regular(path).close()
+    except OSError as error:
+        return f"{path.name} cannot be read: {error.strerror}"
+    return ""
+
+
+class Others(Tail[Record]):
+    """Reads on in the log of another rank."""
+
+    chunk = 1 << 17
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, self._part)
+        self._recent = path.stat().st_size - RECENT
+
+    def read(self) -> list[Record]:
+        """Return what is next; the heads of frames that follow one another are added up into one."""
+        records: list[Record] = []
+        for record in super().read():
+            if records and _is_head(record) and _is_head(last := records[-1]):
+                records[-1] = _added(last, record)
+            else:
+                records.append(record)
+        return records
+
+    def _part(self, line: bytes) -> Record | None:
+        """Return of a line what is of interest."""
+        if line.startswith(SHARED):
+            return None
+        if self.at <= self._recent and (head := _HEAD.match(line)):
+            return read_head(head[0] + b"]}")
+        return read_record(line)
+
+
+def _is_head(record: Record) -> TypeGuard[Frame]:
+    return record["k"] == "frame" and "hooks" not in record
+
+
+def _added(head: Frame, following: Frame) -> Frame:
+    phases = {phase: ns + head["phases"].get(phase, 0) for phase, ns in following["phases"].items()}
+    iters = [one + other for one, other in zip(head["iters"], following["iters"], strict=True)]
+    return {**following, "phases": phases, "iters": iters}
+
+
+class Logs:
+    """Reads on in all of them; a log that comes late, or lags behind, harms nothing."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._tails: dict[int, Tail[Record]] = {0: event_log(run.events)}
+        self._waiting: dict[int, deque[Record]] = {0: deque()}
+        self.refused: dict[int, str] = {}
+        """The logs of ranks that cannot be read, in words."""
+
+    @property
+    def passed_over(self) -> int:
+        """Return how many lines were no records."""
+        return sum(tail.passed_over for tail in self._tails.values())
+
+    @property
+    def complaint(self) -> str:
+        """Return where one of them is, and why it cannot be read; nothing where there is none."""
+        return next((tail.complaint for tail in self._tails.values() if tail.complaint), "")
+
+    def read(self) -> Iterator[tuple[int, Record]]:
+        """Yield what is new with the rank that has written it; of what is there, what is oldest first."""
+        for rank, path in logs_of_others(self._run).items():
+            if rank in self._tails:
+                continue
+            if why := refused(path):
+                self.refused[rank] = why
+            else:
+                self._tails[rank], self._waiting[rank] = Others(path), deque()
+        more = dict(self._tails)  # those that may have more than was read
+        while True:
+            for rank, tail in list(more.items()):
+                while not self._waiting[rank] and rank in more:
+                    self._waiting[rank].extend(tail.read())
+                    if not tail.grew:
+                        del more[rank]
+            heads = [rank for rank, records in self._waiting.items() if records]
+            if not heads:
+                return
+            rank = heads[0] if len(heads) == 1 else min(heads, key=lambda rank: self._waiting[rank][0]["t"])
+            yield rank, self._waiting[rank].popleft()
+
 
 FRAME, BEGIN = 1, 2
 KINDS = {"frame": FRAME, "run": BEGIN}
@@ -197,3 +312,41 @@ def _lines(rank: int, path: Path) -> Iterator[tuple[float, int, int, int]]:
             if record is not None:
                 latest = max(latest, record["t"])
                 yield latest, rank, start, 0 if rank else KINDS.get(record["k"], 0)
+
+
+PERIOD = 0.25
+"""Seconds between looks at the log."""
+
+LOST = 1
+"""The exit code for a run whose process went without an end record, and was no child that a signal has killed."""
+
+
+def follow_records(
+    run: RunDir,
+    live: Live,
+    tell: Callable[[Record], None],
+    child_exit: Callable[[], int | None] | None = None,
+    look: Callable[[bool], None] = lambda over: None,
+) -> int:
+    """Give every record to `tell`, after it was folded, until the run is over; return the exit code to leave with.
+
+    `look` is called before each look at the log, and told whether it is the last one.
+    """
+    while True:
+        code = child_exit() if child_exit is not None else None
+        over = code is not None if child_exit else _over(run, live)  # before the last look, so that nothing comes after
+        look(over)
+        for record in live.records():
+            tell(record)
+        if over:
+            end = (live.state.refused if child_exit else None) or live.state.end
+            return int(end["exit"]) if end else exit_code(code or LOST)
+        time.sleep(PERIOD)
+
+
+def _over(run: RunDir, live: Live) -> bool:
+    """Say whether nothing more will come. The end of an earlier attempt is not the end of the one that goes on."""
+    if run.life() in ("gone", "missing"):
+        return True
+    end = live.state.refused or live.state.end
+    return end is not None and end["t"] >= run.describe().get("process_started", 0.0)

@@ -7,8 +7,7 @@ from typing import TextIO
 
 from hookflow.events.log import encode
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.feed import Live
-from hookflow.monitor.follower import follow_records
+from hookflow.monitor.feed import Live, follow_records
 
 
 def follow(run: RunDir, out: TextIO, *, child_exit: Callable[[], int | None] | None = None) -> int:

@@ -9,20 +9,15 @@ from textual.strip import Strip
 from hookflow.monitor.panels import anatomy as anatomy_panel
 from hookflow.monitor.panels.anatomy import anatomy
 from hookflow.monitor.panels.detail import detail
-from hookflow.monitor.panels.events import events
+from hookflow.monitor.panels.events import events, output
 from hookflow.monitor.panels.events import lines as event_lines
-from hookflow.monitor.panels.footer import footer
+from hookflow.monitor.panels.frame import footer, over, progress, title
 from hookflow.monitor.panels.gallery import gallery
-from hookflow.monitor.panels.header import progress, title
 from hookflow.monitor.panels.help import help_page
-from hookflow.monitor.panels.hooks import hooks
+from hookflow.monitor.panels.hooks import hooks, point_list, slowest
 from hookflow.monitor.panels.metrics import metrics, strips
-from hookflow.monitor.panels.output import output
-from hookflow.monitor.panels.point_list import point_list
-from hookflow.monitor.panels.questions import over
 from hookflow.monitor.panels.ranks import line as ranks_line
 from hookflow.monitor.panels.ranks import ranks
-from hookflow.monitor.panels.slowest import slowest
 from hookflow.monitor.panels.system import system
 from hookflow.monitor.style import beside, boxed, filled, row
 from hookflow.monitor.view import RANKS, Scene, charts

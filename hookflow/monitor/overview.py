@@ -10,10 +10,9 @@ from hookflow.events.reading import read_record
 from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
-from hookflow.monitor.feed import read_plan
+from hookflow.monitor.feed import SHARED, logs_of_others, read_plan, refused
 from hookflow.monitor.health import Health, judge
-from hookflow.monitor.logs import SHARED, logs_of_others, refused
-from hookflow.monitor.rank import NO_PLAN
+from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
 
 SKIPPED = (b'{"k":"frame"', b'{"k":"scalars"')

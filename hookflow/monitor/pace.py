@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from hookflow.events.records import PHASES
 from hookflow.graph.plan import Binding, Plan
-from hookflow.monitor.formatting import percent
-from hookflow.monitor.rank import booked, spent
+from hookflow.monitor.ranks import booked, spent
+from hookflow.monitor.series import WINDOW
 from hookflow.monitor.state import RunState
-from hookflow.monitor.timing import WINDOW
+from hookflow.numbers import percent
 
 
 @dataclass(frozen=True, slots=True)

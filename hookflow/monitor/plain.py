@@ -5,34 +5,110 @@ No line holds control characters. Programs read the event log itself (`hookflow.
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Self, TextIO
 
 from rich.console import Console
 
 from hookflow.events.records import DataInfo, Error, Record
+from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import RunDir, count_attempts
+from hookflow.excerpt import ESCAPE
 from hookflow.graph.plan import Plan
 from hookflow.monitor.bars import Bars
-from hookflow.monitor.end_reason import raised_at
-from hookflow.monitor.feed import Live
-from hookflow.monitor.follower import follow_records
-from hookflow.monitor.formatting import clock, many, number, one_line, out_of, span
-from hookflow.monitor.gallery import brief
-from hookflow.monitor.health import missing
-from hookflow.monitor.journal import BECAME, Entry
-from hookflow.monitor.metrics_table import metrics_table
-from hookflow.monitor.monitored import monitored_first
-from hookflow.monitor.output import Output, tidy
+from hookflow.monitor.feed import Live, follow_records
+from hookflow.monitor.health import examine, look_inside, missing, raised_at
+from hookflow.monitor.journal import BECAME, Entry, brief
 from hookflow.monitor.pace import Pace, bottleneck
-from hookflow.monitor.rank import NO_PLAN
-from hookflow.monitor.stall import StallWatch
+from hookflow.monitor.ranks import NO_PLAN
+from hookflow.monitor.series import monitored_first
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import clean
-from hookflow.monitor.summary import print_summary, summary
-from hookflow.numbers import plural
+from hookflow.monitor.summary import metrics_table, print_summary, summary
+from hookflow.numbers import clock, lasting, many, number, one_line, out_of, plural, span
+
+PERIOD = 1.0
+"""Seconds between looks."""
+
+LONGEST = 600.0
+"""Seconds between two lines about the same hang, at most."""
+
+
+class StallWatch:
+    """Watches one run, which somebody else folds."""
+
+    def __init__(self, run: RunDir, live: Live) -> None:
+        self._run = run
+        self._live = live
+        self._looked = 0.0
+        self._since = 0.0  # when the training was last seen to get on, while it hangs; else 0
+        self._next = 0.0  # seconds of standing still at which it is told next
+
+    def look(self, clock: float) -> tuple[str, str] | None:
+        """Return what there is to tell at this moment (seconds since 1970), the condition and a sentence; else None."""
+        if abs(clock - self._looked) < PERIOD:  # it may have been set back
+            return None
+        self._looked, state = clock, self._live.state
+        life = self._run.life()
+        inside = look_inside(self._run, state) if life == "alive" else {}
+        health = examine(state, life, clock, self._live.plan, inside)
+        if health.condition != "stalled":
+            since, self._since = self._since, 0.0
+            return ("running", f"again, after {lasting(state.moved - since)}") if since and not health.over else None
+        still = clock - state.moved
+        if self._since and still < self._next:
+            return None
+        self._since, self._next = state.moved, still + min(still, LONGEST)
+        return "stalled", health.sentence
+
+
+CHUNK = 1 << 20
+"""Bytes read at a time; also the longest line that is waited for."""
+
+
+def tidy(line: str) -> str:
+    """Return a line as it looks in the end: of a progress bar, which goes back again and again, the last state."""
+    states = [part for part in ESCAPE.sub("", line).split("\r") if part.strip()]
+    return clean(states[-1].replace("\t", "    ")).rstrip() if states else ""
+
+
+class Output:
+    """Reads what has been printed since the last look."""
+
+    def __init__(self, path: Path, *, from_now: bool = False) -> None:
+        self._path = path
+        self._at = path.stat().st_size if from_now and path.exists() else 0
+        self._rest = b""
+
+    def read(self, last: bool = False) -> list[str]:
+        """Return the next whole lines; with `last` also one that nobody has ended. None when there is nothing new."""
+        try:
+            with open_regular(self._path) as file:
+                file.seek(self._at)
+                data = file.read(-1 if last else CHUNK)
+        except OSError:
+            return []
+        self._at += len(data)
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if self._rest and (last or len(self._rest) > CHUNK):
+            lines, self._rest = [*lines, self._rest], b""
+        return [tidy(line.decode("utf-8", "replace")) for line in lines]
+
+
+def last_lines(path: Path, count: int) -> list[str]:
+    """Return the last lines, `count` at most, and not further back than 64 kB."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - (1 << 16), 0))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [tidy(line) for line in text.removesuffix("\n").split("\n")[-count:]] if text else []
+
 
 EVERY = 10.0
 """Seconds of the run between lines on its progress, when nothing else is told."""

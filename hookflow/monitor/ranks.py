@@ -2,15 +2,230 @@
 
 from __future__ import annotations
 
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from statistics import median
+from typing import Protocol, cast
 
-from hookflow.events.records import End, Error, Message, Record, Run
-from hookflow.graph.plan import Plan
-from hookflow.monitor.formatting import one_line
+from hookflow.events.records import PHASES, End, Error, Frame, Message, Record, Run
+from hookflow.graph.plan import Binding, Plan
 from hookflow.monitor.journal import BECAME, Journal, Kind
-from hookflow.monitor.rank import Rank
-from hookflow.monitor.skew import Straggler, can_compare, find_straggler, reason, surplus
+from hookflow.monitor.series import WINDOW, Minute, Timing
+from hookflow.numbers import one_line, rough
+
+MEETING: Mapping[str, tuple[str, ...]] = {"ddp": ("backward",), "fsdp": ("forward", "backward")}
+"""Phases in which the ranks bring something together, and so wait for one another, by strategy."""
+
+NO_PLAN = Plan("", (), (), ())
+"""What stands for a plan that has not been written yet."""
+
+NO_RUN = cast("Run", {})
+"""What stands for a run record that has not been written yet; false, and nothing is in it."""
+
+TRACK = 64
+"""Frames back to which it is remembered how far a rank was."""
+
+
+@dataclass(slots=True)
+class Work:
+    """Training iterations added up: how many, their ns, and of these the ns in which ranks wait for one another."""
+
+    iters: int = 0
+    ns: int = 0
+    met: int = 0
+
+    def add(self, iters: int, ns: int, met: int) -> None:
+        self.iters += iters
+        self.ns += ns
+        self.met += met
+
+    @property
+    def whole(self) -> float:
+        """Return the ns of an iteration."""
+        return self.ns / self.iters if self.iters else 0.0
+
+    @property
+    def own(self) -> float:
+        """Return the ns of an iteration that this rank needs by itself, whatever the others do."""
+        return (self.ns - self.met) / self.iters if self.iters else 0.0
+
+
+class Rank:
+    """What is known of one rank since its `run` record: `work` in the last WINDOW seconds, `total` in all."""
+
+    def __init__(self, run: Run | None = None) -> None:
+        self.run: Run = run or NO_RUN
+        self.end: End | None = None
+        self.fatal: Error | None = None  # the error that ended it
+        self.now: float = self.run.get("t", 0.0)
+        self.it: int = self.run.get("it", 0)
+        self.minute = Minute()
+        self.bindings: dict[int, Timing] = {}
+        self.work, self.total = Work(), Work()
+        self._recent: deque[tuple[float, int, int, int]] = deque()
+        self._track: deque[tuple[float, int]] = deque(maxlen=TRACK)
+        self._meeting = MEETING.get(self.run.get("strategy", ""), MEETING["ddp"])
+
+    @property
+    def meeting(self) -> tuple[str, ...]:
+        """Return the phases in which this rank waits for the others."""
+        return self._meeting
+
+    def timing(self, binding: int) -> Timing:
+        """Return what is known of a binding's firings; of one that has not fired yet, an empty timing."""
+        return self.bindings.get(binding) or Timing()
+
+    def frame(self, record: Frame) -> None:
+        """Take a frame, or the head of one (see `logs`): that adds to `total` alone."""
+        t, (iters, ns, *_) = record["t"], record["iters"]
+        self.now, self.it = max(self.now, t), record["it"]
+        self._track.append((t, self.it))
+        met = sum(record["phases"].get(phase, 0) for phase in self._meeting)
+        self.total.add(iters, ns, met)
+        if "hooks" not in record:
+            return
+        self.work.add(iters, ns, met)
+        self._recent.append((t, iters, ns, met))
+        while self._recent[0][0] <= t - WINDOW:
+            _, iters, ns, met = self._recent.popleft()
+            self.work.add(-iters, -ns, -met)
+        self.minute.add(t, record["phases"], record["iters"], record["samples"], record["cost"])
+        for binding, entry in record["hooks"].items():
+            self.bindings.setdefault(int(binding), Timing()).add(t, entry)
+
+    def reached(self, moment: float) -> tuple[int, float, int] | None:
+        """Return the iteration that the rank had reached by a moment for sure, about, and at most.
+
+        None when the moment is not within what is remembered.
+        """
+        before: tuple[float, int] | None = None
+        for t, it in self._track:
+            if t >= moment:
+                if before is None:
+                    return (it, it, it) if t == moment else None
+                share = (moment - before[0]) / (t - before[0])
+                return before[1], before[1] + share * (it - before[1]), it
+            before = (t, it)
+        return None
+
+    @property
+    def told(self) -> float:
+        """Return when its newest frame was written; 0 when there is none."""
+        return self._track[-1][0] if self._track else 0.0
+
+
+class Timed(Protocol):
+    """Whatever has timed iterations: a rank, or a whole run."""
+
+    now: float
+
+    @property
+    def minute(self) -> Minute: ...
+
+    def timing(self, binding: int) -> Timing: ...
+
+
+def spent(timed: Timed, plan: Plan, binding: Binding) -> int:
+    """Return the ns that firings of a binding took inside iterations of the last minute; 0 where it fires elsewhere."""
+    return timed.timing(binding.id).spent(timed.now) if plan.points.in_iteration(binding.point) else 0
+
+
+def booked(timed: Timed, plan: Plan) -> dict[str, int]:
+    """Return the ns of the last minute's iterations by phase; "other" is what nothing else was booked to."""
+    sums = timed.minute.sums(timed.now)
+    books = {phase: sums[phase] for phase in PHASES}
+    # logs of older versions sum up all firings, wherever: at the start of training, around an epoch
+    books["hooks"] = sum(spent(timed, plan, binding) for binding in plan.bindings)
+    books["other"] = 0
+    books["other"] = max(sums["ns"] - sum(books.values()), 0)  # of an iteration under way some are booked already
+    return books
+
+
+SHARE, LEAST = 0.05, 1e6
+"""What the waiting must cost to be told: this share of the iteration, and these ns."""
+
+STAYS = 0.6
+"""Of that, what is enough for a rank that has been told of, so that it does not come and go."""
+
+ENOUGH = 3
+"""Iterations of the last minute that there must be of each rank to judge."""
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """The others wait `cost` ns for this rank in each iteration of `whole` ns; `reason` is where it takes longer."""
+
+    rank: int
+    cost: float
+    whole: float
+    reason: str = ""
+
+    @property
+    def sentence(self) -> str:
+        times = f"{rough(self.cost / 1e6)} ms of each {rough(self.whole / 1e6)} ms iteration"
+        return f"rank {self.rank} keeps the others waiting: {times}, in {self.reason}"
+
+    @property
+    def phrase(self) -> str:
+        """Return the sentence for narrow places."""
+        return f"rank {self.rank}: +{rough(self.cost / 1e6)} of {rough(self.whole / 1e6)} ms, {self.reason}"
+
+
+def surplus(works: Mapping[int, Work]) -> tuple[int, float]:
+    """Return the rank that needs most by itself, and the ns of an iteration it needs beyond the median of the others.
+
+    `works` has at least two ranks.
+    """
+    slowest = max(works, key=lambda rank: works[rank].own)
+    return slowest, works[slowest].own - median(work.own for rank, work in works.items() if rank != slowest)
+
+
+def can_compare(ranks: Mapping[int, Rank]) -> bool:
+    """Say whether all have iterated enough lately: not while they validate, pause or begin."""
+    return len(ranks) > 1 and all(rank.work.iters >= ENOUGH for rank in ranks.values())
+
+
+def find_straggler(ranks: Mapping[int, Rank], held: int | None) -> Straggler | None:
+    """Return the rank that the others wait for; None when they are even. `held` is the one told of last."""
+    slowest, cost = surplus({number: rank.work for number, rank in ranks.items()})
+    whole = ranks[slowest].work.whole
+    if cost <= max(SHARE * whole, LEAST) * (STAYS if slowest == held else 1.0):
+        return None
+    return Straggler(slowest, cost, whole)
+
+
+def reason(ranks: Mapping[int, Rank], plan: Plan, slowest: int) -> str:
+    """Return the phase that takes this rank so much longer than the others, or the hook."""
+    phases = {number: _each(booked(rank, plan), rank) for number, rank in ranks.items()}
+    phase = _largest([phase for phase in PHASES if phase not in ranks[slowest].meeting], phases, slowest)
+    if phase != "hooks":
+        return phase
+    hooks = {number: _each(_by_hook(rank, plan), rank) for number, rank in ranks.items()}
+    return f"hook {_largest(list(hooks[slowest]), hooks, slowest)}" if hooks[slowest] else phase
+
+
+def _largest(names: list[str], times: Mapping[int, Mapping[str, float]], slowest: int) -> str:
+    """Return the name with the largest surplus over the median of the others."""
+
+    def beyond(name: str) -> float:
+        return times[slowest][name] - median(own[name] for rank, own in times.items() if rank != slowest)
+
+    return max(names, key=beyond)
+
+
+def _by_hook(rank: Rank, plan: Plan) -> Counter[str]:
+    hooks: Counter[str] = Counter()
+    for binding in plan.bindings:
+        hooks[binding.hook] += spent(rank, plan, binding)
+    return hooks
+
+
+def _each(times: Mapping[str, float], rank: Rank) -> dict[str, float]:
+    """Return times of the last minute as times of an iteration."""
+    iters = rank.minute.sums(rank.now)["iters"] or 1
+    return {name: ns / iters for name, ns in times.items()}
+
 
 Said = Message | Error | End
 """What several ranks may say alike."""

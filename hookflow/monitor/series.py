@@ -1,9 +1,38 @@
-"""One scalar over the iterations of a run, in bounded memory however long the run."""
+"""Series of numbers that stay small: means of buckets, histograms of durations, metrics of validations."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hookflow.events.histogram import percentile
+from hookflow.graph.plan import Plan
+from hookflow.metric_mode import Mode, mode_by_name
+
+
+def monitored(plan: Plan) -> list[str]:
+    """Return the metrics that hooks are given as `monitor` (checkpoint, early_stop), in the pipeline's order."""
+    given = (hook.args.get("monitor") for hook in plan.hooks if isinstance(hook.args, Mapping))
+    return list(dict.fromkeys(name for name in given if isinstance(name, str)))
+
+
+def monitored_first(names: Iterable[str], plan: Plan) -> list[str]:
+    """Return the names with the monitored ones first; the others stay in their order."""
+    order = {name: place for place, name in enumerate(monitored(plan))}
+    return sorted(names, key=lambda name: order.get(name, len(order)))
+
+
+def in_order(metrics: Iterable[str], plan: Plan) -> list[str]:
+    """Return metrics in the order in which they are shown: monitored ones, scores, losses."""
+    return monitored_first(sorted(metrics, key=lower_is_better), plan)
+
+
+def lower_is_better(metric: str) -> bool:
+    """Say whether a metric of this name is a loss or an error."""
+    return mode_by_name(metric) == "min"
 
 
 class Series:
@@ -50,3 +79,152 @@ class Series:
         pairs = zip(self._buckets[::2], ends, strict=False)
         merged = [(right[0], left[1] + right[1], left[2] + right[2]) for left, right in pairs]
         self._buckets = merged + self._buckets[2 * len(ends) :]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best value of a metric so far; `ep` is the epoch it is of, counted from 1."""
+
+    value: float
+    it: int
+    ep: int
+
+
+class MetricHistory:
+    """The values of each metric with their iterations, oldest first. Those of a test are named "test <name>"."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[str, list[tuple[int, float]]] = {}
+        self._records: dict[str, list[Best]] = {}
+        """By name the values that were the best when they came, the best last."""
+
+    @property
+    def best(self) -> Mapping[str, Best]:
+        """Return the best value of each metric that has one."""
+        return {name: records[-1] for name, records in self._records.items()}
+
+    def add(self, name: str, new: Best, mode: Mode | None) -> bool:
+        """Take a value in, and say whether it is the best.
+
+        One that is not finite never is; nor is one of a metric of which nobody has said whether less or more is better:
+        `mode` is None.
+        """
+        self.by_name.setdefault(name, []).append((new.it, new.value))
+        if mode is None or not math.isfinite(new.value):
+            return False
+        records = self._records.setdefault(name, [])
+        if records and not (new.value < records[-1].value if mode == "min" else new.value > records[-1].value):
+            return False
+        records.append(new)
+        return True
+
+    def forget_after(self, it: int) -> None:
+        """Forget what lies ahead of this iteration: a resumed run does it again."""
+        for name, values in self.by_name.items():
+            self.by_name[name] = [(at, value) for at, value in values if at <= it]
+        kept = {name: [best for best in records if best.it <= it] for name, records in self._records.items()}
+        self._records = {name: records for name, records in kept.items() if records}
+
+    def newest_by(self, it: int) -> tuple[Mapping[str, float], int]:
+        """Return the metrics of the last validation up to an iteration, and that validation's iteration: 0 if none."""
+        known = [(name, at, value) for name, values in self.by_name.items() for at, value in values if at <= it]
+        newest = max((at for _, at, _ in known), default=0)
+        return {name: value for name, at, value in known if at == newest}, newest
+
+
+WINDOW = 60
+"""Seconds that heat, shares, trends and rates look back."""
+
+
+class Timing:
+    """Firings of one binding, in nanoseconds: of the whole attempt, and of the last minute (`spent`, `cells`)."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.total = 0
+        self.longest = 0
+        self.last = 0
+        self._bins: Counter[int] = Counter()
+        self._seconds: dict[int, tuple[int, int]] = {}  # second of the clock: firings, ns
+
+    def add(self, t: float, entry: list[Any]) -> None:
+        """Add one frame's [firings, total ns, longest ns, last ns, {bin: count}].
+
+        Without a firing the total is what its trigger took to say no.
+        """
+        count, total, longest, last, bins = entry
+        self.count += count
+        self.total += total
+        self.longest = max(self.longest, longest)
+        self.last = last
+        self._bins.update({int(index): fired for index, fired in bins.items()})
+        fired, spent = self._seconds.get(int(t), (0, 0))
+        self._seconds[int(t)] = (fired + count, spent + total)
+        if len(self._seconds) > 2 * WINDOW:
+            self._seconds = {second: sums for second, sums in self._seconds.items() if second > t - WINDOW}
+
+    @property
+    def bins(self) -> Mapping[int, int]:
+        return self._bins
+
+    def percentile(self, share: float) -> float:
+        """Return the duration that `share` of the firings stay below, in ns; never above the longest that was seen."""
+        return min(percentile(self._bins, share), self.longest)
+
+    def spent(self, now: float) -> int:
+        """Return the nanoseconds of the last WINDOW seconds."""
+        return sum(ns for second, (_, ns) in self._seconds.items() if now - WINDOW < second <= now)
+
+    def cells(self, now: float, cells: int) -> list[tuple[int, int]]:
+        """Return (firings, ns) for each of `cells` equal stretches of the last WINDOW seconds, oldest first.
+
+        The stretches are laid out on the clock, so that what is drawn moves on instead of flickering.
+        """
+        size = WINDOW // cells
+        newest = int(now) // size
+        found = [(0, 0)] * cells
+        for second, (fired, ns) in self._seconds.items():
+            place = cells - 1 - (newest - second // size)
+            if 0 <= place < cells:
+                found[place] = (found[place][0] + fired, found[place][1] + ns)
+        return found
+
+
+class Minute:
+    """The last WINDOW seconds of training: what the time of its iterations was booked to, second by second."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[int, Counter[str]] = {}
+        self._bins: dict[int, Counter[int]] = {}
+        self._summed: tuple[float, Counter[str]] | None = None  # a screen asks for the same moment many times
+
+    def add(self, t: float, phases: Mapping[str, int], iters: list[Any], samples: int, cost: int) -> None:
+        """Add a frame: ns by phase, its `iters` entry, training examples, and the ns that writing a frame took."""
+        count, total, _, _, bins = iters
+        self._summed = None
+        second = int(t)
+        sums = self._seconds.setdefault(second, Counter())
+        sums.update(phases)
+        sums.update({"iters": count, "ns": total, "samples": samples, "cost": cost})
+        self._bins.setdefault(second, Counter()).update({int(index): fired for index, fired in bins.items()})
+        if len(self._seconds) > 2 * WINDOW:
+            self._seconds = {at: sums for at, sums in self._seconds.items() if at > t - WINDOW}
+            self._bins = {at: counts for at, counts in self._bins.items() if at > t - WINDOW}
+
+    def sums(self, now: float) -> Counter[str]:
+        """Return ns by phase, and `iters`, `ns` (of whole iterations), `samples` and `cost`."""
+        if self._summed is None or self._summed[0] != now:
+            total: Counter[str] = Counter()
+            for second, sums in self._seconds.items():
+                if now - WINDOW < second <= now:
+                    total.update(sums)
+            self._summed = now, total
+        return self._summed[1]
+
+    def percentile(self, now: float, share: float) -> float:
+        """Return the duration in ns that `share` of the iterations stayed below."""
+        total: Counter[int] = Counter()
+        for second, counts in self._bins.items():
+            if now - WINDOW < second <= now:
+                total.update(counts)
+        return percentile(total, share)

@@ -31,16 +31,10 @@ from hookflow.events.records import (
 )
 from hookflow.graph.plan import Plan
 from hookflow.metric_mode import mode_by_name
-from hookflow.monitor.formatting import many, number, one_line, size, span
-from hookflow.monitor.gallery import Gallery, Logged, brief
-from hookflow.monitor.journal import BECAME, Entry, Journal, Kind
-from hookflow.monitor.metric_history import Best, MetricHistory
-from hookflow.monitor.monitored import in_order
-from hookflow.monitor.rank import NO_PLAN, NO_RUN, Rank
-from hookflow.monitor.ranks import Ranks
-from hookflow.monitor.series import Series
-from hookflow.monitor.timing import Minute, Timing
-from hookflow.numbers import plural
+from hookflow.monitor.journal import BECAME, Entry, Gallery, Journal, Kind, Logged, brief
+from hookflow.monitor.ranks import NO_PLAN, NO_RUN, Rank, Ranks
+from hookflow.monitor.series import Best, MetricHistory, Minute, Series, Timing, in_order
+from hookflow.numbers import many, number, one_line, plural, size, span
 
 SET_BACK = 5.0
 """Seconds that a frame must be older than what came before to mean that the clock was set back."""

@@ -10,17 +10,36 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TextIO
 
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
 from hookflow.events.rundir import RunDir, run_argument, short
 from hookflow.graph.plan import Plan
-from hookflow.monitor.end_reason import end_reason
 from hookflow.monitor.feed import Live
-from hookflow.monitor.formatting import ms, number, out_of, percent, span
-from hookflow.monitor.health import judge
-from hookflow.monitor.monitored import in_order
-from hookflow.monitor.rank import NO_PLAN
+from hookflow.monitor.health import end_reason, judge
+from hookflow.monitor.ranks import NO_PLAN
+from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import clean
-from hookflow.numbers import counted
+from hookflow.numbers import counted, ms, number, out_of, percent, span
+
+
+def metrics_table(state: RunState, plan: Plan) -> Table | None:
+    """Return the table; None of a run that has not been validated or tested."""
+    metrics = state.metrics.by_name
+    names = [name for name in in_order(metrics, plan) if metrics[name]]
+    if not names:
+        return None
+    table = Table("metric", box=SIMPLE_HEAD, header_style="bold")
+    for heading in ("last", "best", "at epoch", "iteration"):
+        table.add_column(heading, justify="right")
+    for name in names:
+        best = state.metrics.best.get(name)
+        where = (number(best.value), str(best.ep), str(best.it)) if best else ("", "", "")
+        table.add_row(Text(clean(name)), number(metrics[name][-1][1]), *where)
+    return table
+
 
 COMMAND = re.compile(r"(?<=: )hookflow .*$")
 """A command at the end of a line, for people to copy."""

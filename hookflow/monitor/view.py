@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from hookflow.graph.plan import Binding, Plan
-from hookflow.monitor.gallery import Key, Shown
+from hookflow.monitor.charts import Pixels
 from hookflow.monitor.health import Health
-from hookflow.monitor.journal import Entry
+from hookflow.monitor.journal import Entry, Key, Shown
 from hookflow.monitor.machine import Machine
-from hookflow.monitor.monitored import lower_is_better
 from hookflow.monitor.pace import Pace, share
-from hookflow.monitor.pixels import Pixels
+from hookflow.monitor.series import lower_is_better
 from hookflow.monitor.state import RunState
 
 PANELS = {1: "points", 2: "hooks", 3: "metrics", 4: "system", 5: "events", 6: "ranks"}

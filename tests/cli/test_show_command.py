@@ -17,7 +17,7 @@ from hookflow.events.records import stamped
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
 from hookflow.monitor.health import Health
-from hookflow.monitor.rank import NO_PLAN
+from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.runner.checkpoint.manifest import MANIFEST, TRAINING, VERSION
 from tests.conftest import NewRun, hookflow, records

@@ -14,7 +14,7 @@ from hookflow.events.reading import read_record
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, Recording
-from hookflow.monitor.stall import StallWatch
+from hookflow.monitor.plain import StallWatch
 from hookflow.monitor.state import RunState
 from hookflow.runner.launch import claim
 from tests.conftest import NewRun, records, wait_for

@@ -10,7 +10,7 @@ import psutil
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live
-from hookflow.monitor.stall import StallWatch
+from hookflow.monitor.plain import StallWatch
 from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_each_once, assert_same_end

@@ -13,7 +13,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import examine
 from hookflow.monitor.machine import Gpu, Machine
-from hookflow.monitor.rank import NO_PLAN
+from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.view import Scene, View
 from tests.monitor.fake_run import make, make_ranks
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hookflow.monitor.pixels import Pixels
+from hookflow.monitor.charts import Pixels
 from hookflow.png import encode_png
 from tests.monitor.fake_run import BEGAN
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from hookflow.monitor.axes import Iterations, ticks
+from hookflow.monitor.charts import Iterations, ticks
 
 
 @pytest.mark.parametrize("total", [0, 128, 784, 100_000])

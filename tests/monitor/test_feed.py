@@ -10,7 +10,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import examine
 from hookflow.monitor.layout import screen
-from hookflow.monitor.rank import NO_PLAN
+from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.state import RunState
 from hookflow.monitor.view import Scene, View
 from tests.limits import LIMIT

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hookflow.monitor.formatting import number
-from hookflow.numbers import counted
+from hookflow.numbers import counted, number
 
 
 @pytest.mark.parametrize(

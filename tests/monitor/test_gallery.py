@@ -18,10 +18,9 @@ from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
 from hookflow.monitor.app import MonitorApp
-from hookflow.monitor.gallery import KEPT, Gallery, brief
-from hookflow.monitor.half_blocks import half_blocks
+from hookflow.monitor.charts import Pixels, half_blocks, read_image
+from hookflow.monitor.journal import KEPT, Gallery, brief
 from hookflow.monitor.layout import screen
-from hookflow.monitor.pixels import Pixels, read_image
 from hookflow.monitor.state import RunState
 from hookflow.monitor.view import Scene
 from hookflow.png import decode_png, encode_png

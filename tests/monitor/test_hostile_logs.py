@@ -15,7 +15,7 @@ from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.health import examine
 from hookflow.monitor.layout import screen
 from hookflow.monitor.overview import read_overview
-from hookflow.monitor.rank import NO_PLAN
+from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.view import Scene, View
 from tests.garbling import seeds
 from tests.hostile_records import hostile_line

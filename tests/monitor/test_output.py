@@ -10,7 +10,7 @@ import pytest
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
 from hookflow.monitor import plain
-from hookflow.monitor.output import CHUNK, Output, last_lines, tidy
+from hookflow.monitor.plain import CHUNK, Output, last_lines, tidy
 from tests.monitor.fake_run import BEGAN, TRACEBACK, make
 
 

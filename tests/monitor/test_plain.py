@@ -12,7 +12,7 @@ import pytest
 
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
-from hookflow.monitor import follower, jsonl, plain
+from hookflow.monitor import feed, jsonl, plain
 from hookflow.monitor.summary import print_folded, print_summary
 from tests.golden_files import check_golden
 from tests.limits import LIMIT
@@ -93,7 +93,7 @@ def test_a_run_that_vanished_leaves_with_one(tmp_path: Path) -> None:
     run.sign_process()
     run.sign(process_started=1.0)
     code, text = told(run)
-    assert code == follower.LOST
+    assert code == feed.LOST
     assert "lost" in text
     assert "left no end record" in text
 
@@ -143,7 +143,7 @@ def test_a_traceback_that_is_printed_and_recorded_between_two_looks_is_told_once
 
 
 def test_a_run_is_followed_while_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follower, "PERIOD", 0.01)
+    monkeypatch.setattr(feed, "PERIOD", 0.01)
     run = make(tmp_path, upto=30)
     run.sign_process()
     out = io.StringIO()

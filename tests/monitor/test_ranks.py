@@ -13,14 +13,13 @@ from hookflow.events.histogram import bin_of
 from hookflow.events.log import Appender, encode
 from hookflow.events.reading import read_record
 from hookflow.events.rundir import RunDir
-from hookflow.monitor.feed import Live, Recording
+from hookflow.monitor.feed import RECENT, Live, Recording
 from hookflow.monitor.health import PATIENCE, examine
-from hookflow.monitor.logs import RECENT
 from hookflow.monitor.pace import Pace, verdict
 from hookflow.monitor.ranks import HOLD, SILENCE, named
+from hookflow.monitor.series import WINDOW
 from hookflow.monitor.state import RunState
 from hookflow.monitor.summary import _evenness
-from hookflow.monitor.timing import WINDOW
 from tests.monitor.fake_run import BEGAN, append_rank, make_ranks, plan
 
 ITERATION = 100_000_000

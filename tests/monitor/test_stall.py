@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hookflow.events.log import Appender
 from hookflow.monitor.feed import Live
-from hookflow.monitor.stall import StallWatch
+from hookflow.monitor.plain import StallWatch
 from tests.monitor.fake_run import Training, make
 
 

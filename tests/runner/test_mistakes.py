@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir, all_runs
-from hookflow.monitor import follower, plain
+from hookflow.monitor import feed, plain
 from hookflow.runner import launch
 from tests.conftest import TOY, hookflow, records
 from tests.limits import LIMIT
@@ -144,4 +144,4 @@ def test_a_training_that_dies_before_it_says_who_it_is_is_over(tmp_path: Path, m
     monkeypatch.setattr(launch.sys, "executable", "/bin/false")
     launch.start(run).wait()
     assert run.life() == "gone"
-    assert plain.follow(run, io.StringIO()) == follower.LOST
+    assert plain.follow(run, io.StringIO()) == feed.LOST

@@ -8,10 +8,10 @@ from rich.cells import cell_len
 from textual.strip import Strip
 
 from hookflow.events.records import PHASES
-from hookflow.monitor.formatting import ms, rough
 from hookflow.monitor.pace import Pace, bottleneck, verdict
 from hookflow.monitor.style import Part, boxed, fit, row, spread
 from hookflow.monitor.view import Scene
+from hookflow.numbers import ms, rough
 
 FILLS = {"data": "░", "forward": "█", "backward": "▓", "optimizer": "▒", "hooks": "▚", "other": "╌"}
 

@@ -6,13 +6,52 @@ from textual.strip import Strip
 
 from hookflow.events.histogram import bounds
 from hookflow.graph.plan import Binding, Edge, PlannedHook
-from hookflow.monitor.axes import ticks
-from hookflow.monitor.formatting import clock, ms, number, percent, span
+from hookflow.monitor.charts import ticks
 from hookflow.monitor.journal import Entry
-from hookflow.monitor.panels.checkpoint import checkpoint
+from hookflow.monitor.state import Saved
 from hookflow.monitor.style import Part, boxed, fit, row, wrapped
 from hookflow.monitor.view import Scene, charts
-from hookflow.numbers import plural
+from hookflow.numbers import clock, ms, number, percent, plural, size, span
+
+
+def checkpoint(scene: Scene, saved: Saved, width: int) -> list[Strip]:
+    """Return the rows of the page."""
+    return [line for name, value in _checkpoint_facts(scene, saved) for line in _rows(name, value, width)]
+
+
+def _checkpoint_facts(scene: Scene, saved: Saved) -> list[tuple[str, str]]:
+    folder = scene.path / saved.path
+    metrics = "   ".join(f"{name} {number(value)}" for name, value in saved.metrics.items())
+    if metrics and saved.metrics_it != saved.it:
+        metrics += f"   (of iteration {saved.metrics_it})"
+    facts = [
+        ("names", f"{', '.join(saved.names) or 'none'}   (when it was saved)"),
+        ("iteration", f"{saved.it}   after {saved.ep} epoch{'s' * (saved.ep != 1)}"),
+        ("metrics", metrics or "none yet"),
+        ("size", f"{size(saved.bytes)}, written in {saved.ms:.0f} ms"),
+        ("path", str(folder)),
+        ("", ""),
+    ]
+    weights = scene.kept.get(folder.name)
+    if not weights:
+        return [*facts, ("removed", "it is not on the disk any more: newer or better ones have replaced it")]
+    newest = "" if saved.it == scene.state.checkpoints[-1].it else "   (from the newest checkpoint, which this is not)"
+    return [
+        *facts,
+        ("weights", ", ".join(weights)),
+        ("load them", f'torch.load("<path>/{weights[0]}", weights_only=True)'),
+        ("train on", f'weights = "<path>/{weights[0]}"   under [model] in another pipeline'),
+        ("resume", f"hookflow run --resume {scene.known_as}{newest}"),
+        ("validate", f"hookflow val {scene.known_as}:{folder.name}"),
+    ]
+
+
+def _rows(name: str, value: str, width: int) -> list[Strip]:
+    """Return a fact in as many rows as its words take."""
+    return [
+        row(width, (f" {name if not part else '':<11}", "dim"), text)
+        for part, text in enumerate(wrapped(value, width - 13))
+    ]
 
 
 def detail(scene: Scene, width: int, height: int) -> list[Strip]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from textual.strip import Strip
 
-from hookflow.monitor.formatting import clock
 from hookflow.monitor.journal import Entry
 from hookflow.monitor.style import boxed, fit, highlighted, row, window
 from hookflow.monitor.view import Scene
+from hookflow.numbers import clock
 
 STYLES = {
     "info": "dim",
@@ -53,3 +53,17 @@ def _line(entry: Entry, width: int, picked: bool) -> Strip:
         (fit(entry.text, max(width - source - (14 if width >= 56 else 11), 1)), "picked" if picked else ""),
     )
     return highlighted(line) if picked else line
+
+
+def output(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return the page; the view's scroll counts lines back from the newest."""
+    room = max(height - 2, 0)
+    back = min(scene.view.scroll, max(len(scene.output) - room, 0))
+    end = len(scene.output) - back
+    lines = [row(width - 2, f" {fit(line, max(width - 4, 0))}") for line in scene.output[max(end - room, 0) : end]]
+    hint = f"↓ {back} more" if back else "esc back"
+    return boxed("output of the training", lines or [_nothing(width - 2)], width, height, True, hint)
+
+
+def _nothing(width: int) -> Strip:
+    return row(width, (" the training has printed nothing", "dim"))

@@ -10,15 +10,12 @@ from textual.strip import Strip
 
 from hookflow.events.records import Histogram, Text
 from hookflow.excerpt import ESCAPE
-from hookflow.monitor.axes import ticks
-from hookflow.monitor.formatting import many
-from hookflow.monitor.gallery import Logged, extent
-from hookflow.monitor.half_blocks import half_blocks
-from hookflow.monitor.journal import GLYPHS
+from hookflow.monitor.charts import Pixels, half_blocks, ticks
+from hookflow.monitor.journal import GLYPHS, Logged, extent
 from hookflow.monitor.panels.events import STYLES as MARKED
-from hookflow.monitor.pixels import Pixels
 from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, clean, fit, highlighted, row, window, wrapped
 from hookflow.monitor.view import Scene
+from hookflow.numbers import many
 
 NAMES = 28
 """Cells for the names of all, where there is room."""

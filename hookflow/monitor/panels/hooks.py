@@ -11,10 +11,60 @@ from textual.strip import Strip
 from hookflow.graph.plan import Binding
 from hookflow.graph.render.text import gutter
 from hookflow.graph.why import rows_of
-from hookflow.monitor.formatting import many, ms, percent
+from hookflow.monitor.series import WINDOW, Timing
 from hookflow.monitor.style import Part, boxed, fit, highlighted, row, sparks, window
-from hookflow.monitor.timing import WINDOW, Timing
 from hookflow.monitor.view import Scene
+from hookflow.numbers import many, ms, percent
+
+HEAT = " ░▒▓█"
+THRESHOLDS = (0.001, 0.01, 0.1)
+"""Shares of a stretch of time from which on the heat is one step hotter; any firing at all is the first step."""
+
+
+def point_list(scene: Scene, width: int, height: int) -> list[Strip]:
+    inner, room = width - 2, height - 3
+    wide = inner >= 44
+    cells = next(count for count in (60, 30, 20, 15, 12, 10, 6, 5, 4) if count <= max(inner - (36 if wide else 30), 4))
+    name = inner - cells - (11 if wide else 8)
+    shown = scene.shown_points
+    picked = shown.index(scene.point) if scene.point in shown else 0
+    part = window(len(shown), room, picked)
+    head = (
+        f" {fit('point', name)}{'  # ' if wide else ' '}{fit('last 60 s' if cells > 8 else '60 s', cells)} {'%it':>5}"
+    )
+    body = [_point_line(scene, point, name, cells, wide, inner) for point in shown[part]]
+    hidden = len(scene.points) - len(shown)
+    below = len(shown) - part.stop
+    hint = (
+        f"{f'↑ {part.start} ' * bool(part.start)}↓ {below} more"
+        if below > 0
+        else f"f shows {hidden} unbound"
+        if hidden
+        else "f hides unbound"
+    )
+    focused = scene.view.focus == 1
+    return boxed("[1] points", [row(inner, (head, "dim")), *body], width, height, focused, hint)
+
+
+def _point_line(scene: Scene, point: str, name: int, cells: int, wide: bool, inner: int) -> Strip:
+    bound = scene.plan.at(point)
+    here = point == scene.point
+    label = " " * scene.plan.points[point].depth + point if wide else point
+    counts = [scene.state.timing(binding.id).cells(scene.state.now, cells) for binding in bound]
+    heat = [(sum(fired for fired, _ in cell), sum(ns for _, ns in cell)) for cell in zip(*counts, strict=True)]
+    alive = any(fired for fired, _ in heat)
+    style = "picked" if here else "" if alive else "dim" if bound else "faint"
+    number = f" {len(bound) or '':>2} " if wide else " "
+    parts: list[Part] = [("▸" if here else " ", "focus"), (fit(label, name), style), (number, "dim")]
+    parts += [_heat(fired, ns / (WINDOW / cells * 1e9)) for fired, ns in heat] or [(" " * cells, "")]
+    taken = percent(scene.share(*bound)) if alive and scene.plan.points.in_iteration(point) else "·" if bound else ""
+    line = row(inner, *parts, (f" {taken:>5}", style if alive or here else "faint"))
+    return highlighted(line) if here else line
+
+
+def _heat(fired: int, share: float) -> Part:
+    level = 1 + sum(share >= threshold for threshold in THRESHOLDS) if fired else 0
+    return (HEAT[level], f"heat{level}" if level else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +173,24 @@ def _ms(timing: Timing, ns: float) -> str:
 def _share(scene: Scene, binding: Binding) -> str:
     taken = scene.share(binding)
     return percent(taken) if taken else "·"
+
+
+def slowest(scene: Scene, width: int, height: int) -> list[Strip]:
+    """Return a heading and as many bindings as there is room for, what took most of the last minute first."""
+    wide = width >= 56
+    cells = 12 if width >= 72 else 6 if wide else 4
+    name = max(width - cells - (22 if wide else 16), 8)
+    head = f" {fit('hook  point', name)}{'   p50' if wide else ''}   p95   %it 60 s"
+    ranked = sorted(scene.plan.bindings, key=lambda binding: -scene.state.timing(binding.id).spent(scene.state.now))
+    lines = [_slow_line(scene, binding, name, cells, wide, width) for binding in ranked[: height - 1]]
+    return [row(width, (head, "dim")), *lines]
+
+
+def _slow_line(scene: Scene, binding: Binding, name: int, cells: int, wide: bool, width: int) -> Strip:
+    timing, taken = scene.state.timing(binding.id), scene.share(binding)
+    figures = [ms(timing.percentile(part)) if timing.count else "·" for part in ((0.5, 0.95) if wide else (0.95,))]
+    figures.append(percent(taken) if taken else "·")
+    style = "" if timing.spent(scene.state.now) else "dim"
+    label = f"{fit(binding.hook, min(cell_len(binding.hook), max(name - 14, 6)))} {binding.point}"
+    parts: list[Part] = [" ", (fit(label, name), style), ("".join(f" {figure:>5}" for figure in figures), style)]
+    return row(width, *parts, " ", (trend(timing, scene.state.now, cells), "train"), mark(scene, binding))

@@ -9,12 +9,11 @@ from itertools import pairwise
 from rich.cells import cell_len
 from textual.strip import Strip
 
-from hookflow.monitor.axes import Iterations, Scale, ticks
-from hookflow.monitor.braille import draw, text
-from hookflow.monitor.formatting import number
+from hookflow.monitor.charts import Iterations, Scale, draw, text, ticks
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import Part, beside, boxed, fit, row, spread
 from hookflow.monitor.view import Scene, base, charts
+from hookflow.numbers import number
 
 LABEL = 7
 """Cells for the numbers at the left of a chart."""

@@ -8,14 +8,11 @@ from rich.cells import cell_len
 from textual.strip import Strip
 
 from hookflow.events.records import PHASES
-from hookflow.monitor.formatting import age, rough
 from hookflow.monitor.panels.anatomy import FILLS
-from hookflow.monitor.rank import Rank, booked
-from hookflow.monitor.ranks import Ranks
-from hookflow.monitor.skew import can_compare
+from hookflow.monitor.ranks import Rank, Ranks, booked, can_compare
 from hookflow.monitor.style import Part, boxed, fit, highlighted, row, window
 from hookflow.monitor.view import Scene
-from hookflow.numbers import counted
+from hookflow.numbers import age, counted, rough
 
 FIGURES = {"data": "data", "forward": "fwd", "backward": "bwd", "optimizer": "opt", "hooks": "hooks", "other": "other"}
 WAITS = "·"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from rich.cells import cell_len
 from textual.strip import Strip
 
-from hookflow.monitor.formatting import many, percent
 from hookflow.monitor.machine import Gpu
 from hookflow.monitor.style import Part, boxed, row
 from hookflow.monitor.view import Scene
+from hookflow.numbers import many, percent
 
 
 def system(scene: Scene, width: int, height: int) -> list[Strip]:

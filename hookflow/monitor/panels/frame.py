@@ -1,14 +1,16 @@
-"""The top of the screen: which run, how it is, how far it is."""
+"""The header, the footer and the questions around every page."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from rich.cells import cell_len
 from textual.strip import Strip
 
-from hookflow.monitor.formatting import many, number, out_of, span
-from hookflow.monitor.monitored import monitored
-from hookflow.monitor.style import Part, bar, fit, row, spread
+from hookflow.monitor.series import monitored
+from hookflow.monitor.style import Part, bar, boxed, fit, row, spread, wrapped
 from hookflow.monitor.view import Scene
+from hookflow.numbers import age, many, number, out_of, span
 
 CONDITION_STYLES = {
     "starting": "warn",
@@ -123,3 +125,104 @@ def _before(scene: Scene, width: int) -> Strip:
     """Return what is known before the run has begun: the last message, as of a download."""
     newest = scene.entry.text if scene.entry else "importing torch, building the model and the data"
     return row(width, (f" {scene.health.condition}: ", "dim"), (fit(newest, max(width - 13, 1)), ""))
+
+
+RECENT = 6.0
+"""Seconds that the answer to a command stays in the footer."""
+
+
+def footer(scene: Scene, width: int) -> Strip:
+    said = _says(scene)
+    parts: list[Part] = [" ", said, " "] if said else []
+    left = width - sum(cell_len(part if isinstance(part, str) else part[0]) for part in parts)
+    for key, word in _keys(scene):
+        left -= len(key) + len(word) + 2
+        if left < 0:
+            break
+        parts += [(f" {key} ", "strong"), (word, "dim"), " "]
+        left -= 1
+    return row(width, *parts)
+
+
+def _says(scene: Scene) -> Part | None:
+    if scene.view.asking:
+        return None
+    if scene.notice:
+        return (scene.notice, "command")
+    if scene.replay:
+        return None
+    if scene.health.over:
+        return (f"{scene.health.glyph} the run is over ({scene.health.condition}); q leaves", "alarm")
+    if pending := scene.state.pending:
+        request = pending[-1]
+        return (f"◉ {request.cmd} requested {age(scene.clock - request.asked)} ago …", "command")
+    for request in reversed(scene.state.requests.values()):
+        if request.answer and scene.clock - request.answer["t"] < RECENT:
+            outcome = "done" if request.answer["ok"] else f"refused: {request.answer['note']}"
+            return (f"◉ {request.cmd} {outcome} at iteration {request.answer['it']}", "good")
+    if scene.health.condition == "stalled" and not scene.readonly:
+        return (f"{scene.health.glyph} no progress: s stops it", "alarm")
+    return None
+
+
+def _keys(scene: Scene) -> list[tuple[str, str]]:
+    """Return keys and words: first those that every screen has room for, of which most act on the run."""
+    if scene.view.asking:
+        return [("esc", "back")]
+    if scene.view.page == "gallery" and scene.shown:
+        scroll = [("pgup pgdn", "scroll")] if scene.shown.record["k"] == "text" else []
+        return [("esc", "back"), ("↑ ↓", "name"), ("[ ]", "iteration"), *scroll, ("q", "quit")]
+    if scene.view.page != "main":
+        return [("esc", "back"), ("↑ ↓", "scroll"), ("q", "quit")]
+    keys = [("?", "help")]
+    keys += [] if scene.health.over and not scene.replay else [("q", "quit")]  # what says that it is over says this too
+    if scene.replay:
+        keys += [("space", "play/pause"), ("← →", "step"), ("< >", "speed"), (", .", "start/end")]
+    elif not scene.readonly and not scene.health.over:
+        keys += [("s", "stop"), ("c", "checkpoint"), ("p", "resume" if scene.state.stage == "paused" else "pause")]
+    keys += [("e", "errors"), *([("i", "images")] if scene.state.gallery.keys else [])]
+    keys += [("enter", "open"), (f"1-{scene.panels[-1]}", "panel")]
+    keys += [] if scene.replay else [("space", "freeze")]
+    return [*keys, ("o", "output"), ("z", "zoom"), ("[ ]", "metric"), ("f", "all points"), ("P", "image")]
+
+
+WIDTH = 56
+
+
+def over(lines: Sequence[Strip], scene: Scene, width: int) -> list[Strip]:
+    """Return the screen with the question in its middle."""
+    wide = min(width, WIDTH)
+    inner = wide - 2
+    title, choices, note = _leave(scene) if scene.view.asking == "quit" else _stop(scene)
+    wrong = wrapped(scene.health.sentence, inner - 4) if scene.health.bad else []
+    body = [*(row(inner, "  ", (line, "warn")) for line in wrong), *[row(inner)] * bool(wrong)]
+    body += [row(inner, (f"  {key:>4} ", "strong"), f" {what}") for key, what in choices]
+    box = boxed(
+        title,
+        [row(inner), *body, row(inner, (f"        {note}", "dim")), row(inner)],
+        wide,
+        min(len(body) + 5, len(lines)),
+        focused=True,
+    )
+    x, y = (width - wide) // 2, max((len(lines) - len(box)) // 2, 0)
+    shown = list(lines)
+    for place, strip in enumerate(box):
+        under = lines[y + place]
+        shown[y + place] = Strip.join([under.crop(0, x), strip, under.crop(x + wide, width)])
+    return shown
+
+
+def _leave(scene: Scene) -> tuple[str, list[tuple[str, str]], str]:
+    stop = "stop the training after this iteration" if scene.health.condition != "stalled" else "stop the training …"
+    choices = [("d", "detach: the training goes on (enter)"), ("s", stop), ("esc", "stay here")]
+    return "leave the dashboard?", choices, f"later: hookflow watch {scene.known_as}"
+
+
+def _stop(scene: Scene) -> tuple[str, list[tuple[str, str]], str]:
+    choices = [("s", "stop after this iteration, with a checkpoint")]
+    if scene.can_kill:
+        choices.append(("k", "kill it: stops now, saves nothing"))
+    choices.append(("esc", "no, let it train"))
+    saved = scene.state.checkpoints
+    newest = f"newest checkpoint: iteration {saved[-1].it}" if saved else "there is no checkpoint yet"
+    return "stop the training?", choices, newest if scene.can_kill else f"later: hookflow run --resume {scene.known_as}"

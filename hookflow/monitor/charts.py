@@ -1,0 +1,224 @@
+"""Curves and pictures made of characters: axes, braille, half blocks."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.color import Color
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from hookflow.events.regular_file import read_regular
+from hookflow.monitor.style import GROUND
+from hookflow.numbers import number
+from hookflow.png import decode_png
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Iterations:
+    """The x-axis, from the first iteration that it shows to the last."""
+
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, told: Sequence[int], it: int, total: int) -> Iterations:
+        """Return the axis for values at the iterations `told`, of a run that is at iteration `it` of `total`.
+
+        It ends at the run's iteration, rounded up by a tenth at most, so that it holds still for a while. It begins at
+        0, unless that would leave a fifth of it empty.
+        """
+        step = _round_up(it / 25)
+        last = max(min(math.ceil(it / step) * step, max(it, total)), 1)
+        begin = min(told, default=0) // step * step
+        return cls(begin if begin > last / 5 and len(set(told)) > 1 else 0, last)
+
+    def place(self, it: int) -> float:
+        """Return 0 to 1 from left to right."""
+        return (it - self.first) / max(self.last - self.first, 1)
+
+
+def _round_up(value: float) -> int:
+    """Return the next of 1, 2, 5, 10, 20, 50, …"""
+    unit = 10 ** max(math.floor(math.log10(value)), 0) if value > 0 else 1
+    return next(unit * digit for digit in (1, 2, 5, 10) if unit * digit >= value)
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """The y-axis: where values lie on a chart; `log` only when all are above zero."""
+
+    low: float
+    high: float
+    log: bool
+
+    @classmethod
+    def of(cls, values: Sequence[float], log: bool) -> Scale:
+        low, high = min(values), max(values)
+        log = log and low > 0
+        if high - low < 1e-12 * max(abs(high), 1e-12):
+            low, high = (low * 0.9, high * 1.1) if low > 0 else (low - 1.0, high + 1.0)
+        return cls(low, high, log)
+
+    def place(self, value: float) -> float:
+        """Return 0 to 1 from bottom to top."""
+        if self.log:
+            return math.log(value / self.low) / math.log(self.high / self.low)
+        return (value - self.low) / (self.high - self.low)
+
+    def at(self, place: float) -> float:
+        """Return the value at a place."""
+        if self.log:
+            return float(self.low * (self.high / self.low) ** place)
+        return self.low + place * (self.high - self.low)
+
+
+def ticks(values: Sequence[float], width: int) -> list[str]:
+    """Return the values of one axis, all with the same number of decimals: three digits of what tells them apart.
+
+    There are fewer where `width` characters do not hold them, and powers of ten where none would tell them apart.
+    """
+    ordered = sorted(set(values))
+    if len(ordered) < 2:
+        return [number(value) for value in values]
+    step = min(after - before for before, after in pairwise(ordered))
+    for decimals in range(max(2 - math.floor(math.log10(step)), 0), -1, -1):
+        written = [f"{value:.{decimals}f}" for value in values]
+        if max(map(len, written)) <= width and len(set(written)) == len(ordered):
+            return written
+    return [re.sub(r"e([+-])0*", _power, f"{value:.1e}") if value else "0" for value in values]
+
+
+def _power(exponent: re.Match[str]) -> str:
+    """Return the head of a power of ten without what nobody needs: e-7 for e-07, e7 for e+07."""
+    return "e" + exponent[1].replace("+", "")
+
+
+_BITS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))
+
+
+def draw(points: Iterable[tuple[float, float]], width: int, height: int) -> list[list[int]]:
+    """Return the dots of a line through `points` (x and y from 0 to 1, x rising), as rows of cells, the top one first.
+
+    Points that share a column of dots are drawn as their mean.
+    """
+    cells = [[0] * width for _ in range(height)]
+    across, down = 2 * width - 1, 4 * height - 1
+    before: tuple[int, float] | None = None
+    for column, y in _means(points, across):
+        y = (1 - y) * down
+        left, above = before or (column, y)
+        for x in range(left if before is None else left + 1, column + 1):
+            here = above + (y - above) * (x - left) / (column - left) if column > left else y
+            last = above + (y - above) * (x - 1 - left) / (column - left) if column > left else y
+            start, stop = round(last), round(here)
+            step = 1 if stop >= start else -1
+            for dot in range(start if start == stop else start + step, stop + step, step):
+                cells[dot // 4][x // 2] |= _BITS[x % 2][dot % 4]
+        before = (column, y)
+    return cells
+
+
+def text(cells: Sequence[int]) -> str:
+    """Return one row of cells as characters."""
+    return "".join(chr(0x2800 + dots) if dots else " " for dots in cells)
+
+
+def _means(points: Iterable[tuple[float, float]], across: int) -> list[tuple[int, float]]:
+    columns: dict[int, tuple[int, float]] = {}
+    for x, y in points:
+        column = round(min(max(x, 0.0), 1.0) * across)
+        count, total = columns.get(column, (0, 0.0))
+        columns[column] = (count + 1, total + min(max(y, 0.0), 1.0))
+    return [(column, total / count) for column, (count, total) in sorted(columns.items())]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pixels:
+    """An image: height × width × RGB, 8 bits each."""
+
+    rgb: NDArray[np.uint8]
+
+
+def read_image(path: Path) -> Pixels | str:
+    """Return an image, or why there is none."""
+    try:
+        return Pixels(_rgb(decode_png(read_regular(path))))
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except ValueError as error:
+        return f"cannot be shown: {error}"
+
+
+def _rgb(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return what is seen of grey, RGB or RGBA before the dashboard's ground."""
+    import numpy as np
+
+    channels = pixels.shape[2]
+    if channels == 1:
+        return np.repeat(pixels, 3, axis=2)
+    if channels == 3:
+        return pixels
+    ground = np.array(Color.parse(GROUND).get_truecolor())
+    alpha = pixels[:, :, 3:] / 255
+    seen: NDArray[Any] = pixels[:, :, :3] * alpha + ground * (1 - alpha)
+    return seen.round().astype(np.uint8)
+
+
+Colour = tuple[int, int, int]
+
+
+@lru_cache(maxsize=8)  # the screen is painted several times a second
+def half_blocks(image: Pixels, width: int, height: int) -> tuple[Strip, ...]:
+    """Return the image as large as it may be in so many cells, its proportions kept.
+
+    A small one grows by a whole factor, so that its pixels stay squares of one size; of a large one, means are shown.
+    """
+    import numpy as np
+
+    tall, wide = image.rgb.shape[:2]
+    factor = min(width / wide, 2 * height / tall)
+    factor = int(factor) if factor >= 1 else factor
+    pixels = _resized(image.rgb, max(round(wide * factor), 1), max(round(tall * factor), 1))
+    if len(pixels) % 2:
+        ground = np.full_like(pixels[:1], Color.parse(GROUND).get_truecolor())
+        pixels = np.concatenate([pixels, ground])
+    return tuple(_strip(upper.tolist(), lower.tolist()) for upper, lower in zip(pixels[::2], pixels[1::2], strict=True))
+
+
+def _resized(pixels: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
+    """Return the image in another size: of each new pixel the mean of the old ones that it covers."""
+    import numpy as np
+
+    result = pixels.astype(np.float32)
+    for axis, size in ((0, height), (1, width)):
+        before = result.shape[axis]
+        starts = np.arange(size) * before // size
+        if size < before:
+            counts = np.diff(starts, append=before).reshape((-1, 1, 1) if axis == 0 else (1, -1, 1))
+            result = np.add.reduceat(result, starts, axis=axis) / counts
+        else:
+            result = result.take(starts, axis=axis)
+    return result.round().astype(np.uint8)
+
+
+def _strip(upper: list[list[int]], lower: list[list[int]]) -> Strip:
+    pairs = groupby((tuple(above), tuple(below)) for above, below in zip(upper, lower, strict=True))
+    return Strip([Segment("▀" * sum(1 for _ in same), _style(*pair)) for pair, same in pairs])
+
+
+@lru_cache(maxsize=1 << 16)
+def _style(above: Colour, below: Colour) -> Style:
+    return Style(color=Color.from_rgb(*above), bgcolor=Color.from_rgb(*below))
