@@ -23,7 +23,7 @@ from hookflow.cli.explain import explain, points, schema
 from hookflow.cli.graph import graph
 from hookflow.cli.hooks import hooks
 from hookflow.cli.new import new
-from hookflow.cli.options import echo, echo_error, warn
+from hookflow.cli.output import echo, echo_error, warn
 from hookflow.cli.run import run
 from hookflow.cli.runs import runs, show
 from hookflow.cli.stored import checkpoints, export

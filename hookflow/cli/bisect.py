@@ -7,17 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hookflow.cli.options import (
-    Format,
-    Only,
-    Overrides,
-    PipelineFile,
-    Without,
-    echo,
-    echo_json,
-    exits_after_traceback,
-    warn_of,
-)
+from hookflow.cli.options import Format, Only, Overrides, PipelineFile, Without
+from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn_of
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan

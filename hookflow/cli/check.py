@@ -9,20 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hookflow.cli.options import (
-    Format,
-    NoImport,
-    Only,
-    Overrides,
-    PipelineFile,
-    Shuffle,
-    Without,
-    echo,
-    echo_json,
-    exits_after_traceback,
-    warn,
-    warn_of,
-)
+from hookflow.cli.options import Format, NoImport, Only, Overrides, PipelineFile, Shuffle, Without
+from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn, warn_of
 from hookflow.errors import Problem, UserError
 
 if TYPE_CHECKING:

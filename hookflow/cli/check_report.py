@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import tomli
 
 from hookflow.cli import commute_report
-from hookflow.cli.options import labelled
+from hookflow.cli.output import labelled
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import whole_lines
 from hookflow.events.reading import read_record

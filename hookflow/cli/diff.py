@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import Format, echo, echo_json
+from hookflow.cli.options import Format
+from hookflow.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
     from hookflow.cli.pipelines import Target

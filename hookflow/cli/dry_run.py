@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from hookflow.cli.options import echo, exits_after_traceback, warn_of
+from hookflow.cli.output import echo, exits_after_traceback, warn_of
 from hookflow.numbers import counted
 
 if TYPE_CHECKING:

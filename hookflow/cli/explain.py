@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import NoImport, PipelineOption, echo, echo_json, write_file
+from hookflow.cli.options import NoImport, PipelineOption
+from hookflow.cli.output import echo, echo_json, write_file
 from hookflow.errors import nearest_or_all
 
 if TYPE_CHECKING:

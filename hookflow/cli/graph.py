@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import NoImport, Only, Overrides, Shuffle, Without, as_json, echo, write_file
+from hookflow.cli.options import NoImport, Only, Overrides, Shuffle, Without
+from hookflow.cli.output import as_json, echo, write_file
 from hookflow.graph.plan import Binding, Edge, Plan
 from hookflow.graph.why import bound_points, stated
 

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import NoImport, PipelineOption, echo
+from hookflow.cli.options import NoImport, PipelineOption
+from hookflow.cli.output import echo
 from hookflow.hooks.registry import BUILT_IN, HOOKS
 from hookflow.pipeline.load import DEFAULT_HOOKS
 from hookflow.pipeline.registry import COMPONENTS

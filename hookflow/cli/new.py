@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from hookflow.cli.options import echo
+from hookflow.cli.output import echo
 from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.registry import BUILT_IN
 

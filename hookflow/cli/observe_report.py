@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import tomli
 
-from hookflow.cli.options import columns, exits_after_traceback, labelled, warn_of, write_file
+from hookflow.cli.output import columns, exits_after_traceback, labelled, warn_of, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.observation import (
     Method,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hookflow.cli.options import warn
+from hookflow.cli.output import warn
 from hookflow.errors import Problem, UserError, by_place, first_few, nearest
 from hookflow.graph.forecast import Forecast
 from hookflow.graph.plan import Binding, Plan

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from hookflow.cli.options import warn
+from hookflow.cli.output import warn
 from hookflow.errors import Problem, UserError, by_place
 
 if TYPE_CHECKING:

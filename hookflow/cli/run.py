@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import Only, Overrides, Shuffle, Without, echo, has_terminal, warn
+from hookflow.cli.options import Only, Overrides, Shuffle, Without
+from hookflow.cli.output import echo, has_terminal, warn
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.process import exit_code
 from hookflow.excerpt import drop_unprinted

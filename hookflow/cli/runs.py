@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookflow.cli.options import RunArgument, RunsFolder, columns, echo
+from hookflow.cli.options import RunArgument, RunsFolder
+from hookflow.cli.output import columns, echo
 from hookflow.numbers import counted
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hookflow.cli.options import Format, RunArgument, RunsFolder, columns, echo, echo_json, write_file
+from hookflow.cli.options import Format, RunArgument, RunsFolder
+from hookflow.cli.output import columns, echo, echo_json, write_file
 from hookflow.numbers import strict_json
 
 if TYPE_CHECKING:

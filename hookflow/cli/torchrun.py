@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from hookflow.cli.options import warn
+from hookflow.cli.output import warn
 from hookflow.cli.run_dirs import failure_report
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import RunArgument, RunsFolder, echo, has_terminal, warn
+from hookflow.cli.options import RunArgument, RunsFolder
+from hookflow.cli.output import echo, has_terminal, warn
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir

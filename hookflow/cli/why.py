@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import NoImport, Only, Overrides, PipelineOption, Shuffle, Without, echo
+from hookflow.cli.options import NoImport, Only, Overrides, PipelineOption, Shuffle, Without
+from hookflow.cli.output import echo
 from hookflow.errors import UserError
 
 if TYPE_CHECKING:

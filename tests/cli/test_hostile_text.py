@@ -27,7 +27,7 @@ from textual.pilot import Pilot
 
 from hookflow.cli import complete
 from hookflow.cli.app import COMMANDS, app, main
-from hookflow.cli.options import STYLE
+from hookflow.cli.output import STYLE
 from hookflow.events.rundir import RunDir
 from hookflow.excerpt import CONTROL
 from hookflow.monitor.app import MonitorApp
@@ -312,7 +312,7 @@ def test_in_a_terminal(arguments: list[str], until: str, world: World) -> None:
 
 
 def test_our_own_colours_alone_come_through() -> None:
-    code = "from hookflow.cli.options import echo; echo('\\x1b[1mbold\\x1b[0m \\x1b[8mhidden', coloured=True)"
+    code = "from hookflow.cli.output import echo; echo('\\x1b[1mbold\\x1b[0m \\x1b[8mhidden', coloured=True)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "\x1b[1mbold\x1b[0m ·[8mhidden\n"
     assert STYLE.findall(done.stdout) == ["\x1b[1m", "\x1b[0m"]

@@ -1,0 +1,105 @@
+"""Where the command line prints. What is printed is somebody's text: it cannot control the terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+import typer
+
+from hookflow.errors import Problem, UserError, Where
+from hookflow.excerpt import print_error, printable
+from hookflow.numbers import strict_json
+
+STYLE = re.compile(r"(\x1b\[(?:0|1|2|36)m)")
+"""The sequences with which a drawing of ours is coloured: bold, dim, cyan, and off."""
+
+
+def echo(text: str, *, coloured: bool = False) -> None:
+    """Print a text of one or more lines, with a dot for each control character; `coloured` keeps our own colours."""
+    _print(text, sys.stdout, coloured)
+
+
+def echo_json(value: Any) -> None:
+    """Print a value as JSON, in ASCII."""
+    print(as_json(value))
+
+
+def as_json(value: Any) -> str:
+    """Return a value as JSON that is ASCII without control characters, which stand in it as escapes.
+
+    A number that is not finite is null.
+    """
+    return strict_json(value, indent=1).replace("\x7f", r"\u007f")
+
+
+def warn(text: str) -> None:
+    """Print a text for people beside the output: to stderr, if that takes any."""
+    print_error(text)
+
+
+def warn_of(text: str, level: str = "info") -> None:
+    """Print a message of a run that leaves nothing behind, unless it is mere information."""
+    if level != "info":
+        warn(f"{level}: {text}")
+
+
+def has_terminal() -> bool:
+    """Say whether the dashboard can be shown: it reads the standard input, and paints on the standard error."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    return all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def echo_error(error: UserError) -> None:
+    """Print all that the user did wrong; on a terminal, in colours."""
+    with suppress(OSError):  # the exit code says it
+        print(error.show(sys.stderr.isatty() and "NO_COLOR" not in os.environ), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def exits_after_traceback() -> Iterator[None]:
+    """Exit with 1 when something raises that has been printed with its traceback, and with 130 after Ctrl-C.
+
+    A UserError goes through, to be printed.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except Exception:
+        raise typer.Exit(1) from None
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write what was asked for into a file. Raises UserError when that cannot be."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(path)))) from None
+
+
+def labelled(name: str, text: str, width: int) -> str:
+    """Return a text behind the name of what it is about, wrapped; an option (`--set`) is not broken at its hyphen."""
+    head, indent = f"  {name:<10} ", " " * 15
+    return textwrap.fill(text, width, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
+
+
+def columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a line for each row, its cells one below the other."""
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+
+
+def _print(text: str, to: TextIO, coloured: bool = False) -> None:
+    for line in text.split("\n"):
+        parts = STYLE.split(line) if coloured else [line]  # every second one is a colour
+        print("".join(part if k % 2 else printable(part) for k, part in enumerate(parts)), file=to)
