@@ -16,7 +16,7 @@ from hookflow.cli import complete
 from hookflow.cli.options import Format, Overrides, RunsFolder
 from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
-from hookflow.hooks.predictions import WRITERS
+from hookflow.hooks.builtin.predict import WRITERS
 from hookflow.numbers import counted, number
 
 if TYPE_CHECKING:

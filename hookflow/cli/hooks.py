@@ -108,8 +108,8 @@ def _built_in(name: str, find: Find) -> str:
 
 def _sentence(use: str, find: Find) -> str:
     from hookflow.errors import UserError
+    from hookflow.hooks.compile import looking_at
     from hookflow.hooks.inspect import about
-    from hookflow.hooks.looking import looking_at
 
     try:
         with looking_at(use):
@@ -121,8 +121,8 @@ def _sentence(use: str, find: Find) -> str:
 def _own(target: Target, find: Find) -> dict[str, list[Row]]:
     """Return what each file that the pipeline takes hooks from offers, as one would write it."""
     from hookflow.errors import UserError
+    from hookflow.hooks.compile import looking_at
     from hookflow.hooks.inspect import about
-    from hookflow.hooks.looking import looking_at
     from hookflow.pipeline.use import parse_file
 
     uses = (hook.use.rpartition(":")[0] for hook in target.loaded.pipeline.hooks.values())
@@ -165,8 +165,8 @@ def _can_be_hook(thing: Any, points: Points) -> bool:
 
 def _one(name: str, target: Target | None, find: Find, width: int) -> Iterator[str]:
     from hookflow.graph.points import POINTS
+    from hookflow.hooks.compile import looking_at
     from hookflow.hooks.describe import describe
-    from hookflow.hooks.looking import looking_at
 
     declared = target.loaded.pipeline.hooks if target else {}
     use = declared[name].use if name in declared else name

@@ -1,1 +1,1 @@
-"""The hooks: their base class, the registry, and the built-in ones, a file each."""
+"""The hooks: their base class, the registry, and the tables of a pipeline file that name them."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,31 @@ from hookflow.graph.compile import compile_plan
 from hookflow.graph.lifetimes import doubts
 from hookflow.graph.order import Places
 from hookflow.graph.plan import Node, Plan
-from hookflow.hooks.calls import undeclared_calls
-from hookflow.hooks.comm_rules import wrong_comm_hooks
-from hookflow.hooks.hook_table import HookTable
-from hookflow.hooks.inspected import Inspected
-from hookflow.hooks.looking import looking_at
+from hookflow.hooks.dataflow import undeclared_slots, with_scalars
+from hookflow.hooks.inspect import Inspected
 from hookflow.hooks.module_keys import with_prepended_first
-from hookflow.hooks.own_points import own_points
 from hookflow.hooks.registry import HOOKS
-from hookflow.hooks.scalar_slots import with_scalars
-from hookflow.hooks.undeclared_slots import undeclared_slots
+from hookflow.hooks.table import HookTable, own_points, wrong_comm_hooks
 from hookflow.hooks.unimported import find_unimported
+from hookflow.hooks.uses import undeclared_calls
 from hookflow.pipeline.load import Loaded, uncollected
 from hookflow.pipeline.schema import HookNode
+from hookflow.user_code import explained, is_ctrl_c, is_ours
+
+
+@contextmanager
+def looking_at(use: str, where: Where | None = None, whose: str = "") -> Iterator[None]:
+    """Raise UserError at `where` for what is raised by something that is only looked at; `whose` begins the message.
+
+    What hookflow raises goes through, and so does Ctrl-C.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if is_ours(error) or is_ctrl_c(error):
+            raise
+        message, *chain = explained(error)
+        raise UserError(Problem(f"{whose}looking at {use} raises {message}", where, "\n    ".join(chain))) from None
 
 
 @uncollected()

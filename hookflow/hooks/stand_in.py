@@ -15,10 +15,10 @@ from typing import Any
 from hookflow.errors import UserError
 from hookflow.graph.points import POINT_LIKE
 from hookflow.hooks.foreign import is_foreign
-from hookflow.hooks.function_trees import FunctionTree
 from hookflow.hooks.source_names import Names, dotted_name
 from hookflow.hooks.source_types import UnknownError
 from hookflow.hooks.stand_in_function import empty_function
+from hookflow.hooks.uses import FunctionTree
 from hookflow.pipeline.use import refer
 
 UNKNOWN, OPEN = "__unknown__", "__open__"

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
-from hookflow.hooks.function_trees import FunctionTree, first_line, own_nodes
 from hookflow.hooks.source_types import UnknownError, annotated, literal
+from hookflow.hooks.uses import FunctionTree, first_line, own_nodes
 
 
 def empty_function(node: FunctionTree, file: Path) -> FunctionType:

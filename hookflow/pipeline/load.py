@@ -39,7 +39,7 @@ DEFAULT_HOOKS: dict[str, dict[str, Any]] = {
 }
 """Their tables, by name: 200 points of each curve, however long the run is, and a checkpoint after each epoch."""
 
-CLASSES = {"log": "hookflow.hooks.log:Log", "checkpoint": "hookflow.hooks.checkpoint:Checkpoint"}
+CLASSES = {"log": "hookflow.hooks.builtin.log:Log", "checkpoint": "hookflow.hooks.builtin.checkpoint:Checkpoint"}
 """The classes that the short names mean."""
 
 WHERE = Where("the default hooks")

@@ -13,7 +13,7 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.plan import Plan
-from hookflow.hooks.comm_rules import POINT
+from hookflow.hooks.table import POINT
 from hookflow.runner.distributed.strategy import Strategy
 from hookflow.runner.engine import Engine
 from hookflow.runner.firing import Call, Firing

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from hookflow.events.records import Put
-from hookflow.hooks.predictions import Rows
+from hookflow.hooks.builtin.predict import Rows
 from hookflow.runner.contract import as_number, check_outputs, single_numbers
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.distributed.consensus import AnyConsensus

@@ -15,7 +15,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError
-from hookflow.hooks.means import WeightedSum
+from hookflow.hooks.builtin.means import WeightedSum
 from hookflow.numbers import counted
 from hookflow.runner.contract import check_outputs, single_numbers
 from hookflow.runner.data.batch_size import BatchSizes

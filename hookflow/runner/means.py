@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from hookflow.hooks.means import WeightedSum
+from hookflow.hooks.builtin.means import WeightedSum
 
 Sums = Mapping[str, tuple[float, int]]
 """By name: the sum, and the number of examples (or batches) that it is of."""

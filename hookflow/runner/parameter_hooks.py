@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from hookflow.errors import Problem, Where
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.globs import matching, named_parameters, no_match
-from hookflow.hooks.shards import is_sharded
+from hookflow.hooks.tensors import is_sharded
 from hookflow.runner.engine import Engine
 from hookflow.runner.firing import Firing
 from hookflow.runner.state import RunState

@@ -12,7 +12,7 @@ from typing import Any
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Binding, Plan
-from hookflow.hooks.calls import SLOT, how_to_declare
+from hookflow.hooks.uses import SLOT, how_to_declare
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.state import RunState
 

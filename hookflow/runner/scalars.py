@@ -24,7 +24,7 @@ from torch import Tensor
 
 from hookflow.errors import nearest_or_all
 from hookflow.graph.plan import Binding, Plan
-from hookflow.hooks.means import sum_dtype
+from hookflow.hooks.builtin.means import sum_dtype
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
 from hookflow.runner.contract import as_number, scalar
 from hookflow.runner.distributed.strategy import Strategy

@@ -15,9 +15,9 @@ from hookflow.errors import UserError
 from hookflow.events.now import Shared
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, OnError, Plan
-from hookflow.hooks.checkpoint import Checkpoint
-from hookflow.hooks.grad_clip import GradClip
-from hookflow.hooks.log import Log
+from hookflow.hooks.builtin.checkpoint import Checkpoint
+from hookflow.hooks.builtin.grad_clip import GradClip
+from hookflow.hooks.builtin.log import Log
 from hookflow.pipeline.load import key_of
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved, state_key

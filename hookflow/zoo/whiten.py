@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook
-from hookflow.hooks.shards import shard_like
+from hookflow.hooks.tensors import shard_like
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.predictions import WRITERS, Rows
+from hookflow.hooks.builtin.predict import WRITERS, Rows
 from tests.conftest import NewRun, records
 from tests.runner.same import final_state
 from tests.toy import Net, Points

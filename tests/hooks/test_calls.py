@@ -134,7 +134,9 @@ class TestWhereItIsFound:
         assert f"run.stop at after_val (FILE:{line})" in said
 
     def test_an_inherited_method_in_the_file_of_its_own(self, tmp_path: Path) -> None:
-        code = "from hookflow.hooks.early_stop import EarlyStop\nclass It(EarlyStop):\n    writes = ('model',)\n"
+        code = (
+            "from hookflow.hooks.builtin.early_stop import EarlyStop\nclass It(EarlyStop):\n    writes = ('model',)\n"
+        )
         (said,) = warnings(tmp_path, code, 'args = { monitor = "accuracy" }')
         assert "early_stop.py:" in said
 

@@ -30,7 +30,7 @@ from hookflow.hooks.base import Hook
 from hookflow.hooks.compile import find_hook
 from hookflow.hooks.inspect import about, methods, slots
 from hookflow.hooks.registry import BUILT_IN
-from hookflow.hooks.slot_keys import filled
+from hookflow.hooks.table import filled
 from hookflow.pipeline.load import parse
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.trainer import Trainer

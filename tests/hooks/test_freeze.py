@@ -13,8 +13,8 @@ from torch import nn
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.graph.why import ambiguities
+from hookflow.hooks.builtin.freeze import Freeze, frozen_norms, frozen_parameters
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.freeze import Freeze, frozen_norms, frozen_parameters
 from hookflow.hooks.globs import named_parameters
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import read

@@ -16,9 +16,9 @@ import torch
 from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.arguments import wrong_arguments
-from hookflow.hooks.early_stop import EarlyStop
-from hookflow.hooks.spike_guard import SpikeGuard, is_spike
-from hookflow.hooks.time_limit import TimeLimit, seconds
+from hookflow.hooks.builtin.early_stop import EarlyStop
+from hookflow.hooks.builtin.spike_guard import SpikeGuard, is_spike
+from hookflow.hooks.builtin.time_limit import TimeLimit, seconds
 from hookflow.runner.checkpoint.store import read
 from tests.conftest import NewRun, records
 from tests.runner.same import assert_same, assert_same_end, final_state
@@ -49,7 +49,7 @@ class TestTimeLimit:
         assert train_here(alone) == 0
         calls = itertools.count()  # of the clock: when the hook is made, after 5 iterations, a validation, and 2 more
         clock = SimpleNamespace(monotonic=lambda: 3600.0 if next(calls) == 8 else 0.0)
-        monkeypatch.setattr("hookflow.hooks.time_limit.time", clock)
+        monkeypatch.setattr("hookflow.hooks.builtin.time_limit.time", clock)
         stopped = new_run(limit)
         assert train_here(stopped) == 0
         end = records(stopped, "end")[-1]
@@ -72,7 +72,7 @@ class TestTimeLimit:
         assert train_here(alone) == 0
         calls = itertools.count()  # of the clock: when the hook is made, after 4 iterations, a validation, and 4 more
         clock = SimpleNamespace(monotonic=lambda: 3600.0 if next(calls) == 9 else 0.0)
-        monkeypatch.setattr("hookflow.hooks.time_limit.time", clock)
+        monkeypatch.setattr("hookflow.hooks.builtin.time_limit.time", clock)
         assert train_here(broken) == 143
         assert train_here(broken, resume=True) == 0
         assert records(broken, "end")[-1]["it"] == (15 if stops == "the time limit" else 8)

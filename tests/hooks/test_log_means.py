@@ -13,8 +13,8 @@ import torch
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
+from hookflow.hooks.builtin.means import EpochSums, Window, sum_dtype
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.means import EpochSums, Window, sum_dtype
 from hookflow.pipeline.load import parse
 from hookflow.runner.launch import prepare
 from hookflow.runner.means import Means
@@ -203,7 +203,7 @@ def test_a_window_that_was_loaded_goes_on_where_the_numbers_are_computed() -> No
 def test_a_long_sum_is_exact_to_seven_digits_also_without_float64(
     monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
-    monkeypatch.setattr("hookflow.hooks.means.sum_dtype", lambda device: dtype)
+    monkeypatch.setattr("hookflow.hooks.builtin.means.sum_dtype", lambda device: dtype)
     of_pass, of_epoch, value = Means(exact=True), EpochSums(), torch.tensor(0.1)
     for _ in range(30_000):
         of_pass.add({"loss": value}, 7)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
-from hookflow.hooks.lr_finder import LRFinder, steepest, swept
-from hookflow.hooks.spike_guard import SpikeGuard
+from hookflow.hooks.builtin.lr_finder import LRFinder, steepest, swept
+from hookflow.hooks.builtin.spike_guard import SpikeGuard
 from tests.conftest import NewRun, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, final_state

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hookflow.errors import UserError
+from hookflow.hooks.builtin.metrics import Metrics
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.metrics import Metrics
 from hookflow.pipeline.load import parse
 from tests.conftest import TESTS, TOY, NewRun, records
 from tests.hooks.stand_ins import StandIn

@@ -10,7 +10,7 @@ import torch
 
 from hookflow.errors import UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
-from hookflow.hooks.predict import Predict
+from hookflow.hooks.builtin.predict import Predict
 from tests.conftest import NewRun, records
 from tests.toy import Points
 

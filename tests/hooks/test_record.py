@@ -15,13 +15,13 @@ import torch
 from torch import nn
 
 from hookflow.errors import UserError
-from hookflow.hooks import confusion_matrix, env_info, images
-from hookflow.hooks.activation_stats import ActivationStats
-from hookflow.hooks.grad_norm import GradNorm
-from hookflow.hooks.lr_monitor import LRMonitor
-from hookflow.hooks.memory import MIB, memory
-from hookflow.hooks.param_stats import ParamStats
-from hookflow.hooks.throughput import Throughput
+from hookflow.hooks.builtin import confusion_matrix, env_info, images
+from hookflow.hooks.builtin.activation_stats import ActivationStats
+from hookflow.hooks.builtin.grad_norm import GradNorm
+from hookflow.hooks.builtin.lr_monitor import LRMonitor
+from hookflow.hooks.builtin.memory import MIB, memory
+from hookflow.hooks.builtin.param_stats import ParamStats
+from hookflow.hooks.builtin.throughput import Throughput
 from hookflow.runner import run as run_module
 from hookflow.runner import timing
 from hookflow.runner.checkpoint.manager import CheckpointManager

@@ -34,8 +34,8 @@ from torch.optim.swa_utils import SWALR
 from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.arguments import wrong_arguments
+from hookflow.hooks.builtin.scheduler import Scheduler
 from hookflow.hooks.compile import compile_pipeline
-from hookflow.hooks.scheduler import Scheduler
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.problems import as_toml
 from hookflow.runner.launch import prepare

@@ -31,8 +31,8 @@ args = { split = "val", batch_size = 256 }
 """
 
 OWN = """\
-from hookflow.hooks.checkpoint import Checkpoint
-from hookflow.hooks.log import Log
+from hookflow.hooks.builtin.checkpoint import Checkpoint
+from hookflow.hooks.builtin.log import Log
 
 class MyLog(Log):
     \"\"\"Logs.\"\"\"
@@ -74,7 +74,7 @@ def test_they_are_there_marked_and_last_in_the_files_order(file: Path) -> None:
     ("hooks", "left"),
     [
         ("[hooks.mine]\nuse = 'log'\n", ["checkpoint"]),
-        ("[hooks.mine]\nuse = 'hookflow.hooks.checkpoint:Checkpoint'\n", ["log"]),
+        ("[hooks.mine]\nuse = 'hookflow.hooks.builtin.checkpoint:Checkpoint'\n", ["log"]),
         ("[hooks.mine]\nuse = './own.py:MyLog'\n", ["checkpoint"]),
         ("[hooks.a]\nuse = './own.py:MyLog'\n[hooks.b]\nuse = './own.py:MyCheckpoint'\n", []),
         ("[hooks.mine]\nuse = 'log'\nenabled = false\n", ["checkpoint"]),

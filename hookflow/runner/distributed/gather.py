@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from hookflow.hooks.shards import full, is_sharded
+from hookflow.hooks.tensors import full, is_sharded
 from hookflow.runner.checkpoint.nested import mapped
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.ranks import Ranks

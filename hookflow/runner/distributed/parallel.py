@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from hookflow.errors import Problem, UserError
-from hookflow.hooks.means import on_device
+from hookflow.hooks.builtin.means import on_device
 from hookflow.runner.distributed.collectives import broadcast
 from hookflow.runner.distributed.process_group import Place
 

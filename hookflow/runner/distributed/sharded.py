@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hookflow.hooks.shards import is_sharded, shard_like
+from hookflow.hooks.tensors import is_sharded, shard_like
 
 
 def load_model(model: nn.Module, state: Mapping[str, Any], *, strict: bool = True) -> None:

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from hookflow.graph.plan import Plan
-from hookflow.hooks.means import sum_dtype
-from hookflow.hooks.shards import local
+from hookflow.hooks.builtin.means import sum_dtype
+from hookflow.hooks.tensors import local
 from hookflow.runner.numerics.async_scalar_copy import AsyncScalarCopy
 from hookflow.runner.numerics.dtypes import by_dtype
 from hookflow.runner.numerics.losses import NonFiniteLossError

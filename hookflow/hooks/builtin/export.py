@@ -1,0 +1,171 @@
+"""Export: weights of a run as files for others, named after what is in them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from hookflow.errors import Problem, UserError, nearest_or_all
+from hookflow.events.rundir import make_out_dir
+from hookflow.hooks.base import Hook
+from hookflow.hooks.tensors import first_tensor, is_sharded
+from hookflow.pipeline.registry import missing_package
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from hookflow.hooks.run import Run
+
+
+Format = Literal["state_dict", "safetensors", "torch_export"]
+SUFFIX: dict[Format, str] = {"state_dict": ".pt", "safetensors": ".safetensors", "torch_export": ".pt2"}
+
+DIGITS = 8
+"""Digits of the SHA-256 in a file's name, as `torch.hub.load_state_dict_from_url(…, check_hash=True)` reads them."""
+
+
+class Export(Hook):
+    """Writes weights of a checkpoint at the end of the run, with the first digits of their SHA-256 in the name.
+
+    `checkpoint` is what the checkpoint goes by, such as `best`; `weights` which of its weights, such as `model_ema` for
+    the average of a hook called ema. The file is `<checkpoint>-<weights>-1a2b3c4d.pt`; one of that name that is there
+    holds the same, and those of other runs stay. The formats:
+
+    - `state_dict`: what `torch.save` writes of a state_dict, for `torch.load(…, weights_only=True)`;
+    - `safetensors`: the same tensors for the package of that name (`pip install 'hookflow[safetensors]'`);
+    - `torch_export`: the network in evaluation with the weights, by `torch.export`, for batches of any size. It is
+      called with the first tensor of a training batch to see what it does.
+
+    Written after the last checkpoint is on the disk; a run that ends without that checkpoint exports nothing.
+    """
+
+    phase = "last"
+    ranks = "zero"
+    reads = ("model", "checkpoint")
+
+    def __init__(
+        self,
+        formats: Annotated[list[Format], Field(min_length=1, description="the formats to write")] = ["state_dict"],  # noqa: B006  # it is read, never changed
+        checkpoint: Annotated[str, Field(description="the checkpoint by its name: last, best, …")] = "last",
+        weights: Annotated[str, Field(description="which weights of the checkpoint: model, model_ema, …")] = "model",
+        out_dir: Annotated[
+            str | None, Field(description="the folder to write to; export/ in the run directory if left out")
+        ] = None,
+    ) -> None:
+        self.formats = formats
+        self.checkpoint = checkpoint
+        self.weights = weights
+        self.out_dir = out_dir
+        self.trains = False
+
+    @classmethod
+    def check_arguments(cls, args: Mapping[str, Any]) -> None:
+        missing = missing_package("the format safetensors", "safetensors", "safetensors")
+        if missing and "safetensors" in args.get("formats", ()):
+            raise UserError(missing)
+
+    def before_train(self, run: Run) -> None:
+        self.trains = True
+        if "torch_export" in self.formats and any(map(is_sharded, run.model.parameters())):
+            said = "torch_export cannot export a model that is sharded across the ranks"
+            raise UserError(Problem(said, hint='export a state_dict, or use distributed.strategy = "ddp"'))
+        make_out_dir(self._folder(run))
+
+    def after_run(self, run: Run) -> None:
+        source = run.dir / "checkpoints" / self.checkpoint
+        if not self.trains:
+            return
+        if not source.exists():
+            run.say(f'there is no checkpoint "{self.checkpoint}" to export', "warn")
+            return
+        weights = read_weights(source, self.weights)
+        folder = self._folder(run)
+        for format_ in self.formats:
+            write = PLAIN.get(format_) or partial(write_exported, self._network(run), example(run))
+            path = write_hashed(folder / f"{self.checkpoint}-{self.weights}", SUFFIX[format_], partial(write, weights))
+            run.say(f"exported {path}")
+
+    def _folder(self, run: Run) -> Path:
+        return run.dir / "export" if self.out_dir is None or run.is_temporary else Path(self.out_dir)
+
+    def _network(self, run: Run) -> nn.Module:
+        """Return the network that the weights belong to."""
+        return run.models.get(self.weights.removeprefix("model_"), run.model)
+
+
+def read_weights(checkpoint: Path, name: str) -> dict[str, Tensor]:
+    """Return weights of a checkpoint. Raises UserError with those that there are, when there are none of the name."""
+    import torch
+
+    there = sorted(path.stem for path in checkpoint.glob("model*.pt"))
+    if name not in there:
+        hint = nearest_or_all(name, there)
+        raise UserError(Problem(f'the checkpoint {checkpoint.name} has no weights "{name}"', hint=hint))
+    return dict(torch.load(checkpoint / f"{name}.pt", map_location="cpu", weights_only=True))
+
+
+def write_hashed(stem: Path, suffix: str, write: Callable[[Path], None]) -> Path:
+    """Let `write` fill a file, and return where it is: at the stem, with its hash and the suffix."""
+    written = stem.with_name(f".{stem.name}{suffix}")
+    write(written)
+    with written.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return written.replace(stem.with_name(f"{stem.name}-{digest[:DIGITS]}{suffix}"))
+
+
+def write_state_dict(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Write weights as PyTorch does; the same weights give the same bytes, whatever the file is called."""
+    import torch
+
+    with path.open("wb") as file:
+        torch.save(dict(weights), file)
+
+
+def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> None:
+    """Write weights as safetensors; those that are tied are written once for each name."""
+    import torch
+    from safetensors.torch import save_file
+
+    if other := next((name for name, value in weights.items() if not torch.is_tensor(value)), ""):
+        said = f'safetensors cannot hold "{other}", a module\'s extra state of type {type(weights[other]).__name__}'
+        raise UserError(Problem(said, hint='use format = "state_dict"'))
+    save_file({name: tensor.contiguous().clone() for name, tensor in weights.items()}, path)
+
+
+PLAIN: dict[Format, Callable[[Mapping[str, Tensor], Path], None]] = {
+    "state_dict": write_state_dict,
+    "safetensors": write_safetensors,
+}
+"""What writes weights alone, by the format."""
+
+
+def write_exported(model: nn.Module, inputs: Tensor, weights: Mapping[str, Tensor], path: Path) -> None:
+    """Write a network with other weights, in evaluation, by `torch.export`; it is afterwards as it was."""
+    import torch
+
+    before = deepcopy(model.state_dict())
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.load_state_dict(weights)
+        model.eval()
+        with torch.no_grad():
+            shapes = ({0: torch.export.Dim.AUTO},)
+            torch.export.save(torch.export.export(model, (inputs,), dynamic_shapes=shapes, strict=False), path)
+    finally:
+        model.load_state_dict(before)
+        for module, training in modes.items():
+            module.training = training
+
+
+def example(run: Run) -> Tensor:
+    """Return the inputs of a training batch: the batch itself, or the first tensor in it."""
+    inputs = first_tensor(next(iter(run.data["train"].epoch(0))))
+    if inputs is None:
+        raise UserError(Problem("torch_export needs a tensor in the batch, to see what the network does with it"))
+    return inputs

@@ -1,0 +1,142 @@
+"""Freezing: parameters that do not train for a part of the run, as in transfer learning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from hookflow.errors import Problem, UserError
+from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.builtin.amounts import Progress, iterations
+from hookflow.hooks.globs import matches, matching, named_parameters, require_matches
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hookflow.hooks.run import Run
+
+
+class Freeze(Hook):
+    """Freezes the parameters that match `params` from `begin` until `end`; then they train again.
+
+    While they are frozen they have no gradient, so no optimizer touches them, be it by weight decay or by momentum; an
+    optimizer's state of them stays as it was. Norms whose parameters are all frozen keep their running statistics too:
+    they are in eval mode. Several such hooks unfreeze a network part by part; no two of them should pick the same.
+
+    On one process nothing is computed for frozen parameters (`requires_grad` is false), and a compiled network is
+    compiled anew when they change. Where several train together, DDP and FSDP expect the same gradients all run long:
+    they are computed, and dropped.
+    """
+
+    # It changes no weight and no gradient of others: two of them need no order. To the others it is a reader that
+    # comes early: behind those who write gradients, and before those who look at what is left of them.
+    phase = "early"
+    reads: ClassVar[Slots] = {"after_backward": ("grads",)}
+
+    def __init__(
+        self,
+        params: Annotated[
+            list[str],
+            Field(min_length=1, description="globs over the names of parameters", examples=[["body.*"]]),
+        ],
+        begin: Annotated[Progress, Field(description='when they freeze: 0, 100, "100it", "2ep", "30%" of the run')] = 0,
+        end: Annotated[
+            Progress | None, Field(description="when they train again; never if left out", examples=["2ep"])
+        ] = None,
+        norms: Annotated[
+            bool, Field(description="whether frozen norms are in eval mode: they keep their running statistics")
+        ] = True,
+    ) -> None:
+        self.params = params
+        self.begin = begin
+        self.end = end
+        self.norms = norms
+        self.first = self.last = 0
+        """The iterations that are done when they freeze, and when they train again."""
+        self.frozen = False
+        self.alone = True
+        self.chosen: list[Any] = []
+        self.suspended: list[str] = []
+        """The norms that this hook has put into eval mode."""
+
+    def before_train(self, run: Run) -> None:
+        self.first = iterations(self.begin, run)
+        self.last = run.max_iters if self.end is None else iterations(self.end, run)
+        self.alone = run.world == 1
+        self.chosen = [*frozen_parameters(trained(run), self.params).values()]
+        due = self.first <= run.iter < self.last
+        self.frozen = bool(self.suspended) and not due  # a checkpoint of the iteration at which they train again
+        self.before_train_iter(run)
+
+    def before_train_iter(self, run: Run) -> None:
+        if self.frozen != (self.first <= run.iter < self.last):
+            self.frozen = not self.frozen
+            self._switch(run.model)
+
+    def after_run(self, run: Run) -> None:
+        """Leave the network as it was: in a notebook, others train it from here on."""
+        if self.frozen:
+            self.frozen = False
+            self._switch(run.model)
+
+    def after_backward(self) -> None:
+        if self.frozen and not self.alone:
+            self._drop()
+
+    def _switch(self, model: nn.Module) -> None:
+        """Freeze, or let train again."""
+        if self.alone:
+            for parameter in self.chosen:
+                parameter.requires_grad_(not self.frozen)
+        modules = dict(model.named_modules(remove_duplicate=False))
+        if not self.frozen:
+            for name in self.suspended:
+                modules[name].train()
+            self.suspended = []
+            return
+        self._drop()
+        for name in frozen_norms(model, self.params) if self.norms else ():
+            if modules[name].training:
+                modules[name].eval()
+                self.suspended.append(name)
+
+    def _drop(self) -> None:
+        for parameter in self.chosen:
+            parameter.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"suspended": list(self.suspended)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.suspended = state["suspended"]
+
+
+def trained(run: Run) -> dict[str, nn.Parameter]:
+    """Return the parameters that the optimizers have, by name."""
+    having = {
+        id(p) for optimizer in run.optimizers.values() for group in optimizer.param_groups for p in group["params"]
+    }
+    return {name: p for name, p in named_parameters(run.model).items() if id(p) in having}
+
+
+def frozen_parameters(parameters: Mapping[str, nn.Parameter], globs: Sequence[str]) -> dict[str, nn.Parameter]:
+    """Return the parameters that globs pick. Raises UserError when one picks none, or all of them are picked."""
+    require_matches(globs, parameters, "parameter that trains")
+    found = matching(parameters, globs)
+    if len(found) == len(set(parameters.values())):
+        raise UserError(Problem("every parameter of the network would be frozen", hint="leave some to train"))
+    return found
+
+
+def frozen_norms(model: nn.Module, globs: Sequence[str]) -> Iterable[str]:
+    """Yield the names of the norms with running statistics of which globs pick every parameter.
+
+    One that has none is taken as if it had a `weight`.
+    """
+    for name, module in model.named_modules(remove_duplicate=False):
+        if getattr(module, "running_mean", None) is not None:
+            own = [key for key, _ in module.named_parameters(recurse=False)] or ["weight"]
+            if all(matches(f"{name}.{key}".removeprefix("."), globs) for key in own):
+                yield name

@@ -1,0 +1,116 @@
+"""Precise statistics of batch norms (Y. Wu and J. Johnson, *Rethinking "Batch" in BatchNorm*, 2021, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from hookflow.errors import Problem, UserError
+from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.builtin.means import on_device, sum_dtype
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from hookflow.hooks.run import Run
+
+
+class PreciseBN(Hook):
+    """Recomputes the running statistics of batch norms before each validation, from training batches.
+
+    They become the mean and the variance (over all examples, unbiased) of what each norm is given when the weights
+    stay as they are, where a moving average would mix them with those of earlier weights. Where an average of the
+    weights is validated, they are those of the average. The network computes as in evaluation, in the run's
+    precision, but that the norms use each batch's own statistics. The batches are the first ones of the epoch that
+    comes next; each rank takes its own, and all are counted together. Norms that are in eval mode, as frozen ones, are
+    left alone.
+    """
+
+    phase = "last"  # the weights that are to be validated are there by then
+    reads: ClassVar[Slots] = {"before_val": ("model",)}
+    writes: ClassVar[Slots] = {"before_val": ("model",)}
+
+    def __init__(
+        self,
+        batches: Annotated[
+            int | None, Field(ge=1, description="training batches to take; those of a whole epoch if left out")
+        ] = 200,
+    ) -> None:
+        self.batches = batches
+
+    def before_val(self, run: Run) -> None:
+        norms = training_norms(run.model)
+        if not norms or "train" not in run.data:  # `hookflow val` has those that the checkpoint holds
+            return
+        source = run.data["train"]
+        if getattr(source, "workers", 0) and run.batch_idx % len(source) and run.iter < run.max_iters:
+            said = "precise_bn cannot read training data now: its workers are in the middle of an epoch"
+            raise UserError(Problem(said, hint='validate after epochs (run.val_every = "1ep"), or let workers be 0'))
+        if hasattr(source, "state_dict"):
+            said = f"precise_bn would advance the training data: a {type(source).__name__} cannot be rewound"
+            raise UserError(Problem(said, hint="give a map-style dataset with a loader"))
+        with measured(run.model, norms) as sums:
+            for batch in islice(source.epoch(run.epoch), self.batches):
+                run.evaluate(batch)
+        for norm, (count, total, squares) in zip(norms, sums, strict=True):
+            mean, variance = moments(*(run.sum(one) for one in (count, total, squares)))
+            norm.running_mean.copy_(mean)
+            norm.running_var.copy_(variance)
+
+
+def training_norms(model: nn.Module) -> list[Any]:
+    """Return the batch norms that keep running statistics and are in training mode."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    norms = (module for module in model.modules() if isinstance(module, _BatchNorm))
+    return [norm for norm in norms if norm.training and norm.running_mean is not None]
+
+
+@contextmanager
+def measured(model: nn.Module, norms: list[Any]) -> Iterator[list[list[Tensor]]]:
+    """Sum up what the norms are given, while the rest of the network is in eval mode.
+
+    Yield for each norm the count of its values in a channel, their sums and the sums of their squares, (channels,),
+    in the dtype to add up in. Raises UserError when a norm has been given nothing.
+    """
+    modes = [(module, module.training) for module in model.modules()]
+    kept = [norm.num_batches_tracked.clone() for norm in norms]
+    sums = [[on_device(0.0, norm.running_mean.device) for _ in range(3)] for norm in norms]
+    model.eval()
+    handles = []
+    for norm, of_norm in zip(norms, sums, strict=True):
+        norm.train()
+        handles.append(norm.register_forward_pre_hook(_summing(of_norm)))
+    try:
+        yield sums
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, training in modes:
+            module.training = training
+        for norm, tracked in zip(norms, kept, strict=True):
+            norm.num_batches_tracked.copy_(tracked)
+    if any(not total.ndim for _, total, _ in sums):
+        said = "a batch norm received no input while its statistics were computed"
+        raise UserError(Problem(said, hint="it is not used, or a compiled network hides it: run.compile = false"))
+
+
+def _summing(sums: list[Tensor]) -> Callable[[nn.Module, Any], None]:
+    def add(module: nn.Module, args: Any) -> None:
+        given = args[0].detach()
+        values = given.to(sum_dtype(given.device)).transpose(0, 1).flatten(1)
+        sums[0] = sums[0] + values.shape[1]
+        sums[1] = sums[1] + values.sum(1)
+        sums[2] = sums[2] + values.square().sum(1)
+
+    return add
+
+
+def moments(count: Tensor, total: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and the unbiased variance of values, by their count, their sum and the sum of their squares."""
+    mean = total / count
+    return mean, ((squares - count * mean.square()) / (count - 1).clamp(min=1)).clamp(min=0)

@@ -1,0 +1,138 @@
+"""What a run has predicted of the test data, in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, Field
+
+from hookflow.errors import Problem, UserError, nearest_or_all
+from hookflow.events.rundir import of_rank
+from hookflow.hooks.base import Hook, Slots
+from hookflow.numbers import strict_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hookflow.hooks.run import Run
+
+
+class Rows:
+    """The rows of a pass over the data.
+
+    `source` begins what is said of wrong ones: "the task's predict has returned".
+    """
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._batches: dict[str, list[Tensor]] = {}
+
+    def add(self, predicted: Any) -> None:
+        """Take what has been predicted of a batch. Raises UserError when these are no rows."""
+        from torch import Tensor
+
+        if not isinstance(predicted, Mapping) or not predicted:
+            raise self._no_rows(f"a {type(predicted).__name__}" if not isinstance(predicted, Mapping) else "nothing")
+        for name, rows in predicted.items():
+            if not isinstance(rows, Tensor) or not rows.ndim:
+                raise self._no_rows(f'"{name}", a {type(rows).__name__} without rows')
+        if len({len(rows) for rows in predicted.values()}) > 1:
+            raise self._no_rows(" and ".join(f'"{name}" of {len(rows)} rows' for name, rows in predicted.items()))
+        if self._batches and predicted.keys() != self._batches.keys():
+            raise self._no_rows(f"{', '.join(predicted)}, and for a batch before {', '.join(self._batches)}")
+        for name, rows in predicted.items():
+            self._batches.setdefault(name, []).append(rows.detach().cpu())
+
+    def all(self) -> dict[str, Tensor]:
+        """Return the rows of all batches, by name."""
+        import torch
+
+        return {name: torch.cat(batches) for name, batches in self._batches.items()}
+
+    def _no_rows(self, found: str) -> UserError:
+        hint = "return a dict of tensors, each with a row for each example of the batch"
+        return UserError(Problem(f"{self._source} {found}", hint=hint))
+
+
+def _npz(path: Path, rows: Mapping[str, Tensor]) -> None:
+    import numpy as np
+
+    with path.open("wb") as file:
+        np.savez(file, **{name: _plain(tensor).numpy() for name, tensor in rows.items()})  # type: ignore[arg-type]
+
+
+def _jsonl(path: Path, rows: Mapping[str, Tensor]) -> None:
+    columns = [_plain(tensor).tolist() for tensor in rows.values()]
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines(strict_json(dict(zip(rows, row, strict=True))) + "\n" for row in zip(*columns, strict=True))
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Return a tensor of a type that NumPy knows."""
+    import torch
+
+    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+
+
+def _pt(path: Path, rows: Mapping[str, Tensor]) -> None:
+    import torch
+
+    torch.save(dict(rows), path)
+
+
+WRITERS: dict[str, Callable[[Path, Mapping[str, Tensor]], None]] = {
+    ".npz": _npz,
+    ".jsonl": _jsonl,
+    ".pt": _pt,
+}
+"""What writes a file, by how its name ends."""
+
+
+def _known_ending(file: str) -> str:
+    if Path(file).suffix not in WRITERS or Path(file).name != file:
+        raise ValueError(f'"{file}" is no name of a file that ends in {", ".join(WRITERS)}')
+    return file
+
+
+class Predict(Hook):
+    """Writes outputs of the task for every example of the test data to a file in the run directory.
+
+    Each output is a tensor with a row for each example of the batch. Of several ranks each writes the rows of its own
+    shard: `predictions.rank1.npz`. What a checkpoint predicts of data without targets: `hookflow predict`.
+    """
+
+    reads: ClassVar[Slots] = {"after_test_iter": ("outputs",)}
+
+    def __init__(
+        self,
+        outputs: Annotated[
+            list[str],
+            Field(min_length=1, description="the outputs to write, by name", examples=[["logits", "target"]]),
+        ],
+        file: Annotated[
+            str,
+            AfterValidator(_known_ending),
+            Field(description="its name, ending in .npz, .jsonl (a line an example) or .pt"),
+        ] = "predictions.npz",
+    ) -> None:
+        self.outputs = outputs
+        self.file = file
+        self.rows = Rows("the task's outputs are")
+
+    def before_test_epoch(self) -> None:
+        self.rows = Rows("the task's outputs are")
+
+    def after_test_iter(self, outputs: Mapping[str, Any]) -> None:
+        for name in self.outputs:
+            if name not in outputs:
+                hint = nearest_or_all(name, outputs)
+                raise UserError(Problem(f'the task\'s outputs have no "{name}"', hint=hint))
+        self.rows.add({name: outputs[name] for name in self.outputs})
+
+    def after_test_epoch(self, run: Run) -> None:
+        path = of_rank(run.dir / self.file, run.rank)
+        WRITERS[path.suffix](path, self.rows.all())
+        run.say(f"predictions are in {path.name}")
+        self.rows = Rows("the task's outputs are")

@@ -1,0 +1,149 @@
+"""Spike guard: a loss that jumps does not reach the weights (as in A. Chowdhery and others, *PaLM*, 2022, 5.1)."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from hookflow.errors import Problem, UserError
+from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.builtin.means import loss_over_ranks
+from hookflow.hooks.tensors import is_sharded
+from hookflow.numbers import number
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
+
+LEAST_SPREAD = 0.01
+"""The losses of a window count as spread by this share of their mean at least, be they as even as they like."""
+
+
+class SpikeGuard(Hook):
+    """Skips the optimizer step at a loss spike, and with `rollback` puts back the weights of the last checkpoint.
+
+    A spike is a loss above the mean of the last `window` losses by more than `sigmas` standard deviations; the first
+    `window` losses are none. A loss that is not finite is one, too, where `run.on_nan` does not end the run. The
+    losses of spikes are left out of the mean. After `patience` iterations in a row with a spike the run stops. Over
+    several ranks the mean over the examples of all counts. With `run.accumulate` each batch has a loss, and one that
+    jumps is enough. A task that steps several optimizers itself, each by a loss of its own, is refused.
+
+    With `rollback` the weights, the buffers and the optimizer's state become those of the last checkpoint that was
+    saved or resumed from, of which it keeps a copy in the host's memory; without one yet, only the step is skipped.
+    The losses since then are forgotten, too: with the older weights they may be higher again. The data, the schedules,
+    the counters and averages of the weights go on from where they are, so that what made the spike is not seen again.
+
+    To know the loss before the step, the training waits for the device in each iteration.
+    """
+
+    reads: ClassVar[Slots] = {
+        "after_forward": ("batch", "outputs"),
+        "after_train_iter": ("lr",),
+        "before_save_checkpoint": ("checkpoint", "model", "optimizer"),
+        "after_load_checkpoint": ("checkpoint",),
+    }
+    writes: ClassVar[Slots] = {"after_forward": ("control",), "after_train_iter": ("model", "optimizer", "control")}
+
+    def __init__(
+        self,
+        window: Annotated[int, Field(ge=2, description="how many losses a new one is compared with")] = 100,
+        sigmas: Annotated[float, Field(gt=0, description="standard deviations above the mean that are a spike")] = 6.0,
+        patience: Annotated[int, Field(ge=1, description="spikes in a row at which the run stops")] = 10,
+        rollback: Annotated[
+            bool, Field(description="put back the last checkpoint's weights and optimizer state")
+        ] = False,
+    ) -> None:
+        self.window = window
+        self.sigmas = sigmas
+        self.patience = patience
+        self.rollback = rollback
+        self.losses: deque[float] = deque(maxlen=window)
+        self.in_a_row = 0
+        self.spiked = False
+        self.kept: dict[str, Any] = {}
+        """The weights and the state of the optimizers in the last checkpoint, and the losses before it."""
+
+    def before_train(self, run: Run) -> None:
+        if getattr(run.task, "steps_itself", False) and len(run.optimizers) > 1:  # which loss is whose is not told
+            raise UserError(Problem("spike_guard knows one loss, and this task steps several optimizers by theirs"))
+        if self.rollback and any(map(is_sharded, run.model.parameters())):
+            said = "spike_guard cannot roll back a model that is sharded across the ranks"
+            raise UserError(Problem(said, hint='leave rollback out, or use distributed.strategy = "ddp"'))
+
+    def after_forward(self, run: Run, outputs: Mapping[str, Any]) -> None:
+        loss = loss_over_ranks(run, outputs, "spike_guard")
+        if not is_spike(loss, self.losses, self.window, self.sigmas):
+            self.losses.append(loss)
+            return
+        run.skip_step()
+        if not self.spiked:  # one of several batches is enough
+            run.say(f"the loss has spiked to {number(loss)}: iteration {run.iter + 1} takes no step", "warn")
+        self.spiked = True
+
+    def after_train_iter(self, run: Run) -> None:
+        self.in_a_row = self.in_a_row + 1 if self.spiked else 0
+        if self.in_a_row == self.patience:
+            run.stop(f"the loss has spiked {self.patience} times in a row")
+        if self.spiked and self.kept:
+            put_back(self.kept, parts(run))
+            self.losses = deque(self.kept["losses"], self.window)
+            run.say("the weights and the optimizer are those of the last checkpoint again", "warn")
+        self.spiked = False
+
+    def before_save_checkpoint(self, run: Run, checkpoint: Mapping[str, Any]) -> None:
+        if self.rollback:
+            own = checkpoint["hooks"].get(self.name, {"losses": []})
+            self.kept = {name: _on_host(checkpoint[name]) for name in parts(run)} | {"losses": own["losses"]}
+
+    def after_load_checkpoint(self, run: Run, checkpoint: Mapping[str, Any]) -> None:
+        if "hooks" in checkpoint:  # else it is only weights, to begin with
+            self.before_save_checkpoint(run, checkpoint)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"losses": list(self.losses), "in_a_row": self.in_a_row}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.losses, self.in_a_row = deque(state["losses"], self.window), state["in_a_row"]
+
+
+def is_spike(loss: float, losses: Sequence[float], window: int, sigmas: float) -> bool:
+    """Say whether a loss is above the mean of the last `window` losses by more than so many standard deviations."""
+    if not math.isfinite(loss):
+        return True
+    if len(losses) < window:
+        return False
+    mean = sum(losses) / len(losses)
+    spread = math.sqrt(sum((other - mean) ** 2 for other in losses) / len(losses))
+    return loss > mean + sigmas * max(spread, LEAST_SPREAD * abs(mean))
+
+
+def parts(run: Run) -> dict[str, Any]:
+    """Return the models and optimizers of a run by what a checkpoint calls them."""
+    models = {name if name == "model" else f"model_{name}": model for name, model in run.models.items()}
+    optimizers = {name if name == "optimizer" else f"optimizer_{name}": each for name, each in run.optimizers.items()}
+    return {**models, **optimizers}
+
+
+def put_back(kept: Mapping[str, Any], parts: Mapping[str, Any]) -> None:
+    """Load what is kept into models and optimizers; settings of parameter groups, as the rate, stay as they are."""
+    for name, part in parts.items():
+        state = deepcopy(kept[name])  # an optimizer goes on with the tensors that it is given
+        if "param_groups" in state:
+            state["param_groups"] = part.state_dict()["param_groups"]
+        part.load_state_dict(state)
+
+
+def _on_host(state: Any) -> Any:
+    """Return a copy of nested mappings, lists and tensors, the tensors in the host's memory."""
+    import torch
+
+    if isinstance(state, torch.Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, Mapping):
+        return {key: _on_host(value) for key, value in state.items()}
+    return [_on_host(value) for value in state] if isinstance(state, list | tuple) else state

@@ -1,0 +1,212 @@
+"""Data flow that the source of hooks tells: numbers that they log, and slots that they do not declare."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+from hookflow.errors import Problem, Where, misspelt
+from hookflow.graph.plan import Binding, Bound, Node, Nodes, Plan
+from hookflow.graph.slots import root, wider
+from hookflow.graph.why import Decided
+from hookflow.hooks.uses import in_words, keys_read, uses
+from hookflow.pipeline.condition import METRICS, parse_condition
+
+SCALARS = "scalars."
+LOSS = "loss"
+"""The number that every iteration gives, unless its task steps itself."""
+
+Hooks = Mapping[str, Callable[..., Any]]
+
+Name = tuple[str, ...]
+"""The fixed parts of a name, of which what is between them is not known; one part is all of the name."""
+
+Logged = Sequence[Sequence[Name]]
+"""The names that each call of `run.log` may give: several where an expression chooses."""
+
+
+def with_scalars(nodes: Mapping[str, Node], hooks: Hooks) -> tuple[dict[str, Node], list[Problem]]:
+    """Return the nodes with the numbers that they read and write, and warnings of names that are probably misspelt."""
+    every = [bound for node in nodes.values() for bound in node.bound]
+    named = {when: parse_condition(when).names for bound in every if (when := bound.trigger.when)}
+    logged = {name: {b.method: _logged(hooks[name], b) for b in node.bound} for name, node in nodes.items()}
+    wanted = _logged_twice(nodes, logged).union(*named.values())
+    if not wanted:
+        return dict(nodes), []
+    made = {slot for bound in every for slot in bound.writes}
+    reads = {when: _read(names, made) for when, names in named.items()}
+
+    def flowing(name: str, bound: Bound) -> Bound:
+        logs = {*chain(*logged[name][bound.method])}
+        given = {f"{SCALARS}{number}" for number in wanted if any(_may_be(log, number) for log in logs)}
+        asked = reads.get(bound.trigger.when or "", frozenset()) if bound.half != "exit" else frozenset()
+        if not given and not asked:
+            return bound
+        return replace(bound, reads=_with(bound.reads, asked), writes=_with(bound.writes, given))
+
+    found = {name: replace(node, bound=tuple(flowing(name, b) for b in node.bound)) for name, node in nodes.items()}
+    logs = {log for methods in logged.values() for several in methods.values() for log in chain(*several)}
+    return found, list(_misspelt(nodes, named, logs, made))
+
+
+def _logged_twice(nodes: Mapping[str, Node], logged: Mapping[str, Mapping[str, Logged]]) -> frozenset[str]:
+    """Return the numbers that two hooks log at one point, each by a name that is a plain string."""
+    first: dict[tuple[str, str], str] = {}
+    return frozenset(
+        log[0]
+        for name, node in nodes.items()
+        for bound in node.bound
+        for log, *others in logged[name][bound.method]
+        if len(log) == 1 and not others and first.setdefault((bound.point, log[0]), name) != name
+    )
+
+
+def _with(slots: tuple[str, ...], more: Collection[str]) -> tuple[str, ...]:
+    return tuple(sorted({*slots, *more})) if more else slots
+
+
+def _read(names: Collection[str], made: Collection[str]) -> frozenset[str]:
+    """Return what a condition reads that names these: numbers, and metrics where it says so or a hook makes such."""
+    bare = {name for name in names if not name.startswith(METRICS)}
+    metrics = {f"{METRICS}{name}" for name in bare}
+    return frozenset({*names} - bare | metrics & {*made} | {f"{SCALARS}{name}" for name in bare})
+
+
+def _logged(hook: Callable[..., Any], bound: Bound) -> Logged:
+    """Return the names that a method gives to `run.log`, as far as its source tells."""
+    calls = [use.call for use in uses(hook, bound.method, {"log"}) if use.call] if "run" in bound.takes else []
+    return [names for call in calls for argument in _first(call) if (names := _name(argument))]
+
+
+def _first(call: ast.Call) -> list[ast.expr]:
+    return call.args[:1] or [keyword.value for keyword in call.keywords if keyword.arg == "name"]
+
+
+def _name(argument: ast.expr) -> list[Name]:
+    match argument:
+        case ast.Constant(value=str() as name):
+            return [(name,)]
+        case ast.JoinedStr(values=parts):
+            fixed = [part.value if isinstance(part, ast.Constant) else None for part in parts]
+            return [_between(fixed)] if any(fixed) else []
+        case ast.IfExp(body=one, orelse=other):
+            return [*_name(one), *_name(other)]
+    return []
+
+
+def _between(parts: list[Any]) -> Name:
+    """Return the fixed parts of an f-string: before, between and behind those that are None."""
+    found = [""]
+    for part in parts:
+        if part is None:
+            found.append("")
+        else:
+            found[-1] += part
+    return tuple(found)
+
+
+def _may_be(log: Name, name: str) -> bool:
+    return log == (name,) or (len(log) > 1 and bool(re.fullmatch(".+".join(map(re.escape, log)), name)))
+
+
+def _is_loss(name: str) -> bool:
+    """Say whether a name is probably a slip of the task's loss; one with another letter may be of a task: "dloss"."""
+    return misspelt(name.lower(), LOSS, shortest=3) and {*name.lower()} <= {*LOSS}
+
+
+def _misspelt(
+    nodes: Mapping[str, Node], named: Mapping[str, Collection[str]], logs: Collection[Name], made: Collection[str]
+) -> Iterator[Problem]:
+    """Yield a warning for each name of a condition that no hook gives, and nearly one that a hook gives, or `loss`."""
+    metrics = {slot.removeprefix(METRICS) for slot in made if slot.startswith(METRICS)}
+    known = metrics | {log[0] for log in logs if len(log) == 1}
+    for name, node in nodes.items():
+        for when in dict.fromkeys(bound.trigger.when for bound in node.bound if bound.trigger.when):
+            for said in sorted(named[when]):
+                bare = said.removeprefix(METRICS)
+                meant = next((one for one in sorted(known) if misspelt(bare, one)), LOSS if _is_loss(bare) else None)
+                if meant and bare not in known and not any(_may_be(log, bare) for log in logs):
+                    told = f'hook "{name}": the condition "{when}" names "{said}", which no hook gives'
+                    yield Problem(told, node.where, f'did you mean "{meant}"?')
+
+
+ATTRIBUTES = {"model": ("model",), "optimizer": ("optimizer", "lr")}
+"""The slots that an attribute of the run is, where there is one model and one optimizer."""
+
+KEYED = ("metrics", "checkpoint", "outputs")
+"""The arguments that hold something by name, each called as its slot."""
+
+Read = tuple[str, str, Where | None]
+"""A slot, how the source says that, and where."""
+
+
+def undeclared_slots(plan: Plan, nodes: Nodes, hooks: Mapping[str, Callable[..., Any]]) -> Iterator[Problem]:
+    """Yield a warning for each hook without slots that reads what another one writes at the same point."""
+    silent = {name for name, node in nodes.items() if not any(_declared(b.reads, b.writes) for b in node.bound)}
+    for point in dict.fromkeys(binding.point for binding in plan.bindings):
+        writers = [binding for binding in plan.at(point) if _declared(binding.writes)]
+        readers = [binding for binding in plan.at(point) if binding.hook in silent] if writers else []
+        found = [
+            (reader, read, writer)
+            for reader in readers
+            for read in _slots_read(hooks[reader.hook], reader)
+            for writer in writers
+            if _touches(writer, read[0])
+        ]
+        decided = Decided(plan, point) if found else None
+        for reader, read, writer in found:
+            if decided and _open(plan, decided, reader, writer):
+                yield _told(plan, reader, read, writer, nodes[reader.hook].where)
+
+
+def _declared(*slots: tuple[str, ...]) -> bool:
+    """Say whether any slots are such as a hook declares; numbers are found in its source and its condition."""
+    return any(root(slot) != "scalars" for some in slots for slot in some)
+
+
+def _slots_read(hook: Callable[..., Any], reader: Binding) -> Iterator[Read]:
+    """Yield what the source of a method reads, each slot once."""
+    found: dict[str, Read] = {}
+    if "run" in reader.takes:
+        for use in uses(hook, reader.method, ATTRIBUTES):
+            for slot in ATTRIBUTES[use.name]:
+                found.setdefault(slot, (slot, f"run.{use.name}", use.where))
+    for argument in KEYED:
+        for key, where in keys_read(hook, reader.method, argument) if argument in reader.takes else ():
+            found.setdefault(f"{argument}.{key}", (f"{argument}.{key}", f'{argument}["{key}"]', where))
+    if "batch" in reader.takes:
+        found["batch"] = ("batch", "batch", None)
+    yield from found.values()
+
+
+def _touches(writer: Binding, slot: str) -> bool:
+    return any(slot == other or slot in wider(other) or other in wider(slot) for other in writer.writes)
+
+
+def _open(plan: Plan, decided: Decided, one: Binding, other: Binding) -> bool:
+    """Say whether nothing that anybody has stated orders two bindings: no edge, no phase, no word that either may."""
+    first, then = sorted((one, other), key=lambda binding: binding.id)
+    allowed = {one.hook, other.hook}
+    if any({hook.name, name} == allowed for hook in plan.hooks for name in hook.ambiguous_with):
+        return False
+    return one.hook != other.hook and one.phase == other.phase and decided.reason(first, then) != "edge"
+
+
+def _told(plan: Plan, reader: Binding, read: Read, writer: Binding, where: Where) -> Problem:
+    slot, source, line = read
+    said = f'hook "{reader.hook}" reads {source} at {reader.point}{f" ({in_words(line)})" if line else ""}'
+    order = "before" if reader.id < writer.id else "after"
+    by = "the file" if plan.shuffle is None else f"the shuffle with seed {plan.shuffle}"
+    leaves = writer.half == "exit"
+    other = f'"{writer.hook}"{f" leaves {writer.method}" if leaves else ""}, which writes {root(slot)}'
+    alone = "" if leaves else f", and nothing but {by} says so"
+    hint = (
+        f'declare it, and it fires after "{writer.hook}": reads = ["{slot}"] in [hooks.{reader.hook}], or in its class'
+    )
+    if not leaves:
+        hint += f'; if it must fire before, state that: before = ["{writer.hook}"]'
+    return Problem(f"{said} and declares no slots: it fires {order} {other}{alone}", where, hint)

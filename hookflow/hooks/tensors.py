@@ -1,0 +1,46 @@
+"""Tensors that hooks look at: whole ones of shards, and the first one of nested outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Say whether this process has only a shard of a tensor."""
+    return hasattr(tensor, "full_tensor")  # a DTensor, whose import takes long
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this process's shard of a tensor, in the same memory; the tensor itself where it is not sharded."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def full(tensor: Tensor) -> Tensor:
+    """Return the full tensor, on every process; the tensor itself where it is not sharded. All must call it."""
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
+
+
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor that is full on every process, sharded as another is; the tensor itself if that is not.
+
+    Nothing goes from process to process.
+    """
+    if not is_sharded(like) or is_sharded(tensor):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
+
+    layout: Any = like
+    on_device = tensor.detach().to(like.device)
+    return distribute_tensor(on_device, layout.device_mesh, layout.placements, src_data_rank=None)
+
+
+def first_tensor(value: Any) -> Tensor | None:
+    """Return a tensor as it is, or the first one in a mapping, list or tuple; None where there is none."""
+    import torch
+
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else (value,)
+    return next((part for part in parts if isinstance(part, torch.Tensor)), None)

@@ -1,0 +1,267 @@
+"""What a hook does with the run it is given, found in its source by AST; nothing is called to find it.
+
+Only what is certain is found. The run is the parameter `run` of a method at a point, and a parameter of another method
+of the same object that is given it in a call. A function that binds the name to anything else is passed over, and so is
+a function inside of one: nobody knows when it is called.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import takewhile
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+from hookflow.errors import Problem, Where
+from hookflow.graph.plan import Bound, Node
+from hookflow.pipeline.use import parse_file
+
+FunctionTree = ast.FunctionDef | ast.AsyncFunctionDef
+"""A function that has a name."""
+
+
+def first_line(tree: FunctionTree | ast.Lambda) -> int:
+    """Return the line where a function begins for Python: at its first decorator."""
+    decorators = [] if isinstance(tree, ast.Lambda) else tree.decorator_list
+    return min(part.lineno for part in (tree, *decorators))
+
+
+def own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield these parts of a function and all in them, in the order of its source.
+
+    Functions and classes inside of it are left out: nobody knows when they are called.
+    """
+    waiting = [*nodes][::-1]
+    while waiting:
+        node = waiting.pop()
+        if not isinstance(node, FunctionTree | ast.Lambda | ast.ClassDef):
+            yield node
+            waiting += [*ast.iter_child_nodes(node)][::-1]
+
+
+_Tree = FunctionTree | ast.Lambda
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """`run.name` in the source of a hook; `call` is the call of it, where it is called."""
+
+    name: str
+    where: Where
+    call: ast.Call | None = None
+
+
+def in_words(where: Where) -> str:
+    """Return a place in a source: the file, relative to the current folder where it lies below it, and the line."""
+    path = Path(where.source)
+    return f"{path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}:{where.line}"
+
+
+def uses(hook: Callable[..., Any], method: str, names: Collection[str]) -> Iterator[Use]:
+    """Yield what a hook does with attributes of the run called `names` in one of its methods, which is given `run`."""
+    function = _function_of(hook, method)
+    if function and _may_use(function, names):
+        yield from (use for use in _uses(function, "run") if use.name in names)
+
+
+def keys_read(hook: Callable[..., Any], method: str, argument: str) -> Iterator[tuple[str, Where]]:
+    """Yield the keys that a method looks up in an argument that it is given, as in `metrics["accuracy"]`."""
+    function = _function_of(hook, method)
+    tree = _tree(function.function) if function else None
+    if function is None or tree is None or _binds(tree, argument):
+        return
+    for node in own_nodes(_body(tree)):
+        match node:
+            case (
+                ast.Subscript(value=ast.Name(id=name), slice=ast.Constant(value=str() as key), ctx=ast.Load())
+                | ast.Call(
+                    func=ast.Attribute(value=ast.Name(id=name), attr="get"), args=[ast.Constant(value=str() as key), *_]
+                )
+            ) if name == argument:
+                yield key, Where(function.function.__code__.co_filename, node.lineno)
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A function in Python; `mro` is that of the object whose method it is, and `mro[depth]` the class that has it."""
+
+    function: FunctionType
+    takes_self: bool = False
+    mro: tuple[type, ...] = ()
+    depth: int = 0
+
+    def method(self, of: ast.expr, name: str, tree: _Tree) -> _Function | None:
+        """Return what `of.name` is in the body of this method where `of` is its object, or super()."""
+        first = inspect.getargs(self.function.__code__).args[:1]
+        match of:
+            case ast.Name(id=this) if self.takes_self and [this] == first:
+                return None if _binds(tree, this) else _method_of(self.mro, name)
+            case ast.Call(func=ast.Name(id="super"), args=[], keywords=[]) if self.mro:
+                return _method_of(self.mro, name, self.depth + 1)
+        return None
+
+
+def _function_of(hook: Callable[..., Any], method: str) -> _Function | None:
+    """Return the function that is called for a hook at a point; None for what is not written in Python."""
+    if isinstance(hook, type):
+        return _method_of(hook.__mro__, method or "__call__")
+    while isinstance(hook, partial):
+        hook = hook.func
+    if isinstance(hook, MethodType):
+        return _method_of(type(hook.__self__).__mro__, hook.__name__)
+    if inspect.isroutine(hook):
+        return _in_python(hook)
+    return None if isinstance(hook, type) else _method_of(type(hook).__mro__, "__call__")
+
+
+def _method_of(mro: tuple[type, ...], name: str, first: int = 0) -> _Function | None:
+    for depth in range(first, len(mro)):
+        if (found := vars(mro[depth]).get(name)) is not None:
+            static = isinstance(found, staticmethod)
+            return _in_python(found.__func__ if static else found, not static, mro, depth)
+    return None
+
+
+def _in_python(found: Any, *more: Any) -> _Function | None:
+    """Return a function as it is written, below decorators that keep what they wrap (`torch.no_grad`)."""
+    function = inspect.unwrap(found) if isinstance(found, FunctionType) else None
+    return _Function(function, *more) if isinstance(function, FunctionType) else None
+
+
+@cache
+def _uses(function: _Function, run: str) -> tuple[Use, ...]:
+    try:
+        return tuple(_find(function, run, set()))
+    except RecursionError:  # nobody has written methods that hand the run on to one another that often
+        return ()
+
+
+def _find(function: _Function, run: str, seen: set[tuple[_Function, str]]) -> Iterator[Use]:
+    """Yield the uses of the run, which goes by the name `run` in this function."""
+    tree = _tree(function.function)
+    if tree is None or (function, run) in seen or _binds(tree, run):
+        return
+    seen.add((function, run))
+    for attribute, call in _attributes_in(_body(tree)):
+        of, name = attribute.value, attribute.attr
+        if _is(of, run):
+            yield Use(name, Where(function.function.__code__.co_filename, attribute.lineno), call)
+        elif call and (helper := function.method(of, name, tree)):
+            for parameter in _given(call, run, helper):
+                yield from _find(helper, parameter, seen)
+
+
+def _may_use(function: _Function, names: Collection[str]) -> bool:
+    """Say whether a function, as it is compiled, may use these or call a method: most sources stay unread."""
+    return any(name in names or _method_of(function.mro, name) for name in _names(function.function.__code__))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes that a code speaks of, also inside of comprehensions."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
+
+
+def _given(call: ast.Call, run: str, helper: _Function) -> Iterator[str]:
+    """Yield the parameters of `helper` that a call of it gives the run."""
+    in_place = takewhile(lambda argument: not isinstance(argument, ast.Starred), call.args)
+    parameters = inspect.getargs(helper.function.__code__).args  # those of keywords alone stand behind the others
+    names = parameters[helper.takes_self : helper.function.__code__.co_argcount]
+    yield from (name for name, argument in zip(names, in_place, strict=False) if _is(argument, run))
+    yield from (k.arg for k in call.keywords if k.arg in parameters and _is(k.value, run))
+
+
+def _is(expression: ast.expr, name: str) -> bool:
+    return isinstance(expression, ast.Name) and expression.id == name
+
+
+def _body(tree: _Tree) -> Iterable[ast.AST]:
+    return [tree.body] if isinstance(tree, ast.Lambda) else tree.body
+
+
+def _attributes_in(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.Attribute, ast.Call | None]]:
+    """Yield the attributes that a function looks up itself, in the order of its source, each with the call of it."""
+    called: dict[ast.expr, ast.Call] = {}
+    for node in own_nodes(nodes):
+        if isinstance(node, ast.Call):
+            called[node.func] = node
+        elif isinstance(node, ast.Attribute):
+            yield node, called.get(node)
+
+
+_ONLY_NAME = (ast.Attribute, ast.keyword, ast.arg, ast.Constant, ast.MatchClass)
+"""What may hold a name without binding it in the function; every other node that holds it does."""
+
+
+def _binds(tree: _Tree, name: str) -> bool:
+    """Say whether a function gives another value to a name, be it by an import, a loop, or `nonlocal`."""
+    for node in (inside for part in _body(tree) for inside in ast.walk(part)):
+        if isinstance(node, ast.Name):
+            if node.id == name and not isinstance(node.ctx, ast.Load):
+                return True
+        elif not isinstance(node, _ONLY_NAME) and any(
+            value == name or (isinstance(value, list) and name in value) for _, value in ast.iter_fields(node)
+        ):
+            return True
+    return False
+
+
+def _tree(function: FunctionType) -> _Tree | None:
+    """Return the source of a function; None where it cannot be read, or may be that of another one."""
+    code = function.__code__
+    found = _trees(code.co_filename).get((code.co_name, code.co_firstlineno), ())
+    return found[0] if len(found) == 1 else None
+
+
+@cache
+def _trees(file: str) -> Mapping[tuple[str, int], list[_Tree]]:
+    """Return all functions of a file by their name and first line, as their code has them."""
+    try:
+        tree = parse_file(Path(file))
+    except (OSError, SyntaxError):
+        return {}
+    found: dict[tuple[str, int], list[_Tree]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, _Tree):
+            name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
+            found.setdefault((name, first_line(node)), []).append(node)
+    return found
+
+
+SLOT = {
+    "replace_batch": "batch",
+    "add_param_group": "optimizer",
+    **dict.fromkeys(("skip_batch", "skip_step", "accumulate", "stop_epoch", "stop"), "control"),
+}
+"""The slot that a hook must declare to write, by the call on the run."""
+
+
+def undeclared_calls(hook: Callable[..., Any], node: Node) -> Iterator[Problem]:
+    """Yield a warning for each call on the run in the source of a hook that does not declare the call's slot."""
+    told: set[tuple[str, Where]] = set()
+    for bound in node.bound:
+        for use in uses(hook, bound.method, SLOT) if "run" in bound.takes else ():
+            if use.call and SLOT[use.name] not in bound.writes and (use.name, use.where) not in told:
+                told.add((use.name, use.where))
+                yield _undeclared(use, node, bound)
+
+
+def _undeclared(use: Use, node: Node, bound: Bound) -> Problem:
+    slot, name = SLOT[use.name], node.hook.name
+    said = f'hook "{name}" calls run.{use.name} at {bound.point} ({in_words(use.where)})'
+    ends = "" if use.name == "stop" else ", which would end the run with an error"
+    hint = how_to_declare(slot, name, bound.writes)
+    return Problem(f'{said} without declaring that it writes "{slot}"{ends}', node.where, hint)
+
+
+def how_to_declare(slot: str, hook: str, writes: Iterable[str]) -> str:
+    """Say how a hook that declares `writes` at a point declares that it writes a slot, too."""
+    slots = ", ".join(f'"{one}"' for one in sorted({slot, *writes}))
+    return f"declare it: writes = [{slots}] in [hooks.{hook}], or in its class"
