@@ -13,7 +13,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from tests.hooks.test_inspect_troubles import HEAD
 
-LOOKS = {"inspected.methods": 1, "inspected.slots": 2, "inspected.wrong_attributes": 1, "compile.find_hook": 1}
+LOOKS = {"inspect.methods": 1, "inspect.slots": 2, "inspect.wrong_attributes": 1, "compile.find_hook": 1}
 """What looks into a class, and how often for one: of the slots once for reads and once for writes."""
 
 

@@ -216,7 +216,7 @@ def attack_overrides(folder: Path, seed: int) -> None:
 
 
 SOURCE = (
-    (Path(__file__).parents[2] / "hookflow" / "hooks" / "empty_cache.py").read_text()
+    (Path(__file__).parents[2] / "hookflow" / "hooks" / "builtin" / "empty_cache.py").read_text()
     + """
 SLOTS = ("model", "grads")
 
