@@ -15,8 +15,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.launch import prepare
-from hookflow.runner.process import train as carry_out
+from hookflow.runner.process.launch import prepare
+from hookflow.runner.process.main import train as carry_out
 from hookflow.writers.base import Writer
 
 HERE = Path(__file__).resolve()

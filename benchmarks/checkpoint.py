@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookflow.runner.checkpoint.saving import HostCopy, Saving, begin
+from hookflow.runner.checkpoint.manager import HostCopy, Saving, begin
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 
 ROUNDS = 7

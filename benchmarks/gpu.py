@@ -32,9 +32,9 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.data import loader
-from hookflow.runner.data.to_device import to_device
-from hookflow.runner.launch import prepare
-from hookflow.runner.process import train
+from hookflow.runner.data.transfer import to_device
+from hookflow.runner.process.launch import prepare
+from hookflow.runner.process.main import train
 from hookflow.zoo.airbench import AirNet
 
 PIPELINE = """

@@ -28,8 +28,8 @@ from torch.utils.data import DataLoader, Dataset
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.launch import prepare
-from hookflow.runner.process import train
+from hookflow.runner.process.launch import prepare
+from hookflow.runner.process.main import train
 from hookflow.zoo.airbench import AirNet
 
 HERE = Path(__file__).resolve()

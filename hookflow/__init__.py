@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from hookflow.errors import UserError
     from hookflow.hooks.base import Hook
     from hookflow.hooks.run import Run
-    from hookflow.runner.contract import Task
     from hookflow.runner.data.source import Source
+    from hookflow.runner.loop.task import Task
     from hookflow.writers.base import Writer
 
 __all__ = ["Hook", "Run", "Source", "Task", "UserError", "Writer", "__version__", "load", "load_run", "runs", "train"]
@@ -28,7 +28,7 @@ _MODULES = {
     "Hook": "hookflow.hooks.base",
     "Run": "hookflow.hooks.run",
     "Source": "hookflow.runner.data.source",
-    "Task": "hookflow.runner.contract",
+    "Task": "hookflow.runner.loop.task",
     "UserError": "hookflow.errors",
     "Writer": "hookflow.writers.base",
     "load": "hookflow.api.pipeline",

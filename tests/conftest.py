@@ -25,7 +25,7 @@ from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests.limits import LIMIT
 from tests.processor import sitecustomize
 
@@ -116,7 +116,7 @@ def train_here() -> Iterator[Callable[..., int]]:
     before = [signal.getsignal(number) for number in numbers]
 
     def run(run_dir: RunDir, *, resume: bool = False, allow_changed_hooks: bool = False) -> int:
-        from hookflow.runner.process import train
+        from hookflow.runner.process.main import train
 
         return train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)
 
@@ -129,7 +129,7 @@ def train_here() -> Iterator[Callable[..., int]]:
 def written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let nothing depend on how long a disk takes: what is saved at a boundary is on the disk by the next one."""
     from hookflow.runner.checkpoint import manager
-    from hookflow.runner.checkpoint.saving import Saving, begin
+    from hookflow.runner.checkpoint.manager import Saving, begin
 
     def begin_and_wait(saving: Saving, *how: Any) -> None:
         begin(saving, *how)

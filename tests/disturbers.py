@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hookflow.events.rundir import write_whole
-from hookflow.runner import threads
+from hookflow.runner.process import threads
 
 ENDLESS = 240.0
 """Seconds: more than any machine takes. A run imports this file, and none of the tests' own."""

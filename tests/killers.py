@@ -12,10 +12,10 @@ from types import FrameType
 from typing import Any
 
 from hookflow.graph.points import POINTS
-from hookflow.runner.checkpoint import manifest, saving
+from hookflow.runner.checkpoint import manager, manifest
 from hookflow.runner.checkpoint import store as checkpoint
 
-FILES = {str(module.__file__) for module in (checkpoint, manifest, saving)}
+FILES = {str(module.__file__) for module in (checkpoint, manifest, manager)}
 
 
 class Killer:

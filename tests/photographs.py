@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hookflow.runner.trainer import Trainer
+from hookflow.runner.loop.trainer import Trainer
 
 TRAINERS: list[Trainer] = []
 """The trainers of this process, the latest last; a test puts them here."""

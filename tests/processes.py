@@ -18,8 +18,8 @@ from tests.processor.sitecustomize import VARIABLE
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
-        "hookflow.runner.process",
-        "hookflow.runner.attempt",
+        "hookflow.runner.process.main",
+        "hookflow.runner.process.attempt",
         "torch._dynamo",
         "torch.distributed._composable.replicate",
         "torch.distributed.fsdp",
@@ -30,8 +30,8 @@ _context.set_forkserver_preload(
 
 
 def _train(path: Path, output: str, locked: bool, options: Mapping[str, bool], environment: Mapping[str, str]) -> None:
-    from hookflow.runner.launch import hold
-    from hookflow.runner.process import train
+    from hookflow.runner.process.launch import hold
+    from hookflow.runner.process.main import train
 
     os.environ.update(environment)
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may have workers
@@ -45,9 +45,9 @@ def _train(path: Path, output: str, locked: bool, options: Mapping[str, bool], e
 
 
 class Training:
-    """A process that does what `hookflow.runner.launch.start` starts; what it prints is in `output` of the run.
+    """A process that does what `hookflow.runner.process.launch.start` starts; what it prints is in `output` of the run.
 
-    It holds the lock of the run if it is `locked`. `options` are those of `hookflow.runner.process.train`.
+    It holds the lock of the run if it is `locked`. `options` are those of `hookflow.runner.process.main.train`.
     """
 
     def __init__(

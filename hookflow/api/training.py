@@ -23,10 +23,10 @@ from hookflow.events.process import exit_code
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir, short
 from hookflow.monitor import jsonl, plain
-from hookflow.runner.distributed.exit_status import ChildExit
+from hookflow.runner.distributed.failures import ChildExit
 from hookflow.runner.distributed.rendezvous import started_by_torchrun
-from hookflow.runner.launch import claim, new_run, start
-from hookflow.runner.signals import SIGNALS, handlers_put_back
+from hookflow.runner.process.launch import claim, new_run, start
+from hookflow.runner.process.signals import SIGNALS, handlers_put_back
 
 UI = Literal["auto", "plain", "json", "none"]
 
@@ -94,7 +94,7 @@ def _here(pipeline: Pipeline, run_dir: RunDir, follow: Follow | None) -> int:
     locks = claim(run_dir)
     try:
         with pipeline.in_use(), _shown_beside(follow):
-            from hookflow.runner.process import train
+            from hookflow.runner.process.main import train
 
             return train(run_dir, raises=True)
     finally:

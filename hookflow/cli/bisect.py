@@ -13,7 +13,7 @@ from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn_of
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
     from hookflow.pipeline.load import Loaded
-    from hookflow.runner.commute import Bisected
+    from hookflow.trials.commute import Bisected
 
 SEEDS = range(8)
 """The orders that are tried where none is named."""
@@ -45,7 +45,7 @@ def bisect(
     Example: `hookflow bisect pipelines/cifar.toml --shuffle 3`
     """
     from hookflow.cli.pipelines import read_pipeline, valid_plan
-    from hookflow.runner import commute
+    from hookflow.trials import commute
 
     loaded = read_pipeline(pipeline, set_ or [], without=without or [], only=only or [])
     plan = valid_plan(loaded)

@@ -121,7 +121,7 @@ def _look(
 
 def _tried(found: Findings) -> Findings:
     """Return the findings with what trials show of pairs that nothing orders."""
-    from hookflow.runner.commute import commute
+    from hookflow.trials.commute import commute
 
     with exits_after_traceback():
         return replace(found, commuted=commute(found.loaded, found.plan, found.loaded.source.parent, warn_of))

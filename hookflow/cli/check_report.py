@@ -28,7 +28,7 @@ from hookflow.pipeline.load import Loaded, dump
 from hookflow.pipeline.schema import Component, Pipeline
 
 if TYPE_CHECKING:
-    from hookflow.runner.commute import Commuted
+    from hookflow.trials.commute import Commuted
 
 COUNTED = 1000
 """How many ambiguous pairs are looked for; where thousands of hooks write one slot, so are the pairs."""

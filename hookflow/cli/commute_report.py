@@ -11,7 +11,7 @@ from hookflow.numbers import counted
 
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
-    from hookflow.runner.commute import Commuted, Step
+    from hookflow.trials.commute import Commuted, Step
 
 LEAKS = "one of them holds other values in two trials of one order, from the time or from an earlier trial"
 """Why a pair that has been tried is not judged."""

@@ -11,12 +11,12 @@ from hookflow.numbers import counted
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
     from hookflow.pipeline.load import Loaded
-    from hookflow.runner.dry_run import DryRun
+    from hookflow.trials.dry_run import DryRun
 
 
 def print_dry_run(loaded: Loaded, plan: Plan) -> None:
     """Execute a dry run and print what it has found; exit with 1 when something raised, with 130 after Ctrl-C."""
-    from hookflow.runner.dry_run import dry_run
+    from hookflow.trials.dry_run import dry_run
 
     with exits_after_traceback():
         found = dry_run(loaded, plan, loaded.source.parent, warn_of)

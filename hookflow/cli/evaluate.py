@@ -21,7 +21,7 @@ from hookflow.numbers import counted, number
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
-    from hookflow.runner.checkpoint_evaluation import Evaluated, Predicted
+    from hookflow.trials.evaluate import Evaluated, Predicted
 
 
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Text for people, or JSON.")]
@@ -40,7 +40,7 @@ def evaluate(
     split: Literal["val", "test"], named: str | None, shown: Format, overrides: Sequence[str], root: Path
 ) -> None:
     """Evaluate a checkpoint and print the metrics; exit with 1 when something raised, with 130 after Ctrl-C."""
-    from hookflow.runner.checkpoint_evaluation import evaluate_checkpoint
+    from hookflow.trials.evaluate import evaluate_checkpoint
 
     run_dir, checkpoint = find_checkpoint(named, root)
     with in_process():
@@ -187,7 +187,7 @@ def predict(
         *others, last = WRITERS
         hint = f"use {', '.join(others)} or {last}"
         raise UserError(Problem(f'unknown format "{out.suffix}"', Where("--out"), hint))
-    from hookflow.runner.checkpoint_evaluation import predict_checkpoint
+    from hookflow.trials.evaluate import predict_checkpoint
 
     run_dir, path = find_checkpoint(checkpoint, dir)
     with in_process():

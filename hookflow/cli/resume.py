@@ -48,7 +48,7 @@ def resumed(
     from hookflow.cli.run_dirs import find_run, has_begun
     from hookflow.events.run_lock import release
     from hookflow.runner.checkpoint.manifest import newest_good
-    from hookflow.runner.launch import claim, keep, propose, withdraw
+    from hookflow.runner.process.launch import claim, keep, propose, withdraw
 
     file = Path(target) if target and target.endswith(".toml") else None
     hooks: Collection[str] | None = None
@@ -96,7 +96,7 @@ def _recorded(run_dir: RunDir) -> Target:
     """Return the pipeline and the plan that stand in the run directory."""
     from hookflow.cli.pipelines import Target
     from hookflow.events.records import VERSION
-    from hookflow.runner.checkpoint.changes import recorded
+    from hookflow.runner.checkpoint.resume_rules import recorded
 
     if (version := (facts := run_dir.describe()).get("version", VERSION)) > VERSION:
         author = f"hookflow {facts.get('hookflow', '')} recorded {run_dir.id} in format {version}"
@@ -170,8 +170,7 @@ def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: 
     from hookflow.cli.diff import difference_lines
     from hookflow.events.rundir import run_argument
     from hookflow.graph.difference import difference
-    from hookflow.runner.checkpoint.changeable import May
-    from hookflow.runner.checkpoint.changes import changed_hooks, changes_since
+    from hookflow.runner.checkpoint.resume_rules import May, changed_hooks, changes_since
 
     if now is then:
         return

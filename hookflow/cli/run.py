@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
     from hookflow.graph.plan import Plan
     from hookflow.pipeline.load import Loaded
-    from hookflow.runner.distributed.exit_status import ChildExit
+    from hookflow.runner.distributed.failures import ChildExit
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,15 +145,15 @@ def run(
     ranks = _number_of(nproc) if nproc else 1 if max_restarts else None
     run_dir = _resumed(target, changes, allow_changed_hooks) if resume else _new(target, changes, warns=detach)
     if in_process:
-        from hookflow.runner.launch import claim
-        from hookflow.runner.process import train
+        from hookflow.runner.process.launch import claim
+        from hookflow.runner.process.main import train
 
         claim(run_dir)
         code = train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)
         drop_unprinted()
         raise typer.Exit(code)
-    from hookflow.runner.distributed.exit_status import ChildExit
-    from hookflow.runner.launch import start
+    from hookflow.runner.distributed.failures import ChildExit
+    from hookflow.runner.process.launch import start
 
     began = time.time()
     options = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}
@@ -218,7 +218,7 @@ def _number_of(nproc: str) -> int:
 
 def _warn_if_crowded(ranks: int) -> None:
     """Say so when more than two ranks would share each core. More than there are GPUs are refused where it has any."""
-    from hookflow.runner.cores import cores
+    from hookflow.runner.process.cores import cores
 
     if ranks > 2 * (there := cores()):
         warn(f"warning: {ranks} ranks share {there} core{'s' * (there > 1)}")
@@ -246,7 +246,7 @@ def _compiled(target: str | None, changes: Changes, *, warns: bool = False) -> t
 
 
 def _new(target: str | None, changes: Changes, *, warns: bool = False) -> RunDir:
-    from hookflow.runner.launch import new_run
+    from hookflow.runner.process.launch import new_run
 
     return new_run(*_compiled(target, changes, warns=warns))
 

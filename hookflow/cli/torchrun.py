@@ -17,11 +17,10 @@ from hookflow.cli.output import warn
 from hookflow.cli.run_dirs import failure_report
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
-from hookflow.runner.distributed.exit_status import appending
-from hookflow.runner.distributed.ranks import Ranks, of_environment
-from hookflow.runner.distributed.rendezvous import rendezvous, restarts, store
-from hookflow.runner.launch import claim
-from hookflow.runner.threads import leave
+from hookflow.runner.distributed.failures import appending
+from hookflow.runner.distributed.rendezvous import Ranks, of_environment, rendezvous, restarts, store
+from hookflow.runner.process.launch import claim
+from hookflow.runner.process.threads import leave
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
@@ -91,7 +90,7 @@ def train_as_rank(
         text = "the launcher has started the ranks again: going on from the last checkpoint"
         appending(run_dir)("message", level="warn", source="hookflow", text=text)
     with _printing_to_the_run(run_dir, ranks, face):
-        from hookflow.runner.process import train
+        from hookflow.runner.process.main import train
 
         code = train(
             run_dir, resume=resume or again, allow_changed_hooks=allow_changed_hooks, restarts_left=most - done

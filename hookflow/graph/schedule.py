@@ -1,7 +1,7 @@
 """When a trigger lets a binding fire: `every`, `from` and `until` as exact numbers of what the run counts.
 
-This is the only definition. The runner runs by it (`hookflow.runner.triggers`), and `hookflow check` forecasts with it
-(`hookflow.graph.forecast`).
+This is the only definition. The runner runs by it (`hookflow.runner.dispatch.triggers`), and `hookflow check`
+forecasts with it (`hookflow.graph.forecast`).
 
 A run counts iterations, epochs, firings of a point, and seconds. The count at a visit of a point is what is done then:
 where the point is ahead (`Point.ahead`: at a `before_X`, and inside an iteration) the first visit is at 0; elsewhere

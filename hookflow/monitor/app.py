@@ -193,7 +193,7 @@ class MonitorApp(App[Outcome]):
 
     With `readonly` no key asks anything of the run. An attempt that a mistake ends before it has begun, after the
     moment `since` (seconds since 1970), closes the dashboard: there is nothing to see. `child_exit` is called now and
-    then, where the caller is the parent of the process that trains: see `hookflow.runner.distributed.exit_status`.
+    then, where the caller is the parent of the process that trains: see `hookflow.runner.distributed.failures`.
     """
 
     ENABLE_COMMAND_PALETTE = False

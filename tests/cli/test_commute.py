@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from hookflow.cli.app import app
 from hookflow.cli.commute_report import LEAKS
 from hookflow.errors import UserError
-from hookflow.runner import trial
+from hookflow.trials import trial
 from tests.conftest import TESTS
 
 BUGS = TESTS / "graph" / "ordering_bugs"

@@ -13,7 +13,7 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 
 OLD = """\
 [run]

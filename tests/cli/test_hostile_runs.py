@@ -27,7 +27,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.monitor import jsonl, plain
 from hookflow.monitor.feed import Recording
 from hookflow.pipeline.load import parse
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests.conftest import TESTS, TOY, build_commands_once
 from tests.garbling import garbled
 from tests.hostile_records import hostile_line
@@ -39,7 +39,7 @@ SECONDS = 10
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of runs with one that was trained, and has answered a command."""
-    from hookflow.runner.process import train
+    from hookflow.runner.process.main import train
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]

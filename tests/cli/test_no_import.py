@@ -27,7 +27,7 @@ from hookflow.hooks.stand_in import Source, unknown_of
 from hookflow.pipeline.load import load
 from hookflow.pipeline.registry import installed
 from hookflow.pipeline.use import module_file, parse_file, refer
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 
 TRAP = """\
 import os, sys

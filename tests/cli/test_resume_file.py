@@ -16,8 +16,8 @@ from hookflow.errors import UserError
 from hookflow.events.run_lock import release, try_lock
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Recording
-from hookflow.runner.checkpoint.changeable import RULES, May, rule_of
-from hookflow.runner.launch import claim
+from hookflow.runner.checkpoint.resume_rules import RULES, May, rule_of
+from hookflow.runner.process.launch import claim
 from tests.conftest import TESTS, hookflow, hookflow_here, records
 from tests.runner.same import assert_same_end
 

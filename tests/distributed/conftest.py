@@ -10,7 +10,7 @@ import pytest
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 
 HERE = Path(__file__).parent
 

@@ -14,7 +14,7 @@ class Ranks:
     """The processes that carry out a run together, by rank; when left as a context, none of them is left over.
 
     As with torch's launcher, the store by which they meet is none of theirs, and stays when they have gone. `options`
-    are those of `hookflow.runner.process.train`.
+    are those of `hookflow.runner.process.main.train`.
     """
 
     def __init__(self, run_dir: RunDir, world: int, **options: bool) -> None:

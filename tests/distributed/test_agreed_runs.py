@@ -16,7 +16,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import CheckpointStore, read
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests.conftest import wait_for
 from tests.distributed.several import Ranks, carry_out
 

@@ -24,7 +24,7 @@ from hookflow.runner.distributed.consensus import (
     consensus_of,
     iterations_between,
 )
-from hookflow.runner.distributed.ranks import Ranks
+from hookflow.runner.distributed.rendezvous import Ranks
 from tests.limits import LIMIT
 
 POINTS = 10

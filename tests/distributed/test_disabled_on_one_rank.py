@@ -9,7 +9,7 @@ import pytest
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests.distributed.several import carry_out, printed
 from tests.limits import LIMIT
 

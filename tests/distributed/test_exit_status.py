@@ -17,13 +17,18 @@ from hookflow.events.log import Appender, Tail
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed import agent, rendezvous
-from hookflow.runner.distributed.exit_status import ChildExit, exit_status, write_end
-from hookflow.runner.distributed.failure_report import explain_loss, is_peer_lost
-from hookflow.runner.distributed.ranks import Ranks
-from hookflow.runner.distributed.timeout import is_timeout
-from hookflow.runner.launch import claim, hold
-from hookflow.runner.recorder import Recorder
-from hookflow.runner.signals import Stop
+from hookflow.runner.distributed.failures import (
+    ChildExit,
+    exit_status,
+    explain_loss,
+    is_peer_lost,
+    is_timeout,
+    write_end,
+)
+from hookflow.runner.distributed.rendezvous import Ranks
+from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.process.launch import claim, hold
+from hookflow.runner.process.signals import Stop
 from tests.conftest import hookflow
 
 

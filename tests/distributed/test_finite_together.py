@@ -12,7 +12,7 @@ from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests.conftest import records
 from tests.distributed.several import carry_out, printed
 from tests.runner.same import final_state

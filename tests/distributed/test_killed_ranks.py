@@ -12,7 +12,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests.conftest import records
 from tests.distributed.several import carry_out
 from tests.killers import when_killed

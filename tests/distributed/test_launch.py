@@ -21,8 +21,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.monitor.plain import follow
 from hookflow.pipeline.load import load
-from hookflow.runner.distributed.exit_status import ChildExit
-from hookflow.runner.launch import claim, prepare, start
+from hookflow.runner.distributed.failures import ChildExit
+from hookflow.runner.process.launch import claim, prepare, start
 from tests.conftest import hookflow, wait_for
 from tests.limits import LIMIT
 

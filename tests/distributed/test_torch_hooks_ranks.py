@@ -9,7 +9,7 @@ import pytest
 from hookflow.errors import UserError, Where
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.comm_hooks import check_comm_hook
+from hookflow.runner.dispatch.torch_hooks import check_comm_hook
 from hookflow.runner.distributed.ddp import DDP, DDPAtStep
 from hookflow.runner.distributed.fsdp import FSDP
 from tests.distributed.conftest import NewClouds

@@ -14,7 +14,7 @@ from torch.distributed import HashStore, TCPStore
 
 from hookflow.cli import torchrun as rank_commands
 from hookflow.events.rundir import RunDir
-from hookflow.runner.distributed.ranks import Ranks
+from hookflow.runner.distributed.rendezvous import Ranks
 from tests.distributed.test_launch import CLOUDS, dies, records
 from tests.limits import LIMIT
 

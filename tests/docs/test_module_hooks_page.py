@@ -17,7 +17,7 @@ from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests.conftest import TESTS
 
 PAGE = (TESTS.parent / "docs" / "module-hooks.md").read_text("utf-8")

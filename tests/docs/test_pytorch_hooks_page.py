@@ -12,7 +12,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests.conftest import TESTS, TOY
 
 PAGE = (TESTS.parent / "docs" / "pytorch_hooks.md").read_text("utf-8")

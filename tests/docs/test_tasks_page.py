@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hookflow.hooks.run import Run
-from hookflow.runner.run import Run as Offered
+from hookflow.runner.loop.run import Run as Offered
 from hookflow.zoo import tasks
 from tests.conftest import TESTS, hookflow, records
 from tests.end_to_end.test_run import only_run

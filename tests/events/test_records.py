@@ -19,9 +19,9 @@ from hookflow.events.reading import read_command, read_record
 from hookflow.events.records import KINDS, CommandRecord, DataInfo
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.state import RunState
-from hookflow.runner.distributed.exit_status import appending
-from hookflow.runner.recorder import Recorder
-from hookflow.runner.timing import Books, Timeline
+from hookflow.runner.distributed.failures import appending
+from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.logging.timing import Books, Timeline
 from tests.hostile_records import TYPES, hostile_line
 
 

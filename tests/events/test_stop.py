@@ -16,7 +16,7 @@ from hookflow.events import stop
 from hookflow.events.process import started_at
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
-from hookflow.runner.launch import claim
+from hookflow.runner.process.launch import claim
 from tests.conftest import wait_for
 from tests.limits import LIMIT
 

@@ -16,7 +16,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, Recording
 from hookflow.monitor.plain import StallWatch
 from hookflow.monitor.state import RunState
-from hookflow.runner.launch import claim
+from hookflow.runner.process.launch import claim
 from tests.conftest import NewRun, records, wait_for
 from tests.monitor.fake_run import make
 from tests.runner.same import assert_each_once, assert_same_end

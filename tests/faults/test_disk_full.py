@@ -17,7 +17,7 @@ from hookflow.monitor import plain
 from hookflow.pipeline.load import parse
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests.conftest import TESTS, TOY, NewRun, records
 from tests.faults.disk import Disk
 from tests.monitor.fake_run import make

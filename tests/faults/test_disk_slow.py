@@ -13,9 +13,9 @@ import pytest
 from hookflow.events.now import NOWHERE
 from hookflow.monitor.feed import Live
 from hookflow.monitor.health import examine
-from hookflow.runner import recorder
 from hookflow.runner.checkpoint import manager
 from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.logging import recorder
 from tests.conftest import NewRun, records, wait_for
 from tests.distributed.launched import asked_to_stop
 from tests.distributed.several import Ranks, carry_out, printed

@@ -11,7 +11,7 @@ from hookflow.cli.check_report import Findings
 from hookflow.cli.observe_report import Report
 from hookflow.cli.pipelines import read_pipeline, valid_plan
 from hookflow.pipeline.load import Loaded
-from hookflow.runner.commute import Commuted, bisect, commute
+from hookflow.trials.commute import Commuted, bisect, commute
 from tests.conftest import TESTS
 
 BUGS = Path(__file__).parent / "ordering_bugs"

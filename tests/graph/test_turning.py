@@ -26,9 +26,8 @@ from hookflow.graph.turning import (
     unordered,
     way,
 )
-from hookflow.runner.commute import _Search
-from hookflow.runner.probe import Visit
-from hookflow.runner.trial import Trace, Trials
+from hookflow.trials.commute import _Search
+from hookflow.trials.trial import Trace, Trials, Visit
 from tests.hook_nodes import AROUND, POINT, acyclic, node, order, plan
 
 

@@ -13,7 +13,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.builtin.accumulation_schedule import batches_at
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests import pytorch_hooks
 from tests.conftest import TESTS, NewRun, records
 from tests.runner.by_hand import assert_same_weights, weights

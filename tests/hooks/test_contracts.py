@@ -33,7 +33,7 @@ from hookflow.hooks.registry import BUILT_IN
 from hookflow.hooks.table import filled
 from hookflow.pipeline.load import parse
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.trainer import Trainer
+from hookflow.runner.loop.trainer import Trainer
 from tests.conftest import TOY, NewRun, records
 from tests.photographs import photograph
 from tests.runner.same import assert_same_end

@@ -18,7 +18,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.globs import named_parameters
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import read
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests.conftest import TESTS, NewRun, records
 from tests.hooks.stand_ins import StandIn
 from tests.toy import Net, Tied

@@ -16,8 +16,8 @@ from hookflow.graph.plan import Plan
 from hookflow.hooks.builtin.means import EpochSums, Window, sum_dtype
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.launch import prepare
-from hookflow.runner.means import Means
+from hookflow.runner.loop.evaluation import Means
+from hookflow.runner.process.launch import prepare
 from tests import own_tasks
 from tests.conftest import TESTS, NewRun, records
 from tests.distributed.several import carry_out

@@ -15,7 +15,7 @@ from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.builtin.param_schedule import ParamSchedule
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.launch import propose
+from hookflow.runner.process.launch import propose
 from tests.conftest import TESTS, NewRun, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import final_state

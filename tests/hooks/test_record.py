@@ -22,12 +22,12 @@ from hookflow.hooks.builtin.lr_monitor import LRMonitor
 from hookflow.hooks.builtin.memory import MIB, memory
 from hookflow.hooks.builtin.param_stats import ParamStats
 from hookflow.hooks.builtin.throughput import Throughput
-from hookflow.runner import run as run_module
-from hookflow.runner import timing
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.distributed.consensus import OBEY
-from hookflow.runner.evaluation import Evaluation
-from hookflow.runner.safe_point import SafePoint
+from hookflow.runner.logging import timing
+from hookflow.runner.loop import run as run_module
+from hookflow.runner.loop.evaluation import Evaluation
+from hookflow.runner.loop.safe_point import SafePoint
 from tests.conftest import NewRun, records
 from tests.hooks.stand_ins import NOW
 from tests.toy import Tied

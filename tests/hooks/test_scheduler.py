@@ -38,7 +38,7 @@ from hookflow.hooks.builtin.scheduler import Scheduler
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.problems import as_toml
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests.conftest import TESTS, NewRun, hookflow, records
 from tests.processes import Training
 from tests.runner.same import assert_same_end

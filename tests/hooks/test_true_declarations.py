@@ -15,8 +15,8 @@ from hookflow.graph.plan import Plan
 from hookflow.graph.why import ambiguities
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import load
-from hookflow.runner import observed_run
-from hookflow.runner.observed_run import Observed, observe
+from hookflow.trials import observed_run
+from hookflow.trials.observed_run import Observed, observe
 from tests.conftest import TOY
 from tests.hooks.test_contracts import SAMPLES
 

@@ -15,7 +15,7 @@ from hookflow.monitor.summary import print_summary
 from tests.monitor.fake_run import BEGAN, make
 
 TRACEBACK = """Traceback (most recent call last):
-  File "hookflow/runner/dispatch.py", line 80, in fire
+  File "hookflow/runner/dispatch/dispatcher.py", line 80, in fire
     call(**given)
   File "/home/somebody/my hooks.py", line 12, in after_backward
     run.batch["missing_key"]

@@ -23,7 +23,7 @@ from hookflow.monitor import health
 from hookflow.monitor.app import RATE, MonitorApp, Outcome
 from hookflow.monitor.feed import Live
 from hookflow.monitor.keys import KEYS
-from hookflow.runner.distributed.exit_status import appending
+from hookflow.runner.distributed.failures import appending
 from tests.limits import LIMIT
 from tests.monitor.fake_run import LiveRun, make
 

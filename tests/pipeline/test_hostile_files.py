@@ -13,7 +13,7 @@ from hookflow.errors import UserError
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.check_imports import missing_components
 from hookflow.pipeline.load import load
-from hookflow.runner.launch import new_run
+from hookflow.runner.process.launch import new_run
 from tests.conftest import TOY, circle
 from tests.garbling import seeds
 

@@ -17,7 +17,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.pipeline.registry import MODELS, TASKS, Registry, installed
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests.conftest import records
 
 PACKAGE = Path(__file__).parent

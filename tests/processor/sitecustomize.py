@@ -15,7 +15,7 @@ from types import ModuleType
 
 VARIABLE = "HOOKFLOW_TEST_BF16"
 _FORCED = {"on": lambda: True, "off": lambda: False}
-ASKS = "hookflow.runner.numerics.device"
+ASKS = "hookflow.runner.numerics.precision"
 
 
 class Finder:

@@ -12,9 +12,10 @@ import torch
 
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.problems import as_toml
-from hookflow.runner import registered_hooks, trainer
-from hookflow.runner.parts import Parts
-from hookflow.runner.state import RunState
+from hookflow.runner.build.components import Parts
+from hookflow.runner.dispatch import torch_hooks
+from hookflow.runner.loop import trainer
+from hookflow.runner.process.state import RunState
 from tests.conftest import records
 from tests.runner.same import final_state
 
@@ -76,7 +77,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[Parts]:
 
     def register(parts: Parts, *more: Any) -> ExitStack:
         found.append(parts)
-        return registered_hooks.register_hooks(parts, *more)
+        return torch_hooks.register_hooks(parts, *more)
 
     monkeypatch.setattr(trainer, "register_hooks", register)
     return found

@@ -19,8 +19,8 @@ from hookflow.runner.data.batch_size import BatchSizes, size_of
 from hookflow.runner.data.batches import Batches
 from hookflow.runner.data.loader import no_loader_warnings
 from hookflow.runner.data.source import as_source
-from hookflow.runner.launch import prepare
-from hookflow.runner.means import Means
+from hookflow.runner.loop.evaluation import Means
+from hookflow.runner.process.launch import prepare
 from tests.conftest import TESTS, records
 from tests.detection import EveryNth, Images, collate
 from tests.runner.same import curve

@@ -30,7 +30,7 @@ import hookflow
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 
 PACKAGE = str(Path(hookflow.__file__).parent)
 WARM_UP, COUNTED = 20, 101

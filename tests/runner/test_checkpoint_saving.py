@@ -24,11 +24,10 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint import manager
 from hookflow.runner.checkpoint import store as checkpoint
-from hookflow.runner.checkpoint.manager import CheckpointManager
+from hookflow.runner.checkpoint.manager import CheckpointManager, HostCopy, NotSavedError, Saving, begin
 from hookflow.runner.checkpoint.manifest import EXCEPTION, MANIFEST, damage, list_checkpoints, read_manifest
-from hookflow.runner.checkpoint.saving import HostCopy, NotSavedError, Saving, begin
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved, read
-from hookflow.runner.distributed.ranks import Ranks
+from hookflow.runner.distributed.rendezvous import Ranks
 from tests.conftest import NewRun, records, wait_for
 from tests.distributed.launched import asked_to_stop
 from tests.limits import LIMIT

@@ -12,9 +12,9 @@ from torch import nn
 
 from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
-from hookflow.runner.launch import start
 from hookflow.runner.numerics import compiling
 from hookflow.runner.numerics.compiling import Compiled, check_compiler
+from hookflow.runner.process.launch import start
 from tests.conftest import NewRun, records
 from tests.runner.by_hand import calls_of, hook
 from tests.runner.same import final_state

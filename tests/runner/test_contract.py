@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from hookflow.runner.contract import as_number, single_numbers
+from hookflow.runner.loop.task import as_number, single_numbers
 from tests.conftest import NewRun, records
 
 Train = Callable[..., int]

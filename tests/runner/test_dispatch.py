@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 
 from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
-from hookflow.runner.dispatch import Here
-from hookflow.runner.engine import Engine
-from hookflow.runner.firing import adapt
-from hookflow.runner.state import RunState
-from hookflow.runner.timing import Books, Timeline
+from hookflow.runner.dispatch.dispatcher import Here, adapt
+from hookflow.runner.dispatch.engine import Engine
+from hookflow.runner.logging.timing import Books, Timeline
+from hookflow.runner.process.state import RunState
 
 RUN = object()
 

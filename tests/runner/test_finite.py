@@ -15,9 +15,8 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.manifest import NONFINITE, damage, list_checkpoints
 from hookflow.runner.checkpoint.store import CheckpointStore, read
-from hookflow.runner.numerics.losses import Losses, NonFiniteLossError, Place, advice
-from hookflow.runner.numerics.step_guard import StepGuard, why_the_host_looks
-from hookflow.runner.state import RunState
+from hookflow.runner.numerics.finite import Losses, NonFiniteLossError, Place, StepGuard, advice, why_the_host_looks
+from hookflow.runner.process.state import RunState
 from tests.conftest import TESTS, TOY, NewRun, records
 from tests.runner.same import assert_same, assert_same_end, curve, final_state
 
@@ -297,17 +296,17 @@ def test_what_is_behind_a_checkpoint_is_certain(
     new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The device is so slow that nothing is known of a loss until somebody waits: a save does."""
-    from hookflow.runner import trainer
-    from hookflow.runner.numerics import async_scalar_copy
+    from hookflow.runner.loop import trainer
+    from hookflow.runner.numerics import finite
 
-    send = async_scalar_copy.AsyncScalarCopy.send
+    send = finite.AsyncScalarCopy.send
 
-    def send_slowly(self: async_scalar_copy.AsyncScalarCopy[object], number: torch.Tensor, mark: object) -> None:
+    def send_slowly(self: finite.AsyncScalarCopy[object], number: torch.Tensor, mark: object) -> None:
         send(self, number, mark)
         copy, _, mark = self._under_way.pop()
         self._under_way.append((copy, Slow(), mark))  # type: ignore[arg-type]
 
-    monkeypatch.setattr(async_scalar_copy.AsyncScalarCopy, "send", send_slowly)
+    monkeypatch.setattr(finite.AsyncScalarCopy, "send", send_slowly)
     monkeypatch.setattr(trainer, "Losses", lambda device, state, explain: Losses(torch.device("cuda"), state))
     run_dir = new_run(upset(2), "hooks.clip.enabled=false")
     assert train_here(run_dir) == 1

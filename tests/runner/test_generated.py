@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from hookflow.events.histogram import bin_of
 from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS
-from hookflow.runner import generated, timing
-from hookflow.runner.dispatch import Here
-from hookflow.runner.engine import Engine
-from hookflow.runner.state import RunState
-from hookflow.runner.timing import CHUNK, ITERATION, Books, Rows, Timeline, bins_of
-from hookflow.runner.triggers import make_triggers
+from hookflow.runner.dispatch import generated
+from hookflow.runner.dispatch.dispatcher import Here
+from hookflow.runner.dispatch.engine import Engine
+from hookflow.runner.dispatch.triggers import make_triggers
+from hookflow.runner.logging import timing
+from hookflow.runner.logging.timing import CHUNK, ITERATION, Books, Rows, Timeline, bins_of
+from hookflow.runner.process.state import RunState
 
 ITERS = 12
 BEFORE = ("before_train_iter", "after_forward", "before_backward", "after_backward", "before_optimizer_step")

@@ -15,9 +15,9 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner import trainer
-from hookflow.runner.iteration import Accumulated, Iterate, Iteration, choose
-from hookflow.runner.launch import prepare
+from hookflow.runner.loop import trainer
+from hookflow.runner.loop.iteration import Accumulated, Iterate, Iteration, choose
+from hookflow.runner.process.launch import prepare
 from hookflow.zoo.tasks import Classification
 from tests.conftest import TESTS, TOY, NewRun, records
 from tests.runner.same import assert_same_end, curve

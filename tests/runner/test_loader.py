@@ -17,9 +17,8 @@ from torch.utils.data import RandomSampler
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import LoaderSection
 from hookflow.pipeline.source_map import SourceMap
-from hookflow.runner.data.batch_sampler import BatchSampler, CustomBatchSampler
 from hookflow.runner.data.loader import Loader
-from hookflow.runner.data.loader_parts import loader_parts
+from hookflow.runner.data.loader_parts import BatchSampler, CustomBatchSampler, loader_parts
 from hookflow.runner.data.on_device import OnDevice
 from hookflow.runner.data.source import Source, as_source, close
 from hookflow.runner.numerics.random_state import random_state

@@ -12,7 +12,7 @@ import torch
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests.conftest import TESTS, records
 from tests.gan import Discriminator, Generator
 from tests.golden_files import check_golden

@@ -13,8 +13,8 @@ import torch
 
 from hookflow.events.records import TEXT_LIMIT, shortened
 from hookflow.png import encode_png
-from hookflow.runner import media
-from hookflow.runner.images import copied, drawn, pixels
+from hookflow.runner.logging import media
+from hookflow.runner.logging.media import copied, drawn, pixels
 from tests.conftest import NewRun, records
 from tests.limits import LIMIT
 

@@ -13,7 +13,7 @@ import pytest
 
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.monitor import feed, plain
-from hookflow.runner import launch
+from hookflow.runner.process import launch
 from tests.conftest import TOY, hookflow, records
 from tests.limits import LIMIT
 from tests.monitor.test_terminal import Terminal

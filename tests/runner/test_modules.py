@@ -13,7 +13,7 @@ from torch import nn
 
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
-from hookflow.runner.module_hooks import ModuleHooks
+from hookflow.runner.dispatch.module_hooks import ModuleHooks
 from tests.conftest import NewRun, records
 from tests.toy import Net
 

@@ -15,7 +15,7 @@ from torch import nn
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests import pytorch_hooks
 from tests.conftest import TESTS
 

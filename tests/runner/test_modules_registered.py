@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.checkpoint_evaluation import evaluate_checkpoint
-from hookflow.runner.parts import Parts
+from hookflow.runner.build.components import Parts
+from hookflow.trials.evaluate import evaluate_checkpoint
 from tests.conftest import NewRun, records
 from tests.runner.same import assert_same_end
 from tests.toy import Net
@@ -209,7 +209,7 @@ def test_nothing_stays_on_the_network_when_a_run_cannot_begin(
         registered.append((hooks, any(hooks)))
         raise RuntimeError("cannot be registered")
 
-    monkeypatch.setattr("hookflow.runner.trainer.register_hooks", fails)
+    monkeypatch.setattr("hookflow.runner.loop.trainer.register_hooks", fails)
     assert train_here(new_run(notes(tmp_path, modules='["*"]', points='["forward"]'))) == 1
     ((hooks, before),) = registered
     assert before

@@ -12,11 +12,12 @@ import pytest
 from hookflow.events.now import NOWHERE
 from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
 from hookflow.graph.points import Point
-from hookflow.runner import dispatch, timing
-from hookflow.runner.dispatch import Here
-from hookflow.runner.engine import Engine
-from hookflow.runner.state import RunState
-from hookflow.runner.timing import FORWARD, ITERATION, Books, Timeline
+from hookflow.runner.dispatch import dispatcher
+from hookflow.runner.dispatch.dispatcher import Here
+from hookflow.runner.dispatch.engine import Engine
+from hookflow.runner.logging import timing
+from hookflow.runner.logging.timing import FORWARD, ITERATION, Books, Timeline
+from hookflow.runner.process.state import RunState
 
 OWN = ("mine", "before_work", "after_work")
 Method = Callable[..., object]
@@ -38,7 +39,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(dispatch, "perf_counter", clock)
+    monkeypatch.setattr(dispatcher, "perf_counter", clock)
     monkeypatch.setattr(timing, "perf_counter", clock)
     return clock
 

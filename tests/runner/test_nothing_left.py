@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 import hookflow
-from hookflow.runner.trial import Trials
-from hookflow.runner.trial import trials as trials_of
+from hookflow.trials.trial import Trials
+from hookflow.trials.trial import trials as trials_of
 from tests.conftest import TOY, NewRun
 from tests.runner.test_loader_runs import over
 

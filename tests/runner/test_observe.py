@@ -17,13 +17,13 @@ from hookflow.cli.pipelines import valid_plan
 from hookflow.graph.observation import Method, Seen, Slots, missing, never_seen
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import load
-from hookflow.runner.build import build
-from hookflow.runner.numerics.settings import torch_settings
-from hookflow.runner.observe.marks import mark_of_random
+from hookflow.runner.build.build import build
+from hookflow.runner.loop.trainer import Trainer
+from hookflow.runner.numerics.precision import torch_settings
 from hookflow.runner.observe.observer import Observer
-from hookflow.runner.observed_run import Observed, observe
-from hookflow.runner.temporary_run import in_temporary_run
-from hookflow.runner.trainer import Trainer
+from hookflow.runner.observe.tensors import mark_of_random
+from hookflow.trials.dry_run import in_temporary_run
+from hookflow.trials.observed_run import Observed, observe
 from tests.conftest import TOY
 
 NOTHING = Slots()

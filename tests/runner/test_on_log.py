@@ -13,7 +13,7 @@ import torch
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from tests.conftest import TESTS, NewRun, records
 from tests.distributed.several import carry_out
 from tests.runner.test_calls import counted

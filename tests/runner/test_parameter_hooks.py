@@ -19,8 +19,8 @@ from hookflow.graph.plan import Plan
 from hookflow.graph.render.words import marks
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.parts import Parts
-from hookflow.runner.state import RunState
+from hookflow.runner.build.components import Parts
+from hookflow.runner.process.state import RunState
 from tests.conftest import TOY, NewRun, records
 from tests.runner.by_hand import (
     CALLS,

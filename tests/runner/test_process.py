@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.launch import start
+from hookflow.runner.process.launch import start
 from tests.conftest import NewRun, records
 from tests.limits import LIMIT
 

@@ -15,9 +15,9 @@ import torch
 from hookflow.events.log import Tail, event_log
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
-from hookflow.runner import recorder as module
-from hookflow.runner.contract import scalar
-from hookflow.runner.recorder import Recorder
+from hookflow.runner.logging import recorder as module
+from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.loop.task import scalar
 from tests.limits import LIMIT
 
 

@@ -11,7 +11,7 @@ import pytest
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import MANIFEST, read_manifest, seal
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.launch import start
+from hookflow.runner.process.launch import start
 from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same_end

@@ -7,8 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from hookflow.runner.checkpoint.changeable import Changed, May, changes_between
-from hookflow.runner.checkpoint.changes import UNREADABLE, changed_hooks, changes_since, recorded
+from hookflow.runner.checkpoint.resume_rules import (
+    UNREADABLE,
+    Changed,
+    May,
+    changed_hooks,
+    changes_between,
+    changes_since,
+    recorded,
+)
 from tests.conftest import TOY, NewRun, hookflow, records
 from tests.runner.test_resume import messages
 

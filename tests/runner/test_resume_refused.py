@@ -8,7 +8,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from hookflow.events.rundir import RunDir, all_runs
-from hookflow.runner.launch import PROPOSED, adopt, propose, withdraw
+from hookflow.runner.process.launch import PROPOSED, adopt, propose, withdraw
 from tests.conftest import TOY, NewRun, hookflow, hookflow_here, records
 from tests.distributed.several import carry_out, printed
 
@@ -90,7 +90,7 @@ def test_nothing_changes_before_the_checkpoint_has_been_read(
 
 
 def test_an_adoption_that_was_cut_short_is_finished(finished: RunDir, new_run: NewRun) -> None:
-    from hookflow.runner.checkpoint.changes import recorded
+    from hookflow.runner.checkpoint.resume_rules import recorded
 
     other = new_run("run.max_epochs=9")
     propose(*recorded(other.path), finished, other.path)

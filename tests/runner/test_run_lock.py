@@ -18,7 +18,7 @@ from hookflow.errors import UserError
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.launch import claim, start
+from hookflow.runner.process.launch import claim, start
 from tests.conftest import NewRun, hookflow, records, wait_for
 from tests.processes import Training
 

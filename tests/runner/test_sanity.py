@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.untouched import untouched
+from hookflow.runner.loop.untouched import untouched
 from tests.conftest import NewRun, records
 from tests.limits import LIMIT
 from tests.runner.same import assert_same_end
@@ -66,7 +66,7 @@ def test_the_pass_is_there_and_two_batches_long(
     """Else the tests above would hold for nothing."""
     counts = 'task={use="./own_tasks.py:Counting", args={file="%s"}}' % (tmp_path / "calls")
     off = ("hooks.early_stop.enabled=false", "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}")
-    monkeypatch.setattr("hookflow.runner.sanity.SECONDS", LIMIT)  # on a busy machine the first batch is quick, too
+    monkeypatch.setattr("hookflow.runner.loop.sanity.SECONDS", LIMIT)  # on a busy machine the first batch is quick, too
     for sanity, calls in (("false", "t"), ("true", "vvt")):
         (tmp_path / "calls").unlink(missing_ok=True)
         assert train_here(new_run(counts, *off, f"run.sanity={sanity}")) == 0
@@ -76,7 +76,7 @@ def test_the_pass_is_there_and_two_batches_long(
 def test_it_ends_after_a_batch_that_takes_long(
     new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from hookflow.runner import sanity
+    from hookflow.runner.loop import sanity
 
     monkeypatch.setattr(sanity, "SECONDS", 0.0)
     counts = 'task={use="./own_tasks.py:Counting", args={file="%s"}}' % (tmp_path / "calls")

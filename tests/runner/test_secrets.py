@@ -17,9 +17,9 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.masking import mask, masked, unmask
 from hookflow.pipeline.load import parse
-from hookflow.runner.build import build
-from hookflow.runner.launch import prepare, start
-from hookflow.runner.variables import user_key
+from hookflow.runner.build.build import build
+from hookflow.runner.process.attempt import user_key
+from hookflow.runner.process.launch import prepare, start
 from tests.conftest import TESTS, TOY, NewRun, hookflow, records
 
 Train = Callable[..., int]

@@ -10,7 +10,7 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.runner.numerics.settings import CUBLAS
+from hookflow.runner.numerics.precision import CUBLAS
 from tests.conftest import NewRun, records
 
 Train = Callable[..., int]

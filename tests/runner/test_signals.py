@@ -16,9 +16,9 @@ from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.launch import start
-from hookflow.runner.recorder import Recorder
-from hookflow.runner.signals import SIGNALS, Interrupted, Signals
+from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.process.launch import start
+from hookflow.runner.process.signals import SIGNALS, Interrupted, Signals
 from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same_end

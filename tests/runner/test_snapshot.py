@@ -14,7 +14,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint.snapshot import Snapshot
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
-from hookflow.runner.trainer import Trainer
+from hookflow.runner.loop.trainer import Trainer
 from tests import photographs
 from tests.conftest import NewRun, records
 from tests.runner.same import assert_same_end

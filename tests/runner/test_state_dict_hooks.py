@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.parts import Parts
-from hookflow.runner.state import RunState
+from hookflow.runner.build.components import Parts
+from hookflow.runner.process.state import RunState
 from tests.conftest import NewRun
 from tests.runner.by_hand import (
     CALLS,

@@ -13,7 +13,7 @@ import torch
 
 from hookflow.errors import UserError
 from hookflow.runner.data.source import close
-from hookflow.runner.data.stateful import Stateful
+from hookflow.runner.data.stream import Stateful
 from tests.loaders import Endless, Numbers, NumbersWithPlace, ShuffledInIter, ShuffledOnce, ShuffledWithFirst
 from tests.runner.same import assert_same
 from tests.runner.test_loader import source

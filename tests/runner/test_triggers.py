@@ -8,7 +8,7 @@ import pytest
 
 from hookflow.graph import plan
 from hookflow.graph.points import POINTS
-from hookflow.runner.triggers import Trigger
+from hookflow.runner.dispatch.triggers import Trigger
 
 
 @dataclass

@@ -14,7 +14,7 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.plan import Trigger as Written
 from hookflow.graph.points import POINTS
 from hookflow.pipeline.schema import Interval
-from hookflow.runner.triggers import Trigger
+from hookflow.runner.dispatch.triggers import Trigger
 
 AT = (
     "before_run",

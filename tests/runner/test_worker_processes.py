@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from hookflow.runner.data import workers
-from hookflow.runner.launch import start
+from hookflow.runner.process.launch import start
 from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same_end

@@ -14,9 +14,8 @@ import pytest
 
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
-from hookflow.runner.writer_history import Call, History
-from hookflow.runner.writer_progress import WriterProgress
-from hookflow.runner.writer_thread import CONFIGURED, PROGRESS, WriterThread
+from hookflow.runner.logging.writer_replay import Call, History, WriterProgress
+from hookflow.runner.logging.writers import CONFIGURED, PROGRESS, WriterThread
 from hookflow.writers.base import Writer
 
 Held = tuple[str, int, Any]

@@ -19,10 +19,10 @@ from hookflow.events.rundir import RunDir
 from hookflow.events.scalars import scalars
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner import writer_thread, writing
-from hookflow.runner.launch import prepare
-from hookflow.runner.recorder import Recorder
-from hookflow.runner.writer_history import Call, LatestIteration, calls_of
+from hookflow.runner.logging import writers
+from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.logging.writer_replay import Call, LatestIteration, calls_of
+from hookflow.runner.process.launch import prepare
 from tests.conftest import TESTS, TOY, NewRun, records, wait_for
 from tests.distributed.several import carry_out
 from tests.limits import LIMIT
@@ -76,8 +76,8 @@ def test_the_training_thread_never_calls_what_writes(new_run: NewRun, train_here
     watches = f'hooks.watches={{use="./loggers.py:Watches", args={{file="{tmp_path / "called"}"}}}}'
     assert train_here(new_run(own("Notes", tmp_path / "notes"), LOGS, watches)) == 0
     called = {"/".join(Path(file).parts[-2:]) for file in (tmp_path / "called").read_text().splitlines()}
-    assert {"runner/run.py", "runner/media.py", "runner/contract.py"} <= called, "what it does call is seen"
-    writes = "tests/own_writers.py", "writers/base.py", "runner/writer_thread.py", "runner/writing.py", "runner/png.py"
+    assert {"loop/run.py", "logging/media.py", "loop/task.py"} <= called, "what it does call is seen"
+    writes = "tests/own_writers.py", "writers/base.py", "logging/writers.py", "hookflow/png.py"
     assert called.isdisjoint(writes)
 
 
@@ -139,9 +139,9 @@ def test_a_value_is_written_once_its_iteration_is_over(new_run: NewRun, train_he
 def test_a_slow_one_loses_values_and_harms_neither_run_nor_end(
     new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer_thread, "PLACES", 5)
-    monkeypatch.setattr(writing, "GRACE", 0.0)
-    monkeypatch.setattr(writing, "CLOSING", LIMIT)
+    monkeypatch.setattr(writers, "PLACES", 5)
+    monkeypatch.setattr(writers, "GRACE", 0.0)
+    monkeypatch.setattr(writers, "CLOSING", LIMIT)
     run = new_run(own("Sleeps", tmp_path / "notes", seconds=1.0))
     assert train_here(run) == 0
     assert len(scalars(run)) > 20
@@ -158,8 +158,8 @@ def test_a_slow_one_loses_values_and_harms_neither_run_nor_end(
 def test_one_that_does_not_come_back_is_left_behind(
     new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "GRACE", 0.1)
-    monkeypatch.setattr(writing, "CLOSING", 0.1)
+    monkeypatch.setattr(writers, "GRACE", 0.1)
+    monkeypatch.setattr(writers, "CLOSING", 0.1)
     file = tmp_path / "notes"
     begins = f'hooks.begins={{use="./loggers.py:LogsOnce", args={{file="{file}", said="scalar"}}}}'
     run = new_run(own("Sleeps", file, seconds=3600), begins, SHORT)
@@ -173,9 +173,9 @@ def test_the_training_comes_to_its_end_beside_one_that_blocks_all_the_while(
 ) -> None:
     """So nothing of the training waits for it, whatever is logged; only the end does, for as long as is set."""
     released = threading.Event()
-    monkeypatch.setattr(writer_thread, "PLACES", 7)
-    monkeypatch.setattr(writing, "GRACE", 0.1)
-    monkeypatch.setattr(writing, "CLOSING", 0.1)
+    monkeypatch.setattr(writers, "PLACES", 7)
+    monkeypatch.setattr(writers, "GRACE", 0.1)
+    monkeypatch.setattr(writers, "CLOSING", 0.1)
     monkeypatch.setattr("tests.own_writers.Blocks.released", released)
     blocks = own("Blocks", tmp_path / "notes").replace("./own_writers.py", "tests.own_writers")
     run = new_run(blocks, LOGS)
@@ -209,9 +209,9 @@ def test_errors_count_in_a_row_however_seldom_something_is_logged(tmp_path: Path
     told: list[str] = []
     recorder: Any = SimpleNamespace(say=lambda text, level: told.append(text), failure=lambda *error, action: None)
     writer = Fails(str(tmp_path / "notes"), times=100)
-    thread = writer_thread.WriterThread("own", writer, {"run": {"name": "", "max_epochs": 1}}, tmp_path, recorder)
+    thread = writers.WriterThread("own", writer, {"run": {"name": "", "max_epochs": 1}}, tmp_path, recorder)
     thread.start()
-    for k in range(writer_thread.IN_A_ROW):
+    for k in range(writers.IN_A_ROW):
         thread.give(k, Call("write_scalar", ("scalar", "loss"), k, ("loss", 0.0, k, 0, 0.0)))
         wait_for(lambda k=k: kinds(tmp_path / "notes").count("scalar") == k + 1)  # type: ignore[misc]
     assert thread.join(60)
@@ -288,7 +288,7 @@ def test_after_a_kill_no_step_is_written_twice_or_backwards(
 
 
 def test_a_dry_run_writes_nothing(new_run: NewRun, tmp_path: Path) -> None:
-    from hookflow.runner.dry_run import dry_run
+    from hookflow.trials.dry_run import dry_run
 
     run = new_run(own("Notes", tmp_path / "notes"))
     loaded = load(run.pipeline, recorded=True)

@@ -16,7 +16,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from hookflow.zoo.chargpt import CharGPT, write
 from hookflow.zoo.chargpt_hooks import Sample
 from hookflow.zoo.text import Text, decode, encode

@@ -18,7 +18,7 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.launch import prepare
+from hookflow.runner.process.launch import prepare
 from hookflow.zoo.gaussian2d import Gaussians
 from hookflow.zoo.gaussian2d_hooks import Render
 from hookflow.zoo.gaussian2d_resize import append_rows, keep_rows

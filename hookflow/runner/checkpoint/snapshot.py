@@ -15,18 +15,17 @@ from torch import nn
 
 from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Plan
-from hookflow.runner.distributed.gather import local_state
-from hookflow.runner.distributed.ranks import Ranks
-from hookflow.runner.distributed.sharded import load_model, load_optimizer
-from hookflow.runner.engine import Engine
-from hookflow.runner.module_hooks import ModuleHooks
+from hookflow.runner.dispatch.engine import Engine
+from hookflow.runner.dispatch.module_hooks import ModuleHooks
+from hookflow.runner.dispatch.triggers import Trigger
+from hookflow.runner.distributed.fsdp import load_model, load_optimizer, local_state
+from hookflow.runner.distributed.rendezvous import Ranks
+from hookflow.runner.loop.conditions import Scalars
+from hookflow.runner.loop.requests import Requests
+from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics.random_state import random_state, set_random_state
-from hookflow.runner.observe.marks import OPAQUE, mark
-from hookflow.runner.requests import Requests
-from hookflow.runner.scalars import Scalars
-from hookflow.runner.state import RunState
-from hookflow.runner.triggers import Trigger
-from hookflow.runner.update import Update
+from hookflow.runner.observe.tensors import OPAQUE, mark
+from hookflow.runner.process.state import RunState
 from hookflow.user_code import only_showable
 
 OTHER = "a run continues with the model and the optimizer that it began with; start a new one for others"

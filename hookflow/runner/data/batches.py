@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
 from hookflow.events.records import DataInfo
-from hookflow.runner.data.to_device import to_device
+from hookflow.runner.data.transfer import to_device
 from hookflow.runner.numerics.random_state import random_state, set_random_state
 
 SizeAt = Callable[[int], int]

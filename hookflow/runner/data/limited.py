@@ -12,7 +12,7 @@ from hookflow.pipeline.schema import LoaderSection, Pipeline
 from hookflow.pipeline.values import limited_batches
 from hookflow.runner.data.rng import seeded
 from hookflow.runner.data.source import Source, close
-from hookflow.runner.data.stateful import Stateful
+from hookflow.runner.data.stream import Stateful
 
 DATA = {"train": "training", "val": "validation", "test": "test"}
 

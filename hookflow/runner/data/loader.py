@@ -12,13 +12,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from hookflow.events.records import DataInfo
-from hookflow.runner.cores import cores
-from hookflow.runner.data.augment import Augment
-from hookflow.runner.data.batch_sampler import BatchSampler
-from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.data.loader_parts import BatchSampler, LoaderParts
 from hookflow.runner.data.rng import RNGStream, derive_seed, seeded
-from hookflow.runner.data.to_device import prefetch
+from hookflow.runner.data.transfer import Augment, prefetch
 from hookflow.runner.data.workers import Shipped, begin_worker, end_workers, let_be_killed, start_method
+from hookflow.runner.process.cores import cores
 
 Key = tuple[int, int, Tensor]
 """What a batch is made of: its epoch, its index there, and the indices of its examples."""

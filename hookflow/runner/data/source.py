@@ -14,8 +14,7 @@ from hookflow.runner.data.batches import Batches
 from hookflow.runner.data.loader import Loader
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.on_device import OnDevice
-from hookflow.runner.data.stateful import Stateful
-from hookflow.runner.data.stream import stream_source
+from hookflow.runner.data.stream import Stateful, stream_source
 
 EXPECTED = (
     "a dataset, with a loader beside use; a torch.utils.data.DataLoader, or another iterable of batches that has a "

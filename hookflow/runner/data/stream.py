@@ -2,19 +2,293 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from itertools import islice
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils.data import IterableDataset, get_worker_info
 
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
 from hookflow.pipeline.registry import missing_package
-from hookflow.runner.data.augment import Augment
+from hookflow.runner.data.batches import Sizes
 from hookflow.runner.data.loader import identity, no_loader_warnings, warn_if_oversubscribed
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.seeded_iterable import SeededIterable, SeededIterator
-from hookflow.runner.data.stateful import Stateful
-from hookflow.runner.data.workers import begin_worker, start_method
+from hookflow.runner.data.rng import RNGStream, derive_seed, generator_states, seeded
+from hookflow.runner.data.transfer import Augment, to_device
+from hookflow.runner.data.workers import Shipped, begin_worker, end_workers, let_be_killed, start_method
+from hookflow.runner.numerics.random_state import random_state, set_random_state
+
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+
+STATES = ("data", "examples")
+"""The keys of a pass's state that hold the dataset's own state, and its iterator's."""
+
+
+class SeededIterable(Shipped, IterableDataset[Any]):
+    """An iterable dataset that gives batches, and seeds the generators for each of them.
+
+    The dataset's `__iter__` runs within the first batch, under its seed. So a pass gives the same batches after a
+    resume, and finds its place though the dataset itself has no state: then by loading what lies before it.
+
+    Of `world` ranks each goes through all of it, and takes every `world`-th example from its `rank` on. A last group of
+    fewer than `world` examples is left out. A dataset that `shards_itself` gives this rank's examples already.
+    """
+
+    def __init__(
+        self,
+        data: Any,
+        seed: int,
+        *,
+        batch_size: int,
+        drop_last: bool,
+        collate: Callable[[list[Any]], Any],
+        rank: int = 0,
+        world: int = 1,
+        shards_itself: bool = False,
+    ) -> None:
+        self.data = data
+        self.seed = seed
+        self.batch_size, self.drop_last, self.collate = batch_size, drop_last, collate
+        self.rank, self.world = (0, 1) if shards_itself else (rank, world)
+        self.seed_suffix = (rank,) if shards_itself and rank else ()
+        self.pass_ = 0
+
+    def set_epoch(self, pass_: int) -> None:
+        """Say how many times the dataset has been gone through."""
+        self.pass_ = pass_
+        if set_epoch := getattr(self.data, "set_epoch", None):
+            set_epoch(pass_)
+
+    def own_generators(self) -> list[str]:
+        """Return the dataset's attributes that are random generators, where no state of the dataset can hold them."""
+        if hasattr(self.data, "state_dict"):
+            return []
+        return [name for name, value in getattr(self.data, "__dict__", {}).items() if isinstance(value, GENERATORS)]
+
+    def __iter__(self) -> SeededIterator:
+        return SeededIterator(self)
+
+
+class SeededIterator:
+    """One pass through an iterable dataset, in one worker; its state says how far it has come.
+
+    A dataset may shuffle in `__iter__`, or with its first example if that is a generator function. So a resume begins
+    the pass under the seed of its first batch. A shuffle with the first example costs that example's random numbers.
+    Hence the state is taken one example early where a first batch draws random numbers, and that example is discarded.
+    """
+
+    def __init__(self, of: SeededIterable) -> None:
+        worker = get_worker_info()
+        self._of = of
+        self._place = (of.pass_, worker.id if worker else 0)
+        self._examples: Iterator[Any] | None = None  # begun under the seed of the first batch
+        self._batches = self._drawn = 0
+        self._over = False
+        self._draws_random = True
+        self._earlier: dict[str, Any] = {}
+
+    def __iter__(self) -> SeededIterator:
+        return self
+
+    def __next__(self) -> tuple[int, Any]:
+        if self._over:
+            raise StopIteration
+        with self._seeded(self._batches):
+            examples = self._draw()
+            if not examples:
+                raise StopIteration
+            return len(examples), self._of.collate(examples)
+
+    def _seeded(self, batch: int) -> Any:
+        return seeded(derive_seed(self._of.seed, RNGStream.EXAMPLES, *self._place, batch, *self._of.seed_suffix))
+
+    def _draw(self) -> list[Any]:
+        """Return the examples of the next batch, none where the dataset has no more."""
+        if self._examples is None:
+            self._examples = iter(self._of.data)
+        before = generator_states() if not self._batches else None
+        world, wanted = self._of.world, self._of.batch_size * self._of.world
+        drawn = list(islice(self._examples, wanted - world))
+        if len(drawn) == wanted - world:
+            self._earlier = deepcopy(self._states()) if self._draws_random else {}
+            drawn += islice(self._examples, world)
+        if before is not None:
+            self._draws_random = before != generator_states()
+        self._over = len(drawn) < wanted
+        self._batches += 1
+        self._drawn += len(drawn)
+        return [] if self._over and self._of.drop_last else drawn[: len(drawn) // world * world][self._of.rank :: world]
+
+    def _states(self) -> dict[str, Any]:
+        parts = zip(STATES, (self._of.data, self._examples), strict=True)
+        return {key: part.state_dict() for key, part in parts if hasattr(part, "state_dict")}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many batches were given, and the states of the dataset and its iterator, if they have one."""
+        early = self._draws_random and self._batches > 0 and not self._over
+        place = {"batches": self._batches, "drawn": self._drawn, "over": self._over, "early": early}
+        return {**place, **(self._earlier if early else self._states())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to where `state_dict` was called."""
+        if "data" in state:
+            self._of.data.load_state_dict(deepcopy(state["data"]))
+        if state["over"]:
+            self._examples = iter(())  # a dataset that is through may stand at its beginning again
+        elif has_state(state) and state["batches"]:
+            with self._seeded(0):
+                self._go_on(state)
+        else:
+            while self._batches < state["batches"]:
+                with self._seeded(self._batches):
+                    self._draw()
+        self._batches, self._drawn, self._over = state["batches"], state["drawn"], state["over"]
+        self._draws_random = state["early"] or not state["batches"]
+        self._earlier = {key: deepcopy(state[key]) for key in STATES if key in state}
+
+    def _go_on(self, state: dict[str, Any]) -> None:
+        examples: Any = iter(self._of.data)
+        self._examples = examples
+        if "examples" in state:
+            examples.load_state_dict(deepcopy(state["examples"]))
+        if state["early"]:
+            for _ in islice(examples, self._of.world):
+                pass
+
+
+def has_state(state: dict[str, Any]) -> bool:
+    """Say whether a dataset or its iterator has a state of its own in that of a pass."""
+    return any(key in state for key in STATES)
+
+
+def examples_to_reload(state: Any) -> int:
+    """Return how many examples are loaded again to go where a loader's state says: none where data have a state."""
+    if not isinstance(state, dict):
+        return 0
+    if "drawn" in state:
+        return 0 if state["over"] or has_state(state) else state["drawn"]
+    return sum(examples_to_reload(inner) for inner in state.values())
+
+
+class Stateful:
+    """A source out of a loader with `state_dict` and `load_state_dict`, as `StatefulDataLoader` of torchdata is one.
+
+    An epoch is so many batches. The stream goes on from epoch to epoch, and begins anew when it is through; it also
+    does when an epoch is asked for that does not follow, as each validation asks for epoch 0. Then the dataset's
+    `set_epoch` is told how many times it has been begun.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        info: DataInfo,
+        device: torch.device,
+        channels_last: bool,
+        say: Callable[..., None],
+        augment: Augment | None = None,
+        sizes: Sizes = (None, None),
+    ) -> None:
+        self.info = info
+        self.batch_size, self.global_batch_size = sizes
+        self._loader = loader
+        self._say = say
+        self._augment = augment
+        self._device = device
+        self._channels_last = channels_last
+        self._generator: torch.Generator | None = getattr(loader, "generator", None)
+        self._stream: Iterator[Any] | None = None
+        self._next = [0, 0]
+        self._passes = 0
+        self._saved: dict[str, Any] | None = None
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch."""
+        return self.info["batches"]
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
+        """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device.
+
+        Raises UserError when `start` is not where the stream is: it cannot be taken there.
+        """
+        if start == len(self):
+            return  # a run may be resumed at the very end of an epoch
+        follows = self._next == [epoch, start]
+        if start and not follows:
+            raise UserError(Problem(f"the checkpoint does not say where the stream {self.info['name']} was"))
+        if follows and self._saved is not None:
+            self._stream = self._resumed(self._saved)
+        elif not follows or self._stream is None:
+            self._passes = 0
+            self._stream = self._restart()
+        self._saved = None
+        for index in range(start, len(self)):
+            batch = to_device(self._next_batch(), self._device, self._channels_last)
+            self._next = [epoch, index + 1] if index + 1 < len(self) else [epoch + 1, 0]
+            yield self._augment(batch, epoch, index) if self._augment else batch
+
+    def _next_batch(self) -> Any:
+        assert self._stream is not None
+        for batch in self._stream:
+            return batch
+        self._stream = self._restart()
+        for batch in self._stream:
+            return batch
+        raise UserError(Problem(f"the stream {self.info['name']} is empty"))
+
+    def _restart(self) -> Iterator[Any]:
+        if set_epoch := getattr(self._loader.dataset, "set_epoch", None):
+            set_epoch(self._passes)
+        self._passes += 1
+        return self._started()
+
+    def _resumed(self, saved: dict[str, Any]) -> Iterator[Any]:
+        """Return the stream where it was. The states of the training's generators are restored afterwards."""
+        if count := examples_to_reload(saved["loader"]):
+            self._say(f"{self.info['name']}: loading {count} examples again to find the place in the stream", "warn")
+        own_generators = getattr(self._loader.dataset, "own_generators", list)
+        if names := ", ".join(own_generators()):
+            text = f"{self.info['name']} keeps random generators that no checkpoint holds ({names})"
+            self._say(f"{text}: the resumed run may not be bit-identical, and may repeat or miss examples", "warn")
+        before = random_state(self._device)
+        if set_epoch := getattr(self._loader.dataset, "set_epoch", None):
+            set_epoch(self._passes - 1)
+        self._loader.load_state_dict(saved["loader"])
+        stream = self._started()
+        if self._generator is not None:
+            self._generator.set_state(saved["generator"])
+        set_random_state(before, self._device)
+        return stream
+
+    def _started(self) -> Iterator[Any]:
+        with no_loader_warnings():
+            stream: Iterator[Any] = iter(self._loader)
+        let_be_killed(stream)
+        return stream
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which batch is next, and what finds it again."""
+        if self._stream is None:
+            return {"next": list(self._next), "passes": self._passes, "stream": self._saved}
+        own = None if self._generator is None else self._generator.get_state()
+        # A copy: the loader goes on changing what it gives out, and a checkpoint may be written beside the training.
+        stream = {"loader": deepcopy(self._loader.state_dict()), "generator": own}
+        return {"next": list(self._next), "passes": self._passes, "stream": stream}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take back what `state_dict` returned; the stream is sought when the next epoch is asked for."""
+        self._next, self._passes, self._saved = list(state["next"]), state["passes"], state["stream"]
+        self._stream = None
+
+    def close(self) -> None:
+        """End the workers, wherever they are."""
+        if hasattr(self._stream, "_shutdown_workers"):
+            end_workers(self._stream, self.info["name"], self._say)
+            self._stream = self._loader._iterator = None  # its pipes go with it, and not when Python gets round to it
 
 
 class Stream(Stateful):

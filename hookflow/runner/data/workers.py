@@ -26,7 +26,7 @@ from torch.utils.data._utils.signal_handling import _remove_worker_pids  # type:
 from hookflow.errors import Problem, UserError
 from hookflow.pipeline.use import import_file, imported_files
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.signals import SIGNALS
+from hookflow.runner.process.signals import SIGNALS
 
 GRACE = 5.0
 """Seconds that all workers of a loader have to leave together; then they are killed."""

@@ -22,9 +22,9 @@ from hookflow.events.run_lock import inherit
 from hookflow.events.rundir import RunDir
 from hookflow.excerpt import print_error
 from hookflow.runner.checkpoint.manifest import list_checkpoints
-from hookflow.runner.cores import cores
-from hookflow.runner.distributed.exit_status import appending, exit_status, write_end
-from hookflow.runner.signals import SIGNALS, Stop
+from hookflow.runner.distributed.failures import appending, exit_status, write_end
+from hookflow.runner.process.cores import cores
+from hookflow.runner.process.signals import SIGNALS, Stop
 
 PERIOD = 0.1
 """Seconds between looks at the signals that have come."""

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from hookflow.runner.distributed.ranks import Ranks
+from hookflow.runner.distributed.rendezvous import Ranks
 
 STOP, END_EPOCH, SAVE, TELL, OBEY = (1 << bit for bit in range(5))
 """What may be wanted at a safe point; several are added up."""

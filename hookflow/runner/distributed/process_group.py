@@ -12,9 +12,8 @@ import torch.distributed as dist
 from hookflow.errors import Problem, UserError, Where
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.runner.distributed.ranks import Ranks
-from hookflow.runner.distributed.rendezvous import rendezvous
-from hookflow.runner.numerics.device import choose_device
+from hookflow.runner.distributed.rendezvous import Ranks, rendezvous
+from hookflow.runner.numerics.precision import choose_device
 
 UNUSED = (
     "some parameters received no gradient; DDP waits for them: freeze those that no loss reaches "

@@ -12,8 +12,36 @@ from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.distributed.ddp import DDP, DDPAtStep
 from hookflow.runner.distributed.fsdp import FSDP
 from hookflow.runner.distributed.process_group import Place
-from hookflow.runner.distributed.ranks import Ranks
-from hookflow.runner.distributed.single import Single
+from hookflow.runner.distributed.rendezvous import Ranks
+
+
+class Single:
+    """The strategy of one process: every call returns at once."""
+
+    several = False
+    bucketed: Sequence[nn.Module] = ()
+    no_buckets = "a single process averages no gradients"
+
+    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Place) -> None:
+        pass
+
+    def add_parameters(self, parameters: Sequence[Tensor]) -> None:
+        pass
+
+    def check_lengths(self, lengths: Mapping[str, int], place: Place) -> None:
+        pass
+
+    def require_sync(self, wanted: bool) -> None:
+        pass
+
+    def average_gradients(self, parameters: Iterable[Tensor]) -> None:
+        pass
+
+    def all_reduce(self, value: float | Tensor, device: torch.device) -> Any:
+        return value
+
+    def broadcast_buffers(self) -> None:
+        pass
 
 
 class Strategy(Protocol):

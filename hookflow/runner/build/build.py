@@ -1,0 +1,324 @@
+"""From a pipeline's words to the things themselves: model, data, optimizer, task and hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from hookflow.errors import Problem
+from hookflow.errors import UserError
+from hookflow.errors import Where
+from hookflow.errors import by_place
+from hookflow.graph.plan import Binding
+from hookflow.graph.plan import Plan
+from hookflow.graph.plan import PlannedHook
+from hookflow.hooks.arguments import as_annotated
+from hookflow.hooks.arguments import parameters_of
+from hookflow.hooks.compile import find_hook
+from hookflow.pipeline.load import Loaded
+from hookflow.pipeline.load import key_of
+from hookflow.pipeline.load import trained_by
+from hookflow.runner.checkpoint.weights import load_weights
+from hookflow.runner.loop.task import FunctionTask
+from hookflow.runner.loop.task import steps_itself
+from hookflow.runner.loop.task import wrong_task
+from hookflow.runner.data.limited import limit
+from hookflow.runner.data.limited import overfitted
+from hookflow.runner.data.loader_parts import LoaderParts
+from hookflow.runner.data.loader_parts import loader_parts
+from hookflow.runner.data.rng import RNGStream
+from hookflow.runner.data.rng import derive_seed
+from hookflow.runner.data.rng import seed_everything
+from hookflow.runner.data.source import as_source
+from hookflow.runner.distributed.fsdp import unmatched_units
+from hookflow.runner.distributed.process_group import device_of
+from hookflow.runner.distributed.rendezvous import ALONE
+from hookflow.runner.distributed.rendezvous import Ranks
+from hookflow.runner.distributed.strategy import Strategy
+from hookflow.runner.distributed.strategy import choose_strategy
+from hookflow.runner.build.components import Maker
+from hookflow.runner.build.components import OFFERED_TO_DATA
+from hookflow.runner.build.components import find_makers
+from hookflow.runner.numerics.compiling import check_compiler
+from hookflow.runner.numerics.precision import choose_precision
+from hookflow.runner.build.selectors import param_groups
+from hookflow.runner.build.selectors import scale_groups
+from hookflow.runner.dispatch.torch_hooks import wrong_parameters
+from hookflow.runner.build.components import Parts
+from hookflow.runner.build.selectors import Picked
+from hookflow.runner.build.selectors import pick
+from hookflow.user_code import explained
+from hookflow.writers.base import Writer
+from pathlib import Path
+from torch import nn
+from typing import Any
+from typing import Literal
+from typing import TypeVar
+import torch
+
+
+Made = TypeVar("Made")
+
+
+def build(
+    loaded: Loaded,
+    plan: Plan,
+    base: Path,
+    say: Callable[..., None],
+    splits: Sequence[str] | None = None,
+    ranks: Ranks = ALONE,
+    *,
+    fresh: bool = True,
+) -> Parts:
+    """Build everything. Paths of the pipeline's own files are relative to `base`; `say` takes lines for people.
+
+    `splits` names the data that are needed; left out, those of a training. `ranks` is who this process is among those
+    that train together. What is not `fresh` is given the state of a checkpoint, and so no weights to begin with.
+    Raises UserError with the place in the pipeline when something cannot be built from what is written there.
+    """
+    if splits is None:
+        splits = ("train", "val", "test") if loaded.pipeline.run.test else ("train", "val")
+    return _Builder(loaded, base, say, splits, ranks, fresh=fresh).parts(plan)
+
+
+class _Builder:
+    def __init__(
+        self, loaded: Loaded, base: Path, say: Callable[..., None], splits: Sequence[str], ranks: Ranks, *, fresh: bool
+    ) -> None:
+        self.loaded = loaded
+        self.pipeline = loaded.pipeline
+        self.places = loaded.places
+        self.base = base.absolute()
+        self.say = say
+        self.splits = splits
+        self.ranks = ranks
+        self.fresh = fresh
+        self.weights: dict[str, dict[str, Any]] = {}
+
+    def parts(self, plan: Plan) -> Parts:
+        section = self.pipeline.run
+        makers = find_makers(self.loaded, self.base, self.splits)
+        device = device_of(section.device, self.ranks, self.places.of)
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)  # what users put on "cuda", and what is pinned, is for the same one
+        if section.compile:
+            check_compiler(device, self.places.of("run.compile"))
+        loaders = self._loaders(device)
+        seed_everything(section.seed)
+        models = {name: self._model(makers, name, device) for name in self.pipeline.models}
+        network = nn.ModuleDict(models) if isinstance(self.pipeline.model, dict) else models["model"]
+        trains = {name: self._trained(name, models, network) for name in self.pipeline.optimizers}
+        task = self._task(makers["task"])
+        strategy = self._strategy(task)
+        strategy.parallelize(
+            network, [*models.values()], device, self.places.of
+        )  # with FSDP the parameters are others from here on
+        groups, picked = self._fitting(network, trains, plan)
+        parts = Parts(
+            section=section,
+            ranks=self.ranks,
+            strategy=strategy,
+            device=device,
+            precision=choose_precision(section.precision, device, self.say),
+            models=models,
+            optimizers={name: self._optimizer(makers, name, groups[name]) for name in trains},
+            trains=trains,
+            model=network,
+            task=task,
+            hooks={hook.name: self._hook(hook, plan) for hook in plan.hooks},
+            writers={
+                name: partial(self._writer, name, makers[f"writers.{name}"])
+                for name in (self.pipeline.writers if self.ranks.first else ())
+            },
+            picked=picked,
+            weights=self.weights if plan.at("after_load_checkpoint") else {},
+            place=self.places.of,
+            data=self._data(makers, loaders, device),  # last: it may take long, and all else can be wrong in no time
+        )
+        strategy.check_lengths({split: len(source) for split, source in parts.data.items()}, self.places.of)
+        if self.ranks.rank:  # all have built the same; what the training draws is each rank's own
+            seed_everything(derive_seed(section.seed, RNGStream.RANK, self.ranks.rank))
+        return parts
+
+    def _loaders(self, device: torch.device) -> dict[str, LoaderParts]:
+        """Return what the data sets of each split are loaded with. Raises UserError with all that is wrong in it."""
+        found: dict[str, LoaderParts] = {}
+        problems: list[Problem] = []
+        for split in ("train", "val", "test"):
+            source = getattr(self.pipeline.data, split)
+            if source is not None and source.loader is not None:
+                public = getattr(self.loaded.public.data, split).loader
+                try:
+                    overfits = split == "train" and self.pipeline.run.overfit is not None
+                    found[split] = loader_parts(
+                        overfitted(source.loader) if overfits else source.loader,
+                        f"data.{split}.loader",
+                        self.places,
+                        self.base,
+                        public=public,
+                        seed=self.pipeline.run.seed,
+                        training=split == "train",
+                        device=device,
+                        channels_last=self.pipeline.run.channels_last,
+                        say=self.say,
+                        rank=self.ranks.rank,
+                        world=self.ranks.world,
+                    )
+                except UserError as error:
+                    problems += error.problems
+        if problems:
+            raise UserError(sorted(problems, key=by_place))
+        return found
+
+    def _data(
+        self, makers: Mapping[str, Maker], loaders: Mapping[str, LoaderParts], device: torch.device
+    ) -> dict[str, Any]:
+        ranks = self.ranks
+        given = self.pipeline.run.seed, device, self.say, ranks.rank, ranks.world, self.base
+        offers = dict(zip(OFFERED_TO_DATA, given, strict=True))
+        found = {}
+        for split in ("train", "val", "test"):
+            if make := makers.get(f"data.{split}"):
+                takes = _taken(make, offers)
+                made = self._call(make, takes | getattr(self.pipeline.data, split).args, f"data.{split}")
+                where, layout = self.places.of(f"data.{split}.use"), self.pipeline.run.channels_last
+                found[split] = as_source(
+                    made,
+                    where,
+                    device,
+                    layout,
+                    self.say,
+                    loaders.get(split),
+                    world=ranks.world,
+                    shards_itself={"rank", "world"} <= takes.keys(),
+                )
+        return limit(found, self.pipeline, self.say)
+
+    def _model(self, makers: Mapping[str, Maker], name: str, device: torch.device) -> nn.Module:
+        key = key_of("model", name)
+        if key != "model" and hasattr(nn.ModuleDict, name):
+            said = f'no model can be called "{name}": PyTorch calls something of its own like that'
+            raise UserError(Problem(said, self.places.of(key)))
+        made = self._checked(key, self._call(makers[key], self.pipeline.models[name].args, key), nn.Module)
+        if self.fresh and (weights := self.pipeline.models[name].begins_with) is not None:
+            self.weights[name] = load_weights(
+                made, weights, self.base, name, lambda at: self.places.of(f"{key}.weights.{at}"), self.say
+            )
+        layout = torch.channels_last if self.pipeline.run.channels_last else torch.preserve_format
+        model: nn.Module = made.to(device=device, memory_format=layout)  # type: ignore[call-overload]
+        return model
+
+    def _trained(self, optimizer: str, models: Mapping[str, nn.Module], network: nn.Module) -> nn.Module:
+        name = trained_by(self.pipeline, optimizer)
+        return network if name is None else models[name]
+
+    def _fitting(
+        self, network: nn.Module, trains: Mapping[str, nn.Module], plan: Plan
+    ) -> tuple[dict[str, list[dict[str, Any]]], Picked]:
+        """Return each optimizer's parameter groups, and the modules that hooks inside the network fire at.
+
+        Raises UserError with everything that matches nothing.
+        """
+        groups: dict[str, list[dict[str, Any]]] = {}
+        problems: list[Problem] = []
+        for name, model in trains.items():
+            groups[name], wrong = param_groups(
+                self.pipeline.optimizers[name].groups, model, self._place_in_groups(name)
+            )
+            problems += wrong
+        picked, wrong = pick(plan, network, self.base, partial(self._place_in_hook, "modules"))
+        problems += wrong
+        problems += wrong_parameters(plan, network, partial(self._place_in_hook, "parameters"))
+        problems += unmatched_units(self.pipeline.distributed, network, self.places.of)
+        if problems:
+            raise UserError(sorted(problems, key=by_place))
+        return groups, picked
+
+    def _place_in_hook(self, key: Literal["modules", "parameters"], binding: Binding, entry: str) -> Where:
+        """Return where an entry of a key is written: beside its point, for the whole hook, or in the hook's class."""
+        hook, place = self.pipeline.hooks[binding.hook], f"hooks.{binding.hook}"
+        for k, item in enumerate(hook.points or ()):
+            if not isinstance(item, str) and item.at == binding.point and (stated := getattr(item, key)):
+                return self.places.of(f"{place}.points.{k}.{key}.{stated.index(entry)}")
+        stated = getattr(hook, key)
+        return self.places.of(f"{place}.{key}.{stated.index(entry)}" if stated else f"{place}.use")
+
+    def _task(self, make: Maker) -> Any:
+        """Return the task: what a class makes; a plain function is the step itself."""
+        args = self.pipeline.task.args
+        task = self._call(make, args, "task") if isinstance(make, type) else FunctionTask(partial(make, **args))
+        data = self.pipeline.data
+        if steps_itself(task) and self.pipeline.run.accumulate > 1:
+            said = "run.accumulate says when the optimizers step, and this task steps them itself"
+            raise UserError(Problem(said, self.places.of("run.accumulate")))
+        if fault := wrong_task(task, data.val is not None or data.test is not None):
+            raise UserError(Problem(fault[0], self.places.of("task.use"), fault[1]))
+        return task
+
+    def _strategy(self, task: Any) -> Strategy:
+        section, own_steps = self.pipeline.distributed, steps_itself(task)
+        if self.ranks.world > 1 and own_steps and section.strategy == "fsdp":
+            said = "FSDP cannot train with a task that steps its optimizers itself"
+            raise UserError(Problem(said, self.places.of("distributed.strategy"), 'strategy = "ddp" can'))
+        return choose_strategy(section, self.ranks, own_steps=own_steps)
+
+    def _checked(self, key: str, made: Any, kind: type[Made]) -> Made:
+        if not isinstance(made, kind):
+            said = f"{key} must be a {kind.__module__}.{kind.__qualname__}, and this makes a {type(made).__name__}"
+            raise UserError(Problem(said, self.places.of(f"{key}.use")))
+        return made
+
+    def _optimizer(self, makers: Mapping[str, Maker], name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        key = key_of("optimizer", name)
+        made = self._call(makers[key], {"params": groups} | self.pipeline.optimizers[name].args, key)
+        optimizer = self._checked(key, made, torch.optim.Optimizer)
+        scale_groups(optimizer, self.pipeline.optimizers[name].groups, self._place_in_groups(name))
+        return optimizer
+
+    def _place_in_groups(self, optimizer: str) -> Callable[[str], Where]:
+        return lambda key: self.places.of(f"{key_of('optimizer', optimizer)}.groups.{key}")
+
+    def _hook(self, planned: PlannedHook, plan: Plan) -> Any:
+        """Make a hook's object; a plain function is called itself, with its args bound."""
+        found = find_hook(planned.use, self.base, self.places.of(f"hooks.{planned.name}.use"))
+        args = self.pipeline.hooks[planned.name].args  # the plan shows what the environment gives as it was written
+        if not isinstance(found, type):
+            points = {one.point for one in plan.bindings if one.hook == planned.name}
+            offered = {name for point in points for name in plan.points[point].offers}
+            return _bound(found, as_annotated(found, args, offered)) if args else found
+        try:
+            hook = self._call(found, as_annotated(found, args), f"hooks.{planned.name}")
+        except UserError as error:
+            error.at(self.places.of(f"hooks.{planned.name}.args"))
+            raise
+        if not getattr(hook, "name", ""):  # one that it has given itself is its own
+            with suppress(AttributeError):  # its __slots__ have no room for one
+                hook.name = planned.name
+        return hook
+
+    def _writer(self, name: str, make: Maker, offers: Mapping[str, Any]) -> Writer:
+        key, args = f"writers.{name}", self.pipeline.writers[name].args
+        given = as_annotated(make, args)
+        assert isinstance(given, Mapping)
+        return self._checked(key, self._call(make, {**_taken(make, offers), **given}, key), Writer)  # type: ignore[type-abstract]
+
+    def _call(self, make: Maker, args: Mapping[str, Any] | Sequence[Any], key: str) -> Any:
+        """Call `make`; a value that it refuses is the user's mistake, with its place in the pipeline."""
+        try:
+            return make(**args) if isinstance(args, Mapping) else make(*args)
+        except (ValueError, TypeError) as error:
+            hint = "\n    ".join(explained(error)[1:])
+            raise UserError(Problem(f"{key}: {error}", self.places.of(f"{key}.args"), hint)) from error
+
+
+def _taken(make: Maker, offers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the offered arguments that a class or function takes."""
+    takes = {p.name for p in parameters_of(make)}
+    return {name: value for name, value in offers.items() if name in takes}
+
+
+def _bound(function: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> Callable[..., Any]:
+    """Return a plain function with the arguments of the pipeline file in it."""
+    return partial(function, **args) if isinstance(args, Mapping) else partial(function, *args)

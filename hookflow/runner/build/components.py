@@ -1,0 +1,142 @@
+"""The components of a run, built or still to be built: models, optimizers, data, hooks, writers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hookflow.errors import Problem
+from hookflow.errors import UserError
+from hookflow.errors import Where
+from hookflow.errors import by_place
+from hookflow.hooks.arguments import parameters_of
+from hookflow.hooks.arguments import wrong_arguments
+from hookflow.pipeline.load import Loaded
+from hookflow.pipeline.load import named_parts
+from hookflow.pipeline.load import wrong_parts
+from hookflow.pipeline.registry import missing_extra
+from hookflow.pipeline.registry import registry_of
+from hookflow.pipeline.schema import Component
+from hookflow.pipeline.schema import Pipeline
+from hookflow.pipeline.schema import RunSection
+from hookflow.pipeline.use import refer
+from hookflow.runner.data.limited import Limited
+from hookflow.runner.data.limited import Repeated
+from hookflow.runner.distributed.rendezvous import Ranks
+from hookflow.runner.distributed.strategy import Strategy
+from hookflow.runner.build.selectors import Picked
+from hookflow.writers.base import Writer
+from math import ceil
+from pathlib import Path
+from torch import nn
+from typing import Any
+import torch
+
+
+Maker = Callable[..., Any]
+
+OFFERED_TO_DATA = ("seed", "device", "say", "rank", "world", "pipeline_dir")
+"""Arguments that a data source is given where it takes them and the file does not give them."""
+
+OFFERED_TO_WRITERS = ("dir", "run_name", "run_id")
+"""Arguments that a writer is given likewise: a folder of its own, and whose results these are."""
+
+
+def find_makers(loaded: Loaded, base: Path, splits: Sequence[str]) -> dict[str, Maker]:
+    """Return what each section names, by its key ("model.net"); of the data, those of `splits`.
+
+    Raises UserError with all unknown names and wrong arguments, of all sections.
+    """
+    public = _components(loaded.public, splits)
+    makers: dict[str, Maker] = {}
+    problems = list(wrong_parts(loaded))
+    for key, part in _components(loaded.pipeline, splits).items():
+        try:
+            makers[key] = _find(part.use, key, base, loaded.places.of(f"{key}.use"))
+        except UserError as error:
+            problems += error.problems
+        else:
+            problems += _wrong_arguments(makers[key], part, public[key], key, loaded.places.of)
+    if problems:
+        raise UserError(sorted(problems, key=by_place))
+    return makers
+
+
+def _components(pipeline: Pipeline, splits: Sequence[str]) -> dict[str, Component]:
+    """Return what is made of a pipeline's sections, by its key."""
+    sections: Mapping[str, Component | None] = {
+        **named_parts(pipeline),
+        "task": pipeline.task,
+        **{f"data.{split}": getattr(pipeline.data, split) for split in splits},
+        **{f"writers.{name}": writer for name, writer in pipeline.writers.items()},
+    }
+    return {key: section for key, section in sections.items() if section is not None}
+
+
+def _find(use: str, key: str, base: Path, where: Where) -> Maker:
+    registry = registry_of(key)
+    if missing := missing_extra(registry, use, where):
+        raise UserError(missing)
+    maker: Maker = (registry.find if registry else refer)(use, base, where)
+    return maker
+
+
+def _wrong_arguments(
+    make: Maker, part: Component, public: Component, key: str, place_of: Callable[[str], Where]
+) -> Iterator[Problem]:
+    def place(name: str) -> Where:
+        return place_of(f"{key}.args.{name}" if name else f"{key}.use")
+
+    filled: Sequence[str] = OFFERED_TO_DATA if key.startswith("data") else ()
+    if key.startswith("writers"):
+        filled = OFFERED_TO_WRITERS
+    if key.startswith("optimizer"):
+        filled = ["params"]
+    if key == "task" and not isinstance(make, type):
+        filled = [p.name for p in parameters_of(make)][:2]  # the run and the batch, whatever it calls them
+    return wrong_arguments(make, part.args, key, place, filled, public=public.args)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that a runner is given."""
+
+    section: RunSection
+    ranks: Ranks
+    strategy: Strategy
+    device: torch.device
+    precision: str
+    models: Mapping[str, nn.Module]
+    optimizers: Mapping[str, torch.optim.Optimizer]
+    trains: Mapping[str, nn.Module]
+    """What each optimizer trains: one of the models, or the whole network."""
+    model: nn.Module
+    """The one model, or all of them in an `nn.ModuleDict`."""
+    task: Any
+    data: Mapping[str, Any]
+    hooks: Mapping[str, Any]
+    writers: Mapping[str, Callable[[Mapping[str, Any]], Writer]]
+    """What makes each writer, given what may be offered to it; none on any rank but the first."""
+    picked: Picked
+    """What the hooks inside the network fire at."""
+    weights: dict[str, dict[str, Any]]
+    """The weights that models began with, by the model's name, where hooks are bound at `after_load_checkpoint`."""
+    place: Callable[[str], Where]
+    """The file and line of a key of the pipeline."""
+
+    @property
+    def limited(self) -> dict[str, int]:
+        """The batches that an epoch of each split would have which is limited."""
+        return {split: data.whole for split, data in self.data.items() if isinstance(data, Limited | Repeated)}
+
+    @property
+    def iters_per_epoch(self) -> int:
+        """The iterations of an epoch, of which the last one may have fewer batches than `accumulate`."""
+        return ceil(self.batches_per_epoch / self.section.accumulate)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """The batches of an epoch; 0 where the data for training have not been asked for."""
+        return len(self.data["train"]) if "train" in self.data else 0

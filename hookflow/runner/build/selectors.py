@@ -1,0 +1,209 @@
+"""Modules and parameters picked by name or type, for hooks and for the groups of an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from hookflow.errors import Problem
+from hookflow.errors import UserError
+from hookflow.errors import Where
+from hookflow.errors import first_few
+from hookflow.errors import nearest
+from hookflow.errors import nearest_or_all
+from hookflow.graph.plan import Binding
+from hookflow.graph.plan import Plan
+from hookflow.hooks.globs import class_names
+from hookflow.hooks.globs import named_parameters
+from hookflow.hooks.globs import no_match
+from hookflow.pipeline.schema import ParamGroup
+from hookflow.pipeline.schema import TYPE
+from hookflow.pipeline.use import refer
+from pathlib import Path
+from torch import nn
+from torch.optim import Optimizer
+from typing import Any
+import sys
+
+
+Picked = Mapping[int, Mapping[str, nn.Module]]
+"""The modules that each binding inside the network fires at, by their names, by the binding's id."""
+
+
+def pick(
+    plan: Plan, model: nn.Module, base: Path, place: Callable[[Binding, str], Where]
+) -> tuple[Picked, list[Problem]]:
+    """Return what each binding picks, and what is wrong: a class that is not there, and all that picks nothing.
+
+    Files are relative to `base`; `place` tells where an entry of a binding's `modules` stands.
+    """
+    found: dict[int, dict[str, nn.Module]] = {}
+    problems: list[Problem] = []
+    there = dict(model.named_modules())
+    for binding in plan.bindings:
+        if not binding.modules:
+            continue
+        names: set[str] = set()
+        for entry in binding.modules:
+            where = place(binding, entry)
+            try:
+                chosen = _picked_by(entry, there, base, where)
+            except UserError as error:
+                problems += error.problems
+                continue
+            if not chosen and (wrong := _nothing(entry, there)):
+                said, hint = wrong
+                problems.append(Problem(f'hook "{binding.hook}" at {binding.point}: {said}', where, hint))
+            names.update(chosen)
+        found[binding.id] = {name: module for name, module in there.items() if name in names}
+    return found, problems
+
+
+def _picked_by(entry: str, there: Mapping[str, nn.Module], base: Path, where: Where) -> list[str]:
+    if not entry.startswith(TYPE):
+        return [name for name in there if fnmatchcase(name, entry)]
+    kind = entry.removeprefix(TYPE)
+    if ":" not in kind:
+        return [name for name, module in there.items() if any(fnmatchcase(one, kind) for one in class_names([module]))]
+    wanted = refer(kind, base, where)
+    if not isinstance(wanted, type):
+        raise UserError(Problem(f'"{kind}" is not a class', where))
+    return [name for name, module in there.items() if any(_is_same(one, wanted) for one in type(module).__mro__)]
+
+
+def _is_same(one: type, wanted: type) -> bool:
+    """Say whether two classes are one; a file that is both imported and named by its path makes two of each."""
+    file = _file(wanted)
+    return one is wanted or (file is not None and one.__qualname__ == wanted.__qualname__ and _file(one) == file)
+
+
+def _file(kind: type) -> str | None:
+    return getattr(sys.modules.get(kind.__module__), "__file__", None)
+
+
+def _nothing(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | None:
+    """Return that an entry picks none of the modules, and a hint at what may be meant."""
+    if not entry.startswith(TYPE):
+        return no_match(entry, there, "module of the network")
+    kind = entry.removeprefix(TYPE)
+    own = dict.fromkeys(type(module).__name__ for module in there.values())
+    hint = nearest(kind.rpartition(":")[2], class_names(there.values())) or f"there are {first_few(own)}"
+    return f'no module of the network is a "{kind}"', hint
+
+
+Place = Callable[[str], Where]
+"""Where a key of the groups stands, e.g. "0.match"."""
+
+
+def param_groups(
+    groups: list[ParamGroup], model: nn.Module, place: Place
+) -> tuple[list[dict[str, Any]], list[Problem]]:
+    """Return the file's groups of an optimizer, each with what no earlier one took, and one with all that is left.
+
+    Also what is wrong: patterns that are left with nothing.
+    """
+    left = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
+    found: list[dict[str, Any]] = []
+    problems = []
+    for k, group in enumerate(groups):
+        taken: dict[nn.Parameter, None] = {}  # by the parameter, not the name: tied weights have several
+        for pattern in group.patterns:
+            chosen = [left[name] for name in picked(pattern, model, left)]
+            if taken.keys() >= set(chosen):
+                problems.append(_nothing_left(pattern, model, left, place(f"{k}.match")))
+            taken |= dict.fromkeys(chosen)
+        left = {name: p for name, p in left.items() if p not in taken}
+        found.append({"params": [*taken], **group.args})
+    return [*found, {"params": [*dict.fromkeys(left.values())]}] if left else found, problems
+
+
+def picked(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[str]:
+    """Yield which of these parameters a pattern picks: by a glob over their names, or all those in modules of a type.
+
+    A type is a glob over the names of classes; a module counts by those that its class is derived from, too.
+    """
+    if not pattern.startswith(TYPE):
+        yield from (name for name in parameters if fnmatchcase(name, pattern))
+        return
+    kind = pattern.removeprefix(TYPE).strip()
+    inside = {
+        id(parameter)
+        for module in model.modules()
+        if any(fnmatchcase(one, kind) for one in class_names([module]))
+        for parameter in module.parameters()
+    }
+    yield from (name for name, parameter in parameters.items() if id(parameter) in inside)
+
+
+def _nothing_left(pattern: str, model: nn.Module, left: Mapping[str, nn.Parameter], where: Where) -> Problem:
+    said = f'"{pattern}" matches no parameter that trains and that no earlier group has taken'
+    if pattern.startswith(TYPE):
+        kinds = {type(module).__name__ for module in model.modules()}
+        hint = nearest_or_all(pattern.removeprefix(TYPE).strip(), sorted(kinds), "there are modules of")
+        return Problem(said, where, hint)
+    return Problem(said, where, f"there are {first_few(left)}")
+
+
+def scale_groups(optimizer: Optimizer, groups: list[ParamGroup], place: Place) -> None:
+    """Multiply the settings of each group by its factors. Raises UserError where there is no such number."""
+    for k, declared in enumerate(groups):
+        group = optimizer.param_groups[k]
+        for name, factor in declared.scale.items():
+            value = group.get(name)
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                numbers = [key for key, v in group.items() if isinstance(v, int | float) and not isinstance(v, bool)]
+                said = f'{type(optimizer).__name__} has no number "{name}" to scale'
+                hint = nearest_or_all(name, numbers)
+                raise UserError(Problem(said, place(f"{k}.scale.{name}"), hint))
+            group[name] = value * factor
+
+
+class Trained:
+    """The parameters that the optimizers of a run train.
+
+    Parameters that no optimizer was given when it was built, such as those of a teacher, are left out on purpose.
+    """
+
+    def __init__(self, network: nn.Module, optimizers: Mapping[str, Optimizer]) -> None:
+        self._network = network
+        self._optimizers = optimizers
+        built, held = named_parameters(network), self._held()
+        self._built = {name: parameter for name, parameter in built.items() if parameter in held}
+        self._left_out = {p for p in built.values() if p.requires_grad and p not in held}
+
+    def missing(self) -> list[str]:
+        """Return the names of trainable parameters that no optimizer has: a hook has added or unfrozen them."""
+        apart = self._held() | self._left_out
+        return [name for name, p in named_parameters(self._network).items() if p.requires_grad and p not in apart]
+
+    def orphaned(self) -> list[str]:
+        """Return the names of parameters that an optimizer has and the network no longer has."""
+        gone = self._held() - {*named_parameters(self._network).values()}
+        return [name for name, parameter in self._built.items() if parameter in gone]
+
+    def add(self, parameters: Iterable[nn.Parameter], optimizer: str, settings: Mapping[str, Any]) -> None:
+        """Add a group to an optimizer; parameters that the network no longer has leave the optimizer, with their state.
+
+        Raises UserError for a setting that the optimizer does not know, and when it refuses the group.
+        """
+        to, inside = self._optimizers[optimizer], {*named_parameters(self._network).values()}
+        for name in settings:
+            if name not in to.defaults and name != "name":
+                hint = nearest_or_all(name, to.defaults)
+                raise UserError(Problem(f'run.add_param_group: {type(to).__name__} has no setting "{name}"', hint=hint))
+        try:
+            to.add_param_group({"params": [*parameters], **settings})
+        except (TypeError, ValueError) as error:
+            raise UserError(Problem(f"run.add_param_group: {error}")) from error
+        if "initial_lr" in to.param_groups[0]:  # else the run sets all of them once `before_run` has fired
+            to.param_groups[-1].setdefault("initial_lr", to.param_groups[-1]["lr"])
+        gone = {parameter for parameter in self._built.values() if parameter not in inside}
+        for group in to.param_groups:
+            group["params"] = [parameter for parameter in group["params"] if parameter not in gone]
+        for parameter in gone:
+            to.state.pop(parameter, None)
+
+    def _held(self) -> set[nn.Parameter]:
+        return {p for one in self._optimizers.values() for group in one.param_groups for p in group["params"]}

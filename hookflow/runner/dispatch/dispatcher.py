@@ -1,0 +1,295 @@
+"""The dispatch core: `Dispatcher.fire` calls what the plan says, in its order, and times it.
+
+Everything that can be decided beforehand has been: which hooks, in which order, with which arguments. `fire` only asks
+each trigger, calls, and stamps the clock; the rest of this file is for what fires within something else, and for a
+hook that raised. Inside the iteration `hookflow.runner.dispatch.generated` does the same faster, where nothing special
+is bound; a test over random plans holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from inspect import signature
+from math import inf
+from operator import itemgetter
+from threading import get_ident
+from time import perf_counter
+from typing import Any, Protocol, TypeVar
+
+from hookflow.events.now import NOWHERE, Shared
+from hookflow.graph.plan import Binding, OnError, Plan
+from hookflow.runner.logging.timing import Books
+from hookflow.runner.process.state import RunState
+from hookflow.user_code import showable
+
+Call = Callable[[Sequence[Any]], object]
+Due = Callable[[], bool]
+
+
+class Gate(Protocol):
+    """What is asked whether a binding fires: not before `next` iterations are done, and then by calling it."""
+
+    next: float
+
+    def __call__(self) -> bool:
+        """Say whether it fires at this visit."""
+
+
+class Switch:
+    """The gate of a binding without a trigger that may be switched off."""
+
+    next: float = 0
+
+    def __call__(self) -> bool:
+        return True
+
+
+class Firing:
+    """A binding, the `method` of its hook, and `call`, which takes everything that the point offers.
+
+    `due` says whether it fires; None if it always does. `gate` is what generated code asks instead. `announce` is
+    called when it is due, over ranks where all must know of it: also on one where the hook is switched off.
+    """
+
+    __slots__ = ("_disabled", "announce", "binding", "call", "due", "gate", "method")
+
+    def __init__(
+        self,
+        binding: Binding,
+        method: Callable[..., object],
+        call: Call,
+        due: Due | None = None,
+        gate: Gate | None = None,
+        announce: Callable[[], None] | None = None,
+    ) -> None:
+        self.binding = binding
+        self.method = method
+        self.call = call
+        self.due = due
+        self.gate = gate
+        self.announce = announce
+        self._disabled = False
+
+    def is_due(self) -> bool:
+        """Say whether the binding fires at this visit of its point."""
+        if self.due is not None and not self.due():
+            return False
+        if self.announce is not None:
+            self.announce()
+        return not self._disabled
+
+    def disable(self) -> None:
+        """Never fire again. A condition is asked all the same: over ranks, the others wait for this one's numbers."""
+        self._disabled = True
+        if self.gate and self.announce is None and self.binding.trigger.when is None:
+            self.gate.next = inf
+
+    def ask_once_per_iteration(self, state: RunState) -> None:
+        """Ask once an iteration whether it is due: what is said holds for all that the binding fires on."""
+        if self.due is None:
+            return
+        due, asked, answer = self.due, -1, False
+
+        def same() -> bool:
+            nonlocal asked, answer
+            if asked != state.iter:
+                asked, answer = state.iter, due()
+            return answer
+
+        self.due = same
+
+
+def watched(watch: Callable[..., object], method: Callable[..., object], due: Due | None) -> Callable[..., object]:
+    """Return a method as one to call at every visit: that calls `watch`, and then the method if it is due."""
+
+    @wraps(method)
+    def both(*offered: Any, **named: Any) -> None:
+        watch(*offered, **named)
+        if due is None or due():
+            method(*offered, **named)
+
+    return both
+
+
+def by_position(method: Callable[..., object], takes: tuple[str, ...]) -> bool:
+    """Say whether the arguments that a method takes can be given by position: none with a default stands before."""
+    if not takes:
+        return True
+    parameters = [p for p in signature(method).parameters.values() if p.kind is not p.VAR_POSITIONAL]
+    if not {p.name for p in parameters}.issuperset(takes):
+        return True  # its own names for what PyTorch gives by position
+    return all(p.name == name and p.kind is not p.KEYWORD_ONLY for p, name in zip(parameters, takes, strict=False))
+
+
+def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[str, ...], run: object) -> Call:
+    """Return `method` as a function of the tuple of everything that its point offers.
+
+    `takes` names its arguments out of `offers`, whose first is the run.
+    """
+    places = [offers.index(name) for name in takes]
+    if not by_position(method, takes):
+        return lambda offered: method(**{name: offered[place] for name, place in zip(takes, places, strict=True)})
+    match places:
+        case []:
+            return lambda offered: method()
+        case [0]:
+            return lambda offered: method(run)
+        case [place]:
+            return lambda offered: method(offered[place])
+    pick = itemgetter(*places)
+    return lambda offered: method(*pick(offered))
+
+
+Report = Callable[[Binding, BaseException, OnError], None]
+"""Told of a hook that raised: its binding, the exception, and what becomes of it (raise, disable or ignore)."""
+
+Result = TypeVar("Result")
+
+
+class Here:
+    """Which binding is being called, and since when: `binding[0]` for the runner, the others for other processes.
+
+    `ids` and `times` are the memory of a `hookflow.events.now.Shared`, if others look.
+    """
+
+    __slots__ = ("_shared", "binding", "ids", "times")
+
+    def __init__(self, shared: Shared | None = None) -> None:
+        self.binding = [NOWHERE]
+        self._shared = shared
+        self.ids, self.times = (shared.ids, shared.times) if shared else _unshared()
+
+    def leave(self) -> None:
+        """Show nothing any more: the run is over, whatever may still fire."""
+        if self._shared:
+            self.ids, self.times = _unshared()
+            self._shared.close()
+
+    def set(self, binding: int, since: float) -> None:
+        self.times[0] = since
+        self.binding[0] = self.ids[0] = binding
+
+
+def _unshared() -> tuple[memoryview[int], memoryview[float]]:
+    return memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("d")
+
+
+class Dispatcher:
+    """Fires the points of one run; `at` holds what is bound to each, in order, and may still change."""
+
+    def __init__(self, plan: Plan, at: Mapping[str, tuple[Firing, ...]], books: Books, here: Here, report: Report):
+        self.at = at
+        self.run: object = None
+        self.disabled: set[str] = set()
+        self.thread = get_ident()
+        """The thread that hooks are called in: the training's, or autograd's while that computes on a GPU."""
+        self._plan = plan
+        self._books = books
+        self._here = here
+        self._report = report
+        self._inner = 0.0
+        self._nested = 0
+        self._ending = False
+        self._told: BaseException | None = None
+
+    def fire(self, point: str, *offered: Any) -> None:
+        """Call every hook that is due at `point`; `offered` is what the point offers after the run itself.
+
+        An exception of a hook goes through, with the hook and the point noted on it, unless its `on_error` says
+        otherwise; one that is no Exception (SystemExit, say) always does.
+        """
+        if firings := self.at.get(point):
+            self.call_all(firings, (self.run, *offered))
+
+    def call_all(self, firings: Sequence[Firing], everything: Sequence[Any]) -> None:
+        """Call what is due of these; `everything` is what their point offers, the run first. Hooks may change it."""
+        here, put = self._here, self._books.firings.put
+        began = entered = perf_counter()
+        for firing in firings:
+            due = firing.is_due()
+            if due:
+                here.set(firing.binding.id, entered)
+                try:
+                    firing.call(everything)
+                except BaseException as error:
+                    self.failed(firing.binding, error)
+            left = perf_counter()
+            put(firing.binding.id, entered, left - entered - self._inner, due)
+            self._inner = 0.0
+            entered = left
+        here.set(NOWHERE, entered)
+        if not self._nested:
+            self._books.spans.put(began, entered)
+
+    def fire_within(self, point: str, *offered: Any) -> None:
+        """Do what `fire` does in the middle of something else: of a hook, or of a phase of the iteration."""
+        if point in self.at:
+            self._within(self.fire, point, *offered)
+
+    def call_within(self, firing: Firing, everything: Sequence[Any]) -> Any:
+        """Call one binding in the middle of something else, if it is due, and return what it returns."""
+        if firing.is_due():
+            return self._within(self._call, firing, everything)
+        return None
+
+    def _within(self, call: Callable[..., Result], *args: Any) -> Result:
+        """Make a call that fires. Its time is theirs who fire: not the hook's around it, and in no phase twice."""
+        here = self._here
+        binding, since = here.binding[0], here.times[0]
+        in_hook = binding != NOWHERE
+        outer, self._inner = self._inner, 0.0
+        self._nested += in_hook
+        thread, self.thread = self.thread, get_ident()
+        began = perf_counter()
+        try:
+            return call(*args)
+        finally:
+            self.thread = thread
+            self._nested -= in_hook
+            self._inner = outer + perf_counter() - began if in_hook else 0.0
+            here.set(binding, since)
+
+    def _call(self, firing: Firing, everything: Sequence[Any]) -> Any:
+        result = None
+        entered = perf_counter()
+        self._here.set(firing.binding.id, entered)
+        try:
+            result = firing.call(everything)
+        except BaseException as error:
+            self.failed(firing.binding, error)
+        left = perf_counter()
+        self._books.firings.put(firing.binding.id, entered, left - entered - self._inner, 1.0)
+        if not self._nested:
+            self._books.spans.put(entered, left)
+        return result
+
+    def failed(self, binding: Binding, error: BaseException) -> None:
+        """Tell of a hook that raised, and let the exception through if it ends the run. Ctrl-C is no hook's fault."""
+        action: OnError = self._plan.hook(binding.hook).on_error if isinstance(error, Exception) else "raise"
+        if self._ending and action == "raise":
+            action = "ignore"
+        told = error is self._told and not self._ending  # of a hook that fired within this one, and ends the run
+        if told or isinstance(error, KeyboardInterrupt):
+            action = "raise"
+        else:
+            error = showable(error, f'raised by the hook "{binding.hook}" at {binding.point}')
+            self._report(binding, error, action)
+        if action == "raise":
+            self._told, self._inner = error, 0.0
+            self._here.set(NOWHERE, perf_counter())
+            raise error
+        if action == "disable":
+            self.disable(binding.hook)
+
+    def disable(self, hook: str) -> None:
+        """Never let the hook fire again, but let what it has entered be left."""
+        self.disabled.add(hook)
+        for firings in self.at.values():
+            for firing in firings:
+                if firing.binding.hook == hook and firing.binding.half != "exit":
+                    firing.disable()
+
+    def end(self) -> None:
+        """From here on no hook that raises keeps others from their turn: the run ends."""
+        self._ending = True

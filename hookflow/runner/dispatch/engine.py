@@ -1,0 +1,245 @@
+"""From a plan to what is called: every binding as a bound method, every point as one call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from functools import partial
+from typing import Any
+
+from hookflow.errors import Problem, UserError, nearest
+from hookflow.events.now import NOWHERE
+from hookflow.graph.plan import Binding, Plan
+from hookflow.hooks.base import Hook
+from hookflow.runner.dispatch.dispatcher import (
+    Call,
+    Dispatcher,
+    Due,
+    Firing,
+    Gate,
+    Here,
+    Report,
+    Switch,
+    adapt,
+    watched,
+)
+from hookflow.runner.dispatch.generated import can_be_generated, generate
+from hookflow.runner.logging.timing import Books
+from hookflow.runner.process.state import RunState
+
+
+class Arounds:
+    """The open `around_X` of a run. `resumed` names the hooks that a resumed run will be inside of."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._open: list[tuple[Binding, Generator[None]]] = []
+        self.resumed: frozenset[str] = frozenset()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def latest(self) -> Binding:
+        return self._open[-1][0]
+
+    def enter(self, binding: Binding, generator: Any) -> None:
+        """Run the first half. Raises RuntimeError when there is no second one."""
+        try:
+            next(generator)
+        except StopIteration:
+            raise RuntimeError(f'{binding.method} of the hook "{binding.hook}" must yield once, and has not') from None
+        self._open.append((binding, generator))
+
+    def leave(self, binding: Binding) -> None:
+        """Run the second half of the latest that was entered for this binding. Raises RuntimeError at a third."""
+        for entry in reversed(self._open):
+            if whose(entry[0]) == whose(binding):
+                self._open.remove(entry)
+                for _ in entry[1]:
+                    said = f'{binding.method} of the hook "{binding.hook}" must yield once, and has yielded again'
+                    raise RuntimeError(said)
+                return
+
+    def is_open(self, binding: Binding) -> bool:
+        return any(whose(entry) == whose(binding) for entry, _ in self._open)
+
+    def at(self, point: str) -> list[str]:
+        """Return the hooks that have been entered at `point` and not left; or will be, once a resumed run is there."""
+        entered = {binding.hook for binding, _ in self._open if binding.point == point} | self.resumed
+        return [binding.hook for binding in self._plan.at(point) if binding.hook in entered and binding.half == "enter"]
+
+
+def whose(binding: Binding) -> tuple[str, str]:
+    """Return what the two halves of an `around_X` have in common."""
+    return binding.hook, binding.method
+
+
+class Engine:
+    """The hooks of one run. Nothing fires before `bind` has been told what they are given as `run`.
+
+    Of several ranks only the first (`rank` 0) calls the hooks that are for it alone; `on_request` is told when a hook
+    is due, on all of them alike, that may ask for something (it writes "control" or "checkpoint"). With `generates`
+    false every point is fired by the readable dispatcher, which does the same.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        hooks: Mapping[str, Any],
+        gates: Mapping[int, Gate],
+        state: RunState,
+        books: Books,
+        here: Here,
+        report: Report,
+        rank: int = 0,
+        on_request: Callable[[], None] | None = None,
+        *,
+        generates: bool = True,
+    ) -> None:
+        self.plan = plan
+        self.arounds = Arounds(plan)
+        self._hooks = hooks
+        self._gates = gates
+        self._state = state
+        self._books = books
+        self._here = here
+        self._rank = rank
+        self._on_request = on_request
+        self._generates = generates
+        self._own = {point.name: point.offers[1:] for point in plan.own}
+        self._at: dict[str, tuple[Firing, ...]] = {}
+        self._closings: dict[tuple[str, str], Firing] = {}
+        self._calls: dict[str, Callable[..., None]] = {}
+        self.dispatcher = Dispatcher(plan, self._at, books, here, report)
+
+    def bind(self, run: object, wrap: Callable[[Binding, Call], Call] | None = None) -> None:
+        """Make every binding ready to be called with this run; `wrap` puts something around each call."""
+        self.dispatcher.run = run
+        for binding in self.plan.bindings:
+            if self._rank and self.plan.hook(binding.hook).ranks == "zero":
+                continue
+            firing = self._firing(binding, run)
+            if wrap:
+                firing.call = wrap(binding, firing.call)
+            self._put(binding.point, firing)
+            if binding.half == "exit":
+                self._closings[whose(binding)] = firing
+            elif binding.half == "enter":
+                again = Firing(binding, firing.method, firing.call, partial(self._is_resumed, binding))
+                self._put(_again(binding.point), again)
+        for name, firings in self._at.items():
+            self._calls[name] = partial(self.dispatcher.fire, name)
+            if self._generates and not wrap and name in self.plan.points:
+                point = self.plan.points[name]
+                if can_be_generated(self.plan, point, firings):
+                    self._calls[name] = generate(point, firings, self.dispatcher, self._books, self._here, self._state)
+
+    def _firing(self, binding: Binding, run: object) -> Firing:
+        hook = self._hooks[binding.hook]
+        method = getattr(hook, binding.method) if binding.method else hook
+        gate = self._gates.get(binding.id)
+        if isinstance(hook, Hook) and (watch := hook.watches.get(binding.method)):
+            method, gate = watched(watch, method, gate), None
+        call = self._halved(binding, adapt(method, binding.takes, self.plan.points[binding.point].offers, run))
+        if gate is None and self.plan.hook(binding.hook).on_error == "disable":
+            gate = Switch()
+        due: Due | None = partial(self.arounds.is_open, binding) if binding.half == "exit" else gate
+        announce = self._on_request if _may_ask(self.plan, binding) else None
+        return Firing(binding, method, call, due, gate, announce)
+
+    def _halved(self, binding: Binding, call: Call) -> Call:
+        if binding.half == "enter":
+            return lambda offered: self.arounds.enter(binding, call(offered))
+        if binding.half == "exit":
+            return lambda offered: self.arounds.leave(binding)
+        return call
+
+    def _put(self, point: str, firing: Firing) -> None:
+        self._at[point] = (*self._at.get(point, ()), firing)
+
+    def call(self, point: str) -> Callable[..., None] | None:
+        """Return what fires a point, as a function of what it offers after the run; None where nothing is bound."""
+        return self._calls.get(point)
+
+    def fire(self, point: str, *offered: Any) -> None:
+        """Call every hook that is due at `point`; `offered` is what the point offers after the run itself."""
+        if call := self._calls.get(point):
+            call(*offered)
+
+    def firings(self, point: str) -> tuple[Firing, ...]:
+        """Return what fires at a point, in order."""
+        return self._at.get(point, ())
+
+    def fire_own(self, point: str, *offered: Any) -> None:
+        """Fire a point that the pipeline declares for itself.
+
+        Raises UserError when there is no such point, or it offers more or less.
+        """
+        offers = self._own.get(point)
+        if offers is None:
+            if point in self.plan.points:
+                raise UserError(Problem(f"{point} cannot be fired by a hook: the run itself fires it"))
+            hint = nearest(point, self._own) or f"declare it: [points.{point}]"
+            raise UserError(Problem(f'this pipeline has no point "{point}" of its own', hint=hint))
+        if len(offered) != len(offers):
+            names = f": {', '.join(offers)}" if offers else ""
+            said = f"{point} offers {len(offers)} beside the run{names}; it has been fired with {len(offered)}"
+            raise UserError(Problem(said))
+        self.dispatcher.fire_within(point, *offered)
+
+    @property
+    def current(self) -> Binding | None:
+        """The binding that is being called; None outside of all hooks."""
+        id_ = self._here.binding[0]
+        return None if id_ == NOWHERE else self.plan.bindings[id_]
+
+    def enter_again(self, point: str) -> None:
+        """Run the first halves at `point` that a resumed run is inside of, and nothing else that fires there."""
+        self.dispatcher.fire(_again(point))
+        self.arounds.resumed = frozenset()
+
+    def leave(self, entered: int) -> None:
+        """Run the second halves of all that was entered when `entered` had been, the latest first.
+
+        For a pass that is cut short: its closing points do not fire.
+        """
+        while len(self.arounds) > entered:
+            closing = self._closings[whose(self.arounds.latest)]
+            self.dispatcher.call_within(closing, ())
+
+    def state_dict(self) -> dict[str, list[str]]:
+        """Return the hooks that a run resumed in the middle of an epoch is inside of, and those switched off."""
+        return {"entered": self.arounds.at("before_train_epoch"), "disabled": sorted(self.dispatcher.disabled)}
+
+    def load_state_dict(self, state: Mapping[str, list[str]]) -> list[str]:
+        """Take back what `state_dict` returned; return the hooks that stay switched off."""
+        self.arounds.resumed = frozenset(state["entered"])
+        disabled = [hook.name for hook in self.plan.hooks if hook.name in state["disabled"]]
+        for hook in disabled:
+            self.dispatcher.disable(hook)
+        return disabled
+
+    def cut(self, entered: int) -> None:
+        """Leave an epoch that is cut short, as `leave` does; a run that is resumed in it will be inside of the same."""
+        inside = frozenset(self.arounds.at("before_train_epoch"))
+        self.leave(entered)
+        self.arounds.resumed = inside
+
+    def unwind(self) -> None:
+        """Leave everything: the run ends. From here on no hook that raises keeps others from their turn."""
+        self.dispatcher.end()
+        self.leave(0)
+
+    def _is_resumed(self, binding: Binding) -> bool:
+        return binding.hook in self.arounds.resumed
+
+
+def _may_ask(plan: Plan, binding: Binding) -> bool:
+    """Say whether a binding inside the iteration may ask, on all ranks alike, for what they must agree on."""
+    if plan.hook(binding.hook).ranks == "zero":
+        return False
+    return plan.points.in_iteration(binding.point) and not {"control", "checkpoint"}.isdisjoint(binding.writes)
+
+
+def _again(point: str) -> str:
+    return f"again {point}"

@@ -1,0 +1,306 @@
+"""Hooks inside the network: bindings at module points become PyTorch's own hooks on the modules that they pick.
+
+What a hook returns replaces what it was offered, as in PyTorch: the arguments at `forward_pre`, the output at
+`forward`, the gradients at the other two; None leaves them as they are. Several hooks on one module fire in the plan's
+order, each with what those before it have left.
+
+A binding that has a trigger, or states its stages, is registered with PyTorch only while it is due. That is settled
+before each step and before each evaluation of a batch; an idle one costs nothing in between. In a compiled network,
+which PyTorch would compile anew each time, it stays registered and is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from hookflow.errors import Problem, UserError
+from hookflow.events.records import Stage
+from hookflow.graph.plan import Binding
+from hookflow.runner.build.selectors import Picked
+from hookflow.runner.dispatch.dispatcher import Firing
+from hookflow.runner.dispatch.engine import Engine
+from hookflow.runner.loop.task import Named
+from hookflow.runner.numerics.compiling import HOOKS, Compiled, hidden
+from hookflow.runner.process.state import RunState
+
+Call = Callable[..., Any]
+"""Calls a binding: with its registration, the module, and what the point offers behind the module's name."""
+
+
+class Stack:
+    """The hooks of one module at one point: those of bindings, in the plan's order, and others.
+
+    The module's own hooks, which it has registered before, fire between those that are prepended and those that are
+    not. The order is the same however often a binding has been taken off meanwhile: PyTorch would put it last.
+    """
+
+    def __init__(self, module: nn.Module, point: str) -> None:
+        self._hooks = getattr(module, HOOKS[point])
+        self._own = set(self._hooks)
+        self._members: list[Registration] = []
+
+    def join(self, registration: Registration) -> None:
+        self._members.append(registration)
+
+    def arrange(self, new: Registration) -> None:
+        """Put all that is registered in order, now that PyTorch has put a new one last."""
+        there = [member for member in self._members if member.handle is not None]
+        ahead = [member.id for member in there if member.firing.binding.prepend]
+        behind = [member.id for member in there if not member.firing.binding.prepend]
+        ids = [id_ for id_ in self._hooks if id_ != new.id]
+        known = [k for k, id_ in enumerate(ids) if id_ in {*self._own, *ahead, *behind}]
+        first, last = (known[0], known[-1] + 1) if known else (0, 0)  # what stands outside has come by hand since
+        own = [id_ for id_ in ids[first:last] if id_ not in {*ahead, *behind}]
+        for id_ in (*ids[:first], *ahead, *own, *behind, *ids[last:]):
+            self._hooks.move_to_end(id_)
+
+
+class Registration:
+    """One binding at one module, registered while `handle` is there; once `removed`, never again."""
+
+    def __init__(self, firing: Firing, name: str, module: nn.Module, stack: Stack, call: Call, *, hide: bool) -> None:
+        self.firing = firing
+        self.stages = firing.binding.stages or ("train",)
+        self.name = name
+        self.module = module
+        self.handle: RemovableHandle | None = None
+        self.removed = False
+        self._stack = stack
+        callback = _callback(self, call)
+        self._callback = hidden(callback) if hide else callback
+        stack.join(self)
+
+    @property
+    def id(self) -> int:
+        """What PyTorch keeps it by."""
+        assert self.handle is not None
+        return self.handle.id
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What it goes by in a checkpoint: the hook, the point and the module."""
+        return self.firing.binding.hook, self.firing.binding.point, self.name
+
+    def add(self) -> None:
+        """Register it, unless it has been removed for good."""
+        if self.handle is None and not self.removed:
+            self.handle = self._register()
+            self._stack.arrange(self)
+
+    def drop(self) -> None:
+        """Take it off the module."""
+        if self.handle is not None:
+            self.handle.remove()
+            self.handle = None
+
+    def remove(self) -> None:
+        """Take it off the module for good."""
+        self.removed = True
+        self.drop()
+
+    def _register(self) -> RemovableHandle:
+        module, callback, binding = self.module, self._callback, self.firing.binding
+        with_kwargs = "kwargs" in binding.takes
+        match binding.point:
+            case "forward_pre":
+                return module.register_forward_pre_hook(callback, with_kwargs=with_kwargs)
+            case "forward":
+                return module.register_forward_hook(callback, with_kwargs=with_kwargs, always_call=binding.always_call)
+            case "full_backward_pre":
+                return module.register_full_backward_pre_hook(callback)
+            case _:
+                return module.register_full_backward_hook(callback)
+
+
+def _callback(registration: Registration, call: Call) -> Callable[..., Any]:
+    """Return `call` as PyTorch calls it at a point. It hands over `kwargs` only to who asks, and wants them back then.
+
+    It must be a function: a copy of the network keeps the hooks, and of anything else it would have a copy.
+    """
+    this, binding = registration, registration.firing.binding
+    with_kwargs = "kwargs" in binding.takes
+    match binding.point:
+        case "forward_pre" if with_kwargs:
+            return lambda module, args, kwargs: call(this, module, args, args, kwargs)
+        case "forward_pre":
+            return lambda module, args: call(this, module, args, args, None)
+        case "forward" if with_kwargs:
+            return lambda module, args, kwargs, output: call(this, module, args, args, kwargs, output)
+        case "forward":
+            return lambda module, args, output: call(this, module, args, args, None, output)
+    return lambda module, *gradients: call(this, module, *gradients)
+
+
+Step = Callable[[Any, Any], Any]
+
+
+class Handle:
+    """Takes a hook off modules for good: a resumed run will not register it again."""
+
+    def __init__(self, remove: Callable[[], None]) -> None:
+        self._remove = remove
+
+    def remove(self) -> None:
+        self._remove()
+
+
+class ModuleHooks:
+    """The bindings at module points of one run; `picked` are their modules. Nothing is registered before `attach`."""
+
+    def __init__(self, engine: Engine, picked: Picked, state: RunState) -> None:
+        self._engine = engine
+        points = engine.plan.points
+        inside = [binding.id for binding in engine.plan.bindings if points[binding.point].kind == "module"]
+        self._picked = picked = {id_: picked[id_] for id_ in inside}
+        self._state = state
+        self._registrations: list[Registration] = []
+        self._idling: list[Idling] = []
+        self._current: Registration | None = None
+        self._compiled: Compiled | None = None
+        hooks = dict.fromkeys(engine.plan.bindings[id_].hook for id_ in picked)
+        handles = {hook: Handle(partial(self._remove_from_all, hook)) for hook in hooks}
+        self.handles: Mapping[str, Handle] = Named("hook inside the network", handles)
+
+    def attach(self, compiled: Compiled | None) -> None:
+        """Register every binding with PyTorch that is never idle, and get the others ready; in a compiled network all.
+
+        That is in the plan's order.
+        """
+        self._compiled = compiled
+        for point in (point.name for point in self._engine.plan.points if point.kind == "module"):
+            stacks: dict[nn.Module, Stack] = {}
+            for firing in self._engine.firings(point):
+                idling = Idling(firing, stays=compiled is not None) if _idles(firing.binding) else None
+                for name, module in self._picked[firing.binding.id].items():
+                    stack = stacks.setdefault(module, Stack(module, point))
+                    made = Registration(firing, name, module, stack, self._call, hide=compiled is not None)
+                    self._registrations.append(made)
+                    if idling:
+                        idling.registrations.append(made)
+                    if idling is None or compiled:
+                        made.add()
+                if idling:
+                    self._idling.append(idling)
+
+    def detach(self) -> None:
+        """Leave the network as it was."""
+        for registration in self._registrations:
+            registration.drop()
+
+    def settled(self, step: Step) -> Step:
+        """Return a function that settles which bindings are due before each step; `step` itself if none ever idles."""
+        if not any(_idles(self._engine.plan.bindings[id_]) for id_ in self._picked):
+            return step
+        idling, state = self._idling, self._state
+
+        def settle_and_step(run: Any, batch: Any) -> Any:
+            stage, done = state.stage, state.iter
+            for each in idling:
+                each.settle(stage, done)
+            return step(run, batch)
+
+        return settle_and_step
+
+    @property
+    def handle(self) -> Handle:
+        """What takes the hook that is being called off the module that it is called for, and off no other."""
+        current, here = self._current, self._engine.current
+        if current is None or here is not current.firing.binding:
+            hint = next((f'another hook writes run.handles["{hook}"]' for hook in self.handles), "")
+            raise UserError(Problem("run.handle is for a hook inside the network, while it is called", hint=hint))
+        return Handle(partial(self._remove, [current]))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what has been removed for good, and what each trigger has said at which iteration."""
+        return {
+            "removed": [list(each.key) for each in self._registrations if each.removed],
+            "settled": {each.key: each.state_dict() for each in self._idling},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> list[str]:
+        """Take back what `state_dict` returned; return the hooks that stay removed from some module."""
+        removed = {tuple(key) for key in state["removed"]}
+        gone = [each for each in self._registrations if each.key in removed]
+        for each in gone:
+            each.remove()
+        for idling in self._idling:
+            if idling.key in state["settled"]:
+                idling.load_state_dict(state["settled"][idling.key])
+        return list(dict.fromkeys(each.firing.binding.hook for each in gone))
+
+    def _call(self, registration: Registration, module: nn.Module, *offered: Any) -> Any:
+        """Call a binding for a module, in its stages."""
+        if self._state.stage not in registration.stages:
+            return None
+        dispatcher = self._engine.dispatcher
+        before, self._current = self._current, registration
+        try:
+            return dispatcher.call_within(registration.firing, (dispatcher.run, module, registration.name, *offered))
+        finally:
+            self._current = before
+
+    def _remove_from_all(self, hook: str) -> None:
+        self._remove([each for each in self._registrations if each.firing.binding.hook == hook])
+
+    def _remove(self, registrations: Sequence[Registration]) -> None:
+        for each in registrations:
+            if not each.removed:
+                each.remove()
+                if self._compiled:
+                    self._compiled.hook_removed(each.firing.binding.hook, each.module)
+
+
+class Idling:
+    """A binding that is idle at times. What its trigger says holds for all its modules until an iteration is done.
+
+    If it `stays`, it is registered all the same.
+    """
+
+    def __init__(self, firing: Firing, *, stays: bool) -> None:
+        self.registrations: list[Registration] = []
+        self.key = f"{firing.binding.hook}@{firing.binding.point}"
+        self._gate = firing.gate
+        self._stages = firing.binding.stages or ("train",)
+        self._stays = stays
+        self._active = False
+        self._asked = -1
+        self._answer = False
+        firing.due = self._is_active
+
+    def settle(self, stage: Stage, done: int) -> None:
+        """Register the binding, or take it off, as it is due in this stage with so many iterations done."""
+        due = stage in self._stages
+        if due:
+            if done != self._asked:
+                gate = self._gate
+                self._asked, self._answer = done, gate is None or (done >= gate.next and gate())
+            due = self._answer
+        if due != self._active:
+            self._switch(due)
+
+    def _switch(self, due: bool) -> None:
+        self._active = due
+        for registration in () if self._stays else self.registrations:
+            if due:
+                registration.add()
+            else:
+                registration.drop()
+
+    def state_dict(self) -> list[int]:
+        """Return the iteration at which the trigger was asked, and what it said."""
+        return [self._asked, int(self._answer)]
+
+    def load_state_dict(self, state: Sequence[int]) -> None:
+        self._asked, self._answer = state[0], bool(state[1])
+
+    def _is_active(self) -> bool:
+        return self._active
+
+
+def _idles(binding: Binding) -> bool:
+    return bool(str(binding.trigger) or binding.stages)

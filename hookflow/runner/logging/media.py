@@ -1,0 +1,200 @@
+"""Images and histograms on their way to the disk and the event log, in a thread of their own.
+
+The training thread copies what it is given, where that lies, and puts it into a queue; everything that waits for a
+device or a disk is done here. What the queue has no room for is dropped, counted and told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hookflow.events.records import Level, Put
+from hookflow.events.rundir import of_rank
+from hookflow.png import COLOUR_TYPES, encode_png
+
+
+def copied(image: Any, called: str) -> Tensor:
+    """Return a copy of an image, height × width × channels; that of a tensor stays on its device.
+
+    Where both the first and the last dimension may be channels, they come first in a tensor, and last in anything else.
+    Raises TypeError when `called` was given something else than an image.
+    """
+    first = isinstance(image, Tensor)
+    given: Tensor = image.detach() if first else _of_array(image, called)
+    sizes = tuple(given.shape)
+    if given.ndim == 2:
+        given = given.unsqueeze(2)
+    elif given.ndim == 3 and sizes[0] in COLOUR_TYPES and (first or sizes[2] not in COLOUR_TYPES):
+        given = given.permute(1, 2, 0)
+    if given.ndim != 3 or given.shape[2] not in COLOUR_TYPES or not given.numel():
+        several = "; log the images of a batch one by one, or make a grid of them" if given.ndim == 4 else ""
+        raise TypeError(f"{called} needs height × width × 1, 3 or 4 channels, last or first, not {sizes}{several}")
+    if not (given.is_floating_point() or given.dtype in (torch.uint8, torch.bool)):
+        raise TypeError(f"{called} needs uint8, floating (0…1) or boolean values, not {given.dtype}")
+    return given.clone(memory_format=torch.contiguous_format) if first else given.contiguous()
+
+
+def _of_array(image: Any, called: str) -> Tensor:
+    if hasattr(image, "convert") and getattr(image, "mode", "RGB") not in ("L", "RGB", "RGBA"):
+        image = image.convert("RGB")  # PIL's: a palette, CMYK, one bit
+    try:
+        return torch.from_numpy(np.array(image, order="C"))
+    except TypeError:
+        shown = f"{type(image).__name__} ({image!r:.40})"
+        raise TypeError(f"{called} needs a tensor, an array or a PIL image, not a {shown}") from None
+
+
+def drawn(figure: Any, called: str) -> Tensor:
+    """Return what a figure of matplotlib looks like. Raises TypeError when it is something else.
+
+    It is drawn here and now, by whoever calls: matplotlib knows no threads, and the caller may change the figure next.
+    """
+    if not hasattr(figure, "set_canvas"):
+        raise TypeError(f"{called} needs a figure of matplotlib, not a {type(figure).__name__} ({figure!r:.40})")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    before = figure.canvas
+    try:
+        canvas: Any = FigureCanvasAgg(figure)  # which makes itself the figure's own
+        canvas.draw()
+        return torch.from_numpy(np.array(canvas.buffer_rgba()))
+    finally:
+        figure.set_canvas(before)
+
+
+def pixels(image: Tensor) -> NDArray[np.uint8]:
+    """Return a copied image in the host's memory, as uint8; this waits for its device."""
+    host = image.cpu()
+    if host.is_floating_point():
+        host = host.float().nan_to_num_(0.0, 1.0, 0.0).clamp_(0, 1).mul_(255).round_()
+    elif host.dtype == torch.bool:
+        host = host * 255
+    array: NDArray[np.uint8] = host.to(torch.uint8).numpy()
+    return array
+
+
+ROOM = 256 << 20
+"""Bytes that may wait in the queue."""
+PLACES = 512
+"""How many images and histograms may."""
+GRACE = 10.0
+"""Seconds that the end of a run waits for what is in the queue."""
+
+
+class Place(Protocol):
+    """Where the run is."""
+
+    iter: int
+    epoch: int
+
+
+class Media:
+    """Writes images below `folder`/images, and puts a record for each into the event log; so too for histograms."""
+
+    def __init__(self, folder: Path, place: Place, put: Put, say: Callable[[str, Level], None], rank: int = 0) -> None:
+        self._folder = folder
+        self._place = place
+        self._put = put
+        self._say = say
+        self._rank = rank
+        self._queue: SimpleQueue[tuple[int, Callable[[], None]] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._given = self._done = 0  # each is counted by one thread alone, so that neither needs a lock
+        self._given_bytes = self._done_bytes = 0
+        self._dropped = 0
+        self._failed = 0
+        self._latest: dict[Path, tuple[int, int]] = {}
+        self._given_up = False
+
+    def image(self, name: str, image: Tensor, caption: str, hook: str, *, figure: bool = False) -> None:
+        """Take an image that nobody changes any more, height × width × channels."""
+        it, ep = self._place.iter, self._place.epoch
+        self._submit(image.nbytes, partial(self._write_image, name, image, caption, hook, figure, it, ep))
+
+    def histogram(self, name: str, values: Tensor, bins: int, hook: str) -> None:
+        """Take values that nobody changes any more, to count them."""
+        it, ep = self._place.iter, self._place.epoch
+        self._submit(values.nbytes, partial(self._count, name, values, bins, hook, it, ep))
+
+    def close(self) -> None:
+        """Write what is left and end the thread; after GRACE seconds, give up what is not written."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(GRACE)
+            self._given_up = True
+        if lost := self._dropped + self._failed + self._given - self._done:
+            self._say(f"{lost} logged images and histograms were lost", "warn")
+
+    def _submit(self, size: int, work: Callable[[], None]) -> None:
+        waiting, held = self._given - self._done, self._given_bytes - self._done_bytes
+        if waiting >= PLACES or (waiting and held + size > ROOM):
+            self._dropped += 1
+            if self._dropped == 1:
+                self._say("images are logged faster than they can be written: some are dropped", "warn")
+            return
+        if self._thread is None:
+            self._thread = Thread(target=self._work, name="hookflow-media", daemon=True)
+            self._thread.start()
+        self._given += 1
+        self._given_bytes += size
+        self._queue.put((size, work))
+
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None and not self._given_up:
+            size, work = job
+            try:
+                work()
+            except Exception as error:  # a full disk, a device that fails: the training has its own way to meet that
+                self._failed += 1
+                if self._failed == 1:
+                    self._say(f"a logged image could not be written: {type(error).__name__}: {error}", "warn")
+            self._done += 1
+            self._done_bytes += size
+
+    def _write_image(self, name: str, image: Tensor, caption: str, hook: str, figure: bool, it: int, ep: int) -> None:
+        array = pixels(image)
+        path = self._path(name, it)
+        whole = self._folder / path
+        whole.parent.mkdir(parents=True, exist_ok=True)
+        whole.write_bytes(encode_png(array))
+        height, width, _ = array.shape
+        self._put(
+            "image",
+            it=it,
+            ep=ep,
+            name=name,
+            path=path.as_posix(),
+            width=width,
+            height=height,
+            caption=caption,
+            figure=figure,
+            hook=hook,
+        )
+
+    def _path(self, name: str, it: int) -> Path:
+        """Return a place for an image of this name; a second one in the same iteration has another."""
+        parts = (re.sub(r"[^\w.-]", "_", part)[:80] for part in name.split("/") if part.strip(". "))
+        folder = Path("images", *parts)
+        before, count = self._latest.get(folder, (-1, 0))
+        count = count + 1 if before == it else 0
+        self._latest[folder] = it, count
+        return of_rank(folder / f"it{it:08}{f'-{count}' if count else ''}.png", self._rank)
+
+    def _count(self, name: str, values: Tensor, bins: int, hook: str, it: int, ep: int) -> None:
+        host = values.cpu().double().numpy()
+        finite = host[np.isfinite(host)]
+        if not finite.size:
+            return self._say(f'the histogram "{name}" of iteration {it} has no finite value', "warn")
+        counts, edges = np.histogram(finite, bins)
+        return self._put("histogram", it=it, ep=ep, name=name, edges=edges.tolist(), counts=counts.tolist(), hook=hook)

@@ -1,0 +1,373 @@
+"""The flusher thread: everything that leaves a run through files goes through here, off the training thread.
+
+Imports no torch: the recorder is there before torch is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Protocol
+
+from hookflow.events.log import Appender, command_log
+from hookflow.events.records import (
+    HOOKFLOW,
+    CommandRecord,
+    Frame,
+    Level,
+    Message,
+    Put,
+    Record,
+    Scalars,
+    Stage,
+    shortened,
+    stamped,
+)
+from hookflow.events.rundir import RunDir
+from hookflow.excerpt import print_error
+from hookflow.graph.plan import OnError
+from hookflow.masking import masked
+from hookflow.runner.distributed.failures import explain_timeout, is_peer_lost, is_timeout
+from hookflow.runner.distributed.rendezvous import ALONE, Ranks
+from hookflow.runner.logging.timing import Books, Cell
+from hookflow.user_code import causes, innermost
+
+if TYPE_CHECKING:
+    import torch
+
+
+QUICKEST, SLOWEST = 0.25, 2.0
+"""Seconds between frames: at the start of a run, and of one that is older than an hour or so."""
+
+GRACE = 10.0
+"""Seconds that the end of a run waits for a disk that does not answer."""
+
+SANITY = "the sanity pass over the validation"
+"""What a note names that an exception has been given there."""
+
+
+class Progress(Protocol):
+    """What a record says of the run's place."""
+
+    iter: int
+    epoch: int
+    batch_idx: int
+    batches: int
+
+    @property
+    def stage(self) -> Stage:
+        """What the run is doing."""
+
+
+class Recorder:
+    """Appends frames and events to the event log, and hands on what the command log asks for.
+
+    A log that cannot be written harms no training: records are lost meanwhile, and the log says so once it can.
+    `prints_failure` says whether the traceback of what ends the run is printed: who has it raised sees it anyway.
+    While it is `held`, nothing is written: a resume is recorded once its checkpoint has been read.
+    """
+
+    def __init__(
+        self,
+        run_dir: RunDir,
+        on_command: Callable[[CommandRecord], None],
+        ranks: Ranks = ALONE,
+        *,
+        prints_failure: bool = True,
+        held: bool = False,
+    ) -> None:
+        self.held = held
+        self.reported: BaseException | None = None
+        """What `failure` has told of that ends the run."""
+        self.why = ""
+        """What it has said of it."""
+        self.traceback = ""
+        self.listener: Callable[[Sequence[Record]], None] | None = None
+        """Who is handed the records of each flush, by whoever flushes; it must neither wait nor raise."""
+        self.put: Put = self._put
+        self._run_dir = run_dir
+        self._log = Appender(run_dir.events_of(ranks.rank))
+        self.log_found = self._log.found
+        """The bytes of the log that earlier attempts have left."""
+        self._ranks = ranks
+        self._prints_failure = prints_failure
+        self._commands = command_log(run_dir.commands)
+        self._commands.read_all()  # what was asked of an earlier attempt is not asked of this one
+        self._on_command = on_command
+        self._queue: deque[Record] = deque()
+        self._scalars: deque[tuple[int, int, float, str, float | torch.Tensor]] = deque()
+        self._unread: set[str] = set()
+        self._progress: Progress | None = None
+        self._frames: _Frames | None = None
+        self._cost = 0
+        self._lost = 0
+        self._why = ""
+        self._beginning: Record | None = None
+        self._began = self._run_began = time.monotonic()
+        self._clock = _Clock()
+        self._closing = threading.Event()
+        self._one_at_a_time = threading.Lock()
+        self._thread = threading.Thread(target=self._work, name="hookflow-recorder", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def discard(self) -> None:
+        """Forget what is held: the resume is refused."""
+        with self._one_at_a_time:
+            self._queue.clear()
+            self._scalars.clear()
+            self._frames = None
+            self.held = False
+
+    def watch(self, books: Books, progress: Progress) -> None:
+        """From now on write frames of these, and stamp records with the iteration and the epoch of `progress`."""
+        self._progress = progress
+        self._frames = _Frames(books, progress)
+
+    def _put(self, kind: str, **fields: Any) -> None:
+        """Record an event, stamped with the time and the run's place; the flusher thread writes it soon."""
+        record = stamped(kind, *self._place(), fields)
+        if record["k"] == "run":
+            self._beginning, self._run_began = record, time.monotonic()
+        self._queue.append(record)
+
+    def say(self, text: str, level: Level = "info", source: str = HOOKFLOW) -> None:
+        """Record a message; `source` is who says it."""
+        self.put("message", level=level, source=source, text=text)
+
+    def scalar(self, name: str, value: float | torch.Tensor) -> None:
+        """Record a number. A tensor must not change any more; it is read later, by the flusher thread."""
+        self._scalars.append((*self._place(), time.time(), name, value))
+
+    def failure(self, error: BaseException, *, hook: str = "", point: str = "", action: OnError = "raise") -> None:
+        """Record what raised, with its whole traceback, and print that to where the process prints.
+
+        What says no more than that another rank is gone is not told: that one's own word is what counts.
+        """
+        if action == "raise":
+            self.reported = error
+            if self._ranks.world > 1 and is_peer_lost(error):
+                return
+        kind, text = type(error).__name__, str(error)
+        if any(SANITY in str(note) for note in getattr(error, "__notes__", ())):
+            text = f"in {SANITY}: {text}"  # notes are seen in the traceback alone
+        why = f"{kind}: {text}"
+        if self._ranks.world > 1 and is_timeout(error):
+            why = text = explain_timeout(error, self._run_dir, self._ranks, hook, point)
+        if action == "raise":
+            self.why = why
+            if self.held:  # no error is recorded that could say more
+                notes = map(str, getattr(error, "__notes__", ()))
+                self.why = f'hook "{hook}" at {point}: {why}' if hook else "; ".join([why, *notes])
+        told = shortened(masked("".join(traceback.format_exception(error))))
+        if action == "raise":
+            self.traceback = told
+        place, led = innermost(told), "\n".join(causes(error))
+        self.put(
+            "error", hook=hook, point=point, type=kind, text=text, traceback=told, at=place, causes=led, action=action
+        )
+        if self._prints_failure or action != "raise":  # after the record, since it may wait for who reads it
+            whose = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
+            print_error(f"{whose}{told}".removesuffix("\n"))
+
+    def close(self) -> None:
+        """Write what is left and end the thread; give it up after GRACE seconds, when the disk does not answer."""
+        self._closing.set()
+        self._thread.join(GRACE)
+        if self._thread.is_alive():
+            print_error("hookflow: the disk does not answer; the end of the event log is lost")
+
+    def _place(self) -> tuple[int, int]:
+        if self._progress:
+            return self._progress.iter, self._progress.epoch
+        return (self._beginning["it"], self._beginning["ep"]) if self._beginning else (0, 0)
+
+    def _work(self) -> None:
+        while not self._closing.wait(min(max((time.monotonic() - self._began) / 2400, QUICKEST), SLOWEST)):
+            if self._ranks.first:  # it hears commands for all
+                self._listen()
+            if step := self._clock.step():
+                which = f"back by {-step:.0f} s" if step < 0 else f"forward by {step:.0f} s, or the machine slept"
+                self.say(f"the clock was set {which}: times before and after that cannot be compared", "warn")
+            self.flush()
+        self.flush()
+        self._log.close()
+
+    def _listen(self) -> None:
+        passed_over = self._commands.passed_over
+        for command in self._commands.read():
+            self._on_command(command)
+        if self._commands.passed_over > passed_over:
+            self.say("the command log has a line that is no command; it is passed over", "warn")
+
+    def flush(self, *, frame: bool = True, patience: float = -1) -> None:
+        """Append everything there is, with or without a frame. Any thread may ask; one at a time does.
+
+        `patience` is for how many seconds to wait for another thread that does; for as long as it takes if negative.
+        """
+        if not self._one_at_a_time.acquire(timeout=patience):
+            return
+        try:
+            if self.held:
+                return
+            began = time.perf_counter_ns()
+            waiting = len(self._scalars) + len(self._queue)
+            try:
+                news = self._news(frame)
+                try:
+                    self._log.append([*self._anew(news), *self._excuse(), *news])
+                finally:  # only now, so that a writer never has what a killed run's log does not have
+                    if self.listener is not None:
+                        self.listener(news)
+                self._lost = 0
+            except Exception as error:  # a full disk, a broken device: no reason to end the training, or this thread
+                if not self._lost:
+                    print_error(f"hookflow: the event log cannot be written: {error}")
+                self._lost += max(waiting - len(self._scalars) - len(self._queue), 1)
+                self._why = str(error)
+            self._cost = time.perf_counter_ns() - began
+        finally:
+            self._one_at_a_time.release()
+
+    def _news(self, framed: bool) -> list[Record]:
+        """Return a record for everything since the last time, in the order in which it came."""
+        frame = [self._frames.next(self._cost, time.monotonic() - self._run_began)] if self._frames and framed else []
+        came = len(self._queue)  # before the numbers are taken: those that came before an event are then among them
+        numbers = self._read_scalars()
+        return [*sorted([*numbers, *_take(self._queue, came)], key=itemgetter("t")), *frame]
+
+    def _anew(self, news: Sequence[Record]) -> list[Record]:
+        """Return what a log begins with that somebody has removed: the attempt's first record, and a word on that."""
+        if not self._log.reopen_if_removed():
+            return []
+        text = "the event log was removed while the run went on: what stood in it is lost"
+        it, ep = self._place()
+        said = Message(k="message", t=time.time(), it=it, ep=ep, level="warn", source=HOOKFLOW, text=text)
+        begun = self._beginning is not None and self._beginning not in news
+        return [*([self._beginning] if begun and self._beginning else []), said]
+
+    def _excuse(self) -> list[Record]:
+        """Return a record that says what has been lost, if anything has."""
+        if not self._lost:
+            return []
+        text = f"the event log could not be written ({self._why}): some {self._lost} records are lost"
+        it, ep = self._place()
+        return [Message(k="message", t=time.time(), it=it, ep=ep, level="warn", source=HOOKFLOW, text=text)]
+
+    def _read_scalars(self) -> list[Record]:
+        """Return the numbers logged since the last time, a record for each iteration, and at an epoch's end two.
+
+        A message names those that cannot be read, each once in a run.
+
+        This waits for the device where a number is still being computed, which is why it stands in this thread.
+        """
+        taken = _take(self._scalars)
+        values = _on_host([value for *_, value in taken])
+        records: dict[tuple[int, int], Scalars] = {}
+        unread: list[Record] = []
+        for (it, ep, t, name, _), value in zip(taken, values, strict=True):
+            if not isinstance(value, Exception):
+                records.setdefault((it, ep), Scalars(k="scalars", t=t, it=it, ep=ep, v={}))["v"][name] = value
+            elif name not in self._unread:
+                self._unread.add(name)
+                text = shortened(f'the logged number "{name}" cannot be read: {type(value).__name__}: {value}')
+                unread.append(Message(k="message", t=t, it=it, ep=ep, level="warn", source=HOOKFLOW, text=text))
+        return [*records.values(), *unread]
+
+
+def _take(queue: deque[Any], count: int | None = None) -> list[Any]:
+    """Take so many out of the queue, or all that are in it now, while others may still be adding to it."""
+    return [queue.popleft() for _ in range(len(queue) if count is None else count)]
+
+
+def _on_host(values: list[float | torch.Tensor]) -> list[float | Exception]:
+    """Return all values as numbers, with one copy off each device for all its tensors of a kind together.
+
+    In place of a tensor that cannot be read stands the exception. The others of its kind are then read one by one.
+    """
+    numbers: list[float | Exception] = [0.0] * len(values)
+    alike: dict[tuple[Any, Any], list[int]] = {}
+    for k, value in enumerate(values):
+        if isinstance(value, float):
+            numbers[k] = value
+        else:
+            alike.setdefault((value.device, value.dtype), []).append(k)
+    for places in alike.values():
+        import torch
+
+        try:
+            tensors = [values[k].reshape(()) for k in places]  # type: ignore[union-attr]
+            for k, number in zip(places, torch.stack(tensors).tolist(), strict=True):
+                numbers[k] = float(number)
+        except Exception as error:
+            if len(places) == 1:
+                numbers[places[0]] = error
+            else:
+                for k in places:
+                    (numbers[k],) = _on_host([values[k]])
+    return numbers
+
+
+class _Clock:
+    """Notices when the system's clock is set, by one that nobody sets."""
+
+    def __init__(self) -> None:
+        self._apart = time.time() - time.monotonic()
+
+    def step(self) -> float:
+        """Return the seconds that it was set by since the last look; 0 for less than one."""
+        before, now, after = time.monotonic(), time.time(), time.monotonic()
+        if after - before > 0.1:  # this process has stood still in between
+            return 0.0
+        was, self._apart = self._apart, now - before
+        return step if abs(step := self._apart - was) >= 1 else 0.0
+
+
+class _Frames:
+    """Turns sums that only grow into frames: what has happened since the frame before."""
+
+    def __init__(self, books: Books, progress: Progress) -> None:
+        self._books = books
+        self._progress = progress
+        self._samples = 0
+        self._phases: Mapping[str, int] = dict(books.phases)
+        self._seen: dict[int, tuple[int, int, dict[int, int]]] = {}
+
+    def next(self, cost: int, elapsed: float) -> Frame:
+        books, run = self._books, self._progress
+        stage = run.stage  # first: the training goes on meanwhile, and no iteration is older than its stage
+        books.update()
+        samples, phases = books.samples, dict(books.phases)
+        frame = Frame(
+            k="frame",
+            t=time.time(),
+            it=run.iter,
+            ep=run.epoch,
+            stage=stage,
+            bi=run.batch_idx,
+            bn=run.batches,
+            samples=samples - self._samples,
+            phases={name: ns - self._phases[name] for name, ns in phases.items()},
+            iters=self._since(-1, books.iterations) or [0, 0, 0, 0, {}],
+            hooks={str(k): fired for k, cell in enumerate(books.cells) if (fired := self._since(k, cell))},
+            cost=cost,
+            elapsed=elapsed,
+        )
+        self._samples, self._phases = samples, phases
+        return frame
+
+    def _since(self, key: int, cell: Cell) -> list[Any] | None:
+        """Return [n, total, longest, last, bins] since the last time; None when nothing has been added."""
+        n, total, bins = cell.n, cell.total, dict(cell.bins)
+        was_n, was_total, was_bins = self._seen.get(key, (0, 0, {}))
+        if (n, total) == (was_n, was_total):
+            return None
+        longest, cell.longest = cell.longest, 0
+        self._seen[key] = (n, total, bins)
+        grown = {str(index): count - was_bins.get(index, 0) for index, count in bins.items()}
+        return [n - was_n, total - was_total, longest, cell.last, {b: c for b, c in grown.items() if c}]

@@ -1,0 +1,298 @@
+"""The writers of a run: made before the training, fed with what the event log is given, closed whatever happens.
+
+The training thread calls no writer while it trains, and waits for none: the recorder's thread hands on what it
+records, and each writer has a thread. Only the end of a run waits, and not for long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import tomli
+
+from hookflow.events.records import Record
+from hookflow.events.rundir import RunDir, count_attempts
+from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.logging.writer_replay import Call, History, LatestIteration, Series, WriterProgress, calls_of
+from hookflow.runner.process.signals import Signals
+from hookflow.user_code import showable
+from hookflow.writers.base import Writer
+
+PLACES = 10_000
+"""How many calls may wait for a writer."""
+IN_A_ROW = 10
+"""After so many calls in a row that have raised, a writer is switched off."""
+
+
+CONFIGURED, PROGRESS = "configured", "progress"
+"""Files in a writer's folder: an empty one which says that it has had the pipeline, and how far it has come."""
+
+
+class WriterThread:
+    """Makes the calls of one writer, whose `folder` is in the run directory. What raises loses that call; it is told.
+
+    No step of a series is written twice, or after a later one: in a resumed run what is trained again is passed over,
+    so far as the writer has kept it, and what waited when the process was killed is made up for from the event log. A
+    writer that has been added since is given all that is trained from here on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        writer: Writer,
+        config: Mapping[str, Any],
+        folder: Path,
+        recorder: Recorder,
+        history: History | None = None,
+    ) -> None:
+        self.name = name
+        self._writer = writer
+        self._config = config
+        self._configured = folder / CONFIGURED
+        self._recorder = recorder
+        self._history = history
+        self._first = history.calls if history else 0
+        """The number of the first call of this attempt."""
+        self._progress = WriterProgress(folder / PROGRESS, self._first)
+        self._queue: SimpleQueue[tuple[int, Call] | None] = SimpleQueue()
+        self._thread = Thread(target=self._work, name=f"hookflow-writer-{name}", daemon=True)
+        self._next: dict[Series, int] = {}
+        self._given = self._dropped = 0  # counted by who gives
+        self._done = self._failed = self._in_a_row = 0  # counted by the thread
+        self._hurried = self._told = self._off = False
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def leave(self) -> None:
+        """Close the writer, which has been given nothing."""
+        with suppress(Exception):
+            self._writer.close()
+
+    def give(self, number: int, call: Call) -> None:
+        """Take a call with its number, or drop it where too many wait already."""
+        self._given += 1
+        if self._off:
+            return
+        if self._queue.qsize() < PLACES:
+            self._queue.put((number, call))
+            return
+        self._dropped += 1
+        if self._dropped == 1:
+            self._recorder.say(f'the writer "{self.name}" is slower than the run logs: values are dropped', "warn")
+
+    def finish(self) -> None:
+        """Let it write what is left, and then close the writer."""
+        self._queue.put(None)
+
+    def hurry(self) -> None:
+        """Let it close the writer at once, after the call that it is in."""
+        self._hurried = True
+
+    def join(self, seconds: float) -> bool:
+        """Wait so long for the end, and return whether it has come."""
+        self._thread.join(max(seconds, 0))
+        return not self._thread.is_alive()
+
+    def shortcomings(self) -> str:
+        """Return what people should know in the end; nothing where all was written, and the writer has closed."""
+        missing = self._given - self._done
+        left = missing - self._failed - self._dropped
+        rest = "given when it was switched off" if self._off else "left at the end"
+        reasons = {"dropped, as it was too slow": self._dropped, "failed": self._failed, rest: left}
+        why = "; ".join(f"{count} {reason}" for reason, count in reasons.items() if count)
+        told = [f"has not written {missing} of {self._given} values ({why})"] if missing else []
+        told += ["has not closed"] if self._thread.is_alive() else []
+        return f'the writer "{self.name}" {" and ".join(told)}' if told else ""
+
+    def _work(self) -> None:
+        if not self._configured.exists():  # nor has it been given anything that it could be asked for twice
+            self._progress.save(begun=self._first, safe=self._first)
+            self._progress.leave_out(0, self._first, -1)
+            self._try("write_config", self._configure)
+        elif self._history is not None:
+            self._try("resume_at", self._resume, self._history)
+        number = self._first - 1
+        while (given := self._queue.get()) is not None and not self._hurried:
+            number, call = given
+            if self._write(number, call):
+                self._done += 1
+            else:
+                self._failed += 1
+            if self._queue.empty():
+                self._secure("flush", number + 1)
+            if self._in_a_row >= IN_A_ROW:
+                self._off = True
+                said = f'the writer "{self.name}" has raised {IN_A_ROW} times in a row: it is switched off'
+                self._recorder.say(said, "warn")
+                break
+        self._secure("close", number + 1)
+        self._progress.close()
+
+    def _secure(self, method: str, calls: int) -> None:
+        """Let the writer bring to its place what it has been given, which is so many calls."""
+        if self._try(method, getattr(self._writer, method)) and calls > self._progress.safe:
+            self._progress.save(safe=calls)
+
+    def _resume(self, history: History) -> None:
+        """Let the writer forget what will be trained again, and as much of the rest as it may lack; write that again.
+
+        One that cannot forget is given what it certainly lacks.
+        """
+        progress = self._progress
+        begun, safe, cut = progress.begun, progress.safe, history.iteration
+        for number, call in history.numbered():
+            if progress.has_begun(number, call.iteration):
+                self._next[call.series] = max(call.iteration + 1, self._next.get(call.series, 0))
+            if number >= safe:
+                cut = max(min(cut, call.iteration - 1), 0)
+        if cut < history.iteration:
+            forgotten = (number for number, call in history.standing() if call.iteration > cut)
+            progress.save(safe=min(safe, next(forgotten, safe)))
+        progress.leave_out(begun, history.calls, history.iteration)
+        forgets = self._writer.resume_at(cut)
+        if forgets:
+            self._next = {}
+        stand: dict[Series, int] = {}
+        for number, call in history.standing():
+            stand[call.series] = max(call.iteration + 1, stand.get(call.series, 0))
+            if number >= begun or (forgets and call.iteration > cut):
+                self._write(number, call)
+            if self._hurried:
+                return
+        self._next |= {series: max(following, self._next.get(series, 0)) for series, following in stand.items()}
+        progress.save(begun=history.calls)
+        self._secure("flush", history.calls)
+
+    def _configure(self) -> None:
+        self._writer.write_config(self._config)
+        self._configured.touch()
+
+    def _write(self, number: int, call: Call) -> bool:
+        """Make a call unless the writer has the step already; return whether it has it now."""
+        if call.iteration < self._next.get(call.series, 0):
+            return True
+        self._next[call.series] = call.iteration
+        self._progress.save(begun=max(number + 1, self._progress.begun))
+        written = self._try(call.method, getattr(self._writer, call.method), *call.args)
+        self._in_a_row = 0 if written else self._in_a_row + 1
+        return written
+
+    def _try(self, what: str, call: Callable[..., Any], *args: Any) -> bool:
+        """Make a call of the writer, and return whether it has raised nothing."""
+        try:
+            call(*args)
+        except BaseException as error:  # whatever a writer may raise: it is no reason to end the training
+            if not self._told:
+                self._told = True
+                shown = showable(error, f'in {what} of the writer "{self.name}"')
+                self._recorder.failure(shown, action="ignore")
+                lost = ": that value is lost" if args else ""
+                said = f'the writer "{self.name}" raised in {what}{lost}; later errors are only counted'
+                self._recorder.say(said, "warn")
+            return False
+        return True
+
+
+GRACE, CLOSING = 10.0, 5.0
+"""Seconds that the end of a run waits for its writers to write what is left, and then for them to close."""
+
+
+@contextmanager
+def writing(
+    makes: Mapping[str, Callable[[Mapping[str, Any]], Writer]],
+    run_dir: RunDir,
+    pipeline: Path,
+    iteration: int,
+    recorder: Recorder,
+    signals: Signals,
+) -> Iterator[Callable[[], None]]:
+    """Make the writers, each by its name in `makes`; from a call of what is yielded on they write what is recorded.
+
+    `pipeline` is the recorded file, and the run begins at `iteration`. Signals are ignored while the end waits for the
+    writers.
+    """
+    if not makes:
+        yield lambda: None
+        return
+    history = History(run_dir, iteration) if count_attempts(run_dir) else None
+    threads = _made(makes, run_dir, pipeline, recorder, history)
+    numbers = count(history.calls if history else 0)
+    latest = LatestIteration()
+
+    def give(calls: Sequence[tuple[int, Call]]) -> None:
+        for number, call in calls:
+            for thread in threads:
+                thread.give(number, call)
+
+    def hand_on(records: Sequence[Record]) -> None:
+        for record in records:
+            for call in calls_of(record, run_dir.path):
+                give(latest.add(next(numbers), call))
+            give(latest.past(record["it"]))
+
+    def start() -> None:
+        for thread in threads:
+            thread.start()
+        recorder.listener = hand_on
+
+    try:
+        yield start
+    except BaseException:
+        if recorder.listener is None:  # the resume was refused
+            for thread in threads:
+                thread.leave()
+            threads = []
+        raise
+    finally:
+        before, signals.ignored = signals.ignored, True
+        recorder.flush(frame=False, patience=GRACE)
+        recorder.listener = None
+        give(latest.all())
+        _finish(threads)
+        for thread in threads:
+            if said := thread.shortcomings():
+                recorder.say(said, "warn")
+        signals.ignored = before
+
+
+def _made(
+    makes: Mapping[str, Callable[[Mapping[str, Any]], Writer]],
+    run_dir: RunDir,
+    pipeline: Path,
+    recorder: Recorder,
+    history: History | None,
+) -> list[WriterThread]:
+    """Make all the writers; when one of them cannot be made, the others are closed."""
+    config = tomli.loads(pipeline.read_text("utf-8"))
+    threads = []
+    with ExitStack() as opened:
+        for name, make in makes.items():
+            folder = run_dir.writers / name
+            folder.mkdir(parents=True, exist_ok=True)
+            writer = make({"dir": folder, "run_name": run_dir.path.parent.name, "run_id": run_dir.id})
+            opened.callback(writer.close)
+            threads.append(WriterThread(name, writer, config, folder, recorder, history))
+        opened.pop_all()
+    return threads
+
+
+def _finish(threads: Sequence[WriterThread]) -> None:
+    """Wait until all is written and closed, but no longer than GRACE and CLOSING."""
+    for thread in threads:
+        thread.finish()
+    deadline = time.monotonic() + GRACE
+    late = [thread for thread in threads if not thread.join(deadline - time.monotonic())]
+    for thread in late:
+        thread.hurry()
+    deadline = time.monotonic() + CLOSING
+    for thread in late:
+        thread.join(deadline - time.monotonic())

@@ -1,0 +1,1 @@
+"""The training loop: iterations, validations, safe points, and the run that hooks see."""

@@ -1,0 +1,218 @@
+"""One pass over the validation or test data: the means of what the task gives, and what hooks make of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from hookflow.events.records import Put
+from hookflow.hooks.builtin.means import WeightedSum
+from hookflow.hooks.builtin.predict import Rows
+from hookflow.runner.data.batch_size import BatchSizes
+from hookflow.runner.dispatch.engine import Engine
+from hookflow.runner.distributed.consensus import AnyConsensus
+from hookflow.runner.logging.timing import Timeline
+from hookflow.runner.loop.requests import SKIPPED, Offering, Requests
+from hookflow.runner.loop.task import as_number, check_outputs, single_numbers
+from hookflow.runner.process.signals import WorkerHangs
+from hookflow.runner.process.state import RunState
+
+Sums = Mapping[str, tuple[float, int]]
+"""By name: the sum, and the number of examples (or batches) that it is of."""
+
+
+class Means:
+    """The mean of each number over the examples of a pass; over its batches, where nobody knows the size of one.
+
+    The sums stay on the device until the end. `exact` says that every size will be known.
+    """
+
+    def __init__(self, exact: bool) -> None:
+        self._over_examples = _Sums()
+        self._over_batches = None if exact else _Sums()
+        self._known = True
+
+    def add(self, numbers: Mapping[str, Any], size: int | None) -> None:
+        """Take in the numbers of a batch of `size` examples, each of which is a mean over them."""
+        self._known = self._known and size is not None
+        if size is not None:
+            self._over_examples.add(numbers, size)
+        if self._over_batches is not None:
+            self._over_batches.add(numbers, 1)
+
+    def over_ranks(self, gather: Callable[[Sums], list[Sums]]) -> dict[str, float]:
+        """Return the means over what all ranks have taken in: on all of them the same, to the bit."""
+        sums = self._over_examples if self._known or self._over_batches is None else self._over_batches
+        found = gather(sums.read())
+        return {name: _mean([one[name] for one in found if name in one]) for name in dict.fromkeys(chain(*found))}
+
+
+class _Sums:
+    def __init__(self) -> None:
+        self._sums: dict[str, WeightedSum] = {}
+
+    def add(self, numbers: Mapping[str, Any], weight: int) -> None:
+        for name, value in numbers.items():
+            self._sums.setdefault(name, WeightedSum()).add(value, weight)
+
+    def read(self) -> Sums:
+        return {name: (float(one.total), one.weight) for name, one in self._sums.items()}
+
+
+def _mean(parts: Sequence[tuple[float, int]]) -> float:
+    """Return the mean over all examples, out of the sum over those of each rank and their number."""
+    (total, seen), *others = parts
+    for more, examples in others:
+        total, seen = total + more, seen + examples
+    return total / max(seen, 1)
+
+
+Split = Literal["val", "test"]
+
+
+class Evaluation:
+    """Validates and tests. `evaluate` is how the task does it with one batch, in autocast where there is any;
+    `should_abort` says after each batch whether a signal ends the pass."""
+
+    def __init__(
+        self,
+        state: RunState,
+        run: Any,
+        model: nn.Module,
+        task: Any,
+        evaluate: Callable[[Any, Any], Any],
+        data: Mapping[str, Any],
+        sizes: Mapping[str, BatchSizes],
+        engine: Engine,
+        requests: Requests,
+        consensus: AnyConsensus,
+        timeline: Timeline,
+        should_abort: Callable[[int], bool],
+        record: Put,
+        *,
+        own_steps: bool,
+    ) -> None:
+        self._state = state
+        self._run = run
+        self._model = model
+        self._task = task
+        self._evaluate = evaluate
+        self._data = data
+        self._sizes = sizes
+        self._engine = engine
+        self._consensus = consensus
+        self._timeline = timeline
+        self._should_abort = should_abort
+        self._record = record
+        self._own_steps = own_steps
+        self._offered = {
+            split: Offering(f"before_{split}_iter", run, state, engine, requests, consensus)
+            for split in ("val", "test")
+        }
+
+    @torch.no_grad()
+    def __call__(self, split: Split) -> bool:
+        """Walk over the data of a split once and leave what was found in `RunState.metrics`.
+
+        Gradients are off, for hooks too. Return False when a signal has cut the walk short: then nobody gets half the
+        metrics; `after_X_epoch` and `after_X` do not fire, but what was entered around them is left.
+        """
+        state, fire = self._state, self._engine.fire
+        began = time.perf_counter()
+        batch_idx, batches = state.batch_idx, state.batches
+        entered = len(self._engine.arounds)
+        with self._timeline.excluded(), state.during(split), self._consensus.evaluation():
+            fire(f"before_{split}")
+            with evaluating(self._model):
+                fire(f"before_{split}_epoch")
+                means = self._means(split)
+                if means is None:
+                    self._engine.leave(entered)
+                else:
+                    self._conclude(split, means, began)
+        state.batch_idx, state.batches = batch_idx, batches
+        return means is not None
+
+    def _conclude(self, split: Split, means: dict[str, float], began: float) -> None:
+        """Let the task and hooks make metrics of the means, and record them."""
+        state = self._state
+        made = self._task.metrics(means) if hasattr(self._task, "metrics") else {}
+        metrics: dict[str, Any] = {**means, **made}
+        state.metrics, state.metrics_at = metrics, state.iter
+        self._engine.fire(f"after_{split}_epoch", metrics)
+        metrics.update({name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()})
+        state.metrics = MappingProxyType(metrics)
+        self._engine.fire(f"after_{split}", state.metrics)
+        self._record("metrics", split=split, v=metrics, seconds=time.perf_counter() - began)
+
+    def _means(self, split: Split) -> dict[str, float] | None:
+        """Evaluate every batch; return the mean over the examples of each single number that the task gives.
+
+        Those are the examples of all ranks, of which each has its own: they learn the same means, to the bit. Return
+        None when a signal has come: the current batch was the last.
+        """
+        means = Means(self._sizes[split].exact)
+        try:
+            for index, batch in self._batches(split):
+                outputs = self._evaluate(self._run, batch)
+                check_outputs(outputs, "evaluate", self._own_steps)
+                means.add(single_numbers(outputs), self._state.batch_size or None)
+                self._engine.fire(f"after_{split}_iter", batch, index, outputs)
+                if self._should_abort(index + 1):
+                    return None
+        except WorkerHangs:
+            if self._consensus.ranks.world > 1:
+                raise  # the other ranks would wait for this one
+            self._should_abort(self._state.batch_idx)
+            return None
+        return means.over_ranks(self._consensus.all_gather_object)
+
+    def _batches(self, split: Split) -> Iterator[tuple[int, Any]]:
+        """Yield the batches of a split as hooks have left them, with their indices, but for those that are skipped."""
+        state, sizes = self._state, self._sizes[split]
+        state.batches = len(self._data[split])
+        for index, given in enumerate(self._data[split].epoch(0)):
+            state.batch_idx, state.batch_size = index, sizes.local(index, given) or 0
+            entered = len(self._engine.arounds)
+            batch = self._offered[split](given)
+            if batch is SKIPPED:
+                self._engine.leave(entered)
+            else:
+                yield index, batch
+
+    @torch.no_grad()
+    def predict(self, split: Split, predict: Callable[[Any, Any], Any]) -> dict[str, torch.Tensor]:
+        """Return what `predict` gives for a split: a row for each example, by name, in the memory of the host.
+
+        There may be no targets, so the points that offer outputs or metrics do not fire. What hooks do before a pass
+        and its batches, they do: an average of the weights is there, a batch is what they make of it.
+        """
+        entered = len(self._engine.arounds)
+        rows = Rows("the task's predict has returned")
+        with self._state.during(split):
+            self._engine.fire(f"before_{split}")
+            with evaluating(self._model):
+                self._engine.fire(f"before_{split}_epoch")
+                inside = len(self._engine.arounds)
+                for _, batch in self._batches(split):
+                    rows.add(predict(self._run, batch))
+                    self._engine.leave(inside)
+            self._engine.leave(entered)
+        return rows.all()
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Put every module into evaluation, and each back into the mode that it had: one that was frozen stays frozen."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    yield
+    for module, training in modes:
+        module.training = training

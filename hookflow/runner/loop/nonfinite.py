@@ -1,0 +1,139 @@
+"""Diagnosis of a loss that is not finite: the batch is saved, and one more forward and backward pass looks for the
+first module, parameter and gradient that is not finite."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map
+
+from hookflow.errors import first_few
+from hookflow.runner.build.components import Parts
+from hookflow.runner.loop.run import Run
+from hookflow.runner.loop.sanity import Nowhere
+from hookflow.runner.loop.task import steps_itself
+from hookflow.runner.loop.untouched import untouched
+from hookflow.runner.process.state import RunState
+
+Step = Callable[[Any, Any], dict[str, Any]]
+
+
+def diagnose(parts: Parts, state: RunState, run: Run, step: Step, batch: Any) -> Iterator[str]:
+    """Yield sentences about the cause of a loss that is not finite, and where the batch is saved.
+
+    `batch` is None where the loss was read too late and the batch is gone. The model is not called again over several
+    ranks, where its hooks would wait for the others, nor in a task that steps its optimizers itself. A part that raises
+    becomes a sentence: the loss stays the error of the run.
+    """
+    looks: list[Callable[[], Iterator[str]]] = [lambda: _of_parameters(parts.model)]
+    if batch is None:
+        looks.append(lambda: iter(["The batch is not saved: the device reported the loss after a later batch."]))
+    else:
+        looks += [lambda: _of_batch(batch), lambda: _save(batch, run.dir, state, parts.ranks.rank)]
+        if not parts.strategy.several and not steps_itself(parts.task):
+            looks.append(lambda: _of_another_pass(parts, state, run, step, batch))
+    for look in looks:
+        try:
+            yield from look()
+        except Exception as error:
+            yield f"The diagnosis raised {type(error).__name__}: {error}."
+
+
+def _of_parameters(model: nn.Module) -> Iterator[str]:
+    names = [name for name, parameter in model.named_parameters() if not _is_finite(parameter)]
+    if names:
+        yield f"Parameters that are not finite: {first_few(names)}."
+
+
+def _of_batch(batch: Any) -> Iterator[str]:
+    """Name the tensors of a batch that hold NaN or infinity."""
+    leaves, _ = tree_flatten_with_path(batch)
+    if names := [f"batch{keystr(path)}" for path, leaf in leaves if not _is_finite(leaf)]:
+        yield f"Input that is not finite: {first_few(names)}."
+
+
+def _save(batch: Any, folder: Path, state: RunState, rank: int) -> Iterator[str]:
+    """Save a batch in the run directory, and check that `torch.load` reads it without executing code."""
+    path = folder / f"nonfinite-batch-it{state.iter + 1}{f'-rank{rank}' if rank else ''}.pt"
+    torch.save(tree_map(lambda leaf: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf, batch), path)
+    yield f"The batch is saved as {path.name} in the run directory."
+    try:
+        torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:
+        yield "It holds objects that torch.load reads only with weights_only=False."
+
+
+def _of_another_pass(parts: Parts, state: RunState, run: Run, step: Step, batch: Any) -> Iterator[str]:
+    """Name the first module whose output is not finite, and the parameters whose gradients are not."""
+    silent = copy.copy(run)
+    vars(silent).update(dict.fromkeys(("_recorder", "_media", "_scalars"), Nowhere()))
+    trained = {name: p for name, p in parts.model.named_parameters() if p.requires_grad}
+    eager = torch.compiler.set_stance("force_eager")  # a compiled module does not call new hooks
+    state.enter("start")  # in which no hook inside the network fires
+    try:
+        with untouched(parts.model, parts.device, parts.task, batch), eager, torch.enable_grad():
+            with _outputs(parts.model) as broken:
+                loss = step(silent, batch)["loss"]
+            with _gradients(trained) as bad:
+                torch.autograd.grad(loss, [*trained.values()], allow_unused=True)
+    finally:
+        state.enter("train")
+    if broken:
+        yield f"First module with an output that is not finite: {broken[0]}."
+    elif _is_finite(loss):
+        yield "A second forward pass of the batch gave a finite loss: its random numbers differ."
+    else:
+        yield "The output of every module is finite: the loss itself is not."
+    if bad:
+        of = f"{len(bad)} of {len(trained)} parameters"
+        yield f"Gradients that are not finite: {of}, the first in the backward pass {bad[0]}."
+
+
+@contextmanager
+def _outputs(model: nn.Module) -> Iterator[list[str]]:
+    """Collect the names of modules whose outputs are not finite, in the order in which they return."""
+    names: list[str] = []
+
+    def hook_for(name: str) -> Callable[..., None]:
+        def look(module: nn.Module, args: Any, output: Any) -> None:
+            if not all(map(_is_finite, tree_leaves(output))):
+                names.append(f"{name or 'the model'} ({type(module).__name__})")
+
+        return look
+
+    handles = [module.register_forward_hook(hook_for(name)) for name, module in model.named_modules()]
+    try:
+        yield names
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _gradients(parameters: Mapping[str, Tensor]) -> Iterator[list[str]]:
+    """Collect the names of parameters whose gradients are not finite, in the order of the backward pass."""
+    names: list[str] = []
+
+    def hook_for(name: str) -> Callable[[Tensor], None]:
+        return lambda gradient: None if _is_finite(gradient) else names.append(name)
+
+    handles = [p.register_hook(hook_for(name)) for name, p in parameters.items()]  # type: ignore[no-untyped-call]
+    try:
+        yield names
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether a value has no NaN and no infinity; of a sharded tensor the part of this rank."""
+    if not isinstance(value, Tensor):
+        return True
+    local = getattr(value, "_local_tensor", value)
+    return bool(local.detach().isfinite().all())

@@ -1,0 +1,249 @@
+"""What hooks have asked for and the run has not yet granted: each by a named call on the run, some by some alone.
+
+A request waits here until the loop is where it can be granted without anything being half done: skips within the
+iteration, all else at a safe point (`hookflow.runner.loop.safe_point`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from hookflow.errors import Problem, UserError
+from hookflow.graph.plan import Binding, Plan
+from hookflow.hooks.uses import SLOT, how_to_declare
+from hookflow.runner.data.batch_size import BatchSizes
+from hookflow.runner.dispatch.dispatcher import Firing
+from hookflow.runner.dispatch.engine import Engine
+from hookflow.runner.distributed.consensus import AnyConsensus
+from hookflow.runner.process.state import RunState
+
+NOTHING: Mapping[str, int] = MappingProxyType({})
+SKIPPED: Any = object()
+"""Stands for a batch that is skipped: None is one, too, of a task that makes its own."""
+WITH_A_BATCH = ("before_train_iter", "before_val_iter", "before_test_iter")
+BEFORE_THE_GRADIENTS = ("after_forward", "before_backward")
+BEFORE_THE_STEP = ("after_forward", "before_backward", "after_backward", "before_optimizer_step")
+BETWEEN_STEPS = (
+    "before_run",
+    "before_train",
+    "before_train_epoch",
+    "before_train_iter",
+    "after_train_iter",
+    "after_train_epoch",
+)
+TOO_LATE_TO_STOP = ("on_exception", "after_run")
+
+
+class Requests:
+    """The pending requests of a run; of several ranks, those of this one.
+
+    `offered` is what the current point offers, where the batch may be replaced: the run, the batch, its index.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        state: RunState,
+        current: Callable[[], Binding | None],
+        sizes: Mapping[str, BatchSizes],
+        say: Callable[..., None],
+        *,
+        several: bool,
+    ) -> None:
+        self._points = plan.points
+        self._state = state
+        self._current = current
+        self._sizes = sizes
+        self._say = say
+        self._several = several
+        self._warned: set[str] = set()
+        self.offered: list[Any] = []
+        self.stop_reason: str | None = None
+        self.lasting_stop_reason: str | None = None
+        """The same, but for what concerns this process alone: so the run stops again if it is resumed before."""
+        self.epoch_end_reason: str | None = None
+        self.skips_batch = False
+        self.skips_step = False
+        self.keeps_gradients = False
+        """The next iteration adds to the gradients of this one, which takes no step."""
+        self.loss_weight = 1.0
+        """What the next loss counts."""
+        self.saves: dict[str, int | None] = {}
+        """The names to save by; with an iteration, the name of a checkpoint that exists."""
+        self.keep: int | None = None
+
+    def stop(self, reason: str, *, this_process: bool = False) -> None:
+        """End the training at the next safe point. Without the declaration that is obeyed, with a warning.
+
+        What concerns `this_process` alone stops no other one that resumes from a state before that safe point.
+        """
+        allowed = [point.name for point in self._points if point.name not in TOO_LATE_TO_STOP]
+        if undeclared := self._check("stop", allowed):
+            self._warn_once(undeclared)
+        self.stop_reason = self.stop_reason or reason
+        if not this_process:
+            self.lasting_stop_reason = self.lasting_stop_reason or reason
+        self._state.attention = True
+
+    def take_stop(self) -> str | None:
+        """Return why the run is to stop, None if it is not, and forget it."""
+        reason = self.stop_reason
+        self.stop_reason = self.lasting_stop_reason = None
+        return reason
+
+    def stop_epoch(self, reason: str) -> None:
+        """End the epoch after this iteration, as if the data were at their end."""
+        self._require("stop_epoch", [p.name for p in self._points if self._points.in_iteration(p.name)])
+        if not self._state.epoch_ends and self.epoch_end_reason is None:
+            self._say(f"epoch {self._state.epoch + 1} ends early: {reason}")
+            if self._several:  # who must agree with others first
+                self.epoch_end_reason = reason
+            else:
+                self.end_epoch()
+            self._state.attention = True
+
+    def end_epoch(self) -> None:
+        """Let the epoch end: on all ranks, unless the one that was meant has come to its end meanwhile."""
+        self._state.epoch_ends, self.epoch_end_reason = self._state.batch_idx > 0 or not self._several, None
+
+    def skip_step(self) -> None:
+        """Leave the weights as they are: the optimizer takes no step in this iteration, or not the current one."""
+        self._require("skip_step", BEFORE_THE_STEP)
+        self.skips_step = True
+
+    def accumulate(self, weight: float, *, step: bool) -> None:
+        """Let the loss count `weight` in the gradients; without `step`, those of the next iteration are added."""
+        self._require("accumulate", BEFORE_THE_GRADIENTS)
+        self.loss_weight, self.keeps_gradients = weight, not step
+
+    def skip_batch(self) -> None:
+        """Compute nothing of the current batch, and go on with the next one."""
+        self._require("skip_batch", WITH_A_BATCH)
+        self.skips_batch = True
+
+    def replace_batch(self, batch: Any) -> None:
+        """Let the task, and the hooks that fire after this one, have another batch."""
+        self._require("replace_batch", WITH_A_BATCH)
+        state = self._state
+        self.offered[1] = batch
+        state.batch_size = self._sizes[state.stage].replaced(batch, state.batch_size)
+
+    def check_param_group(self) -> None:
+        """Raise UserError where `run.add_param_group` is not allowed."""
+        self._require("add_param_group", BETWEEN_STEPS)
+
+    def save(self, names: Iterable[str], moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
+        """Save the state at the next safe point; see `hookflow.hooks.run.Run.save_checkpoint`."""
+        self.saves.update(moved)
+        self.saves.update(dict.fromkeys(names))
+        self.keep = max(self.keep or 0, keep) if keep is not None else self.keep
+        self._state.attention = True
+
+    def take_saves(self) -> tuple[dict[str, int | None], int | None]:
+        """Return what is to be saved, by which names, and how many checkpoints to keep; and forget it."""
+        taken = self.saves, self.keep
+        self.saves, self.keep = {}, None
+        return taken
+
+    def take_loss_weight(self) -> float:
+        """Return what the loss counts of which the gradients are due, and forget it."""
+        weight, self.loss_weight = self.loss_weight, 1.0
+        return weight
+
+    def take_keeps_gradients(self) -> bool:
+        """Return whether the gradients are kept for the next iteration, and forget it."""
+        keeps, self.keeps_gradients = self.keeps_gradients, False
+        return keeps
+
+    def take_skip_batch(self) -> bool:
+        """Return whether the current batch is to be skipped, and forget it."""
+        skips, self.skips_batch = self.skips_batch, False
+        return skips
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed run must still grant. A skipped step may wait for iterations, where a task steps."""
+        return {
+            "stop": self.lasting_stop_reason,
+            "epoch_end": self.epoch_end_reason,
+            "skips_step": self.skips_step,
+            "saves": dict(self.saves),
+            "keep": self.keep,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned."""
+        self.stop_reason = self.lasting_stop_reason = state["stop"]
+        self.epoch_end_reason = state["epoch_end"]
+        self.skips_step, self.saves, self.keep = state["skips_step"], dict(state["saves"]), state["keep"]
+        self._state.attention = True
+
+    def _require(self, call: str, points: Collection[str]) -> None:
+        if undeclared := self._check(call, points):
+            raise UserError(undeclared)
+
+    def _check(self, call: str, points: Collection[str]) -> Problem | None:
+        """Return what is wrong if the hook that is being called has not declared the slot that the call writes.
+
+        Raises UserError where the call means nothing. The task, and the runner itself, need declare nothing; but a
+        batch and a loss are the task's own to change.
+        """
+        here = self._current()
+        if here is None:
+            if points in (WITH_A_BATCH, BEFORE_THE_GRADIENTS):
+                raise UserError(
+                    Problem(f"run.{call} is for hooks: a task need not ask to change its batch or its loss")
+                )
+        elif here.point not in points:
+            raise UserError(Problem(f"run.{call} is not allowed at {here.point}", hint=_where(points)))
+        elif self._points[here.point].kind == "module" and self._state.stage != "train" and call != "stop":
+            raise UserError(Problem(f"run.{call} is not allowed at {here.point} in {self._state.stage}"))
+        elif SLOT[call] not in here.writes:
+            return _undeclared(call, SLOT[call], here)
+        return None
+
+    def _warn_once(self, undeclared: Problem) -> None:
+        here = self._current()
+        if here is not None and here.hook not in self._warned:
+            self._warned.add(here.hook)
+            self._say(f"{undeclared.message}; {undeclared.hint}", "warn")
+
+
+def _where(points: Collection[str]) -> str:
+    return f"it may be called at {', '.join(points)}" if len(points) < 8 else "it may be called in an iteration"
+
+
+def _undeclared(call: str, slot: str, here: Binding) -> Problem:
+    said = f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it writes "{slot}"'
+    return Problem(said, hint=how_to_declare(slot, here.hook, here.writes))
+
+
+class Offering:
+    """Offers each batch at one point; call it to learn what hooks have made of it."""
+
+    def __init__(
+        self, point: str, run: Any, state: RunState, engine: Engine, requests: Requests, consensus: AnyConsensus
+    ) -> None:
+        self._point = point
+        self._run = run
+        self._state = state
+        self._engine = engine
+        self._requests = requests
+        self._consensus = consensus
+        several = consensus.ranks.world > 1
+        self._agreed = several and any("control" in binding.writes for binding in engine.plan.at(point))
+
+    def __call__(self, batch: Any, writers: Sequence[Firing] | None = None) -> Any:
+        """Fire the point with a batch, or these firings of it alone; return the batch that comes of it, or SKIPPED."""
+        dispatcher, requests = self._engine.dispatcher, self._requests
+        requests.offered = offered = [self._run, batch, self._state.batch_idx]
+        if writers is None:
+            dispatcher.call_all(self._engine.firings(self._point), offered)
+        else:
+            for firing in writers:
+                dispatcher.call_within(firing, offered)
+        skips = requests.take_skip_batch()
+        if self._agreed:
+            skips = self._consensus.any_rank(skips)
+        return SKIPPED if skips else offered[1]

@@ -1,0 +1,311 @@
+"""The run as hooks and tasks are given it: what `hookflow.hooks.run.Run` promises, on the parts of the runner."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from threading import get_ident
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from hookflow.errors import Problem, UserError, nearest_or_all
+from hookflow.events.records import HOOKFLOW, Level, Put, Stage
+from hookflow.hooks.run import Run as Promised
+from hookflow.runner.build.components import Parts
+from hookflow.runner.checkpoint.manifest import LONGEST_NAME, can_go_by
+from hookflow.runner.dispatch.engine import Engine
+from hookflow.runner.dispatch.module_hooks import Handle, ModuleHooks
+from hookflow.runner.logging.media import copied, drawn
+from hookflow.runner.logging.timing import FORWARD, Timeline
+from hookflow.runner.loop.conditions import Scalars
+from hookflow.runner.loop.requests import NOTHING, Requests
+from hookflow.runner.loop.task import Named, evaluation_of, numbers, scalar
+from hookflow.runner.loop.update import Update
+from hookflow.runner.numerics.precision import in_precision
+from hookflow.runner.process.state import RunState
+
+
+class Log(Protocol):
+    """Where what hooks and tasks tell goes: the recorder."""
+
+    put: Put
+    """Takes a record."""
+
+    def scalar(self, name: str, value: float | torch.Tensor) -> None:
+        """Take a number."""
+
+    def say(self, text: str, level: Level = "info", source: str = HOOKFLOW) -> None:
+        """Take a line for people, and who says it."""
+
+
+class Media(Protocol):
+    """Where the images and histograms go that they log."""
+
+    def image(self, name: str, image: torch.Tensor, caption: str, hook: str, *, figure: bool = False) -> None:
+        """Take an image, height × width × channels, and who logged it."""
+
+    def histogram(self, name: str, values: torch.Tensor, bins: int, hook: str) -> None:
+        """Take numbers to count, and who logged them."""
+
+
+class Run:
+    """One run. What hooks may rely on is said in `hookflow.hooks.run.Run`."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        state: RunState,
+        engine: Engine,
+        module_hooks: ModuleHooks,
+        update: Update,
+        requests: Requests,
+        scalars: Scalars,
+        recorder: Log,
+        media: Media,
+        timeline: Timeline,
+        folder: Path,
+    ) -> None:
+        self.model: nn.Module = parts.model
+        self.models: Mapping[str, nn.Module] = Named("model", parts.models)
+        self.optimizers: Mapping[str, torch.optim.Optimizer] = Named("optimizer", parts.optimizers)
+        self.task: Any = parts.task
+        self.data: Mapping[str, Any] = parts.data
+        self.hooks: Mapping[str, Any] = parts.hooks
+        self.device = parts.device
+        self.precision = parts.precision
+        self.rank = parts.ranks.rank
+        self.world = parts.ranks.world
+        self.dir = folder
+        self.is_temporary = False
+        self._trains = parts.trains
+        self._strategy = parts.strategy
+        self._state = state
+        self._engine = engine
+        self._module_hooks = module_hooks
+        self._update = update
+        self._requests = requests
+        self._scalars = scalars
+        self._recorder = recorder
+        self._media = media
+        self._timeline = timeline
+        self._offers_log = bool(engine.plan.at("on_log"))
+        self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
+
+    # Where the run is.
+
+    @property
+    def iter(self) -> int:
+        return self._state.iter
+
+    @property
+    def epoch(self) -> int:
+        return self._state.epoch
+
+    @property
+    def max_iters(self) -> int:
+        return self._state.max_iters
+
+    @property
+    def max_epochs(self) -> int | None:
+        return self._state.max_epochs
+
+    @property
+    def iters_per_epoch(self) -> int:
+        return self._state.iters_per_epoch
+
+    @property
+    def batch_idx(self) -> int:
+        return self._state.batch_idx
+
+    @property
+    def batch_size(self) -> int:
+        return self._state.batch_size
+
+    @property
+    def train_seconds(self) -> float:
+        return perf_counter() - self._timeline.excluded_s
+
+    @property
+    def stage(self) -> Stage:
+        return self._state.stage
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return self._state.metrics
+
+    @property
+    def step_skipped(self) -> bool:
+        return self._update.left_out_in(self._state.iter - 1)
+
+    @property
+    def handle(self) -> Handle:
+        return self._module_hooks.handle
+
+    @property
+    def handles(self) -> Mapping[str, Handle]:
+        return self._module_hooks.handles
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        if len(self.optimizers) > 1:
+            first, *_ = self.optimizers
+            hint = f'run.optimizers["{first}"]'
+            raise UserError(Problem("this run has several optimizers, and run.optimizer means one", hint=hint))
+        return next(iter(self.optimizers.values()))
+
+    def metric(self, name: str) -> float:
+        metrics = self._state.metrics
+        if name not in metrics:
+            hint = nearest_or_all(name, metrics, none="none yet")
+            raise UserError(Problem(f'there is no metric "{name}"', hint=hint))
+        return metrics[name]
+
+    def stepped(self, model: str | None = None) -> nn.Module | None:
+        whole = {name: self._trains[name] for name in self._update.stepping or self._update.every}
+        if model is None:
+            return self.model if len(whole) != 1 else next(iter(whole.values()))
+        wanted = self.models[model]
+        return wanted if any(trained in (wanted, self.model) for trained in whole.values()) else None
+
+    # What hooks tell.
+
+    def log(self, name: str, value: float | torch.Tensor) -> None:
+        number = scalar(value, f'run.log("{name}", …)')
+        self._recorder.scalar(name, number)
+        self._scalars.log(name, number)
+        if self._offers_log and get_ident() == self._engine.dispatcher.thread:
+            self._offer_log(name, number)
+
+    def _offer_log(self, name: str, number: float | torch.Tensor) -> None:
+        """Fire `on_log`; for what hooks log there, it is not fired again."""
+        self._offers_log = False
+        try:
+            self._engine.dispatcher.fire_within("on_log", name, number)
+        finally:
+            self._offers_log = True
+
+    def log_image(self, name: str, image: Any, caption: str = "") -> None:
+        self._media.image(name, copied(image, f'run.log_image("{name}", …)'), caption, self._speaker())
+
+    def log_figure(self, name: str, figure: Any) -> None:
+        self._media.image(name, drawn(figure, f'run.log_figure("{name}", …)'), "", self._speaker(), figure=True)
+
+    def log_text(self, name: str, text: str) -> None:
+        if not isinstance(text, str):
+            raise TypeError(f'run.log_text("{name}", …) needs a string, not a {type(text).__name__} ({text!r:.40})')
+        self._recorder.put("text", name=name, text=text, hook=self._speaker())
+
+    def log_histogram(self, name: str, values: Any, bins: int = 30) -> None:
+        if bins < 1:
+            raise ValueError(f'run.log_histogram("{name}", …) needs at least one bin, not {bins}')
+        self._media.histogram(name, numbers(values, f'run.log_histogram("{name}", …)'), bins, self._speaker())
+
+    def say(self, text: str, level: Level = "info") -> None:
+        self._recorder.say(text, level, self._speaker())
+
+    def _speaker(self) -> str:
+        """Return who calls: the hook that is being called, else the task; of another thread nobody knows."""
+        if get_ident() != self._engine.dispatcher.thread:
+            return HOOKFLOW
+        here = self._engine.current
+        return here.hook if here else "task"
+
+    def fire(self, point: str, *offered: Any) -> None:
+        self._engine.fire_own(point, *offered)
+
+    def evaluate(self, batch: Any) -> dict[str, Any]:
+        evaluate = in_precision(evaluation_of(self.task), self.device, self.precision)
+        return evaluate(self, batch)  # type: ignore[no-any-return]
+
+    def sum(self, value: float | torch.Tensor) -> Any:
+        self._check_all_ranks("sum")
+        return self._strategy.all_reduce(value, self.device)
+
+    def mean(self, value: float | torch.Tensor) -> Any:
+        self._check_all_ranks("mean")
+        return self._strategy.all_reduce(value, self.device) / self.world if self._strategy.several else value
+
+    def _check_all_ranks(self, call: str) -> None:
+        here = self._engine.current
+        if self._strategy.several and here is not None and here.hook in self._on_zero:
+            said = f'the hook "{here.hook}" fires on rank 0 alone, and run.{call} needs all ranks'
+            raise UserError(Problem(said, hint='let it fire on all: ranks = "all"'))
+
+    # What hooks may ask for.
+
+    def stop(self, reason: str, *, this_process: bool = False) -> None:
+        self._requests.stop(reason, this_process=this_process)
+
+    def stop_epoch(self, reason: str) -> None:
+        self._requests.stop_epoch(reason)
+
+    def skip_step(self) -> None:
+        self._requests.skip_step()
+
+    def skip_batch(self) -> None:
+        self._requests.skip_batch()
+
+    def accumulate(self, weight: float, *, step: bool) -> None:
+        self._requests.accumulate(weight, step=step)
+
+    def replace_batch(self, batch: Any) -> None:
+        self._requests.replace_batch(batch)
+
+    def add_param_group(self, params: Iterable[nn.Parameter], optimizer: str | None = None, **settings: Any) -> None:
+        if optimizer is None:
+            self.optimizer  # noqa: B018  # raises where there are several
+            optimizer = next(iter(self.optimizers))
+        self.optimizers[optimizer]  # raises where there is none
+        self._update.add_param_group(params, optimizer, settings)
+
+    def save_checkpoint(self, *names: str, moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
+        for name in (*names, *moved):
+            if not can_go_by(name):
+                said = f"no checkpoint can go by the name {json.dumps(name, ensure_ascii=False)}"
+                hint = (
+                    f"a file must be able to have it: no slash, no dot at the beginning, {LONGEST_NAME} bytes at most"
+                )
+                raise UserError(Problem(said, hint=hint))
+        self._requests.save(names or ("last",), moved, keep)
+
+    # What a task may do that steps its optimizers itself.
+
+    def backward(self, loss: torch.Tensor, *optimizers: str) -> None:
+        """Add the gradients of `loss` to the parameters of these optimizers (of all if none is named), no others.
+
+        Gradients that a step has used are gone before. Fires `after_forward`, `before_backward` and `after_backward`,
+        with `{"loss": loss}` as the outputs.
+        """
+        self._timeline.mark(FORWARD)
+        offered = self._in_own_step("backward"), self._state.batch_idx, {"loss": loss}
+        with torch.autocast(self.device.type, enabled=False):
+            self._update.backward(offered, self._named(optimizers), self._update.loss_weight)
+        torch.clear_autocast_cache()  # what it holds belongs to the graph that is gone now
+
+    def step(self, *optimizers: str) -> None:
+        """Let these optimizers (all if none is named) step, between `before_` and `after_optimizer_step`."""
+        self._timeline.mark(FORWARD)
+        offered: tuple[Any, ...] = self._in_own_step("step"), self._state.batch_idx, {}
+        with torch.autocast(self.device.type, enabled=False):
+            self._update.step(offered, self._named(optimizers))
+        torch.clear_autocast_cache()  # it holds the old weights in half precision
+
+    def _in_own_step(self, call: str) -> Any:
+        """Return the current batch. Raises UserError unless a task is in its step that it takes care of itself."""
+        if self._state.batch is None or self._engine.current is not None:
+            said = f"run.{call} is for the step of a task that steps its optimizers itself"
+            raise UserError(Problem(said, hint="such a task says so in its class: steps_itself = True"))
+        return self._state.batch
+
+    def _named(self, optimizers: tuple[str, ...]) -> tuple[str, ...]:
+        for name in optimizers:
+            self.optimizers[name]  # raises where there is none
+        return optimizers or self._update.every
+
+
+def _keeps_its_promise(run: Run) -> Promised:
+    return run

@@ -1,0 +1,435 @@
+"""The trainer makes the parts of the runner, and is the only one who knows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from hookflow.errors import UserError
+from hookflow.events.now import Shared
+from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Binding, OnError, Plan
+from hookflow.hooks.builtin.checkpoint import Checkpoint
+from hookflow.hooks.builtin.grad_clip import GradClip
+from hookflow.hooks.builtin.log import Log
+from hookflow.pipeline.load import key_of
+from hookflow.runner.build.components import Parts
+from hookflow.runner.checkpoint.manager import CheckpointManager
+from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved, state_key
+from hookflow.runner.checkpoint.store import CheckpointStore, read
+from hookflow.runner.checkpoint.weights import load_changes
+from hookflow.runner.data.batch_size import BatchSizes
+from hookflow.runner.dispatch.dispatcher import Here
+from hookflow.runner.dispatch.engine import Engine
+from hookflow.runner.dispatch.module_hooks import ModuleHooks
+from hookflow.runner.dispatch.torch_hooks import register_hooks
+from hookflow.runner.dispatch.triggers import make_triggers
+from hookflow.runner.distributed.consensus import AnyConsensus
+from hookflow.runner.logging.media import Media
+from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.logging.timing import Books, Timeline
+from hookflow.runner.loop.conditions import Scalars
+from hookflow.runner.loop.evaluation import Evaluation, Split
+from hookflow.runner.loop.iteration import Iteration, choose
+from hookflow.runner.loop.loop import Loop
+from hookflow.runner.loop.nonfinite import diagnose
+from hookflow.runner.loop.requests import Requests
+from hookflow.runner.loop.run import Run
+from hookflow.runner.loop.safe_point import SafePoint
+from hookflow.runner.loop.sanity import sanity_check
+from hookflow.runner.loop.task import evaluation_of, prediction_of, steps_itself
+from hookflow.runner.loop.update import Update
+from hookflow.runner.numerics.compiling import Compiled
+from hookflow.runner.numerics.finite import Losses, StepGuard, advice
+from hookflow.runner.numerics.memory import free_memory, is_oom
+from hookflow.runner.numerics.precision import in_precision
+from hookflow.runner.process.signals import Signals, Stop
+from hookflow.runner.process.state import RunState
+from hookflow.user_code import only_showable
+
+if TYPE_CHECKING:
+    from hookflow.runner.observe.observer import Observer
+
+
+class Trainer:
+    """One execution of a plan."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        plan: Plan,
+        run_dir: RunDir,
+        store: CheckpointStore,
+        recorder: Recorder,
+        signals: Signals,
+        state: RunState,
+        consensus: AnyConsensus,
+        observer: Observer | None = None,
+    ) -> None:
+        self.state = state
+        self._parts = parts
+        self._plan = plan
+        self._recorder = recorder
+        self._store = store
+        self._signals = signals
+        self._consensus = consensus
+        section, world = parts.section, parts.ranks.world
+        state.batches_per_epoch = parts.batches_per_epoch
+        state.set_length(section.max_epochs, section.max_iters, parts.iters_per_epoch)
+        state.seconds = consensus.seconds
+        self._sizes = {split: self._batch_sizes(split) for split in parts.data}
+        self._timeline = timeline = Timeline()
+        books = Books(len(plan.bindings), timeline)
+        self._scalars = scalars = Scalars(plan, state, parts.strategy, parts.device, parts.ranks.rank)
+        triggers = make_triggers(plan, state, scalars.condition)
+        shared = Shared(run_dir.now_of(parts.ranks.rank))
+        self._here = here = Here(shared)
+        state.done = shared.iters
+        self._engine = engine = Engine(
+            plan,
+            parts.hooks,
+            triggers,
+            state,
+            books,
+            here,
+            self._hook_failed,
+            rank=parts.ranks.rank,
+            on_request=self._meet if world > 1 else None,
+        )
+        self._module_hooks = module_hooks = ModuleHooks(engine, parts.picked, state)
+        self._requests = requests = Requests(
+            plan, state, lambda: engine.current, self._sizes, self._recorder.say, several=world > 1
+        )
+        self._update = update = self._make_update()
+        self._media = media = Media(run_dir.path, state, recorder.put, recorder.say, parts.ranks.rank)
+        self.run = Run(
+            parts, state, engine, module_hooks, update, requests, scalars, recorder, media, timeline, run_dir.path
+        )
+        self._snapshot = Snapshot(
+            plan=plan,
+            ranks=parts.ranks,
+            device=parts.device,
+            model=parts.model,
+            models=parts.models,
+            optimizers=parts.optimizers,
+            hooks=parts.hooks,
+            task=parts.task,
+            data={split: source for split, source in parts.data.items() if split != "test"},
+            state=state,
+            engine=engine,
+            module_hooks=module_hooks,
+            requests=requests,
+            update=update,
+            scalars=scalars,
+            triggers=triggers,
+            say=self._recorder.say,
+        )
+        self._checkpoints = CheckpointManager(
+            plan,
+            state,
+            engine,
+            requests,
+            update,
+            self._snapshot,
+            Unsaved(parts.task, parts.data, self._known()),
+            consensus,
+            timeline,
+            store,
+            recorder,
+            run_dir.path,
+            keep=max((hook.keep for hook in parts.hooks.values() if isinstance(hook, Checkpoint)), default=None),
+            keeps_nonfinite=section.on_nan == "ignore",
+        )
+        self._safe_point = SafePoint(state, requests, signals, consensus, self._checkpoints, timeline, recorder.put)
+        self._evaluate = self._make_evaluation()
+        if observer:
+            engine.bind(observer.run(self.run), observer.wrap)
+        else:
+            engine.bind(self.run)
+        recorder.watch(books, state)
+
+    def train(
+        self, resume: Path | None = None, begin: Callable[[], None] = lambda: None, *, test: bool = False
+    ) -> Stop | None:
+        """Run to the end and return why it ended early, if it did.
+
+        `resume` is the checkpoint to resume from, and `begin` is called once it has been read; `test` runs the test
+        after training. Whatever raises goes through, after `on_exception`, the second half of what hooks had entered,
+        and `after_run`.
+        """
+        with self._running():
+            if resume is not None:
+                self._load(resume)
+                self._checkpoints.saved_at = self.state.iter
+            begin()
+            self._offer_weights()
+            if self._update.guard:
+                self._update.guard.announce()
+            self._make_loop(sanity=resume is None and self._parts.section.sanity).train()
+            if test and self._safe_point.stop is None:
+                self._evaluate("test")
+                self._safe_point.process(wait=True)
+            self._checkpoints.save_the_rest()
+        stop = self._safe_point.stop
+        ends = stop is None or stop.status == "finished"  # a run that was stopped may be resumed, and log them then
+        logs = [hook for hook in self._parts.hooks.values() if isinstance(hook, Log) and ends]
+        for line in chain(self._scalars.complaints(), *(log.complaints() for log in logs)):
+            self._recorder.say(line, "warn")
+        if late := self._requests.saves:
+            self._recorder.say(f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn")
+        return stop
+
+    def train_once(
+        self, store: CheckpointStore, *, test: bool, sanity: bool = False, epochs: int = 1, iters: int = 1
+    ) -> None:
+        """Do everything of a run once: a few iterations, a validation, a checkpoint that is read back, and the test.
+
+        The iterations are those of so many `epochs`, `iters` in each, with a validation after it.
+        """
+        with self._running():
+            self._offer_weights()
+            self._make_loop(sanity=sanity).train_once(epochs, iters)
+            self._requests.save(["last"])
+            self._checkpoints.save_the_rest()
+            self._load(store.names()["last"])
+            if test:
+                self._evaluate("test")
+
+    def evaluate(self, checkpoint: Path, split: Split) -> Mapping[str, float]:
+        """Validate or test what a checkpoint holds, and return the metrics; nothing is trained, and nothing saved.
+
+        Fires the points of a run that is resumed, without those of training. Whatever raises goes through as in
+        `train`.
+        """
+        with self._running():
+            self._load(checkpoint)
+            self._evaluate(split)
+        return self.state.metrics
+
+    def predict(self, checkpoint: Path, split: Split) -> dict[str, Tensor]:
+        """Return what the task predicts for a split with what a checkpoint holds; else as `evaluate`.
+
+        Raises UserError when the task says nothing of how to predict.
+        """
+        predict = prediction_of(self._parts.task)
+        with self._running():
+            self._load(checkpoint)
+            step = in_precision(predict, self._parts.device, self._parts.precision)
+            return self._evaluate.predict(split, self._module_hooks.settled(step))
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Fire `before_run` and `after_run` around what a run does, and `on_exception` when it raises."""
+        parts, engine = self._parts, self._engine
+        self._compiled = (
+            Compiled(parts.models, parts.section.compile, self._recorder.say) if parts.section.compile else None
+        )
+        with ExitStack() as undoing:  # all of it, whatever raises: others may train the network after this
+            undoing.callback(self._here.leave)
+            undoing.callback(self._media.close)
+            undoing.callback(self._module_hooks.detach)
+            undoing.callback(self.state.enter, "end")
+            undoing.callback(self._checkpoints.abandon)
+            self._module_hooks.attach(self._compiled)
+            for model in parts.models.values():
+                if not model.training:
+                    model.train()  # a model that comes in evaluation as a whole; what is frozen in it is another matter
+            undoing.enter_context(register_hooks(parts, engine, self.state))
+            try:
+                with only_showable():
+                    engine.fire("before_run")
+                    self._keep_initial_rates()
+                    yield
+            except BaseException as error:
+                self._ended_by(error)
+                raise
+            else:
+                self.state.enter("end")  # who calls the network from here on does not wake the hooks inside it
+                try:
+                    engine.fire("after_run")
+                finally:
+                    engine.unwind()
+
+    def _keep_initial_rates(self) -> None:
+        """Note the rate that each parameter group starts with, where no scheduler has noted it.
+
+        This comes after `before_run`: PyTorch's schedulers trust an `initial_lr` that is there already.
+        """
+        for optimizer in self._parts.optimizers.values():
+            for group in optimizer.param_groups:
+                group.setdefault("initial_lr", group["lr"])
+
+    def _ended_by(self, error: BaseException) -> None:
+        """Fire what fires when something has raised; after a second signal, nothing is saved any more."""
+        if is_oom(error):
+            free_memory(error, self._update.drop, self._parts.device)
+        self._engine.unwind()
+        saves = isinstance(error, Exception)
+        if saves:
+            self._checkpoints.report_if_possible()
+        self._requests.take_saves()
+        self._engine.fire("on_exception", error)
+        if saves and self._requests.saves:
+            self._checkpoints.save_after_error(error)
+        self._requests.take_saves()
+        self._engine.fire("after_run")
+
+    def _load(self, path: Path) -> None:
+        state = self._consensus.together(partial(read, path, self._parts.device))
+        self._engine.fire("after_load_checkpoint", state)
+        self._snapshot.restore(state)
+        self._recorder.say(f"resumed from {path.name}: {self.state.place}")
+        if self.state.finished and not self.state.validation_due:
+            self._recorder.say("nothing is left to do: every iteration of the training is done")
+
+    def _offer_weights(self) -> None:
+        """Fire `after_load_checkpoint` for the weights that models have begun with; load what hooks change in them."""
+        weights = dict(self._parts.weights)
+        self._parts.weights.clear()  # frees the host's memory
+        if not weights:
+            return
+        offered = {
+            state_key("model", name): {key: v.clone() if isinstance(v, Tensor) else v for key, v in state.items()}
+            for name, state in weights.items()
+        }
+        self._engine.fire("after_load_checkpoint", offered)
+        for name, state in weights.items():
+            where = self._parts.place(f"{key_of('model', name)}.weights")
+            load_changes(self._parts.models[name], state, offered.get(state_key("model", name), {}), where)
+
+    def _make_update(self) -> Update:
+        parts, section = self._parts, self._parts.section
+        scales, skips = parts.precision == "fp16", section.on_nan == "skip"
+        guard = None
+        if scales or skips:
+            guard = StepGuard(
+                self._plan,
+                parts.optimizers,
+                parts.device,
+                self.state,
+                scales=scales,
+                skips_nan=skips,
+                max_skipped=section.max_skipped_steps,
+                several=parts.strategy.several,
+                log=self._log,
+                say=self._recorder.say,
+            )
+        return Update(
+            self.state,
+            self._engine,
+            self._timeline,
+            self._requests,
+            parts.model,
+            parts.optimizers,
+            parts.strategy,
+            self._consensus,
+            Losses(parts.device, self.state, self._explain_loss) if section.on_nan == "raise" else None,
+            guard,
+        )
+
+    def _known(self) -> Iterator[Any]:
+        """Yield the objects of the run that a checkpoint holds, or that need not be held."""
+        parts = self._parts
+        yield from (self.run, parts.model, *parts.model.modules(), *parts.optimizers.values())
+        yield from (*parts.hooks.values(), *parts.data.values())
+
+    def _explain_loss(self, batch: Any) -> str:
+        """Return the cause of a loss that is not finite, as far as it can be seen, and ways to avoid it."""
+        parts = self._parts
+        step = in_precision(parts.task.step, parts.device, parts.precision)
+        clips = any(isinstance(hook, GradClip) for hook in parts.hooks.values())
+        ways = advice(parts.precision, clips=clips, saved=bool(self._store.all()))
+        return " ".join([*diagnose(parts, self.state, self.run, step, batch), ways])
+
+    def _make_evaluation(self) -> Evaluation:
+        parts = self._parts
+        return Evaluation(
+            self.state,
+            self.run,
+            parts.model,
+            parts.task,
+            self._module_hooks.settled(in_precision(evaluation_of(parts.task), parts.device, parts.precision)),
+            parts.data,
+            self._sizes,
+            self._engine,
+            self._requests,
+            self._consensus,
+            self._timeline,
+            self._safe_point.should_abort,
+            self._recorder.put,
+            own_steps=steps_itself(parts.task),
+        )
+
+    def _make_loop(self, *, sanity: bool) -> Loop:
+        parts = self._parts
+        iteration = Iteration(
+            state=self.state,
+            run=self.run,
+            step=self._module_hooks.settled(in_precision(parts.task.step, parts.device, parts.precision)),
+            engine=self._engine,
+            requests=self._requests,
+            update=self._update,
+            optimizers=parts.optimizers,
+            scalars=self._scalars,
+            sizes=self._sizes["train"],
+            strategy=parts.strategy,
+            consensus=self._consensus,
+            timeline=self._timeline,
+            accumulate=parts.section.accumulate,
+            steps_itself=steps_itself(parts.task),
+        )
+        return Loop(
+            self.state,
+            self._engine,
+            choose(iteration),
+            self._update,
+            self._evaluate,
+            self._snapshot,
+            self._checkpoints,
+            self._safe_point,
+            self._consensus,
+            self._signals,
+            self._timeline,
+            parts.data,
+            parts.section.validates,
+            self._compiled,
+            self._recorder.put,
+            accumulate=parts.section.accumulate,
+            sanity=self._check_sanity if sanity and "val" in parts.data else None,
+        )
+
+    def _check_sanity(self) -> None:
+        with self._timeline.excluded():
+            sanity_check(self._parts, self._plan, self._update, self._consensus, self.run.dir, self._recorder.say)
+
+    def _batch_sizes(self, split: str) -> BatchSizes:
+        parts = self._parts
+        return BatchSizes(
+            parts.data[split],
+            parts.task,
+            split,
+            say=self._recorder.say,
+            world=parts.ranks.world,
+            accumulate=parts.section.accumulate if split == "train" else 1,
+            gather=self._consensus.all_gather_object,
+        )
+
+    def _meet(self) -> None:
+        self._safe_point.synchronize()
+
+    def _log(self, name: str, value: float) -> None:
+        self.run.log(name, value)
+
+    def _hook_failed(self, binding: Binding, error: BaseException, action: OnError) -> None:
+        error.add_note(self.state.place)
+        if isinstance(error, UserError):
+            error.at(self._parts.place(f"hooks.{binding.hook}.use"))
+        self._recorder.failure(error, hook=binding.hook, point=binding.point, action=action)
+        if action == "disable":
+            self._recorder.say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")

@@ -1,0 +1,237 @@
+"""From a loss to new weights: where gradients are computed and optimizers step, in every iteration that is not plain.
+
+The five step points fire here, in this order whoever asks: `after_forward`, `before_backward`, `after_backward` at each
+loss; `before_optimizer_step`, `after_optimizer_step` at each step. `hookflow.runner.loop.iteration.plain` does the same
+for one batch and one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hookflow.errors import Problem, UserError, first_few
+from hookflow.runner.build.selectors import Trained
+from hookflow.runner.dispatch.engine import Engine
+from hookflow.runner.distributed.consensus import AnyConsensus
+from hookflow.runner.distributed.strategy import Strategy
+from hookflow.runner.logging.timing import BACKWARD, OPTIMIZER, Timeline
+from hookflow.runner.loop.requests import BEFORE_THE_STEP, Requests
+from hookflow.runner.numerics.finite import Losses, StepGuard
+from hookflow.runner.process.state import RunState
+
+
+class Update:
+    """The gradients and the optimizers of a run.
+
+    Gradients add up until the optimizer has used them for a step; the next loss then finds none. `stepping` names the
+    optimizers whose step is being taken. `loss_weight` is what the loss of this rank counts: so that the mean of the
+    gradients over ranks is the gradient of the whole batch.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        engine: Engine,
+        timeline: Timeline,
+        requests: Requests,
+        network: nn.Module,
+        optimizers: Mapping[str, Optimizer],
+        strategy: Strategy,
+        consensus: AnyConsensus,
+        losses: Losses | None,
+        guard: StepGuard | None,
+    ) -> None:
+        self.every = tuple(optimizers)
+        self.stepping: tuple[str, ...] = ()
+        self.loss_weight = 1.0
+        self.losses = losses
+        self.guard = guard
+        self._state = state
+        self._engine = engine
+        self._timeline = timeline
+        self._requests = requests
+        self._optimizers = optimizers
+        self._trained = Trained(network, optimizers)
+        self._clear = {name: clears_gradients([optimizer]) for name, optimizer in optimizers.items()}
+        self._strategy = strategy
+        self._consensus = consensus
+        self._skips_agreed = strategy.several and any(
+            "control" in binding.writes for point in BEFORE_THE_STEP for binding in engine.plan.at(point)
+        )
+        self._used = set(optimizers)
+        self._left_out: tuple[int, list[Tensor | bool]] = (-1, [])
+
+    def backward(self, offered: tuple[Any, ...], names: Collection[str], weight: float) -> None:
+        """Add the gradients of a loss, times `weight`, to the parameters of the optimizers that are named.
+
+        `offered` is what the points are: the batch, its index, and the outputs with the loss.
+        """
+        batch, _, outputs = offered
+        self._engine.fire("after_forward", *offered)
+        self._engine.fire("before_backward", *offered)
+        for name in self._used.intersection(names):
+            self._clear[name]()
+        self._used.difference_update(names)
+        weight *= self._requests.take_loss_weight()
+        loss = outputs["loss"]
+        if self.losses:
+            self.losses.watch(loss, batch)
+        seed = None
+        if self.guard:
+            seed = self.guard.seed(loss, weight)
+        elif weight != 1.0:
+            loss = loss * weight
+        inputs = None if len(names) == len(self.every) else [p for p in self._parameters(names) if p.requires_grad]
+        if inputs != []:  # all of them may be frozen
+            loss.backward(seed, inputs=inputs)
+        self._timeline.mark(BACKWARD)
+        self._engine.fire("after_backward", *offered)
+
+    def step(self, offered: tuple[Any, ...], names: tuple[str, ...]) -> None:
+        """Let the optimizers that are named use their gradients, unless a hook has asked to skip that.
+
+        Nor do they where the gradients are not finite, if that is to be looked at; what the host knows of it in time
+        looks to hooks as if one had asked. Where a hook accumulates them, they are kept instead.
+        """
+        self.stepping = names
+        if self._requests.take_keeps_gradients():
+            if self._skips():
+                self._used.update(names)
+                self.leave_out(True)
+            return
+        self._strategy.average_gradients(self._parameters(names))
+        self._strategy.broadcast_buffers()
+        if self._strategy.several:
+            self._timeline.mark(BACKWARD)  # here too they wait for one another, in a task that steps itself
+        found_inf = None
+        skips = self._skips()
+        if self.guard and not skips:
+            found_inf = self.guard.found_inf(names)
+            skips = self.guard.should_skip(names, found_inf)
+        if not skips:
+            entered = len(self._engine.arounds)
+            self._engine.fire("before_optimizer_step", *offered)
+            if skips := self._skips():
+                self._engine.leave(entered)
+        self._used.update(names)
+        if self.guard and found_inf is not None and len(self._used) == len(self.every):
+            self.guard.update_scale()
+        if skips:
+            self.leave_out(True)
+        else:
+            self._take(names, found_inf)
+            self._timeline.mark(OPTIMIZER)
+            self._engine.fire("after_optimizer_step", *offered)
+        if self.guard:
+            self.guard.report()
+
+    def _skips(self) -> bool:
+        """Return whether a hook (on any rank) has asked to skip the current step, and forget it."""
+        skips, self._requests.skips_step = self._requests.skips_step, False
+        return self._consensus.any_rank(skips) if self._skips_agreed else skips
+
+    def _take(self, names: tuple[str, ...], found_inf: Tensor | None) -> None:
+        for name in names:
+            if self.guard and found_inf is not None:
+                self.guard.step(self._optimizers[name], found_inf)
+            else:
+                self._optimizers[name].step()
+        if self.guard and found_inf is not None and not self.guard.waits:
+            self.leave_out(found_inf)
+
+    def leave_out(self, left_out: Tensor | bool) -> None:
+        """Remember of this iteration that a step was left out, or where it stands whether it was."""
+        if self._left_out[0] != self._state.iter:
+            self._left_out = self._state.iter, []
+        self._left_out[1].append(left_out)
+
+    def left_out_in(self, iteration: int) -> bool:
+        """Return whether a step of this iteration, the latest, was left out, waiting for the device if need be."""
+        of, steps = self._left_out
+        return of == iteration and any(map(bool, steps))
+
+    def settle(self) -> None:
+        """Wait until it is certain of every loss that it was finite. Raises NonFiniteLossError when one was not."""
+        if self.losses:
+            self.losses.settle()
+        if self.guard:
+            self.guard.report(wait=True)
+
+    def add_param_group(self, parameters: Iterable[nn.Parameter], optimizer: str, settings: Mapping[str, Any]) -> None:
+        """Let an optimizer train parameters that a hook has added to the network; see `Run.add_param_group`."""
+        self._requests.check_param_group()
+        added = [*parameters]
+        self._strategy.add_parameters(added)
+        self._trained.add(added, optimizer, settings)
+
+    def check_parameters(self) -> None:
+        """Raise UserError when the network has trainable parameters that no optimizer has."""
+        if missing := self._trained.missing():
+            raise UserError(Problem(_no_optimizer(missing), hint=ADD_GROUP))
+
+    def parameter_warnings(self) -> Iterator[str]:
+        """Yield what is wrong between the network and the optimizers: a warning each."""
+        if missing := self._trained.missing():
+            yield f"{_no_optimizer(missing)}; {ADD_GROUP}"
+        if orphaned := self._trained.orphaned():
+            yield f"an optimizer still trains {first_few(orphaned)}, which the network no longer has; {ADD_GROUP}"
+
+    def scale(self, factor: float) -> None:
+        """Multiply all gradients."""
+        torch._foreach_mul_([p.grad for p in self._parameters(self.every) if p.grad is not None], factor)
+
+    def drop(self) -> None:
+        """Drop all gradients, also those that no step has used."""
+        for optimizer in self._optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+
+    def _parameters(self, names: Iterable[str]) -> Iterator[Tensor]:
+        return (p for name in names for group in self._optimizers[name].param_groups for p in group["params"])
+
+    def state_dict(self) -> dict[str, list[Tensor | None]]:
+        """Return the gradients that no step has used yet, by the optimizer's name.
+
+        Between two iterations there are none, unless a task that steps its optimizers itself has left some.
+        """
+        return {name: [p.grad for p in self._parameters([name])] for name in self.every if name not in self._used}
+
+    def load_state_dict(self, state: Mapping[str, list[Tensor | None]]) -> None:
+        """Take back what `state_dict` returned."""
+        self._used = set(self.every) - state.keys()
+        for name, gradients in state.items():
+            for parameter, gradient in zip(self._parameters([name]), gradients, strict=True):
+                parameter.grad = None if gradient is None else gradient.to(parameter.device)
+
+
+ADD_GROUP = "a hook that replaces modules calls run.add_param_group(module.parameters())"
+
+
+def _no_optimizer(names: Sequence[str]) -> str:
+    return f"no optimizer trains {first_few(names)}: the optimizers were built before a hook changed the network"
+
+
+def clears_gradients(optimizers: Sequence[Optimizer]) -> Callable[[], None]:
+    """Return what drops the gradients of these optimizers.
+
+    `Optimizer.zero_grad` costs 6 µs for what two loops do in 0.1; one that has been overridden is called.
+    """
+    if all(getattr(optimizer.zero_grad, "__func__", None) is Optimizer.zero_grad for optimizer in optimizers):
+
+        def clear() -> None:
+            for optimizer in optimizers:
+                for group in optimizer.param_groups:
+                    for parameter in group["params"]:
+                        parameter.grad = None
+
+    else:
+
+        def clear() -> None:
+            for optimizer in optimizers:
+                optimizer.zero_grad(set_to_none=True)
+
+    return clear

@@ -1,0 +1,314 @@
+"""Whether losses and gradients are finite, without waiting for the device."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from math import isfinite
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hookflow.graph.plan import Plan
+from hookflow.hooks.builtin.means import sum_dtype
+from hookflow.hooks.tensors import local
+from hookflow.runner.process.state import RunState
+
+
+def by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
+    """Return the tensors in groups of one type each, in the order in which the types first come."""
+    alike: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        alike.setdefault(tensor.dtype, []).append(tensor)
+    return alike.values()
+
+
+Mark = TypeVar("Mark")
+
+
+class AsyncScalarCopy(Generic[Mark]):
+    """Single numbers in the order in which they were sent, each with a mark that says what it is.
+
+    On CUDA each is copied to pinned memory once the device has come so far; on the CPU it is there at once. Other
+    devices cannot say how far they are: there, who asks waits.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: deque[tuple[Tensor, torch.cuda.Event | None, Mark]] = deque()
+
+    def send(self, number: Tensor, mark: Mark) -> None:
+        """Send a tensor of one element as it will be when the device has come so far."""
+        if number.device.type == "cuda":
+            copy = number.detach().to("cpu", non_blocking=True)  # which takes pinned memory for it
+            self._under_way.append((copy, torch.cuda.current_stream(number.device).record_event(), mark))
+        else:
+            self._under_way.append((number.detach().clone(), None, mark))
+
+    def arrived(self, wait: bool = False) -> Iterator[tuple[float, Mark]]:
+        """Yield what has arrived since the last time; all there is, if the caller would rather wait for it."""
+        while self._under_way:
+            copy, copied, mark = self._under_way[0]
+            if copied is not None and not copied.query():  # type: ignore[no-untyped-call]
+                if not wait:
+                    return
+                copied.synchronize()
+            self._under_way.popleft()
+            yield float(copy), mark
+
+
+class NonFiniteLossError(ArithmeticError):
+    """A loss was NaN or infinite."""
+
+
+class Place(NamedTuple):
+    """Where in the training a loss was computed: iterations and epochs that were done, and the batch of the epoch."""
+
+    it: int
+    ep: int
+    batch: int
+
+
+class Losses:
+    """The losses of a training: each is looked at as soon as the host has it, without waiting for CUDA.
+
+    So there a loss that is not finite ends the run an iteration or so later; `settle` is for those moments when it must
+    be certain that there was none. `explain` returns the rest of the message for the batch of the loss, or for None
+    where that batch is gone.
+    """
+
+    def __init__(self, device: torch.device, state: RunState, explain: Callable[[Any], str] = lambda batch: "") -> None:
+        self._state = state
+        self._explain = explain
+        self._sent: AsyncScalarCopy[Place] = AsyncScalarCopy()
+        self.watch = self._watch_later if device.type == "cuda" else self._watch_now
+
+    def _watch_now(self, loss: Tensor, batch: Any) -> None:
+        """Take a loss. Raises NonFiniteLossError when this one, or one before it, is known not to be finite."""
+        if not isfinite(value := loss.item()):
+            raise self._error(value, self._place(), batch)
+
+    def _watch_later(self, loss: Tensor, batch: Any) -> None:
+        self._sent.send(loss, self._place())
+        self._look(wait=False)
+
+    def settle(self) -> None:
+        """Wait for every loss that has been taken. Raises NonFiniteLossError when one is not finite."""
+        self._look(wait=True)
+
+    def _place(self) -> Place:
+        return Place(self._state.iter, self._state.epoch, self._state.batch_idx)
+
+    def _look(self, wait: bool) -> None:
+        for value, place in self._sent.arrived(wait):
+            if not isfinite(value):
+                raise self._error(value, place)
+
+    def _error(self, value: float, place: Place, batch: Any = None) -> NonFiniteLossError:
+        number = "NaN" if value != value else "infinite"
+        where = f"iteration {place.it + 1} (epoch {place.ep + 1}, batch {place.batch + 1})"
+        return NonFiniteLossError(f"the loss is {number} in {where}. {self._explain(batch)}".rstrip())
+
+
+def advice(precision: str, *, clips: bool, saved: bool) -> str:
+    """Return what helps against a loss that is not finite, in a run that may clip gradients and have checkpoints."""
+    ways = ["lower the learning rate"]
+    if not clips:
+        ways.append("bound the gradients (the hook grad_clip)")
+    if precision == "fp16":
+        ways.append('compute with a wider range (run.precision = "bf16" or "fp32")')
+    if precision == "bf16":
+        ways.append('compute with more digits (run.precision = "fp32")')
+    ways.append('or skip such steps: run.on_nan = "skip"')
+    kept = " Existing checkpoints are not affected." if saved else ""
+    return f"To avoid it: {', '.join(ways)}.{kept}"
+
+
+FIRST_SCALE = 2.0**16
+GROWTH, BACKOFF, INTERVAL = 2.0, 0.5, 2000
+"""How the scale of float16 moves: up after so many steps in a row, down at each that is left out. As in PyTorch."""
+
+
+class StepGuard:
+    """Looks at the gradients before each step, and has it left out when one of them is not finite.
+
+    With `scales` every loss is multiplied by a factor before its gradients are computed, so that small ones are not
+    lost in float16, and the gradients are divided by it before anybody uses them. With `skips_nan` the gradients of a
+    loss that is not finite are not finite either, whatever the network makes of it. All ranks decide alike. After
+    `max_skipped` such steps in a row of the same optimizers the run ends: from weights that are not finite no later
+    step is taken either.
+
+    `waits` says whether the host must know before a step whether it is taken: for an optimizer that cannot leave a
+    step out by itself, as PyTorch's fused ones can, and for hooks that fire after each step. On the CPU that is free.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        optimizers: Mapping[str, Optimizer],
+        device: torch.device,
+        state: RunState,
+        *,
+        scales: bool,
+        skips_nan: bool,
+        max_skipped: int,
+        several: bool,
+        log: Callable[[str, float], None],
+        say: Callable[..., None],
+    ) -> None:
+        self._device = device
+        self._state = state
+        self._several = several
+        self._log = log
+        self._say = say
+        self._optimizers = optimizers
+        self._skips_nan = skips_nan
+        self._max_skipped = max_skipped
+        self._scale = torch.full((), FIRST_SCALE if scales else 1.0, device=device)
+        self._scales = scales
+        self._growth = torch.zeros((), dtype=torch.int32, device=device)
+        self._found = torch.zeros((), device=device)
+        self._left_out = torch.zeros((), device=device)
+        self._reported = 0
+        self._in_a_row: dict[tuple[str, ...], int] = {}
+        """How many steps of these optimizers were skipped since their last one that was taken."""
+        self._counts: AsyncScalarCopy[tuple[int, tuple[str, ...]]] = AsyncScalarCopy()
+        self._began: set[str] = set()
+        self._reason = why_the_host_looks(plan, optimizers)
+        self.waits = device.type != "cuda" or bool(self._reason)
+
+    def announce(self) -> None:
+        """Say what it costs, where it costs anything."""
+        if self.waits and self._device.type == "cuda":
+            said = f"one device sync before every step (check for non-finite gradients): {self._reason}"
+            self._say(said)
+
+    def seed(self, loss: Tensor, share: float) -> Tensor:
+        """Return the gradient that the backward pass of a loss begins with, when it counts by `share`."""
+        seed = self._scale * share
+        if self._skips_nan:
+            seed = torch.where(loss.detach().isfinite(), seed, torch.nan)
+        return seed.to(loss.dtype)
+
+    @torch.no_grad()
+    def found_inf(self, names: tuple[str, ...]) -> Tensor:
+        """Divide the gradients of these optimizers by the scale; return 1 if one of them is not finite, else 0."""
+        found = torch.zeros((), device=self._device)
+        inverse = self._scale.to(sum_dtype(self._scale.device)).reciprocal().float() if self._scales else None
+        for alike in by_dtype(gradient for name in names for gradient in _gradients(self._optimizers[name])):
+            if inverse is not None:
+                torch._amp_foreach_non_finite_check_and_unscale_(alike, found, inverse)
+            else:
+                largest = torch.stack(torch._foreach_norm(alike, torch.inf))
+                found = torch.maximum(found, largest.isfinite().all().logical_not().float())
+        if self._several:
+            torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
+        self._found = torch.maximum(self._found, found)
+        self._left_out = self._left_out + found
+        return found
+
+    def should_skip(self, names: tuple[str, ...], found_inf: Tensor) -> bool:
+        """Return whether the host knows that the step of these optimizers is not taken."""
+        # A fused SGD whose very first step is left out would go on with whatever lay in memory as its momentum.
+        if not self.waits and self._began.issuperset(names):
+            self._counts.send(self._left_out, (self._state.iter + 1, names))
+            return False
+        refused = bool(found_inf)
+        if refused:  # the host has waited already: so this is told in the iteration itself, whatever the device
+            self._counts.send(self._left_out.cpu(), (self._state.iter + 1, names))
+        else:
+            self._in_a_row.pop(names, None)
+            self._began.update(names)
+        return refused
+
+    def step(self, optimizer: Optimizer, found_inf: Tensor) -> None:
+        """Let an optimizer step, unless it is one that sees by itself that it must not."""
+        if self.waits:
+            optimizer.step()
+            return
+        optimizer.found_inf = found_inf  # type: ignore[attr-defined]
+        optimizer.step()
+        del optimizer.found_inf  # type: ignore[attr-defined]
+
+    def update_scale(self) -> None:
+        """Move the scale of the losses; for when no gradients are left that were computed with the present one."""
+        if self._scales:
+            torch._amp_update_scale_(self._scale, self._growth, self._found, GROWTH, BACKOFF, INTERVAL)
+            self._found = torch.zeros_like(self._found)
+
+    def report(self, wait: bool = False) -> None:
+        """Log how many steps have been left out, and say so of the 1st, the 10th, the 100th, and so on.
+
+        Raises NonFiniteLossError after too many in a row.
+        """
+        for count, (it, names) in self._counts.arrived(wait):
+            total = int(count)
+            if total == self._reported:
+                self._in_a_row.pop(names, None)
+            else:
+                self._in_a_row[names] = self._in_a_row.get(names, 0) + 1
+                self._log("skipped_steps", total)
+                if not self._reported or len(str(total)) > len(str(self._reported)):
+                    usual = self._scales and total == 1
+                    self._say(self._words(total, it), "info" if usual else "warn")
+                self._reported = total
+                if self._skips_nan and self._in_a_row[names] >= self._max_skipped:
+                    raise NonFiniteLossError(self._too_many(names, it))
+
+    def _too_many(self, names: tuple[str, ...], it: int) -> str:
+        whose = "" if len(names) == len(self._optimizers) else f" of {', '.join(names)}"
+        values = (p for name in names for group in self._optimizers[name].param_groups for p in group["params"])
+        broken = not all(bool(local(value.detach()).isfinite().all()) for value in values)
+        cause = "the weights are not finite" if broken else "the loss or a gradient is not finite in each"
+        return (
+            f"{self._in_a_row[names]} steps in a row{whose} were skipped, the last in iteration {it}: {cause}. "
+            "To allow more: run.max_skipped_steps"
+        )
+
+    def _words(self, total: int, it: int) -> str:
+        so_far = "" if total == 1 else f"; {total} so far"
+        said = f"iteration {it} takes no step: the loss or a gradient is not finite{so_far}"
+        return f"{said} in float16: the loss is scaled by half as much" if self._scales else said
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return how many steps were left out, also in a row, and whether one was since the scale was last moved.
+
+        In float16 also the scale, and the steps in a row that it has held.
+        """
+        scale = {"scale": self._scale, "growth": self._growth} if self._scales else {}
+        in_a_row = {"in_a_row": dict(self._in_a_row)} if self._in_a_row else {}
+        return {"left_out": self._left_out, "found": self._found, **in_a_row, **scale}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state_dict` returned, of a run that may have been in another precision."""
+        if self._scales and "scale" in state:
+            self._scale.copy_(state["scale"])
+            self._growth.copy_(state["growth"])
+        self._found.copy_(state["found"])
+        self._left_out = state["left_out"].to(self._device)
+        self._reported = int(self._left_out)
+        self._in_a_row = dict(state.get("in_a_row", {}))
+
+
+def why_the_host_looks(plan: Plan, optimizers: Mapping[str, Optimizer]) -> str:
+    """Return what makes the host look at the gradients before each step; an empty string when nothing does."""
+    for optimizer in optimizers.values():
+        if not getattr(optimizer, "_step_supports_amp_scaling", False):
+            fused = ", as one with fused = true can" if "fused" in optimizer.defaults else ""
+            return f"this {type(optimizer).__name__} cannot leave one out by itself{fused}"
+    for binding in plan.at("after_optimizer_step"):
+        return f'the hook "{binding.hook}" is to fire only after a step that is taken'
+    return ""
+
+
+def _gradients(optimizer: Optimizer) -> Iterator[Tensor]:
+    """Yield the gradients of an optimizer's parameters: of sparse ones the values, of sharded ones this rank's."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            gradient = parameter.grad
+            if gradient is not None:
+                gradient = local(gradient)
+                gradient = gradient._values() if gradient.is_sparse else gradient
+                if gradient.numel():  # a rank's share may be empty
+                    yield gradient

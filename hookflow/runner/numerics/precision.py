@@ -1,0 +1,152 @@
+"""Device and precision of a run, and PyTorch's settings while it lasts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from hookflow.errors import Problem, UserError
+from hookflow.numbers import counted
+from hookflow.pipeline.schema import RunSection
+
+HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""The precisions in which the forward pass computes in 16 bits where it may, by autocast."""
+
+
+def choose_device(wanted: str) -> torch.device:
+    """Return the device for `wanted`: "auto" takes CUDA, then MPS, then the CPU.
+
+    Raises UserError when a device is named that is not here.
+    """
+    if wanted == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    device = torch.device(wanted)
+    cuda = torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
+    here = {"cpu": True, "cuda": cuda, "mps": torch.backends.mps.is_available()}
+    if not here[device.type]:
+        raise UserError(
+            Problem(f'run.device = "{wanted}", but there is no such device here', hint='"auto" takes what is there')
+        )
+    return device
+
+
+def choose_precision(wanted: str, device: torch.device, say: Callable[..., None]) -> str:
+    """Return what is computed in: "fp32", "tf32", "bf16" or "fp16".
+
+    "auto" takes bf16 where the hardware computes in it, since elsewhere it is slower, and else fp32. `say` is told
+    where something else is computed in than was asked for.
+    """
+    if wanted == "tf32" and device.type != "cuda":
+        say(f'run.precision = "tf32" is for CUDA: on {device} this run computes in fp32', "warn")
+        return "fp32"
+    if wanted != "auto":
+        return wanted
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    return "bf16" if device.type == "cpu" and _cpu_has_bf16() else "fp32"
+
+
+def _cpu_has_bf16() -> bool:
+    """Say whether the processor multiplies bf16 itself. Older versions of torch cannot tell; then it does not."""
+    asks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, ask, lambda: False)() for ask in asks)
+
+
+def in_precision(step: Callable[[Any, Any], Any], device: torch.device, precision: str) -> Callable[[Any, Any], Any]:
+    """Return a task's method that runs in autocast where the precision has 16 bits, and else the method itself."""
+    half = HALVES.get(precision)
+    if half is None:
+        return step
+    cast = torch.autocast(device.type, half)  # which may be entered again and again
+
+    def computed(run: Any, batch: Any) -> Any:
+        with cast:
+            return step(run, batch)
+
+    return computed
+
+
+def describe(device: torch.device) -> str:
+    """Return the device in words, e.g. "cuda (NVIDIA H200)" or "cpu (2 threads)"."""
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return f"cpu ({counted(torch.get_num_threads(), 'thread')})" if device.type == "cpu" else str(device)
+
+
+CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
+
+ONLY_HERE = (
+    "deterministic: the same bits come out on this machine, with this version of PyTorch and as many threads; what "
+    "your own code takes from the clock, from files or from kernels of its own is not covered"
+)
+
+
+class NondeterministicError(RuntimeError):
+    """An operation has no form that gives the same bits each time, and the run is to have no others."""
+
+
+@contextmanager
+def torch_settings(section: RunSection, say: Callable[..., None]) -> Iterator[None]:
+    """Set threads, determinism, cuDNN's search and the precision of float32 on CUDA; `say` takes lines for people.
+
+    To be entered before anything is computed on CUDA. Raises NondeterministicError, where PyTorch has raised, when the
+    run is deterministic and an operation cannot be.
+    """
+    with ExitStack() as put_back:
+        if section.threads is not None:
+            put_back.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(section.threads)
+        _set(put_back, torch.backends.cudnn, "benchmark", section.cudnn_benchmark)
+        if section.precision in ("fp32", "tf32"):
+            _set_float32(put_back, section.precision == "tf32")
+        if section.detect_anomaly:
+            put_back.enter_context(torch.autograd.set_detect_anomaly(True, check_nan=True))
+        if section.deterministic:
+            say(ONLY_HERE)
+            _set_deterministic(put_back)
+        try:
+            yield
+        except RuntimeError as error:
+            if section.deterministic and "use_deterministic_algorithms" in str(error):
+                raise NondeterministicError(_words(error)).with_traceback(error.__traceback__) from None
+            raise
+
+
+def _set(put_back: ExitStack, owner: Any, name: str, value: object) -> None:
+    put_back.callback(setattr, owner, name, getattr(owner, name))
+    setattr(owner, name, value)
+
+
+def _set_float32(put_back: ExitStack, tf32: bool) -> None:
+    """Let CUDA multiply float32 as such or as TF32. PyTorch's default is TF32 in convolutions and nowhere else.
+
+    By the older of two interfaces, which all code may read; the newer one raises wherever the older is asked.
+    """
+    for owner in (torch.backends.cuda.matmul, torch.backends.cudnn):
+        _set(put_back, owner, "allow_tf32", tf32)
+
+
+def _set_deterministic(put_back: ExitStack) -> None:
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    put_back.callback(torch.use_deterministic_algorithms, before[0], warn_only=before[1])
+    torch.use_deterministic_algorithms(True)
+    _set(put_back, torch.backends.cudnn, "deterministic", True)
+    _set(put_back, torch.utils.deterministic, "fill_uninitialized_memory", True)
+    if CUBLAS not in os.environ:
+        os.environ[CUBLAS] = ":4096:8"  # read when cuBLAS is first used
+        put_back.callback(os.environ.pop, CUBLAS, None)
+
+
+def _words(error: RuntimeError) -> str:
+    """Return what PyTorch says, without its advice for who calls it from Python."""
+    what = str(error).split(", but you set", 1)[0].split(". You can turn off determinism", 1)[0]
+    return (
+        f"{what.rstrip('.')}. Replace what computes it in the model or the task (the traceback says where), or take "
+        "run.deterministic out of the pipeline"
+    )

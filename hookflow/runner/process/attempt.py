@@ -1,0 +1,301 @@
+"""One attempt at a run: what is recorded in its directory is built, resumed if asked for, and trained."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import platform
+import secrets
+import socket
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from typing import Any, Literal
+
+import torch
+
+from hookflow.errors import Problem, UserError
+from hookflow.events.reading import is_string, only_of, read_record
+from hookflow.events.records import VERSION
+from hookflow.events.rundir import RunDir, short
+from hookflow.graph.plan import Plan
+from hookflow.metric_mode import Mode
+from hookflow.pipeline.layers import in_python
+from hookflow.pipeline.load import Loaded, load
+from hookflow.runner.build.build import build
+from hookflow.runner.build.components import Parts
+from hookflow.runner.checkpoint.manifest import read_manifest
+from hookflow.runner.checkpoint.resume_rules import May, changed_hooks, changes_since
+from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.data.source import close
+from hookflow.runner.data.worker_errors import explaining_worker_errors
+from hookflow.runner.dispatch.torch_hooks import check_comm_hook
+from hookflow.runner.distributed.consensus import consensus_of
+from hookflow.runner.distributed.ddp import class_of
+from hookflow.runner.distributed.process_group import process_group
+from hookflow.runner.distributed.rendezvous import Ranks
+from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.logging.writers import writing
+from hookflow.runner.loop.trainer import Trainer
+from hookflow.runner.numerics.memory import explain_oom
+from hookflow.runner.numerics.precision import describe, torch_settings
+from hookflow.runner.process.launch import adopt
+from hookflow.runner.process.signals import Signals, Stop
+from hookflow.runner.process.state import RunState
+from hookflow.user_code import only_showable
+
+BYTES = 32
+
+
+def changed_variables(run_dir: RunDir, names: Collection[str], *, resumed: bool) -> Iterator[str]:
+    """Yield a warning where variables have another value than the recorded one, if the run is resumed."""
+    if not names:
+        return
+    try:
+        key = user_key()
+    except (OSError, RuntimeError) as error:  # a full disk; a user without a home
+        yield f"whether {_listed(names)} will change cannot be noticed: no key can be kept ({error})"
+        return
+    then = run_dir.describe().get("environment", {})
+    identity, now = _hashes(key, run_dir, names)
+    if not resumed or not (known := only_of(dict.fromkeys(names, is_string), then.get("values"))):
+        return
+    if then.get("key") != identity:
+        yield f"whether {_listed(known)} has another value than before cannot be said: another user's key was used"
+    elif changed := [name for name in names if known.get(name, now[name]) != now[name]]:
+        yield f"the environment gives another value than before: {_listed(changed)}"
+
+
+def record_variables(run_dir: RunDir, names: Collection[str]) -> None:
+    """Record the hash of each variable, where the user has a key."""
+    with contextlib.suppress(OSError, RuntimeError):  # of which `changed_variables` warns
+        if names:
+            identity, now = _hashes(user_key(), run_dir, names)
+            run_dir.sign(environment={"key": identity, "values": now})
+
+
+def user_key() -> bytes:
+    """Return the key of this user, which is made when it is first asked for."""
+    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hookflow"
+    file = folder / "key"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        aside = folder / f"key.{secrets.token_hex(8)}"
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as made:
+            made.write(secrets.token_bytes(BYTES))
+        with contextlib.suppress(FileExistsError):  # another process was faster: that one's counts
+            file.hardlink_to(aside)
+        aside.unlink()
+    return file.read_bytes()
+
+
+def _hashes(key: bytes, run_dir: RunDir, names: Collection[str]) -> tuple[str, dict[str, str]]:
+    """Return the hashes of the key itself and of each variable's value."""
+    return _hash(key, run_dir.id), {name: _hash(key, run_dir.id, name) for name in names}
+
+
+def _hash(key: bytes, run: str, name: str = "") -> str:
+    """Return what is recorded of a variable; one that is empty and one that is not set are the same to a pipeline."""
+    value = os.environ.get(name, "") if name else ""
+    return hmac.new(key, f"{run}\0{name}\0{value}".encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
+
+TAIL = 1 << 16
+"""Bytes at the end of a log in which its last iteration is looked for."""
+
+
+def execute(
+    run_dir: RunDir,
+    recorder: Recorder,
+    signals: Signals,
+    state: RunState,
+    ranks: Ranks,
+    built: Callable[[], None],
+    *,
+    resume: bool,
+    allow_changed_hooks: bool,
+) -> Stop:
+    """Build and run what stands in `run_dir`, from its newest checkpoint if `resume`; return why it ended.
+
+    `built` is called once everything is there and the training is about to begin.
+    Whatever raises goes through; `recorder` has been told of a hook that did. Raises UserError when the hooks are not
+    those of the checkpoint, unless that is allowed.
+    """
+
+    say = recorder.say
+    wanted = run_dir.wanted() if resume else run_dir
+    texts = {path.name: path.read_text("utf-8") for path in (wanted.pipeline, wanted.plan)}
+    plan = Plan.from_json(json.loads(texts[wanted.plan.name]))
+    recorded = load(short(wanted.pipeline), recorded=True)
+    loaded = _with_places(recorded, wanted)
+    if ranks.first:
+        for line in changed_variables(run_dir, recorded.variables, resumed=resume):
+            say(line, "warn")
+    store = CheckpointStore(run_dir.checkpoints, texts)
+    explained = explain_oom(loaded.pipeline, lambda: bool(store.all()))
+    with explained, torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks), only_showable():
+        consensus = consensus_of(ranks, loaded.pipeline.distributed.timeout)
+        first = partial(_begin, store, say, resume) if ranks.first else _nothing
+        checkpoint = consensus.broadcast_object(consensus.together(first))
+        if checkpoint is not None:
+            changes, since = changes_since(checkpoint, loaded.public, plan), f"the checkpoint {checkpoint.name}"
+            if not allow_changed_hooks and (refused := changed_hooks(changes, since)):
+                raise UserError(refused)
+            for change in changes:
+                say(f"since {since}: {change.text}", "info" if change.may is May.YES else "warn")
+        parts = build(loaded, plan, wanted.base(), say, ranks=ranks, fresh=checkpoint is None)
+        place = partial(_place_checkpoints, store, run_dir, parts.hooks.values())
+        consensus.together(place if ranks.first else _nothing)
+        check_comm_hook(plan, parts.strategy, parts.place)
+        begin = read_manifest(checkpoint)["it"] if checkpoint else 0
+        if checkpoint and ranks.first and recorder.log_found < read_manifest(checkpoint).get("log", 0):
+            say(_log_is_behind(run_dir.events, recorder.log_found, begin), "warn")
+        with writing(parts.writers, run_dir, wanted.pipeline, begin, recorder, signals) as start_writers:
+            _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
+            for warning in plan.warnings if ranks.first else ():
+                say(_in_a_line(warning), "warn")
+            trainer = Trainer(parts, plan, run_dir, store, recorder, signals, state, consensus)
+
+            def begin_attempt() -> None:
+                """Record the attempt, on all ranks or on none: the checkpoint has been read, if there is one."""
+                consensus.any_rank(False)
+                files = partial(_record_files, run_dir, store, checkpoint, recorded.variables)
+                consensus.together(files if ranks.first else _nothing)
+                recorder.held = False
+                start_writers()
+                _write_down(recorder)  # whatever kills this process from here on, the log says that it began
+
+            if not resume:
+                begin_attempt()
+            built()
+            train = partial(trainer.train, checkpoint, begin_attempt if resume else _nothing)
+            try:
+                stop = explaining_worker_errors(partial(train, test=loaded.pipeline.run.test))
+            finally:
+                for source in parts.data.values():
+                    close(source)
+    return stop or Stop("every iteration is done", "finished", 0, save=False)
+
+
+def _nothing() -> None:
+    """Return None."""
+
+
+def _record_files(run_dir: RunDir, store: CheckpointStore, checkpoint: Path | None, variables: Collection[str]) -> None:
+    """Record in the run directory what is trained from here on, and let checkpoints go by the names of that time."""
+    adopt(run_dir)
+    record_variables(run_dir, variables)
+    if checkpoint is not None:
+        store.rewind(checkpoint)
+
+
+def _in_a_line(problem: Problem) -> str:
+    place = f"{problem.where.at_line}: " if problem.where else ""
+    hint = f" ({' '.join(problem.hint.split())})" if problem.hint else ""
+    return f"{place}{problem.message}{hint}"
+
+
+def _write_down(recorder: Recorder) -> None:
+    """Have everything written that is recorded so far; in a thread, since a signal may raise in this one meanwhile."""
+    thread = Thread(target=partial(recorder.flush, frame=False), daemon=True)
+    thread.start()
+    thread.join()
+
+
+def _begin(store: CheckpointStore, say: Callable[..., None], resume: bool) -> Path | None:
+    """Clear away what a killed process has left, and return the checkpoint to resume from, if that is wanted."""
+    for path in store.clear_leftovers():
+        say(f"{short(path)} is left alone: a process that lives is writing it", "warn")
+    if not resume:
+        return None
+    checkpoint, passed_over = store.newest_good()
+    for line in passed_over:
+        say(line, "warn")
+    if checkpoint is None:
+        say("there is no checkpoint to resume from: starting at the beginning", "warn")
+    return checkpoint
+
+
+def _log_is_behind(log: Path, size: int, it: int) -> str:
+    """Return a warning: the first `size` bytes of the log do not reach the checkpoint of iteration `it`."""
+    with log.open("rb") as file:
+        file.seek(max(size - TAIL, 0))
+        lines = file.read(min(size, TAIL)).splitlines()
+    end = 0
+    for line in lines:
+        with suppress(ValueError, KeyError):  # a kind of another version may say no iteration
+            end = max(end, read_record(line)["it"])
+    lost = f"what was recorded from there to the checkpoint's iteration {it} is lost"
+    return f"the event log ends at iteration {end}: {lost}, as after a power cut"
+
+
+def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
+    """Return the recorded pipeline with the places of the user's own file, if that still says the same."""
+    facts = run_dir.describe()
+    try:
+        said = [in_python(text) if facts.get("in_python") else text for text in facts["overrides"]]
+        written = load(Path(facts["source"]), said)
+    except (UserError, KeyError, TypeError):  # it is not valid any more, or nobody knows which it was
+        return recorded
+    return written if written.public == recorded.public else recorded
+
+
+def _place_checkpoints(store: CheckpointStore, run_dir: RunDir, hooks: Iterable[Any]) -> None:
+    """Keep the checkpoints where the hooks say, of which no two may say otherwise."""
+    folders = {folder for hook in hooks if (folder := getattr(hook, "keeps_checkpoints_in", None)) is not None}
+    if len(folders) > 1:
+        said = f"the checkpoints of a run are in one folder, and out_dir says {' and '.join(sorted(folders))}"
+        raise UserError(Problem(said))
+    for folder in folders:
+        store.keep_in(Path(folder), Path(run_dir.path.parent.name, run_dir.id))
+
+
+def _record_start(
+    recorder: Recorder, plan: Plan, parts: Parts, checkpoint: Path | None, strategy: Literal["ddp", "fsdp"]
+) -> None:
+    iters_per_epoch = parts.iters_per_epoch
+    place = read_manifest(checkpoint) if checkpoint else {"it": 0, "ep": 0}
+    recorder.put(
+        "run",
+        it=place["it"],
+        ep=place["ep"],
+        version=VERSION,
+        pipeline=plan.pipeline,
+        pid=os.getpid(),
+        host=socket.gethostname(),
+        python=platform.python_version(),
+        torch=torch.__version__,
+        device=describe(parts.device),
+        precision=parts.precision,
+        model=" + ".join(class_of(model) for model in parts.models.values()),
+        params=sum(p.numel() for p in parts.model.parameters()),
+        seed=parts.section.seed,
+        data={split: source.info for split, source in parts.data.items()},
+        limited=parts.limited,
+        max_epochs=parts.section.max_epochs or 0,
+        max_iters=parts.section.max_iters or (parts.section.max_epochs or 0) * iters_per_epoch,
+        iters_per_epoch=iters_per_epoch,
+        modes=_modes(parts.hooks.values()),
+        resumed_from=checkpoint.name if checkpoint else None,
+        rank=parts.ranks.rank,
+        world=parts.ranks.world,
+        strategy=strategy if parts.ranks.world > 1 else "",
+    )
+
+
+def _modes(hooks: Iterable[Any]) -> dict[str, Mode]:
+    """Return the metrics that hooks monitor; in a class that is no `Hook` an attribute `modes` may be anything."""
+    found: dict[str, Mode] = {}
+    for hook in hooks:
+        if isinstance(modes := getattr(hook, "modes", None), Mapping):
+            found |= {name: mode for name, mode in modes.items() if mode in ("min", "max")}
+    return found

@@ -1,0 +1,176 @@
+"""Starting a run: its directory, and the training in a process of its own. Imports no torch."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from hookflow.errors import Problem, UserError, Where
+from hookflow.events.records import VERSION
+from hookflow.events.run_lock import Locks, release, share, try_lock
+from hookflow.events.rundir import RunDir, short, write_whole
+from hookflow.graph.plan import Plan
+from hookflow.pipeline.check_imports import missing_objects
+from hookflow.pipeline.load import Loaded, dump, load
+from hookflow.runner.process.signals import SIGNALS
+from hookflow.version import __version__
+
+TRIES, PERIOD = 3, 0.02
+"""How often the lock of a run is tried, and the seconds between: `RunDir.life` takes it for a moment, to ask."""
+
+PROPOSED = ("base", "source", "overrides", "in_python", "hookflow", "version")
+"""The facts of `run.json` that a resume may change."""
+
+
+def new_run(loaded: Loaded, plan: Plan, runs: Path | None = None) -> RunDir:
+    """Make the directory of a new run, in the folder `runs` or the one that the pipeline says, and `prepare` it.
+
+    Raises UserError when that cannot be.
+    """
+    section = loaded.pipeline.run
+    folder = Path(section.dir) if runs is None else runs
+    dump(loaded.public, Where(str(loaded.source)))  # what cannot be recorded is refused before there is a directory
+    try:
+        run_dir = RunDir.create(folder, section.name)
+        prepare(loaded, plan, run_dir, loaded.source.parent)
+    except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
+        said = f"no run directory can be made in {folder}: {getattr(error, 'strerror', None) or error}"
+        raise UserError(Problem(said, loaded.places.of("run.dir") if runs is None else None)) from None
+    return run_dir
+
+
+def prepare(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
+    """Write down what will be run: the resolved pipeline, the plan, and who asked for it.
+
+    `base` is the folder that the pipeline's own files are relative to.
+    """
+    name = loaded.pipeline.run.name
+    _record(loaded, plan, run_dir, base, id=run_dir.id, name=name, argv=sys.argv, created=time.time())
+
+
+def propose(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path) -> None:
+    """Write aside the pipeline and the plan of a resume; `adopt` records them once its checkpoint has been read."""
+    run_dir.proposed.path.mkdir()
+    _record(loaded, plan, run_dir.proposed, base)
+
+
+def adopt(run_dir: RunDir) -> None:
+    """Record what a resume has proposed, over what was run before; each checkpoint holds the plan of its own time."""
+    proposed = run_dir.proposed
+    if proposed.plan.exists() and proposed.plan.read_bytes() != run_dir.plan.read_bytes():
+        run_dir.keep_plan()
+    for path in (proposed.plan, proposed.pipeline):  # a process that was killed here may have come half the way
+        with suppress(FileNotFoundError):
+            path.replace(run_dir.path / path.name)
+    if facts := proposed.describe():
+        run_dir.sign(**{fact: facts[fact] for fact in PROPOSED if fact in facts})
+    shutil.rmtree(proposed.path, ignore_errors=True)
+
+
+def withdraw(run_dir: RunDir) -> None:
+    """Remove what a resume has proposed that was refused; where its adoption had begun, finish that."""
+    if run_dir.proposed.identity.exists() and not run_dir.proposed.plan.exists():
+        adopt(run_dir)
+    shutil.rmtree(run_dir.proposed.path, ignore_errors=True)
+
+
+def _record(loaded: Loaded, plan: Plan, run_dir: RunDir, base: Path, **facts: Any) -> None:
+    """Write the pipeline, the plan and then the identity, with other facts."""
+    written, pipeline = json.dumps(plan.to_json(), indent=1), dump(loaded.public, Where(str(loaded.source)))
+    write_whole(run_dir.plan, written)
+    write_whole(run_dir.pipeline, pipeline)
+    run_dir.sign(
+        base=str(base.resolve()),
+        source=str(loaded.source),
+        overrides=list(loaded.overrides),
+        in_python=loaded.in_python,
+        hookflow=__version__,
+        version=VERSION,
+        **facts,
+    )
+
+
+def start(run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts: int = 0) -> subprocess.Popen[bytes]:
+    """Start the training in a session of its own, so that losing this terminal does it no harm.
+
+    That is one process, or an agent that starts `nproc` of them, and starts them again so many times when one fails.
+    `options` are those of `hookflow.runner.process.main`. The working directory is not searched for modules (`-P`): a
+    `json.py` that lies there is not taken for the standard library's.
+    What it prints goes to the run's `output.log`. A signal that reaches it before it listens waits until it does.
+    Raises UserError when the run is already running, or needs objects of a program that has ended.
+    """
+    if "--resume" in options and (missing := missing_objects(load(short(run_dir.wanted().pipeline), recorded=True))):
+        raise UserError(missing)
+    locks = claim(run_dir)
+    command = [sys.executable, "-P", "-m", "hookflow.runner"]
+    if nproc is not None:
+        command[-1] = "hookflow.runner.distributed.agent"
+        options = (f"--nproc={nproc}", f"--max-restarts={max_restarts}", *options)
+    command += [str(run_dir.path), f"--locks={','.join(map(str, locks))}", *options]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # which a child process inherits
+    try:
+        with run_dir.output.open("ab") as output:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=locks,
+            )
+    finally:
+        release(locks)  # the child's copies hold the lock now
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def claim(run_dir: RunDir) -> Locks:
+    """Lock the run for whoever holds what is returned, and for its children that inherit it.
+
+    The system lets go of the lock when the last of them, and of those that `hold` it beside them, has ended, however
+    it ends. Raises UserError when somebody else holds it, or where a process trains in the directory that holds none:
+    two that train in one directory would write over each other. What this process keeps already is returned.
+    """
+    if (kept := _KEPT.pop(run_dir.path, None)) is not None:
+        return kept
+    locks = _lock(run_dir)
+    if run_dir.trains_elsewhere():
+        release(locks)
+        raise UserError(_running(run_dir))
+    share(locks)  # so that ranks may hold it, too; to claim it takes all of it
+    return locks
+
+
+def keep(run_dir: RunDir, locks: Locks) -> None:
+    """Keep the lock of a run that was claimed for the next `claim` of this process."""
+    _KEPT[run_dir.path] = locks
+
+
+_KEPT: dict[Path, Locks] = {}
+
+
+def hold(run_dir: RunDir) -> Locks:
+    """Hold the lock of a run that has been claimed, for one of its ranks: nobody may claim it before that has ended.
+
+    Raises UserError when the run is somebody else's by now.
+    """
+    return _lock(run_dir, shared=True)
+
+
+def _lock(run_dir: RunDir, *, shared: bool = False) -> Locks:
+    for _ in range(TRIES):
+        if (locks := try_lock(run_dir.path, shared=shared)) is not None:
+            return locks
+        time.sleep(PERIOD)
+    raise UserError(_running(run_dir))
+
+
+def _running(run_dir: RunDir) -> Problem:
+    hint = f"see it with: hookflow watch {run_dir.id}"
+    return Problem(f"the run {run_dir.id} is already running", hint=hint)

@@ -1,0 +1,245 @@
+"""The training process: one attempt at a run, from its directory to its exit code.
+
+Imports no torch before `train` listens for signals: that takes seconds, and nobody waits them out after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from hookflow.errors import UserError
+from hookflow.events.records import Level
+from hookflow.events.run_lock import inherit
+from hookflow.events.rundir import RunDir, short
+from hookflow.excerpt import drop_unprinted, print_error
+from hookflow.masking import mask_streams
+from hookflow.runner.distributed.failures import agree_on_failure, explain_loss, is_peer_lost, is_timeout
+from hookflow.runner.distributed.rendezvous import of_environment
+from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.process.garbage import seldom_collected
+from hookflow.runner.process.launch import hold
+from hookflow.runner.process.signals import Signals, Stop
+from hookflow.runner.process.state import RunState
+from hookflow.runner.process.threads import describe, leave, unfinished
+from hookflow.user_code import explained
+
+PERIOD = 0.5
+"""Seconds between looks."""
+
+START = 10.0
+"""Seconds that a rank has to end whose training has not begun: it may wait in C++ for ranks that never come."""
+
+
+def watch_parent(signals: Signals, launcher: int | None) -> None:
+    """From now on, end the run as SIGTERM does once the process that has started this one is gone.
+
+    That is the `launcher`, where it has given its pid: by now it may be gone, and another process be the parent.
+    """
+    parent = launcher or os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PERIOD)
+        began = signals.graceful
+        signals.terminate(f"the launcher (process {parent}) is gone")
+        time.sleep(START)
+        if not began:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="hookflow-watchdog", daemon=True).start()
+
+
+RECORDED = 1000
+"""Texts of Python's warnings that an attempt records; what is printed has all of them."""
+
+
+def train(
+    run_dir: RunDir,
+    *,
+    resume: bool = False,
+    allow_changed_hooks: bool = False,
+    agent: bool = False,
+    launcher: int | None = None,
+    restarts_left: int = 0,
+    raises: bool = False,
+) -> int:
+    """Execute the run whose pipeline and plan stand in `run_dir`; return the exit code.
+
+    0: finished or stopped as asked; 1: something raised; 2: the user's mistake; 130 (SIGINT) and 143 (SIGTERM,
+    SIGUSR1): interrupted, but 0 under an `agent`, which reads it in the event log. Whatever happens, that gets its
+    `end` record, or `refused` where a resume has not read its checkpoint, but in two cases: an `agent` that has started
+    the ranks writes it where this one knows only that another is gone; and after exit code 1 it is no end while the
+    ranks are to be started again, `restarts_left` times.
+
+    A rank ends with its `launcher`, whose pid that is; with its parent where that is left out.
+
+    With `raises`, what has ended the run is raised once the log is closed, and its traceback is not printed.
+    """
+    began, threads = time.perf_counter(), threading.enumerate()
+    ranks = of_environment()
+    several = ranks.world > 1
+    signs = ranks.first and not agent
+    state = RunState()
+    signals = Signals(state)
+    try:
+        if signs:
+            run_dir.sign_process()
+        recorder = Recorder(run_dir, signals.command, ranks, prints_failure=not raises, held=resume)
+    except OSError as error:  # there is no log yet that could say so
+        if raises:
+            raise
+        print_error(f"hookflow: the run directory cannot be written: {error}")
+        return 1
+    recorder.start()
+    built = lost = False
+    raised: BaseException | None = None
+    try:
+        signals.listen()
+        if agent or several:
+            hold(run_dir)
+            watch_parent(signals, launcher)
+        with seldom_collected() as collect, _recording_warnings(recorder):
+            from hookflow.runner.process.attempt import execute
+
+            built = True
+            stop = execute(
+                run_dir,
+                recorder,
+                signals,
+                state,
+                ranks,
+                collect,
+                resume=resume,
+                allow_changed_hooks=allow_changed_hooks,
+            )
+            signals.ignored = True
+    except BaseException as error:
+        signals.ignored = True  # set here and not by a call: at a call another signal might raise
+        raised = error
+        lost = built and several and is_peer_lost(raised)
+        stop = own = _ended_by(raised, signals, recorder, lost)
+        if built and several:
+            stop = agree_on_failure(ranks, own, lost=lost)
+            lost = lost and stop is own
+    _warn_of_threads(recorder, threads)
+    if refused := recorder.held:
+        recorder.discard()
+    if (agent and lost) or (restarts_left and stop.exit == 1):
+        level: Level = "warn" if lost else "error"  # an error is this rank's word of its failure
+        recorder.say(stop.reason, level)
+    elif refused:
+        recorder.put("refused", exit=stop.exit, reason=stop.reason, traceback=recorder.traceback)
+    else:
+        seconds = time.perf_counter() - began
+        recorder.put("end", status=stop.status, exit=stop.exit, reason=stop.reason, seconds=seconds)
+    recorder.close()
+    if signs:
+        run_dir.sign_off()
+    with suppress(OSError, ValueError, AttributeError):  # it is closed, full, without a reader, or None
+        sys.stdout.flush()
+    if raised is None:
+        return 0 if agent else stop.exit  # at anything else its launcher would end ranks that are still at `after_run`
+    if raises:
+        raise raised
+    return stop.exit
+
+
+def _ended_by(error: BaseException, signals: Signals, recorder: Recorder, lost: bool) -> Stop:
+    """Return how a run ends that raised; what has not been told yet (a failing hook has) is told.
+
+    That another rank was `lost` is no failure of this one, and has no traceback.
+    """
+    if isinstance(error, UserError):
+        notes = (f"    {note}" for note in getattr(error, "__notes__", ()))  # which hook, if one has raised it
+        return Stop("\n".join([str(error), *notes]), "failed", 2, save=False)
+    if isinstance(error, KeyboardInterrupt):
+        return Stop(str(error) or "interrupted", "interrupted", signals.stop.exit if signals.stop else 130, save=False)
+    if lost:
+        return Stop(explain_loss(error), "failed", 1, save=False)
+    first = error.__context__ if error.__suppress_context__ else error  # raised from None: the same in other words
+    if recorder.reported is None or not (recorder.reported is error or recorder.reported is first):
+        recorder.failure(error)
+    told = recorder.why if recorder.reported is error or is_timeout(error) else ""
+    return Stop(told or f"{type(error).__name__}: {error}", "failed", 1, save=False)
+
+
+@contextmanager
+def _recording_warnings(recorder: Recorder) -> Iterator[None]:
+    """Record the texts that code gives to Python's `warnings` and `logging`, each once; they are printed as before.
+
+    A handler of `logging` would not do: where there is one, `logging.basicConfig` of the user's code does nothing.
+    """
+    seen: set[str] = set()
+    show, make = warnings.showwarning, logging.getLogRecordFactory()
+
+    def record(text: str, level: Level, source: str) -> None:
+        if text not in seen and len(seen) < RECORDED:
+            seen.add(text)
+            recorder.say(text, level, source)
+
+    def show_and_record(
+        message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+    ) -> None:
+        with suppress(Exception):  # a warning of the user's may have no text
+            record(f"{category.__name__}: {message} ({short(Path(filename))}:{lineno})", "warn", "warnings")
+        show(message, category, filename, lineno, file, line)
+
+    def make_and_record(*args: Any, **fields: Any) -> logging.LogRecord:
+        made = make(*args, **fields)
+        if made.levelno >= logging.WARNING:
+            with suppress(Exception):  # arguments that do not fit the message, of which `logging` itself tells
+                raised = [*explained(made.exc_info[1])] if made.exc_info and made.exc_info[1] else []
+                level: Level = "error" if made.levelno >= logging.ERROR else "warn"
+                record(", ".join([made.getMessage(), *raised]), level, f"logging.{made.name}")
+        return made
+
+    warnings.showwarning = show_and_record
+    logging.setLogRecordFactory(make_and_record)
+    try:
+        yield
+    finally:
+        if warnings.showwarning is show_and_record:  # else the user's code has put something else there
+            warnings.showwarning = show
+        if logging.getLogRecordFactory() is make_and_record:
+            logging.setLogRecordFactory(make)
+
+
+def _warn_of_threads(recorder: Recorder, before: Collection[threading.Thread]) -> None:
+    """Name the threads that hooks have left running; those from `before` the training are none of them."""
+    for thread in unfinished(before):
+        text = f"the thread {describe(thread)} is still running: end it in after_run, or make it a daemon thread"
+        recorder.say(text, "warn")
+        print_error(f"hookflow: {text}")
+
+
+def main() -> None:
+    """`python -m hookflow.runner RUN_DIR …`: what `hookflow run` starts, itself or by an agent that starts ranks."""
+    mask_streams()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # what a hook prints is seen at once, and not lost with the process
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run_dir", type=lambda path: RunDir(Path(path)))
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--allow-changed-hooks", action="store_true")
+    parser.add_argument("--agent", action="store_true")
+    parser.add_argument("--launcher", type=int)
+    parser.add_argument("--restarts-left", type=int, default=0)
+    parser.add_argument("--locks", type=inherit, default=argparse.SUPPRESS)
+    given = vars(parser.parse_args())
+    given.pop("locks", None)
+    code = train(**given)
+    drop_unprinted()
+    leave(code, several=of_environment().world > 1)
+    raise SystemExit(code)

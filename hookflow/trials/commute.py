@@ -1,0 +1,352 @@
+"""Which pairs of hooks, of all that nothing orders, make a difference: each is fired both ways, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from hookflow.errors import Problem, UserError
+from hookflow.events.records import Level
+from hookflow.graph.plan import Plan
+from hookflow.graph.turning import Pair, brought_together, neighbouring, swapped, turned, unordered, way
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.hooks.registry import BUILT_IN
+from hookflow.pipeline.load import Loaded
+from hookflow.runner.observe.fingerprint import OF_SEVERAL, Leaves
+from hookflow.runner.observe.fingerprint import Path as Leaf
+from hookflow.trials.trial import SECONDS, TRIALS, EnoughError, Trace, Trials, Visit, trials
+
+WORDS = {
+    "model": "model",
+    "gradients": "gradients",
+    "modes": "training or evaluation mode of modules",
+    "optimizer": "optimizer",
+    "lr": "learning rates",
+    "rng": "random generators",
+    "metrics": "metrics",
+    "outputs": "outputs",
+    "batch": "batch",
+    "checkpoint": "checkpoint",
+    "logged": "logged",
+    "task": "task",
+}
+"""What the parts of a trace are called, in the order in which they are told."""
+
+NAMED = 3
+"""How many values are named, of a part in which several differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`differing` of the `total` values of a part differ: the model, a hook's attributes, a file.
+
+    `names` are the first of them. `source` is what one of the two trials has taken all of them from.
+    """
+
+    name: str
+    differing: int
+    total: int
+    names: tuple[str, ...]
+    source: str = ""
+
+    def __str__(self) -> str:
+        unit = "values" if self.name not in ("model", "gradients") else "tensors"
+        of = f"{self.differing} of {self.total} {unit}"
+        said = f"{self.name}: {', '.join(self.names)}" if self.differing <= NAMED < self.total else f"{self.name}: {of}"
+        if self.total <= NAMED:
+            said = f"{self.name}: {', '.join(self.names)}" if self.names != ("",) else self.name
+        return f"{said}, from `{self.source}`" if self.source else said
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What two trials differ in: first at `point`, in `parts`, and afterwards in what `later` names, too.
+
+    `raised` says which of them has raised what, if that is how they differ.
+    """
+
+    point: str
+    parts: tuple[Part, ...]
+    later: tuple[str, ...] = ()
+    raised: str = ""
+
+    def __str__(self) -> str:
+        if self.raised:
+            return self.raised
+        more = f" and {len(self.later) - NAMED} more" * (len(self.later) > NAMED)
+        later = f"; later in {', '.join(self.later[:NAMED])}{more}" if self.later else ""
+        return f"differ in {'; in '.join(map(str, self.parts))}{later}"
+
+
+def difference(a: Trace, b: Trace, noise: frozenset[Leaf]) -> Difference | None:
+    """Return what a trial and one of another order differ in, but for noise; None where no difference is seen."""
+    found = list(_visits(a, b, noise))
+    point = found[0][0].point if found else ""
+    if a.raised != b.raised:
+        ways = (("as it is", a), ("the other way round", b))
+        said = "; ".join(f"{name} it raises {trace.raised}" for name, trace in ways if trace.raised)
+        return Difference(point, (), raised=said)
+    if not found:
+        places = [[(visit.point, visit.iter) for visit in trace.visits] for trace in (a, b)]
+        return None if places[0] == places[1] else Difference("", (), raised="differ in which points are fired")
+    (one, other, differing), *rest = found
+    parts = tuple(_parts(one.leaves, other.leaves, differing))
+    later = dict.fromkeys(_part(leaf) for *_, leaves in rest for leaf in leaves)
+    return Difference(point, parts, tuple(name for name in later if name not in {part.name for part in parts}))
+
+
+def _visits(a: Trace, b: Trace, noise: frozenset[Leaf]) -> Iterator[tuple[Visit, Visit, list[Leaf]]]:
+    """Yield the visits of the same place that differ, with the values that do."""
+    for one, other in zip(a.visits, b.visits, strict=False):
+        if (one.point, one.iter) != (other.point, other.iter):
+            return
+        if differing := [leaf for leaf in _differing(one.leaves, other.leaves) if whose(leaf) not in noise]:
+            yield one, other, differing
+
+
+def changing(a: Trace, b: Trace) -> frozenset[Leaf]:
+    """Return what differs between two trials of the same order: times, and what follows from them."""
+    visits = zip(a.visits, b.visits, strict=False)
+    return frozenset(whose(leaf) for one, other in visits for leaf in _differing(one.leaves, other.leaves))
+
+
+def whose(leaf: Leaf) -> Leaf:
+    """Return what is compared or not as a whole: what a hook knows, or else the value alone.
+
+    Of a hook with one value that depends on the time, the others may do so, too, now and then.
+    """
+    if leaf[:2] == ("checkpoint", "hooks"):
+        leaf = leaf[1:]
+    return leaf[:2] if leaf[0] == "hooks" else leaf
+
+
+def _differing(a: Leaves, b: Leaves) -> list[Leaf]:
+    return [] if a == b else [leaf for leaf in {**a, **b} if a.get(leaf) != b.get(leaf)]
+
+
+def _part(leaf: Leaf) -> str:
+    """Return the part that a value belongs to, as people call it."""
+    if leaf[0] == "hooks":
+        return f"`{leaf[1]}`"
+    if leaf[0] == "files":
+        return f"the file {leaf[1]}"
+    return WORDS[leaf[0]]
+
+
+def _within(leaf: Leaf) -> str:
+    return ".".join(leaf[2:] if leaf[0] in ("hooks", "files") else leaf[1:])
+
+
+def _parts(a: Leaves, b: Leaves, differing: Sequence[Leaf]) -> Iterator[Part]:
+    grouped: dict[str, list[Leaf]] = {}
+    for leaf in differing:
+        grouped.setdefault(_part(leaf), []).append(leaf)
+    totals: dict[str, int] = {}
+    for leaf in {**a, **b}:
+        totals[_part(leaf)] = totals.get(_part(leaf), 0) + 1
+    order = [*WORDS.values()]
+    for name in sorted(grouped, key=lambda name: (order.index(name) if name in order else len(order), name)):
+        leaves = grouped[name]
+        yield Part(name, len(leaves), totals[name], tuple(map(_within, leaves[:NAMED])), _source(a, b, leaves))
+
+
+def _source(a: Leaves, b: Leaves, leaves: Sequence[Leaf]) -> str:
+    """Return the attribute of a hook that holds, in one trial, what all of these values are in the other one."""
+    values = [value for leaf in leaves for trace in (a, b) if (value := trace.get(leaf))]
+    if any(leaf[0] == "hooks" for leaf in leaves) or not all(value.startswith(OF_SEVERAL) for value in values):
+        return ""
+    for here, there in ((a, b), (b, a)):
+        held: dict[bytes, set[str]] = {}
+        for leaf, value in there.items():
+            if leaf[0] == "hooks":
+                held.setdefault(value, set()).add(".".join(leaf[1:3]))
+        found = [held.get(here[leaf], set()) if leaf in here else set() for leaf in leaves]
+        if common := set.intersection(*found):
+            return min(common)
+    return ""
+
+
+PAIRS = 5000
+"""How many pairs are looked at."""
+
+SILENT = "one of them does not fire in a trial"
+APART = "no order was found in which one follows right upon the other"
+ENOUGH = f"the limit of {TRIALS} trials, or {SECONDS:g} s, was reached"
+"""Why a pair has not been tried."""
+
+COMPARED = ("model", "gradients", "optimizer", "lr", "rng")
+"""What must be the same in two trials of the same order: else nothing follows from a difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The smallest change of the order that makes a difference: `pairs` are those that it turns, mostly one."""
+
+    pairs: tuple[Pair, ...]
+    difference: Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Commuted:
+    """What trials of all orders have shown: the `steps` that differ, the pairs in which `same` is seen, and the rest.
+
+    `leaking` are pairs that no trial can judge: one of the two holds other values in two trials of the same order.
+    `untried` says why of each pair that has not been tried; `unlooked` whether there are more pairs than were looked
+    at. `noise` are the values that differ between two trials of the same order.
+    """
+
+    steps: tuple[Step, ...]
+    same: tuple[Pair, ...]
+    leaking: tuple[Pair, ...]
+    untried: tuple[tuple[Pair, str], ...]
+    unlooked: bool
+    noise: tuple[str, ...]
+    trials: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bisected:
+    """The one `step` on the way from the declared order to that of a `seed` that makes a difference.
+
+    None where no seed makes one; then `turned` are all pairs that some seed has turned, otherwise those of the one.
+    """
+
+    seed: int | None
+    step: Step | None
+    turned: tuple[Pair, ...]
+    trials: int
+    seconds: float
+
+
+def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> Commuted:
+    """Try every pair that nothing orders. `say` takes the messages of the run; files are relative to `base`.
+
+    What raises in the plan's own order goes through, as in a dry run.
+    """
+    found = list(islice(unordered(plan), PAIRS + 1))
+    unlooked, pairs = len(found) > PAIRS, found[:PAIRS]
+    if not pairs:
+        return Commuted((), (), (), (), unlooked=False, noise=(), trials=0, seconds=0.0)
+    with trials(loaded, plan, base, say) as made:
+        search = _Search(made, plan)
+        steps, same, left = search.all([pair for pair in pairs if search.fires(pair)])
+        untried = [*((pair, SILENT) for pair in pairs if not search.fires(pair)), *left]
+        leaking = tuple(pair for pair in same if search.leaks(pair))
+        same = [pair for pair in same if pair not in leaking]
+        return Commuted(
+            tuple(steps), tuple(same), leaking, tuple(untried), unlooked, search.noise, made.count, made.seconds
+        )
+
+
+def bisect(loaded: Loaded, plan: Plan, seeds: Iterable[int], base: Path, say: Callable[[str, Level], None]) -> Bisected:
+    """Find the pair that makes the order of the first such seed differ from that of the plan; else as `commute`."""
+    every: dict[Pair, None] = {}
+    with trials(loaded, plan, base, say) as made:
+        search = _Search(made, plan)
+        for seed in seeds:
+            shuffled = compile_pipeline(loaded, base, seed)
+            pairs = turned(plan, shuffled)
+            if step := next(search.steps(plan, shuffled), None):
+                return Bisected(seed, step, tuple(pairs), made.count, made.seconds)
+            every.update(dict.fromkeys(pairs))
+        return Bisected(None, None, tuple(every), made.count, made.seconds)
+
+
+class _Search:
+    """Compares orders of one pipeline. What differs between two trials of the same order is noise, and not compared."""
+
+    def __init__(self, made: Trials, plan: Plan) -> None:
+        self._made = made
+        self._plan = plan
+        self._first = made.again(plan, may_raise=False)
+        self._noise = changing(self._first, made.again(plan, may_raise=False))
+        self._free = frozenset(unordered(plan))
+        if loud := sorted({leaf[0] for leaf in self._noise} & {*COMPARED}):
+            said = f"two runs of the same order differ in {' and '.join(loud)}, so other orders cannot be judged"
+            raise UserError(Problem(said, hint="set run.deterministic = true, or look for what depends on the time"))
+
+    @property
+    def noise(self) -> tuple[str, ...]:
+        """What is not compared: hooks, by their names, and other values."""
+        return tuple(sorted(".".join(leaf[1:] if leaf[0] == "hooks" else leaf) for leaf in self._noise))
+
+    def fires(self, pair: Pair) -> bool:
+        """Say whether both of a pair have fired."""
+        return {(pair.point, pair.first), (pair.point, pair.then)} <= self._first.fired
+
+    def leaks(self, pair: Pair) -> bool:
+        """Say whether noise may hide a difference between a pair: the state of one is noise, by code of the user.
+
+        Built-in hooks keep nothing from trial to trial: their noise is the time.
+        """
+        hooks = [self._plan.hook(name) for name in pair.hooks]
+        own = [hook for hook in hooks if not {hook.use}.intersection((*BUILT_IN, *BUILT_IN.values()))]
+        return any(("hooks", hook.name) in self._noise for hook in own)
+
+    def differ(self, a: Plan, b: Plan) -> Difference | None:
+        return difference(self._made.of(a), self._made.of(b), self._noise)
+
+    def steps(self, a: Plan, b: Plan) -> Iterator[Step]:
+        """Yield the smallest steps on the way from one order to another that make a difference, by halving the way."""
+        swaps = way(a, b)
+        yield from self._halved(a, swaps, 0, len(swaps))
+
+    def _halved(self, begin: Plan, swaps: Sequence[Pair], low: int, high: int) -> Iterator[Step]:
+        """Yield them between the orders after so many swaps and after so many."""
+        a, b = (self._made.compiled(swapped(begin, swaps[:done])) for done in (low, high))
+        if not self.differ(a, b):
+            return
+        if high - low > 1:
+            half = (low + high) // 2
+            yield from self._halved(begin, swaps, low, half)
+            yield from self._halved(begin, swaps, half, high)
+        elif found := self._confirmed(a, b):
+            yield found
+
+    def _confirmed(self, a: Plan, b: Plan) -> Step | None:
+        """Return the step between two orders if it makes the same difference once more, the declared order first."""
+        if turned(a, b)[0] not in turned(self._plan, b):  # it has been turned before, and this turns it back
+            a, b = b, a
+        self._noise |= changing(self._made.of(a), self._made.again(a)) | changing(self._made.of(b), self._made.again(b))
+        found = self.differ(a, b)
+        return Step(tuple(turned(a, b)), found) if found else None
+
+    def all(self, pairs: Sequence[Pair]) -> tuple[list[Step], list[Pair], list[tuple[Pair, str]]]:
+        """Turn each of these pairs once; return the steps that differ, the pairs that do not, and the rest with why.
+
+        As many are turned at once as stand side by side, and the next from there on, as in a sort. What differs is
+        turned back before: the others are tried in an order whose results are those of the declared one.
+        """
+        left = dict.fromkeys(pairs)
+        steps: list[Step] = []
+        same: list[Pair] = []
+        stuck: list[Pair] = []
+        order = self._plan
+        try:
+            while left and (begin := self._with_neighbours(order, left)):
+                swaps = neighbouring(begin, left)
+                order = self._made.compiled(swapped(begin, swaps))
+                either = {either for pair in turned(begin, order) for either in (pair, pair.turned)}
+                tried = [pair for pair in left if pair in either]
+                steps.extend(self.steps(begin, order))
+                differing = {pair for step in steps for pair in step.pairs}
+                same += [pair for pair in tried if pair not in differing]
+                if not differing.isdisjoint(tried):
+                    kept = [pair for pair in swaps if differing.isdisjoint((pair, pair.turned))]
+                    order = self._made.compiled(swapped(begin, kept))
+                stuck += [] if tried else [pair for pair in left if pair in swaps or pair.turned in swaps]
+                left = {pair: None for pair in left if pair not in tried and pair not in stuck}
+        except EnoughError:
+            return steps, same, [(pair, ENOUGH) for pair in left]
+        return steps, same, [(pair, APART) for pair in (*stuck, *left)]
+
+    def _with_neighbours(self, order: Plan, pairs: Collection[Pair]) -> Plan | None:
+        """Return an order in which some of the pairs stand side by side: this one, the declared one, or another."""
+        for begin in (order, self._plan):
+            if neighbouring(begin, pairs):
+                return begin
+        together = self._made.compiled(brought_together(self._plan, pairs, self._free))
+        return together if neighbouring(together, pairs) else None

@@ -1,0 +1,217 @@
+"""A dry run: everything is built and every point fires once, and nothing is kept.
+
+One iteration, the end of its epoch, a validation (and test) of one batch, a checkpoint that is written and read back.
+Triggers do not count, so that a hook fires that would come only after hours. The run directory is a temporary one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from hookflow.errors import UserError
+from hookflow.events.log import event_log
+from hookflow.events.records import DataInfo, Level, Record
+from hookflow.events.rundir import RunDir
+from hookflow.graph.plan import Binding, Plan, Trigger
+from hookflow.pipeline.load import Loaded
+from hookflow.runner.build.build import build
+from hookflow.runner.build.components import Parts
+from hookflow.runner.checkpoint.store import CheckpointStore
+from hookflow.runner.data.limited import Limited
+from hookflow.runner.data.source import close
+from hookflow.runner.data.worker_errors import explaining_worker_errors
+from hookflow.runner.distributed.consensus import Alone
+from hookflow.runner.distributed.ddp import class_of
+from hookflow.runner.logging.recorder import Recorder
+from hookflow.runner.loop.trainer import Trainer
+from hookflow.runner.numerics.memory import explain_oom
+from hookflow.runner.numerics.precision import describe, torch_settings
+from hookflow.runner.process.signals import Signals
+from hookflow.runner.process.state import RunState
+
+if TYPE_CHECKING:
+    from hookflow.runner.observe.observer import Observer
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """A binding that has not fired, and why."""
+
+    hook: str
+    point: str
+    why: str
+
+
+def fired_in(recorded: Sequence[Record]) -> Counter[int]:
+    """Return how often each binding has fired, by its id, as a run has recorded it."""
+    found: Counter[int] = Counter()
+    for record in recorded:
+        if record["k"] == "frame":
+            for binding, (times, *_) in record["hooks"].items():
+                found[int(binding)] += times
+    return found
+
+
+def silent_in(parts: Parts, plan: Plan, fired: Counter[int], recorded: Sequence[Record]) -> Iterator[Silent]:
+    """Yield each binding that has not fired, and each that has raised, with the reason."""
+    raised = {(r["hook"], r["point"]): f"raised {r['type']}: {r['text']}" for r in recorded if r["k"] == "error"}
+    for binding in plan.bindings:
+        if why := raised.get((binding.hook, binding.point)):
+            yield Silent(binding.hook, binding.point, why)
+        elif not fired[binding.id]:
+            off = any(hook == binding.hook for hook, _ in raised)
+            yield Silent(
+                binding.hook, binding.point, "switched off: it has raised" if off else _why(parts, plan, binding)
+            )
+
+
+def _why(parts: Parts, plan: Plan, binding: Binding) -> str:
+    point = plan.points[binding.point]
+    data: dict[str, Any] = dict(parts.data)
+    evaluates = [stage for stage in binding.stages if stage != "train"] if "train" not in binding.stages else []
+    if evaluates and not any(stage in data for stage in evaluates):
+        return "there is no [data.val]" if "val" in evaluates else "run.test is off"
+    if point.name == "on_exception":
+        return "nothing has raised"
+    if "_test" in point.name:
+        return "run.test is off" if "test" not in data else "the test was not reached"
+    if "_val" in point.name and "val" not in data:
+        return "there is no [data.val]"
+    if point.kind == "own":
+        return "nobody has fired this point in the first iteration"
+    if point.kind == "log":
+        return "nothing has been logged in the first iteration"
+    if point.kind == "comm":
+        return "a single process averages no gradients"
+    if point.kind == "module":
+        return "none of its modules was called in the first iteration"
+    if point.kind == "parameter":
+        return "none of its parameters has been given a gradient in the first iteration"
+    return "the first iteration did not come to it"
+
+
+EPOCHS = ITERS = BATCHES = 2
+"""Epochs, iterations in each, and batches of a validation: what lags by one shows in the second."""
+
+
+def without_amounts(plan: Plan, *, keep_when: bool = False) -> Plan:
+    """Return the plan with every binding due each time, so that a hook fires that would come only after hours.
+
+    With `keep_when`, only where its `when` holds, as in the run itself.
+    """
+    return replace(
+        plan,
+        bindings=tuple(
+            replace(binding, trigger=Trigger(when=binding.trigger.when) if keep_when else Trigger())
+            for binding in plan.bindings
+        ),
+    )
+
+
+def shortened(data: Mapping[str, Any], batches: int, option: str) -> dict[str, Any]:
+    """Return the sources by split, with so many batches for a validation and a test; `option` has limited them."""
+    return {
+        split: source if split == "train" else Limited(source, min(batches, len(source)), option)
+        for split, source in data.items()
+    }
+
+
+Found = TypeVar("Found")
+
+
+def in_temporary_run(
+    parts: Parts,
+    plan: Plan,
+    execute: Callable[[Trainer, CheckpointStore], Found],
+    say: Callable[[str, Level], None],
+    *,
+    observer: Observer | None = None,
+    prints_failure: bool = True,
+) -> tuple[Found, list[Record]]:
+    """Let `execute` use a trainer and the store of its checkpoints; return what comes of it, and what was recorded.
+
+    `say` is given the messages; `observer`, if any, watches the hooks. The sources are closed. Whatever raises goes
+    through, printed with its traceback where it is no mistake in the pipeline, unless `prints_failure` is off.
+    """
+    with tempfile.TemporaryDirectory(prefix="hookflow-") as folder:
+        run_dir = RunDir(Path(folder))
+        recorder = Recorder(run_dir, lambda command: None, prints_failure=prints_failure)
+        recorder.start()
+        try:
+            state = RunState()
+            store = CheckpointStore(run_dir.checkpoints)
+            trainer = Trainer(parts, plan, run_dir, store, recorder, Signals(state), state, Alone(), observer)
+            trainer.run.is_temporary = True
+            found = explaining_worker_errors(partial(execute, trainer, store))
+        except Exception as error:
+            if recorder.reported is not error and not isinstance(error, UserError):
+                recorder.failure(error)
+            raise
+        finally:
+            recorder.close()
+            for source in parts.data.values():
+                close(source)
+        recorded = event_log(run_dir.events).read_all()
+    for record in recorded:
+        if record["k"] == "message":
+            say(record["text"], record["level"])
+    return found, recorded
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a dry run has found, and what the run itself would train."""
+
+    model: str
+    params: int
+    device: str
+    precision: str
+    data: Mapping[str, DataInfo]
+    iters_per_epoch: int
+    max_iters: int
+    points: int
+    """The points where something is bound and has fired."""
+    fired: int
+    """The bindings that have fired."""
+    silent: Sequence[Silent]
+    checkpoint: int
+    """The bytes of the checkpoint."""
+    seconds: float
+
+
+def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> DryRun:
+    """Do everything once; `say` takes lines for people. Files of the pipeline are relative to `base`.
+
+    Whatever raises goes through, printed with its traceback where it is no mistake in the pipeline.
+    """
+    began = time.perf_counter()
+    run = loaded.pipeline.run
+    plan = without_amounts(plan)
+    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
+        whole = build(loaded, plan, base, say)
+        parts, device = replace(whole, data=shortened(whole.data, 1, "--dry-run")), describe(whole.device)
+        _, recorded = in_temporary_run(parts, plan, partial(Trainer.train_once, test=run.test, sanity=run.sanity), say)
+    fired = fired_in(recorded)
+    bound = [binding for binding in plan.bindings if fired[binding.id]]
+    written = [record["bytes"] for record in recorded if record["k"] == "checkpoint"]
+    return DryRun(
+        model=" + ".join(class_of(model) for model in parts.models.values()),
+        params=sum(p.numel() for p in parts.model.parameters()),
+        device=device,
+        precision=parts.precision,
+        data={split: source.info for split, source in whole.data.items()},
+        iters_per_epoch=parts.iters_per_epoch,
+        max_iters=run.max_iters or (run.max_epochs or 0) * parts.iters_per_epoch,
+        points=len({binding.point for binding in bound}),
+        fired=len(bound),
+        silent=list(silent_in(parts, plan, fired, recorded)),
+        checkpoint=written[-1],
+        seconds=time.perf_counter() - began,
+    )

@@ -1,0 +1,335 @@
+"""Trials: the same short run again and again, each with its hooks in another order, and compared with one another.
+
+A trial is two epochs of two iterations, with a validation of two batches after each, a checkpoint that is written and
+read back, and the test if the run has one. The models, the optimizers and the hooks are built anew for each, from the
+seed; the batches are fetched once. Amounts in triggers do not count, so that a hook fires that would come only after
+hours; a `when` holds or does not, as in the run itself. The run directory is a temporary one.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from threading import current_thread, main_thread
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from hookflow.errors import Problem, UserError
+from hookflow.events.records import Level, Record
+from hookflow.events.rundir import RunDir
+from hookflow.graph.order import Places
+from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger
+from hookflow.graph.slots import OFFERED
+from hookflow.graph.turning import Key, key, keys
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import Loaded
+from hookflow.runner.build.build import build
+from hookflow.runner.data.limited import Repeated
+from hookflow.runner.data.source import close
+from hookflow.runner.loop.run import Run
+from hookflow.runner.loop.trainer import Trainer
+from hookflow.runner.numerics.memory import explain_oom
+from hookflow.runner.numerics.precision import torch_settings
+from hookflow.runner.numerics.random_state import random_state
+from hookflow.runner.observe.fingerprint import Fingerprints, Leaves, of_bytes, of_tensor
+from hookflow.runner.process.garbage import collected_between
+from hookflow.trials.dry_run import BATCHES, EPOCHS, ITERS, fired_in, in_temporary_run, without_amounts
+
+NAME = "the probe"
+"""What the probe goes by among the hooks; no table can be called so."""
+
+KINDS = ("standard", "step", "own")
+"""The points at which it looks: PyTorch's own lie within them, and what fires there shows at the next of these."""
+
+ALWAYS = ("after_train_iter", "after_train_epoch", "after_val", "before_save_checkpoint", "after_run")
+"""Where it looks even if no hook fires there, for what hooks have done inside the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What a run held when a point had been fired: the fingerprint of each value."""
+
+    point: str
+    iter: int
+    leaves: Leaves
+
+
+class Probe:
+    """Keeps what it has seen in `visits`."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.visits: list[Visit] = []
+        self._saved: dict[Path, Leaves] = {}
+        self._files: dict[Path, tuple[tuple[int, int], Leaves]] = {}
+        for binding in probed(plan):
+            setattr(self, binding.method, partial(self._look, binding.point, binding.takes[1:]))
+
+    def _look(self, point: str, names: Sequence[str], run: Run, *offered: Any) -> None:
+        leaves = dict(_of_run(run))
+        known = [run, run.task, *run.models.values(), *run.optimizers.values(), *run.data.values()]
+        known += [module for model in run.models.values() for module in model.modules()]
+        known += [weights for model in run.models.values() for weights in (*model.parameters(), *model.buffers())]
+        hooks = {name: hook for name, hook in run.hooks.items() if hook is not self}
+        look = Fingerprints([*known, *hooks.values()])
+        for name, value in zip(names, offered, strict=True):
+            leaves.update(look.of(_plainly(value) if name == "checkpoint" else value, name))
+        for name, hook in hooks.items():
+            for attribute, value in vars(hook).items() if hasattr(hook, "__dict__") else ():
+                leaves.update(look.of(value, "hooks", name, attribute))
+        for attribute, value in vars(run.task).items() if hasattr(run.task, "__dict__") else ():
+            leaves.update(look.of(value, "task", attribute))
+        leaves.update(self._of_files(run.dir))
+        for path, saved in self._saved.items():
+            leaves.update({} if path.is_relative_to(run.dir) else saved)
+        self.visits.append(Visit(point, run.iter, leaves))
+
+    @contextmanager
+    def watching_saves(self) -> Iterator[None]:
+        """See what `torch.save` writes meanwhile, wherever that is; of a name the latest."""
+        save = torch.save
+
+        def watched(thing: Any, to: Any, *args: Any, **named: Any) -> None:
+            if isinstance(to, str | os.PathLike) and current_thread() is main_thread():
+                self._saved[Path(to).absolute()] = dict(Fingerprints().of(thing, "files", os.fspath(to)))
+            save(thing, to, *args, **named)
+
+        with patch.object(torch, "save", watched):
+            yield
+
+    def _of_files(self, folder: Path) -> Iterator[tuple[tuple[str, ...], bytes]]:
+        """Yield the fingerprints of what hooks have written into the run directory; each file is read once."""
+        for path in _written_by_hooks(folder):
+            stat = path.stat()
+            known = self._files.get(path)
+            if known is None or known[0] != (stat.st_mtime_ns, stat.st_size):
+                known = (stat.st_mtime_ns, stat.st_size), dict(_of_file(path, str(path.relative_to(folder))))
+                self._files[path] = known
+            yield from known[1].items()
+
+
+def probed(plan: Plan) -> list[Binding]:
+    """Return the probe's bindings, with the numbers that follow those of the plan: it fires last at each point."""
+    points = [p for p in plan.points if p.kind in KINDS and (plan.at(p.name) or p.name in ALWAYS)]
+    found: list[Binding] = []
+    for point in points:
+        takes = [name for name in point.offers if name in OFFERED and point.name != "after_save_checkpoint"]
+        binding = Binding(
+            id=len(plan.bindings) + len(found),
+            hook=NAME,
+            point=point.name,
+            method=f"at_{point.name}",
+            half="whole",
+            takes=("run", *takes),
+            trigger=Trigger(),
+            phase="last",
+        )
+        found.append(binding)
+    return found
+
+
+def with_probe(plan: Plan) -> Plan:
+    """Return a plan in which the probe fires, too."""
+    hook = PlannedHook(NAME, "", {}, "last", "", "", "raise")
+    return replace(plan, hooks=(*plan.hooks, hook), bindings=(*plan.bindings, *probed(plan)))
+
+
+def _of_run(run: Run) -> Iterator[tuple[tuple[str, ...], bytes]]:
+    """Yield the fingerprints of weights, gradients, modes, optimizers, learning rates, metrics and generators."""
+    names: dict[int, str] = {}
+    for whose, model in run.models.items():
+        prefix = f"{whose}." * (len(run.models) > 1)
+        for name, weights in model.named_parameters():
+            names[id(weights)] = prefix + name
+            yield ("model", prefix + name), of_tensor(weights)
+            if weights.grad is not None:
+                yield ("gradients", prefix + name), of_tensor(weights.grad)
+        for name, buffer in model.named_buffers():
+            yield ("model", prefix + name), of_tensor(buffer)
+        modes = [name for name, module in model.named_modules() if module.training]
+        yield ("modes", whose), of_bytes(" ".join(modes).encode())
+    look = Fingerprints()
+    for whose, optimizer in run.optimizers.items():
+        prefix = f"{whose}." * (len(run.optimizers) > 1)
+        for k, group in enumerate(optimizer.param_groups):
+            for name, value in group.items():
+                if name != "params":
+                    yield from look.of(value, "lr" if name == "lr" else "optimizer", f"{prefix}group {k}", name)
+        for trained, state in optimizer.state.items():
+            yield from look.of(state, "optimizer", names.get(id(trained), prefix))
+    yield from look.of(dict(run.metrics), "metrics")
+    for name, state in random_state(run.device).items():
+        yield from look.of(state, "rng", name)
+
+
+def _plainly(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is saved, without who has asked for it first: a stop is a stop, and a save a save."""
+    asked = checkpoint.get("requests", {})
+    saves = sorted(asked.get("saves", {}))
+    plain = {name: value is not None for name, value in asked.items() if name in ("stop", "epoch_end")}
+    return {**checkpoint, "requests": {**asked, **plain, "saves": saves}}
+
+
+def _written_by_hooks(folder: Path) -> list[Path]:
+    """Return the files of a run directory that are not the runner's own."""
+    own = RunDir(folder)
+    mine = {own.events, own.commands, own.output, own.now, own.lock, own.identity, own.pipeline, own.plan}
+    apart = {own.checkpoints, own.images, own.writers}
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if Path(place, name) not in apart]
+        found += [path for name in files if (path := Path(place, name)) not in mine and path.is_file()]
+    return sorted(found)
+
+
+def _of_file(path: Path, name: str) -> Iterator[tuple[tuple[str, ...], bytes]]:
+    """Yield the fingerprint of each value that `torch.save` has written into a file, or that of the whole file."""
+    if path.suffix in (".pt", ".pth", ".ckpt"):
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError):  # something else, or not written by torch
+            pass
+        else:
+            yield from Fingerprints().of(state, "files", name)
+            return
+    yield ("files", name), of_bytes(path.read_bytes())
+
+
+TRIALS, SECONDS = 200, 600.0
+"""After how many trials, or after how many seconds of them, no other one begins."""
+
+KEPT = 16
+"""How many traces are kept."""
+
+
+class EnoughError(Exception):
+    """There have been as many trials, or they have taken as long, as may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What a trial held whenever a point had been fired, and what its hooks have logged.
+
+    `fired` are the bindings that have fired. `raised` says what has ended it, if anything has.
+    """
+
+    visits: tuple[Visit, ...]
+    fired: frozenset[tuple[str, Key]]
+    raised: str = ""
+
+
+class FewBatches(Repeated):
+    """The first batches of a source, fetched once; an epoch is as long as before, for whoever asks."""
+
+    def __len__(self) -> int:
+        return self.whole
+
+
+@dataclass
+class Trials:
+    """Makes trials of one pipeline. `count` is how many there have been, `seconds` how long they have taken."""
+
+    loaded: Loaded
+    base: Path
+    data: Mapping[str, Any]
+    say: Callable[[str, Level], None]
+    collect: Callable[[], object]
+    """Called before each trial: the models of all before it are not to be there still."""
+    count: int = 0
+    seconds: float = 0.0
+    _known: dict[Any, Trace] = field(default_factory=dict)
+    """The latest traces by their order: one takes megabytes where a network has many tensors."""
+
+    def compiled(self, wanted: Places) -> Plan:
+        """Return the plan with its hooks in an order as near to the wanted one as can be."""
+        return compile_pipeline(self.loaded, self.base, wanted=wanted)
+
+    def of(self, plan: Plan) -> Trace:
+        """Return the trace of a plan; one of the same order is seldom made twice."""
+        order = keys(plan)
+        trace = self._known.pop(order, None) or self.again(plan)
+        self._known[order] = trace
+        if len(self._known) > KEPT:
+            del self._known[next(iter(self._known))]
+        return trace
+
+    def again(self, plan: Plan, *, may_raise: bool = True) -> Trace:
+        """Make a trial, whether there has been one or not. Whatever raises goes through, unless it `may_raise`."""
+        if self.count >= TRIALS or self.seconds > SECONDS:
+            raise EnoughError
+        self.collect()
+        began = time.perf_counter()
+        run = self.loaded.pipeline.run
+        plan = without_amounts(plan, keep_when=True)
+        probe = Probe(plan)
+        first = not self.count
+        say = self.say if first else _silence
+        self.count += 1
+        recorded: list[Record] = []
+        raised = ""
+        try:
+            parts = build(self.loaded, plan, self.base, say, splits=())
+            section = run.model_copy(update={"compile": False})  # it would take longer than all the rest
+            parts = replace(parts, section=section, data=self.data, hooks={**parts.hooks, NAME: probe})
+            execute = partial(Trainer.train_once, test=run.test, epochs=EPOCHS, iters=ITERS)
+            quiet = nullcontext() if first else redirect_stderr(io.StringIO())
+            with redirect_stdout(io.StringIO()), quiet, probe.watching_saves():
+                _, recorded = in_temporary_run(parts, with_probe(plan), execute, say, prints_failure=not may_raise)
+        except Exception as error:
+            if not may_raise:
+                raise
+            raised = f"{type(error).__name__}: {error}"
+        self.seconds += time.perf_counter() - began
+        fired = fired_in(recorded)
+        bound = frozenset((one.point, key(one)) for one in plan.bindings if fired[one.id])
+        return Trace((*probe.visits, _logged(recorded)), bound, raised)
+
+
+@contextmanager
+def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> Iterator[Trials]:
+    """Fetch the batches that trials need; `say` is given the messages of the first one. Files are relative to `base`.
+
+    Raises UserError where something cannot be built, or when there have been too many for an answer.
+    """
+    run = loaded.pipeline.run
+    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, _silence):
+        whole = build(loaded, plan, base, _silence).data
+        batches = {"train": ITERS * run.accumulate, "val": BATCHES, "test": BATCHES}
+        data = {
+            split: FewBatches(source, min(batches[split], len(source)), "a trial", run.seed)
+            for split, source in whole.items()
+        }
+        try:
+            with collected_between() as collect:
+                yield Trials(loaded, base, data, say, collect)
+        except EnoughError:
+            hint = "try a smaller model, or fewer hooks: --only HOOK"
+            raise UserError(Problem(f"no answer within {TRIALS} trials, or {SECONDS:g} s of them", hint=hint)) from None
+        finally:
+            for source in whole.values():
+                close(source)
+
+
+def _logged(recorded: Sequence[Record]) -> Visit:
+    """Return what hooks have logged, in all iterations; of one name the last number of each counts."""
+    found: dict[str, dict[int, float]] = {}
+    for record in recorded:
+        if record["k"] == "scalars":
+            for name, value in record["v"].items():
+                found.setdefault(name, {})[record["it"]] = value
+    leaves: Leaves = {
+        ("logged", name): of_bytes(repr(sorted(values.items())).encode()) for name, values in found.items()
+    }
+    return Visit("on_log", 0, leaves)
+
+
+def _silence(text: str, level: Level = "info") -> None:
+    """Say nothing: the first trial has said it."""
