@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hookflow.hooks.builtin.lr_schedule import LRSchedule
+from hookflow.hooks.builtin.schedules import LRSchedule
 from hookflow.pipeline.load import load
 from hookflow.pipeline.schema import OptimizerSection, Pipeline
 from hookflow.zoo.airbench import AirNet

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from hookflow.excerpt import Excerpt, printable
-from hookflow.masking import masked
+from hookflow.text import Excerpt, masked, printable
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ import pytest
 import typer.main
 from hypothesis import HealthCheck, settings
 
-from hookflow import masking
+from hookflow import text
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
@@ -106,7 +106,7 @@ def new_run(tmp_path: Path) -> NewRun:
 def _nothing_masked() -> Iterator[None]:
     """Forget what the pipelines of a test have taken from the environment."""
     yield
-    masking.unmask([*masking._values])
+    text.unmask([*text._values])
 
 
 @pytest.fixture

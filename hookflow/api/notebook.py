@@ -13,8 +13,7 @@ from rich.text import Text
 
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, follow_records
-from hookflow.monitor.health import judge
-from hookflow.monitor.pace import Pace
+from hookflow.monitor.health import Pace, judge
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.series import lower_is_better
 from hookflow.monitor.style import clean

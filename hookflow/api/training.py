@@ -19,8 +19,7 @@ from hookflow.api.pipeline import Pipeline, load
 from hookflow.api.recorded import RecordedRun
 from hookflow.cli.run_dirs import failure_report
 from hookflow.errors import Problem, UserError, nearest_or_all
-from hookflow.events.process import exit_code
-from hookflow.events.run_lock import release
+from hookflow.events.run_lock import exit_code, release
 from hookflow.events.rundir import RunDir, short
 from hookflow.monitor import jsonl, plain
 from hookflow.runner.distributed.failures import ChildExit

@@ -19,9 +19,8 @@ from hookflow.cli.bisect import bisect
 from hookflow.cli.check import check
 from hookflow.cli.diff import diff
 from hookflow.cli.evaluate import predict, test, val
-from hookflow.cli.explain import explain, points, schema
+from hookflow.cli.explain import explain, hooks, points, schema
 from hookflow.cli.graph import graph
-from hookflow.cli.hooks import hooks
 from hookflow.cli.new import new
 from hookflow.cli.output import echo, echo_error, warn
 from hookflow.cli.run import run
@@ -30,7 +29,7 @@ from hookflow.cli.stored import checkpoints, export
 from hookflow.cli.watch import replay, stop, watch
 from hookflow.cli.why import why
 from hookflow.errors import Problem, UserError, Where
-from hookflow.excerpt import drop_unprinted, printable
+from hookflow.text import drop_unprinted, printable
 from hookflow.version import __version__
 
 

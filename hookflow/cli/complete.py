@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from hookflow.excerpt import printable
+from hookflow.text import printable
 
 Offer = tuple[str, str]
 """A word, and in a few words what it means (or nothing); zsh and fish show both."""

@@ -185,7 +185,7 @@ def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
 
             return as_svg(plan, title)
         case Format.html:
-            from hookflow.graph.render.html import as_html
+            from hookflow.graph.render.svg import as_html
 
             return as_html(plan, title)
         case Format.json:
@@ -196,7 +196,7 @@ def _narrowed(plan: Plan, points: Sequence[str], hook: str | None) -> tuple[Plan
     """Return the part of the plan that is asked for, and the drawing's title. Raises UserError when it is empty."""
     from hookflow.cli.pipelines import no_point
     from hookflow.errors import Problem, UserError, nearest_or_all
-    from hookflow.graph.render.words import title_of
+    from hookflow.graph.render.text import title_of
 
     names = [planned.name for planned in plan.hooks]
     if hook is not None and hook not in names:

@@ -14,8 +14,8 @@ from typing import Any, TextIO
 import typer
 
 from hookflow.errors import Problem, UserError, Where
-from hookflow.excerpt import print_error, printable
 from hookflow.numbers import strict_json
+from hookflow.text import print_error, printable
 
 STYLE = re.compile(r"(\x1b\[(?:0|1|2|36)m)")
 """The sequences with which a drawing of ours is coloured: bold, dim, cyan, and off."""

@@ -137,7 +137,7 @@ def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = N
     """
     from hookflow.graph.forecast import Length, forecast
     from hookflow.hooks.compile import compile_pipeline
-    from hookflow.pipeline.check_imports import missing_components
+    from hookflow.pipeline.registry import missing_components
 
     problems = missing_components(loaded, base or loaded.source.parent)
     try:

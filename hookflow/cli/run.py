@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,16 +20,52 @@ import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import Only, Overrides, Shuffle, Without
-from hookflow.cli.output import echo, has_terminal, warn
+from hookflow.cli.output import echo, exits_after_traceback, has_terminal, warn, warn_of
 from hookflow.errors import Problem, UserError, Where
-from hookflow.events.process import exit_code
-from hookflow.excerpt import drop_unprinted
+from hookflow.events.run_lock import exit_code
+from hookflow.numbers import counted
+from hookflow.text import drop_unprinted
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
     from hookflow.graph.plan import Plan
     from hookflow.pipeline.load import Loaded
     from hookflow.runner.distributed.failures import ChildExit
+    from hookflow.trials.dry_run import DryRun
+
+
+def print_dry_run(loaded: Loaded, plan: Plan) -> None:
+    """Execute a dry run and print what it has found; exit with 1 when something raised, with 130 after Ctrl-C."""
+    from hookflow.trials.dry_run import dry_run
+
+    with exits_after_traceback():
+        found = dry_run(loaded, plan, loaded.source.parent, warn_of)
+    echo("\n".join(_lines(loaded, plan, found)))
+
+
+def _by_reason(found: DryRun) -> dict[str, list[str]]:
+    """Return what has not fired, as "hook at point", by the reason."""
+    reasons: dict[str, list[str]] = {}
+    for silent in found.silent:
+        reasons.setdefault(silent.why, []).append(f"{silent.hook} at {silent.point}")
+    return reasons
+
+
+def _lines(loaded: Loaded, plan: Plan, found: DryRun) -> Iterator[str]:
+    run = loaded.pipeline.run
+    yield f"{loaded.source}: dry run passed in {found.seconds:.1f} s; nothing was kept"
+    yield f"  {'model':<10} {found.model}, {found.params:,} parameters, on {found.device} in {found.precision}"
+    for split, data in found.data.items():
+        synthetic = "SYNTHETIC " * data["synthetic"]
+        size = f" of {data['batch_size']:,}" if data["batch_size"] else ""
+        yield f"  {split:<10} {synthetic}{data['name']}, {counted(data['batches'], 'batch')}{size}"
+    of_each = counted(found.iters_per_epoch, "iteration")
+    epochs = f"{counted(run.max_epochs, 'epoch')} of {of_each}: " if run.max_epochs else ""
+    yield f"  {'length':<10} {epochs}{counted(found.max_iters, 'iteration')}"
+    yield f"  {'fired':<10} {found.fired} of {len(plan.bindings)} bindings, at {counted(found.points, 'point')}"
+    for k, (why, silent) in enumerate(_by_reason(found).items()):
+        yield f"  {'' if k else 'not fired':<10} {why}: {', '.join(silent)}"
+    yield f"  {'checkpoint':<10} written and read back, {found.checkpoint:,} bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,14 +254,13 @@ def _number_of(nproc: str) -> int:
 
 def _warn_if_crowded(ranks: int) -> None:
     """Say so when more than two ranks would share each core. More than there are GPUs are refused where it has any."""
-    from hookflow.runner.process.cores import cores
+    from hookflow.runner.process.launch import cores
 
     if ranks > 2 * (there := cores()):
         warn(f"warning: {ranks} ranks share {there} core{'s' * (there > 1)}")
 
 
 def _dry_run(target: str | None, changes: Changes) -> None:
-    from hookflow.cli.dry_run import print_dry_run
 
     print_dry_run(*_compiled(target, changes, warns=True))
 

@@ -146,10 +146,10 @@ def _end_now(run: RunDir) -> None:
 
 def _ask(run: RunDir) -> None:
     """Put the request into the command log, and wait for the answer a little."""
-    from hookflow.events.commands import send
     from hookflow.events.log import event_log
     from hookflow.events.records import Record
     from hookflow.events.rundir import run_argument
+    from hookflow.events.stop import send
 
     known = run_argument(run)
     log = event_log(run.events)

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO, Generic, TypeVar
 from hookflow.events.reading import is_torn, read_command, read_object, read_record
 from hookflow.events.records import TEXT_LIMIT, CommandRecord, Record, shortened
 from hookflow.events.regular_file import open_regular
-from hookflow.masking import masked
 from hookflow.numbers import strict_json
+from hookflow.text import masked
 
 LONGEST = 1 << 22
 """Bytes of a line, from which on it is passed over; no record is as long."""

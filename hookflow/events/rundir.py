@@ -23,10 +23,9 @@ import psutil
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import readable
-from hookflow.events.process import oom_kills, signal_name, started_at
 from hookflow.events.reading import is_string, is_time, only_of, read_object
 from hookflow.events.regular_file import open_regular, read_regular
-from hookflow.events.run_lock import NAME, is_locked
+from hookflow.events.run_lock import NAME, is_locked, oom_kills, signal_name, started_at
 from hookflow.numbers import counted
 
 FACTS: Mapping[str, Callable[[Any], bool]] = {

@@ -1,16 +1,35 @@
-"""Ends the process of a run at once, however it hangs: by signals, since it may never look at its command log again."""
+"""Commands to a running training: the log of keys that a person presses, and how a process is ended."""
 
 from __future__ import annotations
 
 import contextlib
+import getpass
+import secrets
 import signal
 import time
 from collections.abc import Callable
 
 import psutil
 
+from hookflow.events.log import Appender
+from hookflow.events.records import Command, CommandRecord
 from hookflow.events.run_lock import holds
 from hookflow.events.rundir import RunDir
+
+
+def send(run: RunDir, command: Command) -> str:
+    """Ask the run for `command` and return the id that its answer will carry.
+
+    Raises OSError when the run directory may not be written: who may write it may command the run, nobody else.
+    """
+    ask = secrets.token_hex(4)
+    log = Appender(run.commands)
+    try:
+        log.append([CommandRecord(id=ask, cmd=command, t=time.time(), by=getpass.getuser())])
+    finally:
+        log.close()
+    return ask
+
 
 STEPS = ((signal.SIGTERM, 0.5), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
 """What is sent, and for how many seconds an answer is waited for. The second SIGTERM interrupts a hook or the wait for

@@ -9,10 +9,9 @@ from itertools import combinations, pairwise
 from typing import Literal
 
 from hookflow.graph.edges import closure
-from hookflow.graph.lifetimes import Lifetimes
 from hookflow.graph.plan import PHASES, Binding, Bundle, Edge, GivenWay, Plan
 from hookflow.graph.points import Point
-from hookflow.graph.slots import Parts, commutes, widest
+from hookflow.graph.slots import Lifetimes, Parts, commutes, widest
 
 Reason = Literal["edge", "phase", "file"]
 """What decides between two hooks: an edge, their phases, or nothing but their order in the file (or the shuffle)."""

@@ -10,9 +10,9 @@ from typing import Any
 
 from hookflow.errors import Problem, UserError, Where, by_place
 from hookflow.graph.compile import compile_plan
-from hookflow.graph.lifetimes import doubts
 from hookflow.graph.order import Places
 from hookflow.graph.plan import Node, Plan
+from hookflow.graph.slots import doubts
 from hookflow.hooks.dataflow import undeclared_slots, with_scalars
 from hookflow.hooks.inspect import Inspected
 from hookflow.hooks.module_keys import with_prepended_first

@@ -10,7 +10,7 @@ from typing import Any
 from hookflow.errors import Problem, UserError, Where
 from hookflow.hooks.registry import BUILT_IN, HOOKS
 from hookflow.hooks.stand_in import OURS, Source, unknown
-from hookflow.pipeline.check_imports import missing
+from hookflow.pipeline.registry import missing
 from hookflow.pipeline.use import module_file, parse_file
 
 

@@ -23,10 +23,9 @@ from textual.strip import Strip
 from textual.theme import Theme
 from textual.widget import Widget
 
-from hookflow.events.commands import send
 from hookflow.events.records import Command
 from hookflow.events.rundir import Life, RunDir, short
-from hookflow.events.stop import stop_now
+from hookflow.events.stop import send, stop_now
 from hookflow.graph.plan import Plan
 from hookflow.monitor.charts import Pixels, read_image
 from hookflow.monitor.feed import Live, Recording

@@ -17,7 +17,7 @@ from rich.live import Live as Redrawn
 from rich.text import Text
 
 from hookflow.graph.plan import Plan
-from hookflow.monitor.pace import Pace
+from hookflow.monitor.health import Pace
 from hookflow.monitor.series import in_order, monitored_first
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import INKS, clean, fit

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TypeGuard
 
 from hookflow.events.log import Tail, command_log, event_log, whole_lines
-from hookflow.events.process import exit_code
 from hookflow.events.reading import read_head, read_record
 from hookflow.events.records import WORLD, Frame, Record
 from hookflow.events.regular_file import open_regular, read_regular
+from hookflow.events.run_lock import exit_code
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Plan
 from hookflow.graph.plan_file import parse_plan

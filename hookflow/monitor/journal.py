@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, get_args
 
 from hookflow.events.records import Histogram, Image, Text
-from hookflow.excerpt import ESCAPE
 from hookflow.numbers import many, number
+from hookflow.text import ESCAPE
 
 Kind = Literal["info", "warn", "error", "checkpoint", "command", "metrics", "image", "text", "histogram"]
 

@@ -6,15 +6,12 @@ from collections.abc import Callable
 
 from textual.strip import Strip
 
-from hookflow.monitor.panels import anatomy as anatomy_panel
-from hookflow.monitor.panels.anatomy import anatomy
 from hookflow.monitor.panels.detail import detail
 from hookflow.monitor.panels.events import events, output
 from hookflow.monitor.panels.events import lines as event_lines
-from hookflow.monitor.panels.frame import footer, over, progress, title
+from hookflow.monitor.panels.frame import footer, help_page, over, progress, title
 from hookflow.monitor.panels.gallery import gallery
-from hookflow.monitor.panels.help import help_page
-from hookflow.monitor.panels.hooks import hooks, point_list, slowest
+from hookflow.monitor.panels.hooks import anatomy, anatomy_lines, hooks, point_list, slowest
 from hookflow.monitor.panels.metrics import metrics, strips
 from hookflow.monitor.panels.ranks import line as ranks_line
 from hookflow.monitor.panels.ranks import ranks
@@ -137,7 +134,7 @@ def _medium(scene: Scene, width: int, height: int) -> list[Strip]:
     else:
         below = boxed("costliest of all points", slowest(scene, right - 2, spare - 2), right, spare) if spare else []
     return [
-        *anatomy_panel.lines(scene, width),
+        *anatomy_lines(scene, width),
         *single,
         *beside(point_list(scene, left, middle), [*hooks(scene, right, middle - spare), *below]),
         *strips(scene, width, 1),
@@ -150,6 +147,6 @@ def _small(scene: Scene, width: int, height: int) -> list[Strip]:
     single = [ranks_line(scene, width)] if scene.several else []
     values = strips(scene, width, 1) if height >= 8 and charts(scene.state) else []
     costly = slowest(scene, width, max(height - 2 - len(single) - len(values) - tail - 1, 1))
-    rows = [*anatomy_panel.lines(scene, width), *values, *single, *costly]
+    rows = [*anatomy_lines(scene, width), *values, *single, *costly]
     rows = filled(rows, width, max(height - tail - 1, 0))
     return [*rows, row(width, ("─" * width, "border")), *event_lines(scene, width, tail, False)] if tail else rows

@@ -17,19 +17,18 @@ from rich.console import Console
 from hookflow.events.records import DataInfo, Error, Record
 from hookflow.events.regular_file import open_regular
 from hookflow.events.rundir import RunDir, count_attempts
-from hookflow.excerpt import ESCAPE
 from hookflow.graph.plan import Plan
 from hookflow.monitor.bars import Bars
 from hookflow.monitor.feed import Live, follow_records
-from hookflow.monitor.health import examine, look_inside, missing, raised_at
+from hookflow.monitor.health import Pace, bottleneck, examine, look_inside, missing, raised_at
 from hookflow.monitor.journal import BECAME, Entry, brief
-from hookflow.monitor.pace import Pace, bottleneck
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.series import monitored_first
 from hookflow.monitor.state import RunState
 from hookflow.monitor.style import clean
 from hookflow.monitor.summary import metrics_table, print_summary, summary
 from hookflow.numbers import clock, lasting, many, number, one_line, out_of, plural, span
+from hookflow.text import ESCAPE
 
 PERIOD = 1.0
 """Seconds between looks."""

@@ -15,7 +15,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from hookflow.excerpt import CONTROL
+from hookflow.text import CONTROL
 
 GROUND = "#11151a"
 INKS = {

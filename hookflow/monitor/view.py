@@ -9,10 +9,9 @@ from typing import Literal
 
 from hookflow.graph.plan import Binding, Plan
 from hookflow.monitor.charts import Pixels
-from hookflow.monitor.health import Health
+from hookflow.monitor.health import Health, Pace, share
 from hookflow.monitor.journal import Entry, Key, Shown
 from hookflow.monitor.machine import Machine
-from hookflow.monitor.pace import Pace, share
 from hookflow.monitor.series import lower_is_better
 from hookflow.monitor.state import RunState
 

@@ -15,7 +15,6 @@ import tomli_w
 from pydantic import ValidationError
 
 from hookflow.errors import Problem, UserError, Where, by_place, nearest
-from hookflow.masking import mask, unmask
 from hookflow.pipeline.layers import (
     MOST_BYTES,
     TOO_LONG,
@@ -32,6 +31,7 @@ from hookflow.pipeline.problems import explain
 from hookflow.pipeline.references import environment_keys, interpolate, public, variables_of, without_environment
 from hookflow.pipeline.schema import Component, Pipeline
 from hookflow.pipeline.source_map import Key, SourceMap
+from hookflow.text import mask, unmask
 
 DEFAULT_HOOKS: dict[str, dict[str, Any]] = {
     "log": {"use": "log", "every": "0.5%"},

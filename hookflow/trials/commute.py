@@ -14,8 +14,8 @@ from hookflow.graph.turning import Pair, brought_together, neighbouring, swapped
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import Loaded
-from hookflow.runner.observe.fingerprint import OF_SEVERAL, Leaves
-from hookflow.runner.observe.fingerprint import Path as Leaf
+from hookflow.runner.observe.tensors import OF_SEVERAL, Leaves
+from hookflow.runner.observe.tensors import Path as Leaf
 from hookflow.trials.trial import SECONDS, TRIALS, EnoughError, Trace, Trials, Visit, trials
 
 WORDS = {

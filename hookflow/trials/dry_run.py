@@ -1,8 +1,4 @@
-"""A dry run: everything is built and every point fires once, and nothing is kept.
-
-One iteration, the end of its epoch, a validation (and test) of one batch, a checkpoint that is written and read back.
-Triggers do not count, so that a hook fires that would come only after hours. The run directory is a temporary one.
-"""
+"""Short runs that keep nothing: `hookflow run --dry-run`, and the run that `hookflow check --observe` watches."""
 
 from __future__ import annotations
 
@@ -13,12 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from hookflow.errors import UserError
 from hookflow.events.log import event_log
 from hookflow.events.records import DataInfo, Level, Record
 from hookflow.events.rundir import RunDir
+from hookflow.graph.observation import Seen
 from hookflow.graph.plan import Binding, Plan, Trigger
 from hookflow.pipeline.load import Loaded
 from hookflow.runner.build.build import build
@@ -26,18 +23,16 @@ from hookflow.runner.build.components import Parts
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.limited import Limited
 from hookflow.runner.data.source import close
-from hookflow.runner.data.worker_errors import explaining_worker_errors
+from hookflow.runner.data.workers import explaining_worker_errors
 from hookflow.runner.distributed.consensus import Alone
-from hookflow.runner.distributed.ddp import class_of
+from hookflow.runner.distributed.parallel import class_of
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.precision import describe, torch_settings
+from hookflow.runner.observe.observer import Observer
 from hookflow.runner.process.signals import Signals
 from hookflow.runner.process.state import RunState
-
-if TYPE_CHECKING:
-    from hookflow.runner.observe.observer import Observer
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,3 +210,49 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
         checkpoint=written[-1],
         seconds=time.perf_counter() - began,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What was seen, and what an observed run could not see."""
+
+    seen: Sequence[Seen]
+    silent: Sequence[Silent]
+    """The bindings that have not fired, or have raised."""
+    by_content: bool
+    """Whether the contents of weights were compared; those of a large network are not."""
+    iters: int
+    seconds: float
+
+
+def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> Observed:
+    """Train for a few iterations and watch; `say` takes lines for people. Files of the pipeline are relative to `base`.
+
+    Whatever raises that is not a hook goes through, printed with its traceback where it is no mistake in the pipeline.
+    """
+    began = time.perf_counter()
+    run = loaded.pipeline.run.model_copy(update={"compile": False})
+    loaded = replace(loaded, pipeline=loaded.pipeline.model_copy(update={"run": run}))
+    plan = replace(without_amounts(plan), hooks=tuple(replace(hook, on_error="ignore") for hook in plan.hooks))
+    with explain_oom(loaded.pipeline, lambda: False), torch_settings(run, say):
+        whole = build(loaded, plan, base, say)
+        parts = replace(whole, data=shortened(whole.data, BATCHES, "--observe"))
+        observer = Observer(plan, parts)
+        train = partial(_train, epochs=min(EPOCHS, run.max_epochs or EPOCHS), test=run.test)
+        try:
+            iters, recorded = in_temporary_run(parts, plan, train, say, observer=observer)
+        finally:
+            observer.end()
+    return Observed(
+        seen=observer.observed(),
+        silent=list(silent_in(parts, plan, fired_in(recorded), recorded)),
+        by_content=observer.by_content,
+        iters=iters,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _train(trainer: Trainer, store: CheckpointStore, *, epochs: int, test: bool) -> int:
+    """Train, and return how many iterations that were."""
+    trainer.train_once(store, test=test, epochs=epochs, iters=ITERS)
+    return trainer.state.iter

@@ -40,8 +40,8 @@ from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.numerics.memory import explain_oom
 from hookflow.runner.numerics.precision import torch_settings
 from hookflow.runner.numerics.random_state import random_state
-from hookflow.runner.observe.fingerprint import Fingerprints, Leaves, of_bytes, of_tensor
-from hookflow.runner.process.garbage import collected_between
+from hookflow.runner.observe.tensors import Fingerprints, Leaves, of_bytes, of_tensor
+from hookflow.runner.process.main import collected_between
 from hookflow.trials.dry_run import BATCHES, EPOCHS, ITERS, fired_in, in_temporary_run, without_amounts
 
 NAME = "the probe"

@@ -31,8 +31,7 @@ class Sample(Hook):
         self.temperature = temperature
 
     def after_val(self, run: Run) -> None:
-        from hookflow.zoo.chargpt import write
-        from hookflow.zoo.text import decode, encode
+        from hookflow.zoo.chargpt import decode, encode, write
 
         context: int = run.model.context  # type: ignore[assignment]
         begun = encode(self.prompt).to(run.device)

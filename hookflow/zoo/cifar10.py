@@ -15,8 +15,7 @@ from hookflow.errors import Problem, UserError
 from hookflow.zoo import cifar10_archive
 from hookflow.zoo.cifar10_archive import FOLDER
 from hookflow.zoo.download import DownloadError
-from hookflow.zoo.images import Images
-from hookflow.zoo.synthetic import synthetic
+from hookflow.zoo.images import Images, synthetic
 
 FILES = {
     "train": tuple(f"data_batch_{part}.bin" for part in range(1, 5)),
@@ -54,7 +53,7 @@ def cifar10(
 
     The files of the binary version are looked for in `root` and in `root/cifar-10-batches-bin`. If they are in
     neither, the official archive is fetched into `root` (unless `download` is false). If that fails, `on_missing` says
-    whether it is an error or the synthetic images of `hookflow.zoo.synthetic` take their place, as `info` then says.
+    whether it is an error or the synthetic images of `hookflow.zoo.images` take their place, as `info` then says.
     A folder that is there but not whole is always an error.
 
     `limit` takes the first examples of the split; they are in random order already, so the classes stay balanced.

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import Optimizer
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
 
 
 class Gaussians(nn.Module):
@@ -52,3 +58,75 @@ class Gaussians(nn.Module):
             if (saved := state.get(f"{prefix}{name}")) is not None:
                 parameter.data = parameter.new_empty(saved.shape)
         super()._load_from_state_dict(state, prefix, *rest)
+
+
+def append_rows(model: nn.Module, optimizer: Optimizer, rows: Mapping[str, Tensor]) -> None:
+    """Append rows to each parameter, by its name; what the optimizer has averaged of them begins at zero."""
+    for name, parameter in list(model.named_parameters()):
+        more = rows[name]
+        averages = {
+            key: torch.cat((value, value.new_zeros(more.shape))) for key, value in _averages(optimizer, parameter)
+        }
+        _replace(model, optimizer, name, torch.cat((parameter.detach(), more)), averages)
+
+
+def keep_rows(model: nn.Module, optimizer: Optimizer, kept: Tensor) -> None:
+    """Drop the rows of every parameter but those where `kept`, boolean (rows,), is true."""
+    for name, parameter in list(model.named_parameters()):
+        averages = {key: value[kept] for key, value in _averages(optimizer, parameter)}
+        _replace(model, optimizer, name, parameter.detach()[kept], averages)
+
+
+def _averages(optimizer: Optimizer, parameter: nn.Parameter) -> list[tuple[str, Tensor]]:
+    """Return what the optimizer holds for each number of a parameter: Adam's two averages, say, and not its step."""
+    state = optimizer.state.get(parameter, {})
+    return [(key, value) for key, value in state.items() if getattr(value, "shape", None) == parameter.shape]
+
+
+def _replace(model: nn.Module, optimizer: Optimizer, name: str, values: Tensor, averages: Mapping[str, Tensor]) -> None:
+    """Put a new parameter in the place of one, in the model and in the optimizer.
+
+    A new one, for the graph of the last backward pass may still hold the old one, with its old shape.
+    """
+    owner, _, last = name.rpartition(".")
+    module = model.get_submodule(owner)
+    old = getattr(module, last)
+    new = nn.Parameter(values, requires_grad=old.requires_grad)
+    setattr(module, last, new)
+    for group in optimizer.param_groups:
+        group["params"] = [new if parameter is old else parameter for parameter in group["params"]]
+    if old in optimizer.state:
+        optimizer.state[new] = {**optimizer.state.pop(old), **averages}
+
+
+class Painting:
+    """The mean absolute error (L1) between the Gaussians' image and the target, over the pixels of a batch.
+
+    Metrics: `loss`, `mse` and `psnr` in dB, over the whole image. `densify` fires the pipeline's own point
+    `after_densify`.
+    """
+
+    def step(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        """Return the `loss`, and the `residual` (pixels, 3): what is missing from the image at each pixel."""
+        places, colours = batch
+        rendered: Tensor = run.model(places)
+        return {"loss": functional.l1_loss(rendered, colours), "residual": colours - rendered.detach()}
+
+    def evaluate(self, run: Run, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:
+        """Return the `loss` and the `mse` of the image as it is shown: from 0 to 1."""
+        places, colours = batch
+        rendered = run.model(places).clamp(0, 1)
+        return {"loss": functional.l1_loss(rendered, colours), "mse": functional.mse_loss(rendered, colours)}
+
+    def metrics(self, means: Mapping[str, float]) -> dict[str, float]:
+        """Return the `psnr` in dB, of the mean squared error over all pixels; colours go from 0 to 1."""
+        return {"psnr": -10 * math.log10(max(means["mse"], 1e-12))}
+
+    def densify(self, run: Run, gaussians: Mapping[str, Tensor]) -> None:
+        """Add Gaussians, given by the rows of each parameter, and fire `after_densify`."""
+        append_rows(run.model, run.optimizer, gaussians)
+        run.fire("after_densify", len(gaussians["position"]))
+
+    def prune(self, run: Run, kept: Tensor) -> None:
+        """Keep only the Gaussians where `kept`, boolean (count,), is true."""
+        keep_rows(run.model, run.optimizer, kept)

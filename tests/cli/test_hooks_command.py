@@ -101,7 +101,7 @@ def test_every_built_in_hook_is_listed_with_its_sentence() -> None:
 
 def test_one_hook_is_told_all_about() -> None:
     told = hooks("grad_clip")
-    assert told.startswith("grad_clip  (hookflow.hooks.builtin.grad_clip:GradClip)\n")
+    assert told.startswith("grad_clip  (hookflow.hooks.builtin.gradients:GradClip)\n")
     slots = "reads          writes\n  before_optimizer_step(run)  grads.{model}  grads.{model}\n"
     assert f"methods                       {slots}" in told
     assert "  max_norm  (required)  float > 0: the largest" in told
@@ -174,7 +174,7 @@ def test_names_that_clash_are_told(install: Install) -> None:
     listed = " ".join(hooks().split())
     assert 'ema tiny-one 1.2: hidden by the built-in hook of that name; write use = "tiny_one:Shout"' in listed
     assert 'shout tiny-two 1.2: several packages offer that name; write use = "tiny_two:Shout"' in listed
-    assert hooks("ema").startswith("ema  (hookflow.hooks.builtin.ema:EMA)\n")
+    assert hooks("ema").startswith("ema  (hookflow.hooks.builtin.averaging:EMA)\n")
     with pytest.raises(UserError) as caught:
         find_hook("shout", Path(), None)
     assert str(caught.value) == (
@@ -198,7 +198,7 @@ def test_a_broken_package_keeps_nobody_from_the_others(install: Install) -> None
 def test_built_in_names_need_no_look_at_installed_packages(install: Install) -> None:
     install("tiny-one", shout="tiny_one:Shout")
     find_hook("ema", Path(), None)
-    find_hook("hookflow.hooks.builtin.ema:EMA", Path(), None)
+    find_hook("hookflow.hooks.builtin.averaging:EMA", Path(), None)
     assert installed.cache_info().misses == 0
 
 

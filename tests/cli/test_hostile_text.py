@@ -29,9 +29,9 @@ from hookflow.cli import complete
 from hookflow.cli.app import COMMANDS, app, main
 from hookflow.cli.output import STYLE
 from hookflow.events.rundir import RunDir
-from hookflow.excerpt import CONTROL
 from hookflow.monitor.app import MonitorApp
 from hookflow.monitor.keys import KEYS
+from hookflow.text import CONTROL
 from tests.conftest import circle
 from tests.monitor.test_terminal import Terminal
 

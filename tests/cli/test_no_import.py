@@ -245,7 +245,7 @@ from __future__ import annotations
 import hookflow
 from typing import Literal, Optional
 from hookflow.hooks import base as b
-from hookflow.hooks.builtin.ema import EMA
+from hookflow.hooks.builtin.averaging import EMA
 from elsewhere import Other
 
 SLOTS = ("model", "grads")

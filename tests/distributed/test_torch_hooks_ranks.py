@@ -10,8 +10,7 @@ from hookflow.errors import UserError, Where
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.dispatch.torch_hooks import check_comm_hook
-from hookflow.runner.distributed.ddp import DDP, DDPAtStep
-from hookflow.runner.distributed.fsdp import FSDP
+from hookflow.runner.distributed.parallel import DDP, FSDP, DDPAtStep
 from tests.distributed.conftest import NewClouds
 from tests.distributed.several import carry_out, printed
 from tests.distributed.test_ranks_train import FSDP as FSDP_STRATEGY

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hookflow.events import commands, records
+from hookflow.events import records, stop
 from hookflow.events.log import Tail, encode
 from hookflow.events.reading import read_command, read_record
 from hookflow.events.records import KINDS, CommandRecord, DataInfo
@@ -167,7 +167,7 @@ def test_what_is_appended_from_outside_goes_on_from_the_last_record(written: lis
 
 def test_a_command_is_written_with_the_keys_of_its_type(tmp_path: Path) -> None:
     run_dir = RunDir.create(tmp_path, "toy")
-    commands.send(run_dir, "pause")
+    stop.send(run_dir, "pause")
     (command,) = Tail[CommandRecord](run_dir.commands).read_all()
     assert set(command) == set(CommandRecord.__annotations__)
 

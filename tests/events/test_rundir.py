@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.events import commands, rundir
+from hookflow.events import rundir, stop
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir, all_runs
 
@@ -106,7 +106,7 @@ def test_runs_are_listed_newest_first(tmp_path: Path) -> None:
 
 def test_a_command_is_one_line_with_an_id_and_an_author(tmp_path: Path) -> None:
     run = RunDir.create(tmp_path, "toy")
-    ask = commands.send(run, "pause")
+    ask = stop.send(run, "pause")
     (command,) = Tail(run.commands).read()
     assert (command["id"], command["cmd"]) == (ask, "pause")
     assert command["by"]

@@ -13,8 +13,7 @@ from typing import IO
 import pytest
 
 from hookflow.events import stop
-from hookflow.events.process import started_at
-from hookflow.events.run_lock import release
+from hookflow.events.run_lock import release, started_at
 from hookflow.events.rundir import RunDir
 from hookflow.runner.process.launch import claim
 from tests.conftest import wait_for

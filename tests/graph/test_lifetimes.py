@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from hookflow.graph.lifetimes import doubts
 from hookflow.graph.plan import Node
 from hookflow.graph.points import POINTS, Loop, Point, Points
+from hookflow.graph.slots import doubts
 from tests.hook_nodes import AROUND, Stands, node, plan
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.builtin.accumulation_schedule import batches_at
+from hookflow.hooks.builtin.schedules import batches_at
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hookflow.errors import UserError
-from hookflow.hooks.builtin.activation_checkpoint import ActivationCheckpoint, outermost
+from hookflow.hooks.builtin.memory import ActivationCheckpoint, outermost
 from tests.conftest import NewRun, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, curve, final_state

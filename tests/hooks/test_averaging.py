@@ -10,9 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import SWALR, AveragedModel, get_swa_multi_avg_fn
 
-from hookflow.hooks.builtin.averaging import Average
-from hookflow.hooks.builtin.ema import EMA
-from hookflow.hooks.builtin.swa import SWA
+from hookflow.hooks.builtin.averaging import EMA, SWA, Average
 from tests.conftest import NewRun, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import final_state

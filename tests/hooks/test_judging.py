@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from hookflow.errors import UserError
-from hookflow.hooks.builtin.accuracy import Accuracy
 from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.builtin.early_stop import EarlyStop
+from hookflow.hooks.builtin.metrics import Accuracy
 
 NAN = math.nan
 

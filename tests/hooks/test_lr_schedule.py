@@ -9,7 +9,7 @@ import pytest
 
 from hookflow.errors import UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
-from hookflow.hooks.builtin.lr_schedule import LRSchedule
+from hookflow.hooks.builtin.schedules import LRSchedule
 
 
 def rates(schedule: LRSchedule, *iters: int) -> list[float]:

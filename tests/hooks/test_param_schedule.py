@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.errors import UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
-from hookflow.hooks.builtin.param_schedule import ParamSchedule
+from hookflow.hooks.builtin.schedules import ParamSchedule
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.process.launch import propose

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hookflow.hooks.builtin.precise_bn import PreciseBN, moments
+from hookflow.hooks.builtin.batch_norm import PreciseBN, moments
 from hookflow.zoo.tasks import Classification
 from tests.conftest import NewRun, records
 from tests.hooks.stand_ins import StandIn

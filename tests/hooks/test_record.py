@@ -15,19 +15,18 @@ import torch
 from torch import nn
 
 from hookflow.errors import UserError
-from hookflow.hooks.builtin import confusion_matrix, env_info, images
+from hookflow.hooks.builtin import images, log, metrics
 from hookflow.hooks.builtin.activation_stats import ActivationStats
-from hookflow.hooks.builtin.grad_norm import GradNorm
-from hookflow.hooks.builtin.lr_monitor import LRMonitor
+from hookflow.hooks.builtin.gradients import GradNorm
+from hookflow.hooks.builtin.log import LRMonitor, Throughput
 from hookflow.hooks.builtin.memory import MIB, memory
 from hookflow.hooks.builtin.param_stats import ParamStats
-from hookflow.hooks.builtin.throughput import Throughput
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.distributed.consensus import OBEY
 from hookflow.runner.logging import timing
 from hookflow.runner.loop import run as run_module
 from hookflow.runner.loop.evaluation import Evaluation
-from hookflow.runner.loop.safe_point import SafePoint
+from hookflow.runner.loop.loop import SafePoint
 from tests.conftest import NewRun, records
 from tests.hooks.stand_ins import NOW
 from tests.toy import Tied
@@ -198,17 +197,17 @@ class TestEnvInfo:
 
     def test_the_commit_and_what_differs_from_it(self, tmp_path: Path) -> None:
         commit = self.commit(tmp_path)
-        assert env_info.git(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": []}
+        assert log.git(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": []}
         (tmp_path / "net.py").write_text("two")
         (tmp_path / "new.py").write_text("new")
-        assert env_info.git(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": ["net.py", "new.py"]}
+        assert log.git(tmp_path) == {"commit": commit, "branch": "trunk", "dirty": ["net.py", "new.py"]}
 
     def test_the_packages_are_those_that_are_installed(self) -> None:
-        found = env_info.packages()
+        found = log.packages()
         assert all(found[name] == importlib.metadata.version(name) for name in ("torch", "numpy", "pydantic", "rich"))
 
     def test_without_a_repository(self, tmp_path: Path) -> None:
-        assert env_info.git(tmp_path) is None
+        assert log.git(tmp_path) is None
 
     def test_a_run_keeps_it(
         self, new_run: NewRun, train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -217,7 +216,7 @@ class TestEnvInfo:
         run_dir = new_run("run.max_epochs=1", 'hooks.env={use="env_info"}')
         monkeypatch.chdir(tmp_path)
         assert train_here(run_dir) == 0
-        kept = json.loads((run_dir.path / env_info.FILE).read_text())
+        kept = json.loads((run_dir.path / log.FILE).read_text())
         assert kept["git"]["commit"] == commit and kept["packages"]["torch"] and kept["torch"] == torch.__version__
         (told,) = records(run_dir, "text")
         assert commit[:12] in str(told["text"]) and torch.__version__ in str(told["text"])
@@ -253,27 +252,27 @@ class TestConfusion:
     predicted = torch.tensor([0, 1, 1, 2, 0, 2, 1])
 
     def test_the_counts_are_those_by_hand(self) -> None:
-        assert confusion_matrix.counts(self.predicted, self.target, 3).tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 2]]
+        assert metrics.counts(self.predicted, self.target, 3).tolist() == [[1, 1, 0], [0, 1, 0], [1, 0, 2]]
 
     def test_counts_of_pixels(self) -> None:
-        counts = confusion_matrix.counts(self.predicted.reshape(1, 7, 1), self.target.reshape(1, 7, 1), 3)
+        counts = metrics.counts(self.predicted.reshape(1, 7, 1), self.target.reshape(1, 7, 1), 3)
         assert counts.sum() == 6
 
     def test_the_text_and_the_image(self) -> None:
-        matrix = confusion_matrix.counts(self.predicted, self.target, 3)
-        assert confusion_matrix.text(matrix.tolist(), ["cat", "dog", "cow"]).splitlines() == [
+        matrix = metrics.counts(self.predicted, self.target, 3)
+        assert metrics.text(matrix.tolist(), ["cat", "dog", "cow"]).splitlines() == [
             "    cat dog cow",
             "cat   1   1   0",
             "dog   0   1   0",
             "cow   1   0   2",
         ]
-        image = confusion_matrix.image(matrix)
+        image = metrics.image(matrix)
         assert image.shape == (159, 159) and image[0, 0] == 0.5 and image[-1, 0] == pytest.approx(1 / 3)
 
     def test_of_many_classes_the_worst_are_told(self) -> None:
         matrix = torch.eye(100, dtype=torch.int64) * 9
         matrix[3, 7], matrix[8, 2] = 4, 5
-        assert confusion_matrix.text(matrix.tolist(), [f"c{k}" for k in range(100)]).splitlines() == [
+        assert metrics.text(matrix.tolist(), [f"c{k}" for k in range(100)]).splitlines() == [
             "     5 × c8 taken for c2",
             "     4 × c3 taken for c7",
         ]

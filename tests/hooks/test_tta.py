@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hookflow.errors import UserError, Where
 from hookflow.hooks.arguments import wrong_arguments
-from hookflow.hooks.builtin.tta import TTA, views
+from hookflow.hooks.builtin.predict import TTA, views
 from tests.conftest import NewRun, records
 from tests.hooks.stand_ins import StandIn
 from tests.runner.same import assert_same, curve, final_state

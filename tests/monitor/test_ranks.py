@@ -14,8 +14,7 @@ from hookflow.events.log import Appender, encode
 from hookflow.events.reading import read_record
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import RECENT, Live, Recording
-from hookflow.monitor.health import PATIENCE, examine
-from hookflow.monitor.pace import Pace, verdict
+from hookflow.monitor.health import PATIENCE, Pace, examine, verdict
 from hookflow.monitor.ranks import HOLD, SILENCE, named
 from hookflow.monitor.series import WINDOW
 from hookflow.monitor.state import RunState

@@ -11,7 +11,7 @@ import pytest
 
 from hookflow.events.histogram import bin_of
 from hookflow.events.reading import read_record
-from hookflow.monitor.pace import Pace, costliest, share, verdict
+from hookflow.monitor.health import Pace, costliest, share, verdict
 from hookflow.monitor.series import WINDOW, Best, Series, Timing
 from hookflow.monitor.state import RunState
 from tests.monitor.fake_run import BEGAN, ITERS_PER_EPOCH, Training, plan

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hookflow.errors import Problem, UserError, Where, first_few, nearest, nearest_or_all
-from hookflow.excerpt import SHOWN, Excerpt
+from hookflow.text import SHOWN, Excerpt
 
 
 def test_a_problem_shows_the_line_that_the_user_wrote(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ import pytest
 import torch
 from torch import nn
 
-from hookflow.events.commands import send
 from hookflow.events.records import TEXT_LIMIT
 from hookflow.events.rundir import RunDir
+from hookflow.events.stop import send
 from hookflow.graph.plan import Plan
 from hookflow.runner.checkpoint import manager
 from hookflow.runner.checkpoint import store as checkpoint

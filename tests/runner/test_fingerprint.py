@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from hookflow.runner.observe.fingerprint import Fingerprints, Leaves
+from hookflow.runner.observe.tensors import Fingerprints, Leaves
 
 
 class Holds:

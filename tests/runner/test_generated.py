@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from hookflow.events.histogram import bin_of
 from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS
-from hookflow.runner.dispatch import generated
 from hookflow.runner.dispatch.dispatcher import Here
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.dispatch.triggers import make_triggers
@@ -132,7 +131,7 @@ def test_a_traceback_shows_the_line_that_was_generated() -> None:
     with pytest.raises(ValueError, match="h0") as caught:
         engine.fire("after_forward", "b", 0, {})
     written = "".join(traceback.format_exception(caught.value))
-    assert f'{generated.__file__}:after_forward", line' in written
+    assert f'{engine_module.__file__}:after_forward", line' in written
     assert "_method0(batch)" in written
 
 

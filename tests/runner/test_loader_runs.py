@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hookflow.runner.data import worker_errors
-from hookflow.runner.data.worker_errors import WorkerError, explaining_worker_errors
+from hookflow.runner.data import workers
+from hookflow.runner.data.workers import WorkerError, explaining_worker_errors
 from tests.conftest import NewRun, hookflow_here, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same_end
@@ -220,7 +220,7 @@ def test_what_a_worker_died_of_is_asked_for_where_only_its_socket_was_seen_to_br
 
 
 def test_of_a_worker_that_never_has_an_exit_code_it_is_told_that_it_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_errors, "PATIENCE", 0.0)
+    monkeypatch.setattr(workers, "PATIENCE", 0.0)
     with pytest.raises(WorkerError, match=r"a DataLoader worker died without an exception: .+ out of memory"):
         explaining_worker_errors(Fetching("reset", -9)._try_get_data)
 

@@ -22,8 +22,7 @@ from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.numerics.precision import torch_settings
 from hookflow.runner.observe.observer import Observer
 from hookflow.runner.observe.tensors import mark_of_random
-from hookflow.trials.dry_run import in_temporary_run
-from hookflow.trials.observed_run import Observed, observe
+from hookflow.trials.dry_run import Observed, in_temporary_run, observe
 from tests.conftest import TOY
 
 NOTHING = Slots()

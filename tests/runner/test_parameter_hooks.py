@@ -16,7 +16,7 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.graph.forecast import Length, forecast
 from hookflow.graph.plan import Plan
-from hookflow.graph.render.words import marks
+from hookflow.graph.render.text import marks
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.build.components import Parts

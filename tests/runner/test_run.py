@@ -10,8 +10,8 @@ from pathlib import Path
 
 import torch
 
-from hookflow.events.commands import send
 from hookflow.events.rundir import RunDir
+from hookflow.events.stop import send
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training

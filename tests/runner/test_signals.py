@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hookflow.events.commands import send
 from hookflow.events.records import Record
 from hookflow.events.rundir import RunDir
+from hookflow.events.stop import send
 from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging.recorder import Recorder

@@ -14,8 +14,7 @@ import pytest
 
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
-from hookflow.runner.logging.writer_replay import Call, History, WriterProgress
-from hookflow.runner.logging.writers import CONFIGURED, PROGRESS, WriterThread
+from hookflow.runner.logging.writers import CONFIGURED, PROGRESS, Call, History, WriterProgress, WriterThread
 from hookflow.writers.base import Writer
 
 Held = tuple[str, int, Any]

@@ -21,7 +21,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.logging import writers
 from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.logging.writer_replay import Call, LatestIteration, calls_of
+from hookflow.runner.logging.writers import Call, LatestIteration, calls_of
 from hookflow.runner.process.launch import prepare
 from tests.conftest import TESTS, TOY, NewRun, records, wait_for
 from tests.distributed.several import carry_out

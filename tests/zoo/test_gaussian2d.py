@@ -19,9 +19,8 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.process.launch import prepare
-from hookflow.zoo.gaussian2d import Gaussians
+from hookflow.zoo.gaussian2d import Gaussians, append_rows, keep_rows
 from hookflow.zoo.gaussian2d_hooks import Render
-from hookflow.zoo.gaussian2d_resize import append_rows, keep_rows
 from hookflow.zoo.picture import Picture, places, read_image
 from tests.conftest import records
 from tests.runner.same import assert_same_end, final_state

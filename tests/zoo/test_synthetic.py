@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hookflow.zoo.airbench import AirNet
-from hookflow.zoo.synthetic import synthetic
+from hookflow.zoo.images import synthetic
 from hookflow.zoo.tasks import Classification
 from hookflow.zoo.whiten import whitening
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from hookflow.graph.plan import Binding, EdgeKind, Plan
 from hookflow.graph.points import Point
-from hookflow.graph.render.text import reduced
-from hookflow.graph.render.words import KINDS, cells, edges_that_gave_way, marks, padded, title_of, wrapped
+from hookflow.graph.render.text import KINDS, cells, edges_that_gave_way, marks, padded, reduced, title_of, wrapped
 from hookflow.graph.why import Link, bound_points, stated
 
 NOTE_CELLS = 24

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from hookflow.graph.plan import Binding, EdgeKind, Plan
 from hookflow.graph.points import Point
-from hookflow.graph.render.words import marks, place_of, title_of
+from hookflow.graph.render.text import marks, place_of, title_of
 from hookflow.graph.why import bound_points, neighbours, stated
 
 _HEAD = """\

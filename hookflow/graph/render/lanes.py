@@ -13,8 +13,7 @@ from typing import Literal
 
 from hookflow.graph.plan import Binding, EdgeKind, Plan
 from hookflow.graph.points import Point
-from hookflow.graph.render.text import pairs
-from hookflow.graph.render.words import KINDS, cells, marks, slots, wrapped
+from hookflow.graph.render.text import KINDS, cells, marks, pairs, slots, wrapped
 from hookflow.graph.why import Link, bound_points, stated
 
 NAME_CELL, NOTE_CELL = 7.4, 6.2

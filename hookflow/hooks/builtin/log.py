@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from hookflow.errors import Problem, UserError
 from hookflow.hooks.base import Hook, Slots
 from hookflow.hooks.builtin.means import EpochSums, Window, on_device, over_ranks
 
 if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
     from hookflow.hooks.run import Run
 
 
@@ -127,3 +136,195 @@ class Log(Hook):
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) or getattr(value, "ndim", None) == 0
+
+
+Setting = Literal["momentum", "weight_decay"]
+
+
+class LRMonitor(Hook):
+    """Logs the learning rate of each parameter group as `lr/0`, `lr/1`, …, or by the group's own `name`.
+
+    Where there are several optimizers, the optimizer's name comes first: `lr/generator/0`. What `also` names is logged
+    likewise: `momentum/0`, `weight_decay/0`. The momentum of Adam and its kin is the first of their `betas`.
+    """
+
+    reads = ("lr", "optimizer")
+
+    def __init__(
+        self,
+        also: Annotated[list[Setting], Field(description="further settings of each group to log")] = [],  # noqa: B006  # it is read, never changed
+    ) -> None:
+        self.also = also
+
+    def after_train_iter(self, run: Run) -> None:
+        for name, value in settings(run.optimizers, ("lr", *self.also)).items():
+            run.log(name, value)
+
+
+def settings(optimizers: Mapping[str, Optimizer], of: Collection[str] = ("lr",)) -> dict[str, Any]:
+    """Return settings of every parameter group, by the names that they are logged by.
+
+    A group that lacks one (plain SGD's parameters have no `betas`) is left out of it.
+    """
+    found: dict[str, Any] = {}
+    for name, optimizer in optimizers.items():
+        prefix = f"{name}/" if len(optimizers) > 1 else ""
+        for k, group in enumerate(optimizer.param_groups):
+            known = {**group, **({"momentum": group["betas"][0]} if "betas" in group else {})}
+            called = f"{prefix}{group.get('name', k)}"
+            found |= {f"{setting}/{called}": known[setting] for setting in of if setting in known}
+    return found
+
+
+FILE = "environment.json"
+PATIENCE = 10
+"""Seconds that git may take; a run begins without its answer then."""
+
+
+class EnvInfo(Hook):
+    """Writes the git commit, the installed packages and the machine into `environment.json` of the run directory.
+
+    The commit is that of the current directory's repository; `dirty` lists the files that differ from it, those that
+    git does not track included. The same is logged as the text `environment`, without the packages. A resumed run
+    writes the file anew.
+    """
+
+    ranks = "zero"
+
+    def before_run(self, run: Run) -> None:
+        found = {"git": git(Path.cwd()), **machine(), "packages": packages()}
+        (run.dir / FILE).write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        run.log_text("environment", summary(found))
+
+
+def git(folder: Path) -> dict[str, Any] | None:
+    """Return the `commit` and `branch` of a folder's repository, and what is `dirty`; None where there is none."""
+
+    def ask(*words: str) -> str:
+        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # to look must not disturb who is at work there
+        command = ["git", "-C", str(folder), *words]
+        asked = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE, text=True, env=environment)
+        return asked.stdout.rstrip("\n")
+
+    try:
+        commit, branch = ask("rev-parse", "HEAD"), ask("rev-parse", "--abbrev-ref", "HEAD")
+        return {"commit": commit, "branch": branch, "dirty": [line[3:] for line in ask("status", "-s").splitlines()]}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def packages() -> dict[str, str]:
+    """Return the versions of the installed packages by name."""
+    from importlib.metadata import distributions
+
+    found = {}
+    for each in distributions():
+        head = each.read_text("METADATA") or each.read_text("PKG-INFO") or ""  # to parse all of each takes a second
+        name, version = (re.search(rf"^{field}: *(.+)$", head, re.MULTILINE) for field in ("Name", "Version"))
+        if name and version:
+            found[name[1]] = version[1]
+    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+
+
+def machine() -> dict[str, Any]:
+    """Return the versions of Python, torch and CUDA, the system, its processors, and the GPUs that torch sees."""
+    import torch
+
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "gpus": [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())],
+    }
+
+
+def summary(found: dict[str, Any]) -> str:
+    """Return what was found as lines for people, without the packages."""
+    code = found["git"]
+    lines = {key: value for key, value in found.items() if key not in ("git", "packages")}
+    lines["gpus"] = ", ".join(found["gpus"]) or "none"
+    dirty = f", {len(code['dirty'])} files differ from it" if code and code["dirty"] else ""
+    commit = f"{code['commit'][:12]} on {code['branch']}{dirty}" if code else "no repository"
+    return "\n".join(f"{key:9} {value}" for key, value in {"git": commit, **lines}.items())
+
+
+class Throughput(Hook):
+    """Logs `samples_per_s`, of all ranks together, over the iterations since it last did.
+
+    With `tokens_per_sample` also `tokens_per_s`, of all ranks together. With `flops_per_sample` and `peak_flops` also
+    `mfu`, the model FLOPs utilization, from 0 to 1: the operations that the examples need by the model's definition, a
+    second, by those that the devices could do (A. Chowdhery and others, *PaLM*, 2022). The forward and backward pass of
+    a transformer need about 6 operations for each token and parameter.
+
+    A figure covers every iteration since the last one, over the ends of epochs too, whatever `every` says of when it is
+    logged. A run shorter than `window` logs one figure, at its end. The time of validations, checkpoints and pauses is
+    left out. Where the size of a batch is unknown, nothing is logged.
+    """
+
+    reads: ClassVar[Slots] = {"after_train_iter": ("batch",)}
+
+    def __init__(
+        self,
+        window: Annotated[int, Field(ge=1, description="iterations that a figure covers at least")] = 20,
+        tokens_per_sample: Annotated[int | None, Field(ge=1, description="how many tokens an example has")] = None,
+        flops_per_sample: Annotated[
+            float | None,
+            Field(gt=0, description="floating-point operations of the forward and backward pass of one example"),
+        ] = None,
+        peak_flops: Annotated[
+            float | None,
+            Field(gt=0, description="floating-point operations a second that one device can do in the run's precision"),
+        ] = None,
+    ) -> None:
+        self.window = window
+        self.tokens_per_sample = tokens_per_sample
+        self.flops_per_sample = flops_per_sample
+        self.peak_flops = peak_flops
+        self.least = window
+        self.began = 0.0
+        self.samples = self.iterations = 0
+        self.known = True
+        self.watches = {"after_train_iter": self.add}
+
+    @classmethod
+    def check_arguments(cls, args: Mapping[str, Any]) -> None:
+        both = ("flops_per_sample", "peak_flops")
+        for one, other in (both, both[::-1]):
+            if args.get(one) is not None and args.get(other) is None:
+                raise UserError(Problem(f"{one} needs {other} too", hint="mfu is computed from both"))
+
+    def before_train(self, run: Run) -> None:
+        self.least = min(self.window, max(run.max_iters - run.iter, 1))
+        self.restart(run)
+
+    def restart(self, run: Run) -> None:
+        """Begin a new figure."""
+        self.began, self.samples, self.iterations, self.known = run.train_seconds, 0, 0, True
+
+    def add(self, run: Run) -> None:
+        """Count the examples of an iteration, logged or not."""
+        size = run.batch_size
+        self.samples += size
+        self.known = self.known and size > 0
+        self.iterations += 1
+
+    def after_train_iter(self, run: Run) -> None:
+        if self.iterations < self.least:
+            return
+        seconds = run.train_seconds - self.began
+        total = run.sum(self.samples / seconds)  # all ranks must call it, whatever each of them knows
+        if self.known:
+            for name, value in self.figures(total, run.world).items():
+                run.log(name, value)
+        self.restart(run)
+
+    def figures(self, samples_per_s: Any, devices: int) -> dict[str, Any]:
+        """Return what is logged when all devices together train on so many examples a second."""
+        found = {"samples_per_s": samples_per_s}
+        if self.tokens_per_sample is not None:
+            found["tokens_per_s"] = samples_per_s * self.tokens_per_sample
+        if self.flops_per_sample is not None and self.peak_flops is not None:
+            found["mfu"] = samples_per_s * self.flops_per_sample / (devices * self.peak_flops)
+        return found

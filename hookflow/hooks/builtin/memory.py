@@ -1,13 +1,20 @@
-"""Memory: how much of the host's and of the device's the training process holds."""
+"""Memory: its peak logged, its cache emptied, activations computed again."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from hookflow.hooks.base import Hook
+from pydantic import Field
+
+from hookflow.hooks.base import Hook, Slots
+from hookflow.hooks.globs import matches, require_matches
 
 if TYPE_CHECKING:
     import torch
+    from torch import nn
 
     from hookflow.hooks.run import Run
 
@@ -41,3 +48,108 @@ def memory(device: torch.device) -> dict[str, float]:
         found["allocated"] = cuda.memory_allocated(device) / MIB
         found["peak"] = cuda.max_memory_allocated(device) / MIB
     return found
+
+
+class EmptyCache(Hook):
+    """Calls `torch.cuda.empty_cache` after each epoch of training and after each validation.
+
+    For a device that other processes use too, or where validation needs blocks of other sizes than training: what is
+    given back has to be fetched again, so it costs time, and the run itself gets no more memory by it. It waits for
+    the device. Where the run does not compute on CUDA it does nothing.
+    """
+
+    points = ("after_train_epoch", "after_val")
+    phase = "last"
+
+    def after_train_epoch(self, run: Run) -> None:
+        if run.device.type == "cuda":
+            from torch import cuda
+
+            cuda.empty_cache()
+
+    after_train_iter = after_val = after_train_epoch
+
+
+class ActivationCheckpoint(Hook):
+    """Recomputes the activations inside the modules that match `match` in the backward pass instead of storing them.
+
+    That takes less memory and more time. Losses, gradients and statistics are the same to the bit: random numbers
+    are drawn again as they were, and batch norms count a batch once. Module hooks inside of such a module fire in both
+    passes. Of modules inside one another, the outermost is enough. By `torch.utils.checkpoint`.
+    """
+
+    writes: ClassVar[Slots] = {"before_run": ("model",), "after_run": ("model",)}
+
+    def __init__(
+        self,
+        match: Annotated[
+            list[str],
+            Field(min_length=1, description="globs over the names of modules", examples=[["blocks.*"]]),
+        ],
+    ) -> None:
+        self.match = match
+        self.wrapped: list[nn.Module] = []
+
+    def before_run(self, run: Run) -> None:
+        self.wrapped = outermost(run.model, self.match)
+        for module in self.wrapped:
+            module.forward = checkpointed(module)
+
+    def after_run(self) -> None:
+        for module in self.wrapped:
+            del module.forward
+        self.wrapped = []
+
+
+def outermost(model: nn.Module, globs: list[str]) -> list[nn.Module]:
+    """Return the modules that globs pick, but for those inside of others. Raises UserError when a glob picks none."""
+    modules = {name: module for name, module in model.named_modules() if name}
+    require_matches(globs, modules, "module of the network")
+    found: dict[str, nn.Module] = {}
+    for name, module in modules.items():  # one that holds others comes before them
+        inside = any(name.startswith(f"{outer}.") for outer in found)
+        if not inside and matches(name, globs):
+            found[name] = module
+    return [*found.values()]
+
+
+def checkpointed(module: nn.Module) -> Callable[..., Any]:
+    """Return a module's forward pass such that a backward pass computes it again; a plain one without gradients."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    plain = module.forward
+
+    @wraps(plain)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return plain(*args, **kwargs)
+        if torch.compiler.is_compiling():  # what a compiled network computes again, it does not count again
+            return checkpoint(plain, *args, use_reentrant=False, **kwargs)
+        return checkpoint(plain, *args, use_reentrant=False, context_fn=partial(_contexts, module), **kwargs)
+
+    return forward
+
+
+def _contexts(module: nn.Module) -> tuple[Any, Any]:
+    """Return what a forward pass is computed in, and what it is computed in again."""
+    return nullcontext(), _uncounted(module)
+
+
+@contextmanager
+def _uncounted(module: nn.Module) -> Iterator[None]:
+    """Let norms leave their running statistics as they are; in training mode they do not compute with them."""
+    norms: list[Any] = [inner for inner in module.modules() if inner.training and _counts(inner)]
+    kept = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield  # which is left by an exception as soon as there is enough
+    finally:
+        for norm, (momentum, batches) in zip(norms, kept, strict=True):
+            norm.momentum = momentum
+            norm.num_batches_tracked.copy_(batches)
+
+
+def _counts(module: Any) -> bool:
+    return getattr(module, "track_running_stats", False) and module.num_batches_tracked is not None

@@ -1,8 +1,8 @@
-"""Metrics of torchmetrics, by name."""
+"""Metrics of a validation: `accuracy`, `confusion_matrix`, and any of torchmetrics."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -18,7 +18,156 @@ from hookflow.pipeline.use import refer
 from hookflow.user_code import causes
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from hookflow.hooks.run import Run
+
+
+class Accuracy(Hook):
+    """Counts right answers during validation and test, over all ranks, and adds them to the metrics.
+
+    Needs a task whose outputs hold `logits` (N, classes) and `target` (N), as Classification's do. Counts on the
+    device, so that nothing waits; only the end of the pass reads the total.
+    """
+
+    phase = "early"
+    reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
+    writes: ClassVar[Slots] = dict.fromkeys(("after_val_epoch", "after_test_epoch"), ("metrics.{metric}",))
+
+    def __init__(
+        self,
+        topk: Annotated[int, Field(ge=1, description="how many of the highest-scored classes count as an answer")] = 1,
+    ) -> None:
+        self.topk = topk
+        self.metric = _metric(topk)
+        self.makes_metrics = (self.metric,)
+        self.right: Any = 0
+        self.seen = 0
+
+    @classmethod
+    def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"metric": _metric(args["topk"])}
+
+    def before_val_epoch(self) -> None:
+        self.right, self.seen = 0, 0
+
+    def after_val_iter(self, outputs: dict[str, Any]) -> None:
+        if "logits" not in outputs or "target" not in outputs:
+            raise UserError(_missing(outputs))
+        target = outputs["target"]
+        answers = outputs["logits"].topk(self.topk, dim=1).indices
+        self.right = self.right + (answers == target[:, None]).any(dim=1).sum()
+        self.seen += len(target)
+
+    def after_val_epoch(self, run: Run, metrics: MutableMapping[str, float]) -> None:
+        right, seen = float(run.sum(float(self.right))), float(run.sum(self.seen))
+        metrics[self.metric] = right / max(seen, 1)
+
+    before_test_epoch = before_val_epoch
+    after_test_iter = after_val_iter
+    after_test_epoch = after_val_epoch
+
+
+def _metric(topk: int) -> str:
+    return "accuracy" if topk == 1 else f"accuracy_top{topk}"
+
+
+def _missing(outputs: dict[str, Any]) -> Problem:
+    given = ", ".join(f'"{name}"' for name in outputs) or "nothing"
+    said = f'accuracy needs the outputs "logits" (N, classes) and "target" (N) of the task, which gives {given}'
+    return Problem(said, hint="return them beside the loss, as hookflow.zoo.tasks:Classification does, or leave it out")
+
+
+WIDEST = 20
+"""Classes up to which the text is the whole matrix; of more it lists what is confused most."""
+
+CELL = 8
+"""Pixels that a cell of a small matrix is wide; one of many classes gets at least one."""
+
+
+class ConfusionMatrix(Hook):
+    """Computes the confusion matrix in validation and test, over all ranks, and logs it as text and image.
+
+    Both are called `val/confusion_matrix` or `test/confusion_matrix`. A row is a class, a column what it is taken for.
+    In the image each row is divided by its sum: white is all examples of the class. Needs a task whose outputs hold
+    `logits` (N, classes, …) and `target` (N, …), as Classification's do; targets that are no class, such as -100, are
+    left out. Counts on the device, so that nothing waits; only the end of the pass reads the counts.
+    """
+
+    reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
+
+    def __init__(
+        self,
+        classes: Annotated[list[str] | None, Field(description="the names of the classes; numbers if left out")] = None,
+    ) -> None:
+        self.classes = classes
+        self.counts: Any = None
+
+    def before_val_epoch(self) -> None:
+        self.counts = None
+
+    def after_val_iter(self, outputs: dict[str, Any]) -> None:
+        if "logits" not in outputs or "target" not in outputs:
+            given = ", ".join(outputs)
+            said = f'confusion_matrix needs the outputs "logits" and "target" of the task, which gives {given}'
+            hint = "return them beside the loss, as hookflow.zoo.tasks:Classification does"
+            raise UserError(Problem(said, hint=hint))
+        logits, target = outputs["logits"], outputs["target"]
+        found = counts(logits.argmax(dim=1), target, logits.shape[1])
+        self.counts = found if self.counts is None else self.counts + found
+
+    def after_val_epoch(self, run: Run) -> None:
+        self._show(run, "val/confusion_matrix")
+
+    before_test_epoch = before_val_epoch
+    after_test_iter = after_val_iter
+
+    def after_test_epoch(self, run: Run) -> None:
+        self._show(run, "test/confusion_matrix")
+
+    def _show(self, run: Run, name: str) -> None:
+        total = run.sum(self.counts)
+        if run.rank:
+            return
+        names = self.classes or [str(k) for k in range(len(total))]
+        if len(names) != len(total):
+            given = f"the names of {len(names)} classes"
+            said = f"confusion_matrix is given {given}, and the task's logits have {len(total)}"
+            raise UserError(Problem(said))
+        run.log_text(name, text(total.tolist(), names))
+        run.log_image(name, image(total), "rows: the class; columns: what it is taken for")
+
+
+def counts(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
+    """Return how often each class (row) is predicted as each (column), int64 (classes, classes), without waiting."""
+    import torch
+
+    predicted, target = predicted.flatten(), target.flatten()
+    counted = (target >= 0) & (target < classes)
+    cell = target.clamp(0, classes - 1) * classes + predicted
+    found = torch.zeros(classes * classes, dtype=torch.int64, device=target.device)
+    return found.scatter_add_(0, cell, counted.long()).reshape(classes, classes)
+
+
+def text(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> str:
+    """Return the matrix as a table; of many classes the pairs that are confused most."""
+    if len(names) > WIDEST:
+        wrong = [(n, i, j) for i, row in enumerate(matrix) for j, n in enumerate(row) if n and i != j]
+        worst = sorted(wrong, key=lambda found: -found[0])[:WIDEST]
+        return "\n".join(f"{n:6d} × {names[i]} taken for {names[j]}" for n, i, j in worst)
+    width = max(len(str(cell)) for cell in (*names, *(n for row in matrix for n in row)))
+    head = " ".join(f"{name:>{width}}" for name in names)
+    rows = [
+        f"{name:>{width}} " + " ".join(f"{n:{width}d}" for n in row) for name, row in zip(names, matrix, strict=True)
+    ]
+    return "\n".join([f"{'':{width}} {head}", *rows])
+
+
+def image(matrix: Tensor) -> Tensor:
+    """Return the matrix as an image, float (height, width) in 0…1: each row divided by its sum."""
+    shares = matrix.double() / matrix.sum(dim=1, keepdim=True).clamp(min=1)
+    cell = max(CELL * WIDEST // len(matrix), 1)
+    return shares.repeat_interleave(cell, 0).repeat_interleave(cell, 1)
 
 
 class Metric(Component):

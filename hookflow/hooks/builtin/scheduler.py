@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field
 from hookflow.errors import Problem, UserError, Where, nearest
 from hookflow.hooks.arguments import wrong_arguments
 from hookflow.hooks.base import Hook
-from hookflow.hooks.builtin.amounts import PROGRESS
+from hookflow.hooks.builtin.schedules import PROGRESS
 from hookflow.metric_mode import Mode, mode_of
 from hookflow.pipeline.schema import Component
 from hookflow.pipeline.use import refer

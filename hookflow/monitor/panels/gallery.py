@@ -9,13 +9,13 @@ from rich.cells import cell_len, chop_cells
 from textual.strip import Strip
 
 from hookflow.events.records import Histogram, Text
-from hookflow.excerpt import ESCAPE
 from hookflow.monitor.charts import Pixels, half_blocks, ticks
 from hookflow.monitor.journal import GLYPHS, Logged, extent
 from hookflow.monitor.panels.events import STYLES as MARKED
 from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, clean, fit, highlighted, row, window, wrapped
 from hookflow.monitor.view import Scene
 from hookflow.numbers import many
+from hookflow.text import ESCAPE
 
 NAMES = 28
 """Cells for the names of all, where there is room."""

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from textual.strip import Strip
 
 from hookflow.events.records import PHASES
-from hookflow.monitor.panels.anatomy import FILLS
+from hookflow.monitor.panels.hooks import FILLS
 from hookflow.monitor.ranks import Rank, Ranks, booked, can_compare
 from hookflow.monitor.style import Part, boxed, fit, highlighted, row, window
 from hookflow.monitor.view import Scene

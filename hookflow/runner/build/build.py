@@ -28,11 +28,11 @@ from hookflow.runner.data.limited import limit
 from hookflow.runner.data.limited import overfitted
 from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.loader_parts import loader_parts
-from hookflow.runner.data.rng import RNGStream
-from hookflow.runner.data.rng import derive_seed
-from hookflow.runner.data.rng import seed_everything
+from hookflow.runner.numerics.random_state import RNGStream
+from hookflow.runner.numerics.random_state import derive_seed
+from hookflow.runner.numerics.random_state import seed_everything
 from hookflow.runner.data.source import as_source
-from hookflow.runner.distributed.fsdp import unmatched_units
+from hookflow.runner.distributed.parallel import unmatched_units
 from hookflow.runner.distributed.process_group import device_of
 from hookflow.runner.distributed.rendezvous import ALONE
 from hookflow.runner.distributed.rendezvous import Ranks

@@ -17,19 +17,19 @@ import torch
 from hookflow.events.records import shortened
 from hookflow.events.rundir import DiskSync, RunDir
 from hookflow.graph.plan import Plan
-from hookflow.masking import masked
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
 from hookflow.runner.checkpoint.nested import mapped, naming_unreadable
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.distributed.consensus import AnyConsensus
-from hookflow.runner.distributed.fsdp import full_state
+from hookflow.runner.distributed.parallel import full_state
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.timing import Timeline
 from hookflow.runner.loop.requests import Requests
 from hookflow.runner.loop.update import Update
 from hookflow.runner.process.state import RunState
+from hookflow.text import masked
 
 GRACE = 5.0
 """Seconds that a run which ends at once waits for the write that it has called off."""

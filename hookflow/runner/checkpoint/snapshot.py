@@ -17,10 +17,9 @@ from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Plan
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.dispatch.module_hooks import ModuleHooks
-from hookflow.runner.dispatch.triggers import Trigger
-from hookflow.runner.distributed.fsdp import load_model, load_optimizer, local_state
+from hookflow.runner.dispatch.triggers import Scalars, Trigger
+from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
 from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.runner.loop.conditions import Scalars
 from hookflow.runner.loop.requests import Requests
 from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics.random_state import random_state, set_random_state

@@ -37,7 +37,7 @@ from typing import Any
 import torch
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.process import started_at
+from hookflow.events.run_lock import started_at
 from hookflow.events.rundir import fsync, make_out_dir, short
 from hookflow.runner.checkpoint.manifest import (
     EXCEPTION,

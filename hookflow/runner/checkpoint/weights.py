@@ -16,7 +16,7 @@ from hookflow.errors import Problem, UserError, Where, first_few, nearest
 from hookflow.events.rundir import short
 from hookflow.pipeline.schema import WeightsSection
 from hookflow.runner.checkpoint.store import CPU, read_tensors
-from hookflow.runner.distributed.fsdp import load_model
+from hookflow.runner.distributed.parallel import load_model
 
 ENTRIES = ("state_dict", "model_state_dict", "model")
 """What training scripts and Lightning call the entry of a checkpoint that holds the model's `state_dict`."""

@@ -10,9 +10,9 @@ from typing import Any
 from hookflow.events.records import DataInfo
 from hookflow.pipeline.schema import LoaderSection, Pipeline
 from hookflow.pipeline.values import limited_batches
-from hookflow.runner.data.rng import seeded
 from hookflow.runner.data.source import Source, close
 from hookflow.runner.data.stream import Stateful
+from hookflow.runner.numerics.random_state import seeded
 
 DATA = {"train": "training", "val": "validation", "test": "test"}
 

@@ -13,10 +13,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from hookflow.events.records import DataInfo
 from hookflow.runner.data.loader_parts import BatchSampler, LoaderParts
-from hookflow.runner.data.rng import RNGStream, derive_seed, seeded
 from hookflow.runner.data.transfer import Augment, prefetch
 from hookflow.runner.data.workers import Shipped, begin_worker, end_workers, let_be_killed, start_method
-from hookflow.runner.process.cores import cores
+from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seeded
+from hookflow.runner.process.launch import cores
 
 Key = tuple[int, int, Tensor]
 """What a batch is made of: its epoch, its index there, and the indices of its examples."""

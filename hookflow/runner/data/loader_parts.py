@@ -18,7 +18,7 @@ from hookflow.hooks.arguments import parameters_of, wrong_arguments
 from hookflow.pipeline.schema import Component, LoaderSection
 from hookflow.pipeline.source_map import SourceMap
 from hookflow.pipeline.use import refer
-from hookflow.runner.data.rng import RNGStream, derive_seed, seeded
+from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seeded
 from hookflow.sharding import BatchSharding
 
 

@@ -11,8 +11,8 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.records import DataInfo
 from hookflow.runner.data.loader import examples_of
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.rng import RNGStream, derive_seed, seeded
 from hookflow.runner.data.transfer import Augment, map_parts, tensors, to_device
+from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seeded
 
 
 class OnDevice:

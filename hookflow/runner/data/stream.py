@@ -18,10 +18,16 @@ from hookflow.pipeline.registry import missing_package
 from hookflow.runner.data.batches import Sizes
 from hookflow.runner.data.loader import identity, no_loader_warnings, warn_if_oversubscribed
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.rng import RNGStream, derive_seed, generator_states, seeded
 from hookflow.runner.data.transfer import Augment, to_device
 from hookflow.runner.data.workers import Shipped, begin_worker, end_workers, let_be_killed, start_method
-from hookflow.runner.numerics.random_state import random_state, set_random_state
+from hookflow.runner.numerics.random_state import (
+    RNGStream,
+    derive_seed,
+    generator_states,
+    random_state,
+    seeded,
+    set_random_state,
+)
 
 GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.rng import RNGStream, derive_seed
+from hookflow.runner.numerics.random_state import RNGStream, derive_seed
 
 
 class Augment:

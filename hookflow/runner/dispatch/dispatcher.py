@@ -2,7 +2,7 @@
 
 Everything that can be decided beforehand has been: which hooks, in which order, with which arguments. `fire` only asks
 each trigger, calls, and stamps the clock; the rest of this file is for what fires within something else, and for a
-hook that raised. Inside the iteration `hookflow.runner.dispatch.generated` does the same faster, where nothing special
+hook that raised. Inside the iteration `hookflow.runner.dispatch.engine` does the same faster, where nothing special
 is bound; a test over random plans holds the two together.
 """
 

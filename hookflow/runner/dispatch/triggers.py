@@ -6,14 +6,23 @@ between. A multiple at which the condition does not hold is spent: the next chan
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from math import inf
 from typing import Any, Protocol
 
+import torch
+from torch import Tensor
+
+from hookflow.errors import nearest_or_all
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.schedule import Counter, Measure, Schedule, Totals
+from hookflow.hooks.builtin.means import sum_dtype
+from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
+from hookflow.runner.distributed.strategy import Strategy
+from hookflow.runner.loop.task import as_number, scalar
+from hookflow.runner.process.state import RunState
 
 Holds = Callable[[], bool]
 
@@ -148,3 +157,91 @@ def make_triggers(plan: Plan, run: Progress, condition: Callable[[Binding], Hold
         for binding in plan.bindings
         if str(binding.trigger) and binding.half != "exit"
     }
+
+
+class Scalars:
+    """The numbers of one run. Only those that conditions name are kept, and a checkpoint keeps them too."""
+
+    def __init__(self, plan: Plan, state: RunState, strategy: Strategy, device: torch.device, rank: int) -> None:
+        self._state = state
+        self._strategy = strategy
+        self._device = device
+        self._rank = rank
+        conditions = (parse_condition(b.trigger.when) for b in plan.bindings if b.trigger.when)
+        self.watched = frozenset(name for condition in conditions for name in condition.names)
+        self._latest: dict[str, float | Tensor] = {}
+        self._others: set[str] = set()
+        self._unseen: dict[tuple[str, str], str] = {}
+        self._on_all = frozenset(hook.name for hook in plan.hooks if hook.ranks == "all")
+
+    def log(self, name: str, value: float | Tensor) -> None:
+        """Take what was given to `run.log`."""
+        if name in self.watched:
+            self._latest[name] = value
+        elif self.watched:
+            self._others.add(name)
+
+    def take(self, outputs: Mapping[str, Any]) -> None:
+        """Take the single numbers among the outputs of a training iteration; they stay where they are computed."""
+        if not self.watched:
+            return
+        for name, value in outputs.items():
+            if isinstance(value, int | float) or (isinstance(value, Tensor) and value.numel() == 1):
+                self.log(name, scalar(value, name) if name in self.watched else 0.0)
+
+    def condition(self, binding: Binding) -> Callable[[], bool]:
+        """Return the question whether the condition of a binding, which has one, holds now."""
+        condition = parse_condition(str(binding.trigger.when))
+        over_ranks = self._strategy.several and binding.hook in self._on_all and binding.point != "on_log"
+        named = sorted(name for name in condition.names if name not in FACTS and not name.startswith(METRICS))
+
+        def holds() -> bool:
+            numbers = self._over_ranks(named) if over_ranks and named else self._latest
+
+            def look(name: str) -> float | None:
+                value = self._value(name, numbers)
+                if value is None:
+                    self._unseen[binding.hook, name] = condition.text
+                return value
+
+            return condition(look)
+
+        return holds
+
+    def _over_ranks(self, names: Sequence[str]) -> Mapping[str, float]:
+        """Return the mean of each number over the ranks that have it. All must ask, and each waits for the others."""
+        given = [(self._number(name), 1.0) if name in self._latest else (0.0, 0.0) for name in names]
+        found = self._strategy.all_reduce(
+            torch.tensor(given, dtype=sum_dtype(self._device), device=self._device), self._device
+        )
+        return {name: total / ranks for name, (total, ranks) in zip(names, found.tolist(), strict=True) if ranks}
+
+    def _number(self, name: str) -> float:
+        return as_number(self._latest[name], f'"{name}" in a condition')
+
+    def _value(self, name: str, numbers: Mapping[str, float | Tensor]) -> float | None:
+        run = self._state
+        if name in FACTS:
+            if name == "rank":
+                return float(self._rank)
+            if name == "max_epochs" and run.max_epochs is None:
+                return run.max_iters / run.iters_per_epoch
+            return float(getattr(run, name))
+        value = numbers.get(name, run.metrics.get(name.removeprefix(METRICS)))
+        return None if value is None else as_number(value, f'"{name}" in a condition')
+
+    def complaints(self) -> Iterator[str]:
+        """Yield a line for each name that a condition has asked for, and that nobody has given a value to this day."""
+        metrics = self._state.metrics
+        known = {*self._latest, *self._others, *metrics, *(f"{METRICS}{name}" for name in metrics)}
+        for (hook, name), text in self._unseen.items():
+            if self._value(name, self._latest) is None:
+                hint = nearest_or_all(name, sorted(known))
+                yield f'hook "{hook}": nobody has ever logged the "{name}" of its condition "{text}"; {hint}'
+
+    def state_dict(self) -> dict[str, float | Tensor]:
+        return dict(self._latest)
+
+    def load_state_dict(self, state: Mapping[str, float | Tensor]) -> None:
+        """Take back what `state_dict` returned, of a run whose conditions may have named other numbers."""
+        self._latest = {name: value for name, value in state.items() if name in self.watched}

@@ -20,11 +20,11 @@ import psutil
 
 from hookflow.events.run_lock import inherit
 from hookflow.events.rundir import RunDir
-from hookflow.excerpt import print_error
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.distributed.failures import appending, exit_status, write_end
-from hookflow.runner.process.cores import cores
+from hookflow.runner.process.launch import cores
 from hookflow.runner.process.signals import SIGNALS, Stop
+from hookflow.text import print_error
 
 PERIOD = 0.1
 """Seconds between looks at the signals that have come."""

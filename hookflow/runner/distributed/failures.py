@@ -13,14 +13,14 @@ from typing import Any, BinaryIO
 
 from hookflow.events.log import Appender, event_log
 from hookflow.events.now import NOWHERE, iters_in, look, open_memory
-from hookflow.events.process import exit_code
 from hookflow.events.records import LATE, End, Put, Record, Refused, stamped
+from hookflow.events.run_lock import exit_code
 from hookflow.events.rundir import RunDir, count_attempts
-from hookflow.excerpt import print_error
 from hookflow.runner.checkpoint.manifest import list_checkpoints
 from hookflow.runner.distributed import rendezvous
 from hookflow.runner.distributed.rendezvous import Ranks
 from hookflow.runner.process.signals import SIGNALS, Stop
+from hookflow.text import print_error
 
 _SAID = re.compile(r"Timed out waiting (\d+)\s*ms")
 """What gloo says; nccl ends the process instead."""

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.runner.distributed.ddp import DDP, DDPAtStep
-from hookflow.runner.distributed.fsdp import FSDP
+from hookflow.runner.distributed.parallel import DDP, FSDP, DDPAtStep
 from hookflow.runner.distributed.process_group import Place
 from hookflow.runner.distributed.rendezvous import Ranks
 

@@ -28,12 +28,11 @@ from hookflow.events.records import (
     stamped,
 )
 from hookflow.events.rundir import RunDir
-from hookflow.excerpt import print_error
 from hookflow.graph.plan import OnError
-from hookflow.masking import masked
 from hookflow.runner.distributed.failures import explain_timeout, is_peer_lost, is_timeout
 from hookflow.runner.distributed.rendezvous import ALONE, Ranks
 from hookflow.runner.logging.timing import Books, Cell
+from hookflow.text import masked, print_error
 from hookflow.user_code import causes, innermost
 
 if TYPE_CHECKING:

@@ -20,10 +20,10 @@ from hookflow.numbers import counted
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.dispatch.dispatcher import Firing
 from hookflow.runner.dispatch.engine import Engine
+from hookflow.runner.dispatch.triggers import Scalars
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.strategy import Strategy
 from hookflow.runner.logging.timing import DATA, FORWARD, Timeline
-from hookflow.runner.loop.conditions import Scalars
 from hookflow.runner.loop.requests import BEFORE_THE_STEP, SKIPPED, Offering, Requests
 from hookflow.runner.loop.task import check_outputs, single_numbers
 from hookflow.runner.loop.update import Update, clears_gradients

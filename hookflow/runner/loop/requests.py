@@ -1,7 +1,7 @@
 """What hooks have asked for and the run has not yet granted: each by a named call on the run, some by some alone.
 
 A request waits here until the loop is where it can be granted without anything being half done: skips within the
-iteration, all else at a safe point (`hookflow.runner.loop.safe_point`).
+iteration, all else at a safe point (`hookflow.runner.loop.loop`).
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ from hookflow.runner.build.components import Parts
 from hookflow.runner.checkpoint.manifest import LONGEST_NAME, can_go_by
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.dispatch.module_hooks import Handle, ModuleHooks
+from hookflow.runner.dispatch.triggers import Scalars
 from hookflow.runner.logging.media import copied, drawn
 from hookflow.runner.logging.timing import FORWARD, Timeline
-from hookflow.runner.loop.conditions import Scalars
 from hookflow.runner.loop.requests import NOTHING, Requests
 from hookflow.runner.loop.task import Named, evaluation_of, numbers, scalar
 from hookflow.runner.loop.update import Update

@@ -26,10 +26,10 @@ from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.dispatch.dispatcher import Here
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.dispatch.module_hooks import ModuleHooks
+from hookflow.runner.dispatch.triggers import Scalars
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.logging.recorder import SANITY
 from hookflow.runner.logging.timing import Books, Timeline
-from hookflow.runner.loop.conditions import Scalars
 from hookflow.runner.loop.evaluation import Evaluation
 from hookflow.runner.loop.requests import Requests
 from hookflow.runner.loop.run import Run

@@ -16,7 +16,7 @@ from hookflow.events.now import Shared
 from hookflow.events.rundir import RunDir
 from hookflow.graph.plan import Binding, OnError, Plan
 from hookflow.hooks.builtin.checkpoint import Checkpoint
-from hookflow.hooks.builtin.grad_clip import GradClip
+from hookflow.hooks.builtin.gradients import GradClip
 from hookflow.hooks.builtin.log import Log
 from hookflow.pipeline.load import key_of
 from hookflow.runner.build.components import Parts
@@ -29,19 +29,17 @@ from hookflow.runner.dispatch.dispatcher import Here
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.dispatch.module_hooks import ModuleHooks
 from hookflow.runner.dispatch.torch_hooks import register_hooks
-from hookflow.runner.dispatch.triggers import make_triggers
+from hookflow.runner.dispatch.triggers import Scalars, make_triggers
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.logging.timing import Books, Timeline
-from hookflow.runner.loop.conditions import Scalars
 from hookflow.runner.loop.evaluation import Evaluation, Split
 from hookflow.runner.loop.iteration import Iteration, choose
-from hookflow.runner.loop.loop import Loop
+from hookflow.runner.loop.loop import Loop, SafePoint
 from hookflow.runner.loop.nonfinite import diagnose
 from hookflow.runner.loop.requests import Requests
 from hookflow.runner.loop.run import Run
-from hookflow.runner.loop.safe_point import SafePoint
 from hookflow.runner.loop.sanity import sanity_check
 from hookflow.runner.loop.task import evaluation_of, prediction_of, steps_itself
 from hookflow.runner.loop.update import Update

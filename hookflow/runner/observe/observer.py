@@ -21,9 +21,8 @@ from hookflow.graph.slots import OFFERED, Verb
 from hookflow.runner.build.components import Parts
 from hookflow.runner.data.transfer import tensors
 from hookflow.runner.dispatch.dispatcher import Call
-from hookflow.runner.observe.run import WatchedRun
 from hookflow.runner.observe.tensors import RunTensors, address, mark, mark_of_random
-from hookflow.runner.observe.watched import Note, WatchedDict, WatchedMapping
+from hookflow.runner.observe.watched import Note, WatchedDict, WatchedMapping, WatchedRun
 
 Noted = Callable[[Verb, int], None]
 """Takes what has become of the memory at an address."""

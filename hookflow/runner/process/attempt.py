@@ -33,10 +33,10 @@ from hookflow.runner.checkpoint.manifest import read_manifest
 from hookflow.runner.checkpoint.resume_rules import May, changed_hooks, changes_since
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.source import close
-from hookflow.runner.data.worker_errors import explaining_worker_errors
+from hookflow.runner.data.workers import explaining_worker_errors
 from hookflow.runner.dispatch.torch_hooks import check_comm_hook
 from hookflow.runner.distributed.consensus import consensus_of
-from hookflow.runner.distributed.ddp import class_of
+from hookflow.runner.distributed.parallel import class_of
 from hookflow.runner.distributed.process_group import process_group
 from hookflow.runner.distributed.rendezvous import Ranks
 from hookflow.runner.logging.recorder import Recorder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -17,10 +18,16 @@ from hookflow.events.records import VERSION
 from hookflow.events.run_lock import Locks, release, share, try_lock
 from hookflow.events.rundir import RunDir, short, write_whole
 from hookflow.graph.plan import Plan
-from hookflow.pipeline.check_imports import missing_objects
 from hookflow.pipeline.load import Loaded, dump, load
+from hookflow.pipeline.registry import missing_objects
 from hookflow.runner.process.signals import SIGNALS
 from hookflow.version import __version__
+
+
+def cores() -> int:
+    """Return how many there are for it: those that Slurm or `taskset` has left to it, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
 
 TRIES, PERIOD = 3, 0.02
 """How often the lock of a run is tried, and the seconds between: `RunDir.life` takes it for a moment, to ask."""

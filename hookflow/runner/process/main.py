@@ -6,6 +6,7 @@ Imports no torch before `train` listens for signals: that takes seconds, and nob
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import logging
 import os
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,46 @@ from hookflow.errors import UserError
 from hookflow.events.records import Level
 from hookflow.events.run_lock import inherit
 from hookflow.events.rundir import RunDir, short
-from hookflow.excerpt import drop_unprinted, print_error
-from hookflow.masking import mask_streams
 from hookflow.runner.distributed.failures import agree_on_failure, explain_loss, is_peer_lost, is_timeout
 from hookflow.runner.distributed.rendezvous import of_environment
 from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.process.garbage import seldom_collected
 from hookflow.runner.process.launch import hold
 from hookflow.runner.process.signals import Signals, Stop
 from hookflow.runner.process.state import RunState
 from hookflow.runner.process.threads import describe, leave, unfinished
+from hookflow.text import drop_unprinted, mask_streams, print_error
 from hookflow.user_code import explained
+
+OBJECTS = 5000
+"""How many more objects there must be before Python looks again; without this, 700."""
+
+
+@contextmanager
+def seldom_collected() -> Iterator[Callable[[], None]]:
+    """Look for garbage seldom, until the function that is yielded is called; then only among what has come since."""
+    usual = gc.get_threshold()
+    gc.set_threshold(OBJECTS, *usual[1:])
+
+    def collect() -> None:
+        gc.freeze()
+        gc.set_threshold(*usual)
+
+    try:
+        yield collect
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*usual)
+
+
+@contextmanager
+def collected_between() -> Iterator[Callable[[], object]]:
+    """Yield what collects the garbage that has come since; it does not look through what was there before."""
+    gc.freeze()
+    try:
+        yield gc.collect
+    finally:
+        gc.unfreeze()
+
 
 PERIOD = 0.5
 """Seconds between looks."""

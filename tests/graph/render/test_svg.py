@@ -13,7 +13,6 @@ from hypothesis import given
 
 from hookflow.graph.plan import Node, Plan, Trigger
 from hookflow.graph.points import Point, Points
-from hookflow.graph.render.html import as_html
 from hookflow.graph.render.lanes import (
     MARGIN,
     NAME_CELL,
@@ -27,8 +26,8 @@ from hookflow.graph.render.lanes import (
     is_free,
     lay_out,
 )
-from hookflow.graph.render.svg import DARK, LIGHT, as_svg
-from hookflow.graph.render.words import cells, marks, place_of, slots
+from hookflow.graph.render.svg import DARK, LIGHT, as_html, as_svg
+from hookflow.graph.render.text import cells, marks, place_of, slots
 from hookflow.graph.why import stated
 from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans, wide

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookflow.graph.plan import Node, Plan, Trigger
-from hookflow.graph.render.text import as_text
-from hookflow.graph.render.words import cells, marks, place_of, plain, wrapped
+from hookflow.graph.render.text import as_text, cells, marks, place_of, plain, wrapped
 from hookflow.graph.why import neighbours
 from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans

@@ -1,4 +1,4 @@
-"""Gradient norms: how large the gradients of each layer are."""
+"""Norms of gradients: `grad_norm` logs them, `grad_clip` bounds them."""
 
 from __future__ import annotations
 
@@ -76,3 +76,31 @@ def norms(gradients: Mapping[str, Tensor], per: Literal["layer", "parameter"] = 
         parts.setdefault(layer or name, []).append(norm)
     found = {name: torch.linalg.vector_norm(torch.stack(several)) for name, several in parts.items()}
     return {**found, "total": torch.linalg.vector_norm(torch.stack(list(single.values())))} if single else {}
+
+
+class GradClip(Hook):
+    """Scales all gradients down together when their norm exceeds `max_norm`, and logs the norm before that.
+
+    Where several optimizers step one after the other, each step is bounded by itself; or that of `model` alone. The
+    norm is `grad_norm`; that of one of several models `grad_norm/generator`.
+    """
+
+    reads = ("grads.{model}",)
+    writes = ("grads.{model}",)
+
+    def __init__(
+        self,
+        max_norm: Annotated[float, Field(gt=0, description="the largest Euclidean norm of all gradients together")],
+        model: Annotated[str | None, Field(description="which of several models; each if left out")] = None,
+    ) -> None:
+        self.max_norm = max_norm
+        self.model = model
+
+    def before_optimizer_step(self, run: Run) -> None:
+        from torch.nn.utils import clip_grad_norm_
+
+        model = run.stepped(self.model)
+        if model is not None:
+            of = name_of(model, run)
+            norm = full(clip_grad_norm_(model.parameters(), self.max_norm))
+            run.log(f"grad_norm/{of}" if of else "grad_norm", norm)

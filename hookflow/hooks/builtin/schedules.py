@@ -1,0 +1,338 @@
+"""Values that follow a schedule: learning rates, other settings of the optimizer, and accumulation."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from hookflow.errors import Problem, UserError, nearest
+from hookflow.hooks.base import Hook, Slots
+from hookflow.pipeline.values import Unit, parse_amount
+
+if TYPE_CHECKING:
+    from hookflow.hooks.run import Run
+
+
+Value = TypeVar("Value")
+
+
+PROGRESS: tuple[Unit, ...] = ("", "it", "ep", "%")
+"""The units of how far the training is."""
+
+
+def _counted(written: Any) -> Any:
+    if isinstance(written, int) and not isinstance(written, bool) and written == 0:
+        return written
+    parse_amount(written, PROGRESS)
+    return written
+
+
+Progress = Annotated[int | str, BeforeValidator(_counted)]
+"""How far the training is: 0, 100, "100it", "2ep", "10%" of the run; a bare number counts iterations."""
+
+
+def iterations(progress: int | str, run: Run) -> int:
+    """Return how many iterations of this run an amount is. Shares are rounded."""
+    if progress == 0:
+        return 0
+    amount = parse_amount(progress)
+    if amount.unit == "ep":
+        return int(amount.value) * run.iters_per_epoch
+    return round(run.max_iters * amount.value / 100) if amount.unit == "%" else int(amount.value)
+
+
+def at_iterations(name: str, values: Sequence[tuple[int | str, Value]], run: Run) -> list[tuple[int, Value]]:
+    """Return values with their places in iterations. Raises UserError when these do not follow one another."""
+    places = [(iterations(at, run), value) for at, value in values]
+    for (one, _), (other, _), (written, _) in zip(places, places[1:], values[1:], strict=False):
+        if other <= one:
+            said = f"{name}: positions must increase: {written} is iteration {other}, the one before it {one}"
+            raise UserError(Problem(said))
+    return places
+
+
+Ease = Literal["cosine", "linear"]
+"""The way from one value to the next."""
+
+
+def eased(way: float, shape: Ease) -> float:
+    """Return the share of the difference that is made when so much of the way is done, each from 0 to 1."""
+    return way if shape == "linear" else (1 - math.cos(math.pi * way)) / 2
+
+
+Shape = Literal["linear", "cosine", "exponential", "constant"]
+
+
+def _warmup(written: Any) -> int | float | str:
+    """Hold what the file says against what a warm-up may be: a share below 1, or an amount other than of seconds."""
+    if isinstance(written, int | float) and not isinstance(written, bool) and 0 <= written < 1:
+        return written
+    if isinstance(written, float):
+        raise ValueError(f'{written} is no share of the run; write 0.1 or "10%", "100it", "2ep"')
+    amount = parse_amount(written, PROGRESS)
+    if amount.unit == "%" and amount.value >= 100:
+        raise ValueError(f'"{written}" leaves nothing of the run')
+    return written  # type: ignore[no-any-return]  # parse_amount raises for all but int and str
+
+
+class LRSchedule(Hook):
+    """Sets each parameter group's learning rate before every iteration: a linear warm-up, then down to the end.
+
+    The factor multiplies what the group started with, and depends on nothing but the share of the run that is done;
+    so a resumed run needs no state to go on exactly. Several of these hooks may each have groups of their own.
+    """
+
+    reads = ("optimizer",)
+    writes = ("lr",)
+
+    def __init__(
+        self,
+        shape: Annotated[Shape, Field(description="the way down after the warm-up")] = "cosine",
+        warmup: Annotated[
+            int | float | str,
+            BeforeValidator(_warmup),
+            Field(
+                description='how long the warm-up is: 100, "100it", "2ep", "10%", or a share of the run such as 0.1',
+                examples=["5%"],
+            ),
+        ] = 0.0,
+        start: Annotated[float, Field(ge=0, description="factor of the first iteration of the warm-up")] = 0.0,
+        end: Annotated[float, Field(ge=0, description="factor of the end of the run")] = 0.0,
+        groups: Annotated[
+            list[str] | None,
+            Field(min_length=1, description="the `name` of the parameter groups that it sets; all if left out"),
+        ] = None,
+    ) -> None:
+        self.shape = shape
+        self.warmup = warmup
+        self.share: float | None = None
+        """The share of the run that the warm-up takes, once the run's length is known."""
+        self.start = start
+        self.end = end
+        self.groups = groups
+
+    @classmethod
+    def check_arguments(cls, args: Mapping[str, Any]) -> None:
+        if args.get("shape") == "exponential" and not args.get("end"):
+            raise ValueError("an exponential way down never ends at 0: give it an end, e.g. 0.01")
+
+    def before_train_iter(self, run: Run) -> None:
+        if self.share is None:
+            self.share = self._share(run)
+            self._check_groups(run)
+        factor = self.factor(run.iter / run.max_iters, self.share)
+        for optimizer in run.optimizers.values():
+            for group in optimizer.param_groups:
+                if self.groups is None or group.get("name") in self.groups:
+                    group["lr"] = group["initial_lr"] * factor
+
+    def _check_groups(self, run: Run) -> None:
+        """Raise UserError for a group that no optimizer has."""
+        there = [group.get("name", "") for optimizer in run.optimizers.values() for group in optimizer.param_groups]
+        for name in self.groups or ():
+            if name not in there:
+                hint = nearest(name, filter(None, there)) or 'a group is named by its args: { name = "…" }'
+                raise UserError(Problem(f'no parameter group is called "{name}"', hint=hint))
+
+    def _share(self, run: Run) -> float:
+        """Return which share of the run the warm-up takes. Raises UserError where it takes all of it."""
+        if isinstance(self.warmup, float) or not self.warmup:
+            return self.warmup or 0.0
+        amount = parse_amount(self.warmup)
+        unit = {"%": run.max_iters / 100, "ep": run.iters_per_epoch}.get(amount.unit, 1)
+        share = float(amount.value) * unit / run.max_iters
+        if share >= 1:
+            said = f"the warm-up takes {self.warmup}, and the run has only {run.max_iters} iterations"
+            raise UserError(Problem(said, hint="nothing is left for the way down"))
+        return share
+
+    def factor(self, done: float, share: float) -> float:
+        """Return the factor when `done` (0 to 1) of the run is over, of which the warm-up takes `share`."""
+        if done < share:
+            return self.start + (1 - self.start) * done / share
+        way = min((done - share) / (1 - share), 1.0)
+        if self.shape == "linear":
+            return 1 + (self.end - 1) * way
+        if self.shape == "exponential":
+            return float(self.end**way)
+        if self.shape == "cosine":
+            return self.end + (1 - self.end) * (1 + math.cos(math.pi * way)) / 2
+        return 1.0
+
+
+Curve = Literal["linear", "cosine", "constant"]
+
+
+def _not_negative(values: list[tuple[int | str, float]]) -> list[tuple[int | str, float]]:
+    for _, value in values:
+        if value < 0:
+            raise ValueError(f"{value} is below zero")
+    return values
+
+
+Values = Annotated[list[tuple[Progress, float]], Field(min_length=1), AfterValidator(_not_negative)]
+"""What a setting is when so much of the run is done: [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]."""
+
+
+class ParamSchedule(Hook):
+    """Schedules momentum and weight decay: interpolates between values at iterations, epochs or shares of the run.
+
+    Between two places a value goes from one to the other by `shape`; before the first place and after the last it
+    stays. Momentum is `betas[0]` of optimizers that have those, as with `torch.optim.lr_scheduler.OneCycleLR`. A
+    parameter group that began with a weight decay of 0 keeps that: those are the biases and the norms. The values
+    depend on nothing but the iteration, so a resumed run needs no state to go on exactly.
+    """
+
+    reads: ClassVar[Slots] = ("optimizer",)
+    writes: ClassVar[Slots] = dict.fromkeys(("before_train", "before_train_iter"), ("optimizer",))
+
+    def __init__(
+        self,
+        momentum: Annotated[
+            Values | None,
+            Field(description="its values, each at its place", examples=[[[0, 0.95], ["30%", 0.85], ["100%", 0.95]]]),
+        ] = None,
+        weight_decay: Annotated[Values | None, Field(description='its values: [[0, 0.04], ["100%", 0.4]]')] = None,
+        shape: Annotated[Curve, Field(description="the way from one value to the next")] = "cosine",
+        optimizer: Annotated[str | None, Field(description="which of several optimizers; all if left out")] = None,
+    ) -> None:
+        if momentum is None and weight_decay is None:
+            hint = 'e.g. weight_decay = [[0, 0.04], ["100%", 0.4]]'
+            raise UserError(Problem("neither momentum nor weight_decay is given", hint=hint))
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.shape = shape
+        self.optimizer = optimizer
+        self.schedules: dict[str, list[tuple[int, float]]] = {}
+        """The places in iterations, with their values, by setting."""
+
+    def before_run(self, run: Run) -> None:
+        for name, group in self._groups(run):
+            if self.momentum is not None and not ("momentum" in group or "betas" in group):
+                raise _has_no(name, "momentum")
+            if self.weight_decay is not None and "weight_decay" not in group:
+                raise _has_no(name, "weight decay")
+
+    def before_train(self, run: Run) -> None:
+        given = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        self.schedules = {
+            name: at_iterations(name, values, run) for name, values in given.items() if values is not None
+        }
+        for _, group in self._groups(run) if self.weight_decay is not None else ():
+            group.setdefault("initial_weight_decay", group["weight_decay"])  # after a checkpoint has been loaded
+
+    def before_train_iter(self, run: Run) -> None:
+        now = {name: value_at(run.iter, places, self.shape) for name, places in self.schedules.items()}
+        for _, group in self._groups(run):
+            if "momentum" in now:
+                if "betas" in group:
+                    group["betas"] = (now["momentum"], *group["betas"][1:])
+                else:
+                    group["momentum"] = now["momentum"]
+            if "weight_decay" in now and group["initial_weight_decay"]:
+                group["weight_decay"] = now["weight_decay"]
+
+    def _groups(self, run: Run) -> list[tuple[str, dict[str, Any]]]:
+        """Return the parameter groups, each with the name of its optimizer."""
+        chosen = run.optimizers if self.optimizer is None else [self.optimizer]
+        return [(name, group) for name in chosen for group in run.optimizers[name].param_groups]
+
+
+def _has_no(optimizer: str, setting: str) -> UserError:
+    said = f'the optimizer "{optimizer}" has no {setting}'
+    return UserError(Problem(said, hint='name one that has: args = { optimizer = "…" }'))
+
+
+def value_at(done: int, places: Sequence[tuple[int, float]], shape: Curve) -> float:
+    """Return the value of the iteration before which `done` are done, by the values at some places, in order."""
+    after = bisect_right(places, done, key=lambda place: place[0])
+    if after == 0:
+        return places[0][1]
+    begin, value = places[after - 1]
+    if after == len(places) or shape == "constant":
+        return value
+    end, target = places[after]
+    way = (done - begin) / (end - begin)
+    return value + (target - value) * eased(way, shape)
+
+
+Batches = Annotated[list[tuple[Progress, Annotated[int, Field(ge=1)]]], Field(min_length=1)]
+"""How many batches a step takes from so much of the run on: [["10%", 2], ["50%", 4]]."""
+
+
+class AccumulationSchedule(Hook):
+    """Schedules gradient accumulation: on how many batches the optimizer steps, as the run goes on.
+
+    The gradients of a step are the mean over its batches. Before the first place it takes one. As in Lightning's
+    `GradientAccumulationScheduler`, the length of the run, its schedules and its triggers do not depend on it: an
+    iteration still takes one batch, and the optimizer steps in the last one of a group alone. `before_` and
+    `after_optimizer_step` fire there, once for all of them. A group ends with its epoch, and with the run. Each batch
+    counts by its examples, over all ranks. For the same number throughout there is `run.accumulate`, where an iteration
+    takes several batches; the two exclude each other.
+    """
+
+    phase = "early"
+    reads: ClassVar[Slots] = {"before_backward": ("batch",)}
+    writes: ClassVar[Slots] = {"before_backward": ("control",), "before_optimizer_step": ("grads",)}
+
+    def __init__(
+        self,
+        batches: Annotated[
+            Batches,
+            Field(description="the batches of a step, each number at its place", examples=[[["10%", 2], ["50%", 4]]]),
+        ],
+    ) -> None:
+        self.batches = batches
+        self.places: list[tuple[int, int]] = []
+        """The places in iterations, with their numbers of batches."""
+        self.left = 0
+        """The batches that the current group still takes."""
+        self.expected = self.examples = 0.0
+        """The examples that the group was thought to have by its first batch, and those that it has had."""
+
+    def before_train(self, run: Run) -> None:
+        if getattr(run.task, "steps_itself", False):
+            raise UserError(
+                Problem("accumulation_schedule says when the optimizer steps, and this task steps it itself")
+            )
+        if run.iters_per_epoch != len(run.data["train"]):
+            said = "accumulation_schedule and run.accumulate both say on how many batches the optimizer steps"
+            raise UserError(Problem(said, hint="keep one of them"))
+        self.places = at_iterations("batches", self.batches, run)
+
+    def before_backward(self, run: Run) -> None:
+        examples = float(run.sum(run.batch_size or 1))
+        if self.left == 0:
+            in_epoch, in_run = run.iters_per_epoch - run.batch_idx, run.max_iters - run.iter
+            self.left = max(min(batches_at(run.iter, self.places), in_epoch, in_run), 1)
+            self.expected, self.examples = self.left * examples, 0.0
+        self.left -= 1
+        self.examples += examples
+        run.accumulate(examples / self.expected, step=self.left == 0)
+
+    def before_optimizer_step(self, run: Run) -> None:
+        if self.examples != self.expected:
+            for optimizer in run.optimizers.values():
+                for group in optimizer.param_groups:
+                    for parameter in group["params"]:
+                        if parameter.grad is not None:
+                            parameter.grad.mul_(self.expected / self.examples)
+
+    def after_train_iter(self, run: Run) -> None:
+        if self.left and run.step_skipped:  # another hook has had the gradients dropped
+            self.left = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"left": self.left, "expected": self.expected, "examples": self.examples}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.left, self.expected, self.examples = state["left"], state["expected"], state["examples"]
+
+
+def batches_at(done: int, places: Sequence[tuple[int, int]]) -> int:
+    """Return how many batches a step takes that begins after `done` iterations; 1 before the first place."""
+    return next((batches for begin, batches in reversed(places) if begin <= done), 1)
