@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hookflow.events.histogram import bin_of
 from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS
+from hookflow.runner.dispatch import engine as engine_module
 from hookflow.runner.dispatch.dispatcher import Here
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.dispatch.triggers import make_triggers
