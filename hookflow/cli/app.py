@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from hookflow.cli.bisect import bisect
 from hookflow.cli.check import check
 from hookflow.cli.diff import diff
 from hookflow.cli.evaluate import predict, test, val
@@ -66,7 +65,7 @@ app = typer.Typer(
 )
 COMMANDS = {
     "Train": (new, run, stop, val, test, predict),
-    "The graph of a pipeline": (check, bisect, graph, why, diff),
+    "The graph of a pipeline": (check, graph, why, diff),
     "What there is": (explain, points, hooks, schema),
     "Runs": (runs, watch, show, export, replay, checkpoints),
 }

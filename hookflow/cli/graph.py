@@ -66,7 +66,6 @@ class Format(StrEnum):
     """How a plan is drawn."""
 
     text = "text"
-    boxes = "boxes"
     mermaid = "mermaid"
     dot = "dot"
     svg = "svg"
@@ -168,10 +167,6 @@ def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
             from hookflow.graph.render.text import as_text
 
             return as_text(plan, title, width, colour)
-        case Format.boxes:
-            from hookflow.graph.render.boxes import as_boxes
-
-            return as_boxes(plan, title, width)
         case Format.mermaid:
             from hookflow.graph.render.exchange import as_mermaid
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -11,7 +11,6 @@ from hookflow.errors import Problem, UserError
 from hookflow.events.records import Level
 from hookflow.graph.plan import Plan
 from hookflow.graph.turning import Pair, brought_together, neighbouring, swapped, turned, unordered, way
-from hookflow.hooks.compile import compile_pipeline
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import Loaded
 from hookflow.runner.observe.tensors import OF_SEVERAL, Leaves
@@ -207,20 +206,6 @@ class Commuted:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Bisected:
-    """The one `step` on the way from the declared order to that of a `seed` that makes a difference.
-
-    None where no seed makes one; then `turned` are all pairs that some seed has turned, otherwise those of the one.
-    """
-
-    seed: int | None
-    step: Step | None
-    turned: tuple[Pair, ...]
-    trials: int
-    seconds: float
-
-
 def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> Commuted:
     """Try every pair that nothing orders. `say` takes the messages of the run; files are relative to `base`.
 
@@ -239,20 +224,6 @@ def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], 
         return Commuted(
             tuple(steps), tuple(same), leaking, tuple(untried), unlooked, search.noise, made.count, made.seconds
         )
-
-
-def bisect(loaded: Loaded, plan: Plan, seeds: Iterable[int], base: Path, say: Callable[[str, Level], None]) -> Bisected:
-    """Find the pair that makes the order of the first such seed differ from that of the plan; else as `commute`."""
-    every: dict[Pair, None] = {}
-    with trials(loaded, plan, base, say) as made:
-        search = _Search(made, plan)
-        for seed in seeds:
-            shuffled = compile_pipeline(loaded, base, seed)
-            pairs = turned(plan, shuffled)
-            if step := next(search.steps(plan, shuffled), None):
-                return Bisected(seed, step, tuple(pairs), made.count, made.seconds)
-            every.update(dict.fromkeys(pairs))
-        return Bisected(None, None, tuple(every), made.count, made.seconds)
 
 
 class _Search:

@@ -53,7 +53,6 @@ ASKED = {
 WRONG = {
     "run": ["wrong.toml"],
     "check": ["wrong.toml"],
-    "bisect": ["wrong.toml"],
     "graph": ["wrong.toml"],
     "why": ["a", "b", "--pipeline", "wrong.toml"],
     "diff": ["wrong.toml", "wrong.toml"],

@@ -1,4 +1,4 @@
-"""`hookflow check --commute` and `hookflow bisect`: what they say, and with which exit code."""
+"""`hookflow check --commute`: what it says, and with which exit code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hookflow.cli.app import app
-from hookflow.cli.commute_report import LEAKS
+from hookflow.cli.check_report import LEAKS
 from hookflow.errors import UserError
 from hookflow.trials import trial
 from tests.conftest import TESTS
@@ -202,13 +202,10 @@ def test_the_limit_is_told_with_what_was_not_tried(made: Path, monkeypatch: pyte
     assert "not tried, since the limit of" in done.stdout
 
 
-@pytest.mark.parametrize("command", [("check", "--commute"), ("bisect",)])
-def test_too_few_trials_for_any_answer_are_told(
-    made: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
-) -> None:
+def test_too_few_trials_for_any_answer_are_told(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "TRIALS", 1)
     with pytest.raises(UserError, match="no answer within 1 trials"):
-        invoke(*command, write(made, "Adds", "Adds"))
+        invoke("check", "--commute", write(made, "Adds", "Adds"))
 
 
 def test_it_leaves_nothing_behind(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,45 +215,4 @@ def test_it_leaves_nothing_behind(made: Path, monkeypatch: pytest.MonkeyPatch) -
     write(made, "Doubles", "Clips")
     before = {*made.parent.rglob("*")}
     invoke("check", "--commute", made)
-    invoke("bisect", made)
     assert {path for path in made.parent.rglob("*") if path.suffix != ".pyc" and path.name != "__pycache__"} == before
-
-
-@pytest.mark.parametrize("seed", [(), ("--shuffle", "0")])
-def test_a_seed_is_bisected_to_the_pair_and_the_edge_is_told(seed: tuple[str, ...]) -> None:
-    done = invoke("bisect", BUGS / "mmcv_689.toml", *seed)
-    assert done.exit_code == 1
-    first, declared, differs, *ways = done.stdout.splitlines()
-    assert "mmcv_689.toml: seed 0 turns 3 pairs of hooks, and at least one makes a difference" in first
-    assert declared == "  saver → average at after_train_iter is declared; the other way round, the results"
-    assert differs.startswith("  differ in the file weights-1.pt: 5 of 15 values")
-    assert ways == [
-        "state which is right:",
-        '  saver first, as now: after = ["saver"] in [hooks.average]',
-        '  average first: after = ["average"] in [hooks.saver]',
-        '  either: ambiguous_with = ["saver"] in [hooks.average]',
-        "then run it again: 2 other pairs may make a difference too",
-    ]
-
-
-def test_of_one_pair_no_other_is_left(made: Path) -> None:
-    first, *rest = invoke("bisect", write(made, "Doubles", "Clips")).stdout.splitlines()
-    assert "seed 0 turns 1 pair of hooks, and it makes a difference" in first
-    assert "run it again" not in rest[-1]
-
-
-def test_a_seed_without_a_difference(made: Path) -> None:
-    done = invoke("bisect", write(made, "Adds", "Adds"))
-    assert done.exit_code == 0
-    assert f"{made}: no difference seen; seeds 0 to 7 turned 1 pair of hooks (" in done.stdout
-    asked = invoke("bisect", made, "-f", "json", "--shuffle", "5")
-    assert asked.exit_code == 0
-    assert json.loads(asked.stdout)["step"] is None
-
-
-def test_bisect_for_programs() -> None:
-    done = invoke("bisect", BUGS / "ignite_706.toml", "-f", "json")
-    assert done.exit_code == 1
-    found = json.loads(done.stdout)
-    assert found["step"]["pairs"] == [{"point": "after_val_epoch", "first": "logger", "then": "accuracy"}]
-    assert found["step"]["text"] == "differ in logged: accuracy"

@@ -18,7 +18,6 @@ from tests.golden_files import check_golden
 ROOT = Path(__file__).parents[2]
 BEGINS = {
     "text": "toy: 8 hooks at ",
-    "boxes": "toy: 8 hooks at ",
     "mermaid": '---\ntitle: "toy: 8 hooks at ',
     "dot": "digraph plan {\n",
     "svg": "<svg xmlns=",

@@ -426,7 +426,7 @@ READING = {
 }
 """The commands that read a run, with arguments for one."""
 
-OTHERS = {"new", "run", "val", "test", "predict", "check", "bisect", "schema"}
+OTHERS = {"new", "run", "val", "test", "predict", "check", "schema"}
 """Those that make or train something, or take a file alone."""
 
 

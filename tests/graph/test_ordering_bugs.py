@@ -11,7 +11,7 @@ from hookflow.cli.check_report import Findings
 from hookflow.cli.observe_report import Report
 from hookflow.cli.pipelines import read_pipeline, valid_plan
 from hookflow.pipeline.load import Loaded
-from hookflow.trials.commute import Commuted, bisect, commute
+from hookflow.trials.commute import Commuted, commute
 from tests.conftest import TESTS
 
 BUGS = Path(__file__).parent / "ordering_bugs"
@@ -111,12 +111,3 @@ def test_after_observe_write_no_bug_stands_in_silence(name: str, tmp_path: Path)
     for point, *pair in FOUND[name].keys() - loud.keys():
         orders = [[hook for hook in each.order[point] if hook in pair] for each in (plan, right)]
         assert orders[0] == orders[1]
-
-
-@pytest.mark.parametrize("name", ["mmcv_689", "lightning_9950", "ignite_706"])
-def test_a_shuffled_order_is_bisected_to_one_pair(name: str) -> None:
-    pipeline = loaded(name)
-    found = bisect(pipeline, valid_plan(pipeline), range(8), BUGS, lambda *said: None)
-    assert found.step is not None
-    [pair] = found.step.pairs
-    assert (pair.point, *pair.hooks) in FOUND[name]

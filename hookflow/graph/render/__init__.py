@@ -1,1 +1,1 @@
-"""A plan, drawn: text and boxes for a terminal, SVG and HTML, Mermaid and DOT. Functions from a plan to a string."""
+"""A plan, drawn: text for a terminal, SVG and HTML, Mermaid and DOT. Functions from a plan to a string."""
