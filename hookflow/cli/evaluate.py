@@ -16,7 +16,6 @@ from hookflow.cli import complete
 from hookflow.cli.options import Format, Overrides, RunsFolder
 from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
-from hookflow.hooks.builtin.predict import WRITERS
 from hookflow.numbers import counted, number
 
 if TYPE_CHECKING:
@@ -183,6 +182,8 @@ def predict(
 
     Example: `hookflow predict cifar:best --out predictions.jsonl`
     """
+    from hookflow.hooks.builtin.predict import WRITERS
+
     if out.suffix not in WRITERS:
         *others, last = WRITERS
         hint = f"use {', '.join(others)} or {last}"

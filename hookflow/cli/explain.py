@@ -22,7 +22,6 @@ from hookflow.cli.options import NoImport, PipelineOption
 from hookflow.cli.output import echo, echo_json, write_file
 from hookflow.errors import nearest_or_all
 from hookflow.hooks.registry import BUILT_IN, HOOKS
-from hookflow.pipeline.load import DEFAULT_HOOKS
 from hookflow.pipeline.registry import COMPONENTS
 
 if TYPE_CHECKING:
@@ -296,11 +295,11 @@ def hooks(
 
 
 def _finder(*, imports: bool) -> Find:
-    """Return what finds a hook: by importing it, or by its source alone."""
+    """Return the function that finds a hook: with or without an import."""
     from hookflow.hooks.compile import find_hook
-    from hookflow.hooks.unimported import find_unimported
+    from hookflow.hooks.not_imported import find_without_import
 
-    return find_hook if imports else find_unimported
+    return find_hook if imports else find_without_import
 
 
 def _list(target: Target | None, find: Find, width: int) -> Iterator[str]:
@@ -328,6 +327,8 @@ def _list(target: Target | None, find: Find, width: int) -> Iterator[str]:
 
 
 def _built_in(name: str, find: Find) -> str:
+    from hookflow.pipeline.load import DEFAULT_HOOKS
+
     return f"{_hook_sentence(BUILT_IN[name], find)}{' (default)' * (name in DEFAULT_HOOKS)}"
 
 
@@ -348,6 +349,7 @@ def _own(target: Target, find: Find) -> dict[str, list[Row]]:
     from hookflow.errors import UserError
     from hookflow.hooks.compile import looking_at
     from hookflow.hooks.inspect import about
+    from hookflow.hooks.not_imported import NotImported
     from hookflow.pipeline.use import parse_file
 
     uses = (hook.use.rpartition(":")[0] for hook in target.loaded.pipeline.hooks.values())
@@ -361,7 +363,7 @@ def _own(target: Target, find: Find) -> dict[str, list[Row]]:
         for name in defined:
             with looking_at(f"what is in {file}"), suppress(UserError):
                 thing = find(f"{file}:{name}", target.base, None)
-                if _can_be_hook(thing, target.plan.points):
+                if thing is NotImported or _can_be_hook(thing, target.plan.points):
                     found[file].append((f"{file}:{name}", about(thing)))
     return found
 
@@ -392,11 +394,17 @@ def _one(name: str, target: Target | None, find: Find, width: int) -> Iterator[s
     from hookflow.graph.points import POINTS
     from hookflow.hooks.compile import looking_at
     from hookflow.hooks.describe import describe
+    from hookflow.hooks.inspect import about
+    from hookflow.hooks.not_imported import NotImported
+    from hookflow.pipeline.load import DEFAULT_HOOKS
 
     declared = target.loaded.pipeline.hooks if target else {}
     use = declared[name].use if name in declared else name
     with looking_at(use):
         hook = find(use, target.base if target else Path(), None)
+        if hook is NotImported:
+            yield from (use, about(hook))
+            return
         told = describe(hook, target.plan.points if target else POINTS)
     yield use if ":" in use else f"{use}  ({hook.__module__}:{hook.__qualname__})"
     yield from _wrap(told.about, width)

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING
 
 from hookflow.cli.output import warn
 from hookflow.errors import Problem, UserError, by_place, first_few, nearest
-from hookflow.graph.forecast import Forecast
-from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.schedule import window_is_empty
 from hookflow.pipeline.condition import METRICS, parse_condition
-from hookflow.pipeline.load import Loaded
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
+    from hookflow.graph.forecast import Forecast
+    from hookflow.graph.plan import Binding, Plan
     from hookflow.graph.points import Points
-    from hookflow.pipeline.load import PipelineSource, Said
+    from hookflow.pipeline.load import Loaded, PipelineSource, Said
 
 
 def lint(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Iterator[Problem]:
@@ -133,11 +132,11 @@ def valid_plan(loaded: Loaded, base: Path | None = None, shuffle: int | None = N
     """Compile the hooks and look for everything else that the pipeline names; the plan has all warnings of `check`.
 
     Files are relative to `base`, the pipeline's own folder if left out; `shuffle` is the seed of another order.
-    Unless it `imports`, hooks are known by their source alone. Raises UserError with all that is wrong.
+    Unless it `imports`, of the user's hooks only the file's words are known. Raises UserError with all that is wrong.
     """
     from hookflow.graph.forecast import Length, forecast
     from hookflow.hooks.compile import compile_pipeline
-    from hookflow.pipeline.registry import missing_components
+    from hookflow.pipeline.check_imports import missing_components
 
     problems = missing_components(loaded, base or loaded.source.parent)
     try:
@@ -179,8 +178,8 @@ def open_target(
 ) -> Target:
     """Return the pipeline file or the run that `named` means; None is the only pipeline file here with these `hooks`.
 
-    What a run has recorded is not changed from outside. Unless it `imports`, hooks are known by their source alone.
-    Raises UserError when there is no such thing, it is not valid, or a run is to be changed.
+    What a run has recorded is not changed from outside. Unless it `imports`, of the user's hooks only the file's words
+    are known. Raises UserError when there is no such thing, it is not valid, or a run is to be changed.
     """
     from hookflow.hooks.compile import compile_pipeline
 

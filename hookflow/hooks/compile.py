@@ -16,9 +16,9 @@ from hookflow.graph.slots import doubts
 from hookflow.hooks.dataflow import undeclared_slots, with_scalars
 from hookflow.hooks.inspect import Inspected
 from hookflow.hooks.module_keys import with_prepended_first
+from hookflow.hooks.not_imported import find_without_import
 from hookflow.hooks.registry import HOOKS
 from hookflow.hooks.table import HookTable, own_points, wrong_comm_hooks
-from hookflow.hooks.unimported import find_unimported
 from hookflow.hooks.uses import undeclared_calls
 from hookflow.pipeline.load import Loaded, uncollected
 from hookflow.pipeline.schema import HookNode
@@ -53,10 +53,10 @@ def compile_pipeline(
 
     Files that the pipeline names are relative to `base`, which is its own folder if left out. `shuffle` is the seed of
     another order that the edges and phases allow; `wanted` says of every binding where it shall stand, likewise.
-    Unless it `imports`, the hooks' source is read and not run.
+    Unless it `imports`, only the pipeline file's own words are known of the user's hooks.
     Raises UserError with everything that is wrong with the hooks: names, arguments, points, edges, cycles.
     """
-    find = find_hook if imports else find_unimported
+    find = find_hook if imports else find_without_import
     nodes: dict[str, Node] = {}
     hooks: dict[str, Callable[..., Any]] = {}
     prepended: dict[str, Mapping[str, Where]] = {}

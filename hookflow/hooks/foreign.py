@@ -301,11 +301,6 @@ def _base_of(hook: type) -> tuple[type | None, tuple[str, ...]]:
     return None, ()
 
 
-def is_foreign(module: str, name: str) -> bool:
-    """Say whether a class of this name in this module is the base class of another framework's hooks."""
-    return _framework_of(module, name) is not None
-
-
 def _framework_of(module: str, name: str) -> Framework | None:
     package = module.partition(".")[0]
     return next((each for each in FRAMEWORKS if name == each.base and package in each.packages), None)

@@ -17,7 +17,7 @@ from hookflow.graph.slots import Verb
 from hookflow.hooks.arguments import first_names, parameters_of
 from hookflow.hooks.base import Hook
 from hookflow.hooks.foreign import ORDERS, foreign, foreign_arguments, in_our_words, in_pytorch_s_order, ours_for
-from hookflow.hooks.stand_in import is_open
+from hookflow.hooks.not_imported import NotImported
 
 LIKENESS = 0.78
 """From here on a method's name is a point's, misspelt, to difflib; "forward_post" is, and "save_model" is not."""
@@ -73,7 +73,7 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
         takes = in_pytorch_s_order(parameters_of(attribute)[1:], names, places[0][0], points) or names
         faults += _not_offered(called, [name for name in takes if name not in theirs.names], places[0][0], offers)
         found += (Method(point, name, half, takes) for point, half in places)
-    if not found and not faults and not makes_callables(hook) and not is_open(hook):
+    if not found and not faults and not makes_callables(hook) and hook is not NotImported:
         faults.append((f"{hook.__name__} has no method named like a point, so it would never fire", ""))
     return found, faults
 
@@ -88,7 +88,7 @@ def slots(
     faults = [
         (f'{called} names the unknown method "{name}"', nearest(str(name), names))
         for name in by_method
-        if name not in names and not is_open(hook)
+        if name not in names and hook is not NotImported
     ]
     no_names = [touched for touched in by_method.values() if not _are_names(touched)]
     faults += ((f'{called} must hold names of slots, as {kind} = {{"model"}}', "") for _ in no_names[:1])
@@ -137,7 +137,7 @@ def wrong_attributes(hook: Callable[..., Any], points: Points) -> Iterator[Issue
             yield f'{called}.{kind} must hold names, as {kind} = ("…",)', ""
         elif kind == "points":
             for name in names:
-                if name not in points.names or not (hasattr(hook, name) or is_open(hook)):
+                if name not in points.names or not (hasattr(hook, name) or hook is NotImported):
                     has = [known for known in points.names if hasattr(hook, known)]
                     yield f'{called}.points names "{name}", for which it has no method', nearest(name, has)
 

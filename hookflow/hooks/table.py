@@ -38,7 +38,7 @@ from hookflow.hooks.inspect import (
     points_for,
 )
 from hookflow.hooks.module_keys import KEYS, ModuleKeys, ParameterKeys
-from hookflow.hooks.stand_in import is_open, unknown_of
+from hookflow.hooks.not_imported import NotImported
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import BindingSpec, HookNode
 
@@ -222,8 +222,9 @@ class HookTable:
 
     def unknown(self) -> Iterator[Problem]:
         """Yield what cannot be told of the hook, since it is not imported."""
-        for why in unknown_of(self.hook):
-            yield Problem(f'hook "{self.name}": {self.said.use} is not imported; {why}', self.where)
+        if self.hook is NotImported:
+            text = f'hook "{self.name}": {self.said.use} is not imported: only the keys of this table are known'
+            yield Problem(text, self.where)
 
     def _phase(self) -> Phase:
         stated = self.said.phase or getattr(self.hook, "phase", "normal")
@@ -381,7 +382,7 @@ class HookTable:
 
     def _may_have(self, method: str) -> bool:
         """Say whether the hook may have a method that is not seen."""
-        return is_open(self.hook) and method not in {seen.name for seen in self.methods}
+        return self.hook is NotImported and method not in {seen.name for seen in self.methods}
 
     def _refuse_twice(self, found: Sequence[Bound]) -> None:
         seen = [(bound.point, bound.half) for bound in found]

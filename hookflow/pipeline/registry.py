@@ -6,17 +6,14 @@ A pipeline may also name any class or function by where it stands. The short nam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hookflow.errors import Problem, UserError, Where, nearest
-from hookflow.pipeline.load import Loaded, named_parts, wrong_parts
-from hookflow.pipeline.schema import TYPE, BindingSpec, Component, DataSource, HookNode, Pipeline
-from hookflow.pipeline.use import FORMS, bindings_in, is_file, is_object, maker_of, module_file, parse_file
+from hookflow.errors import Problem, UserError, Where
 
 
 def missing_package(
@@ -146,100 +143,3 @@ def missing_extra(registry: Registry | None, use: str, where: Where | None) -> P
     if registry is not WRITERS or use not in EXTRAS:
         return None
     return missing_package(f'the writer "{use}"', use, use, where)
-
-
-def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
-    """Return a problem for each model, task, optimizer, data source and part of its loader that is not there.
-
-    So for the classes by which hooks pick modules. Also for models and optimizers that do not go together.
-    """
-    found = (
-        missing(part.use, base, loaded.places.of(f"{key}.use"), registry_of(key))
-        for key, part in _components(loaded.pipeline).items()
-    )
-    kinds = (missing(use, base, loaded.places.of(key), None) for key, use in _module_types(loaded.pipeline))
-    return [*(problem for problem in (*found, *kinds) if problem is not None), *wrong_parts(loaded)]
-
-
-def missing_objects(loaded: Loaded) -> list[Problem]:
-    """Return a problem for each component and hook that was an object of a program which is not this one."""
-    hooks = {f"hooks.{name}": hook.use for name, hook in loaded.pipeline.hooks.items()}
-    uses = {key: part.use for key, part in _components(loaded.pipeline).items()} | hooks
-    found = (_missing_object(use, loaded.places.of(f"{key}.use")) for key, use in uses.items() if is_object(use))
-    return [problem for problem in found if problem is not None]
-
-
-def _components(pipeline: Pipeline) -> dict[str, Component]:
-    """Return all that is made but the hooks, by its key."""
-    parts = {**named_parts(pipeline), "task": pipeline.task}
-    for split in ("train", "val", "test"):
-        source: DataSource | None = getattr(pipeline.data, split)
-        if source is not None:
-            parts[f"data.{split}"] = source
-            named = source.loader.named() if source.loader else {}
-            parts |= {f"data.{split}.loader.{name}": part for name, part in named.items()}
-    return parts | {f"writers.{name}": writer for name, writer in pipeline.writers.items()}
-
-
-def _module_types(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """Yield the classes that hooks name in `modules`, as "type:./net.py:Block", with the key of each."""
-    for name, hook in pipeline.hooks.items():
-        tables: dict[str, HookNode | BindingSpec] = {f"hooks.{name}": hook}
-        tables |= {
-            f"hooks.{name}.points.{k}": item for k, item in enumerate(hook.points or ()) if not isinstance(item, str)
-        }
-        for key, table in tables.items() if hook.enabled else ():
-            for k, entry in enumerate(table.modules or ()):
-                kind = entry.removeprefix(TYPE)
-                if kind != entry and ":" in kind:
-                    yield f"{key}.modules.{k}", kind
-
-
-def missing(use: str, base: Path, where: Where | None, registry: Registry | None) -> Problem | None:
-    """Return what keeps `use` from naming anything; None if nothing can be seen to. Nothing of it is imported."""
-    if is_object(use):
-        return _missing_object(use, where)
-    if problem := (registry and registry.ambiguity(use, where)) or missing_extra(registry, use, where):
-        return problem
-    short = registry.short_names(use) if registry else {}
-    module, colon, name = short.get(use, use).rpartition(":")
-    if not colon:
-        dotted = use.rpartition(".")
-        hint = nearest(use, short) or (
-            f'write "{dotted[0]}:{dotted[2]}"' if dotted[0].strip("./") else f"write {FORMS}"
-        )
-        return Problem(f'there is nothing called "{use}"', where, hint)
-    if module.endswith(".py"):
-        file: Path | None = base / module
-        if not is_file(base / module):
-            beside = [other.name for other in (base / module).parent.glob("*.py")]
-            said = f'there is no file "{module}" ({(base / module).absolute()})'
-            return Problem(said, where, nearest(Path(module).name, beside))
-    else:
-        try:
-            file = module_file(module)
-        except ModuleNotFoundError as error:
-            return Problem(f'there is no module "{error.name}"', where)
-    names = _names(file) if file else None
-    first = name.partition(".")[0]
-    if names is None or first in names:
-        return None
-    return Problem(f'"{use}": there is no "{first}" in {module}', where, nearest(first, names))
-
-
-def _missing_object(use: str, where: Where | None) -> Problem | None:
-    try:
-        maker_of(use, where)
-    except UserError as error:
-        return error.problems[0]
-    return None
-
-
-@cache
-def _names(file: Path) -> set[str] | None:
-    """Return what a module defines at its top level; None when that cannot be told without running it."""
-    try:
-        names = {name for name, _ in bindings_in(parse_file(file))}
-    except (OSError, SyntaxError, RecursionError):
-        return None  # what is wrong with it, importing it tells better
-    return None if names & {"*", "__getattr__"} else names

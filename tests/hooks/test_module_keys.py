@@ -12,8 +12,8 @@ from hookflow.graph.plan import Plan
 from hookflow.graph.render.text import marks
 from hookflow.graph.why import precedence
 from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.check_imports import missing_components
 from hookflow.pipeline.load import Loaded, parse
-from hookflow.pipeline.registry import missing_components
 from tests.conftest import TESTS
 
 HEAD = """\

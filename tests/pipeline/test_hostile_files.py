@@ -11,8 +11,8 @@ import pytest
 
 from hookflow.errors import UserError
 from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.check_imports import missing_components
 from hookflow.pipeline.load import load
-from hookflow.pipeline.registry import missing_components
 from hookflow.runner.process.launch import new_run
 from tests.conftest import TOY, circle
 from tests.garbling import seeds
@@ -216,7 +216,7 @@ def attack_overrides(folder: Path, seed: int) -> None:
 
 
 SOURCE = (
-    (Path(__file__).parents[2] / "hookflow" / "hooks" / "builtin" / "empty_cache.py").read_text()
+    (Path(__file__).parents[2] / "hookflow" / "hooks" / "builtin" / "memory.py").read_text()
     + """
 SLOTS = ("model", "grads")
 

@@ -17,8 +17,8 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.events.scalars import scalars
 from hookflow.pipeline import registry
+from hookflow.pipeline.check_imports import missing_components
 from hookflow.pipeline.load import parse
-from hookflow.pipeline.registry import missing_components
 from tests.conftest import TESTS, TOY, NewRun
 from tests.processes import Training
 from tests.runner.test_resume import strikes
