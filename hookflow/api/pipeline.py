@@ -10,14 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hookflow.cli.check_report import Findings
-from hookflow.cli.pipelines import read_pipeline, valid_plan
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.layers import Override, in_python
 from hookflow.pipeline.load import Loaded, dump
 from hookflow.pipeline.source_map import split_key
 from hookflow.pipeline.use import Objects, objects_in_use
+from hookflow.service.findings import Findings
+from hookflow.service.pipelines import read_pipeline, valid_plan
 
 
 def load(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Pipeline:

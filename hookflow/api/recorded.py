@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookflow.cli.run_dirs import LATEST, find_run, recorded_plan
 from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.log import event_log
 from hookflow.events.rundir import RunDir, all_runs, short
@@ -23,6 +22,7 @@ from hookflow.runner.checkpoint.manifest import (
     names_by_checkpoint,
     read_manifest,
 )
+from hookflow.service.runs import LATEST, find_run, recorded_plan
 
 if TYPE_CHECKING:
     from torch import nn

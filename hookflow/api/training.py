@@ -17,7 +17,6 @@ from typing import Any, Literal, get_args
 from hookflow.api import notebook
 from hookflow.api.pipeline import Pipeline, load
 from hookflow.api.recorded import RecordedRun
-from hookflow.cli.run_dirs import failure_report
 from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.run_lock import exit_code, release
 from hookflow.events.rundir import RunDir, short
@@ -26,6 +25,7 @@ from hookflow.runner.distributed.failures import ChildExit
 from hookflow.runner.distributed.rendezvous import started_by_torchrun
 from hookflow.runner.process.launch import claim, new_run, start
 from hookflow.runner.process.signals import SIGNALS, handlers_put_back
+from hookflow.service.runs import failure_report
 
 UI = Literal["auto", "plain", "json", "none"]
 

@@ -14,8 +14,8 @@ from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn, wa
 from hookflow.errors import Problem, UserError
 
 if TYPE_CHECKING:
-    from hookflow.cli.check_report import Findings
     from hookflow.cli.observe_report import Report
+    from hookflow.service.findings import Findings
 
 
 def check(
@@ -105,8 +105,8 @@ def _look(
     imports: bool,
 ) -> tuple[Findings, Report | None]:
     """Return what is found, and what was observed; then every pair is judged by what its hooks were seen to touch."""
-    from hookflow.cli.check_report import Findings
-    from hookflow.cli.pipelines import read_pipeline, valid_plan
+    from hookflow.service.findings import Findings
+    from hookflow.service.pipelines import read_pipeline, valid_plan
 
     loaded = read_pipeline(pipeline, overrides, without=without, only=only, imports=imports)
     plan = valid_plan(loaded, shuffle=shuffle, imports=imports)

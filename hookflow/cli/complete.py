@@ -110,8 +110,8 @@ def _pipeline(ctx: typer.Context) -> dict[str, Any]:
     """Return, as plain TOML, the pipeline file that the command line names so far, or else the only one here."""
     import tomli
 
-    from hookflow.cli.pipelines import only_pipeline
     from hookflow.pipeline.layers import read
+    from hookflow.service.pipelines import only_pipeline
 
     # where an option is completed, click has left the arguments before it unread
     named = ctx.params.get("pipeline") or ctx.params.get("target") or next(_files_among(ctx.args), None)

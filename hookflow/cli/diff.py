@@ -14,8 +14,8 @@ from hookflow.cli.options import Format
 from hookflow.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
-    from hookflow.cli.pipelines import Target
     from hookflow.graph.difference import Arrow, Change, Difference
+    from hookflow.service.pipelines import Target
 
 WIDTH = 100
 
@@ -39,8 +39,8 @@ def diff(
 
     Example: `hookflow diff pipelines/cifar.toml cifar` compares the file with its newest run.
     """
-    from hookflow.cli.pipelines import open_target
     from hookflow.graph.difference import difference
+    from hookflow.service.pipelines import open_target
 
     old, new = open_target(a), open_target(b)
     found = difference((old.loaded.public, old.plan), (new.loaded.public, new.plan))

@@ -66,9 +66,9 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
 
     Raises UserError when there is no such checkpoint.
     """
-    from hookflow.cli.run_dirs import find_run, has_checkpoint
     from hookflow.events.rundir import RunDir
     from hookflow.runner.checkpoint.store import RUN, CheckpointStore
+    from hookflow.service.runs import find_run, has_checkpoint
 
     if named and (Path(named) / "manifest.json").is_file():
         folder = Path(named).resolve()

@@ -27,11 +27,11 @@ from hookflow.pipeline.registry import COMPONENTS
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from hookflow.cli.pipelines import Target
     from hookflow.graph.plan import Binding, Plan
     from hookflow.graph.points import Point, Points
     from hookflow.hooks.describe import Argument, Description
     from hookflow.pipeline.json_schema import Declared
+    from hookflow.service.pipelines import Target
 
 
 def explain(
@@ -92,12 +92,12 @@ def _page(found: Declared, width: int) -> Iterator[str]:
 
 def _told(hook: str, pipeline: str | None) -> Description:
     """Return what a hook is: a built-in one, or one of a pipeline. Raises UserError when there is no such hook."""
-    from hookflow.cli.pipelines import open_target
     from hookflow.errors import Problem, UserError, nearest
     from hookflow.graph.points import POINTS
     from hookflow.hooks.compile import find_hook
     from hookflow.hooks.describe import describe
     from hookflow.hooks.registry import HOOKS
+    from hookflow.service.pipelines import open_target
 
     target = open_target(pipeline) if pipeline else None
     uses = {name: node.use for name, node in target.loaded.pipeline.hooks.items()} if target else {}
@@ -171,7 +171,7 @@ def points(pipeline: PipelineOption = None, no_import: NoImport = False) -> None
 
     plan = None
     if pipeline is not None:
-        from hookflow.cli.pipelines import open_target, warn_unknown
+        from hookflow.service.pipelines import open_target, warn_unknown
 
         plan = open_target(pipeline, imports=not no_import).plan
         warn_unknown(plan)
@@ -286,7 +286,7 @@ def hooks(
     """
     target = None
     if pipeline is not None:
-        from hookflow.cli.pipelines import open_target
+        from hookflow.service.pipelines import open_target
 
         target = open_target(pipeline, imports=not no_import)
     width = shutil.get_terminal_size().columns

@@ -125,7 +125,7 @@ def graph(
 
     Of a run it is the plan that was recorded when it started.
     """
-    from hookflow.cli.pipelines import open_target, warn_unknown
+    from hookflow.service.pipelines import open_target, warn_unknown
 
     chosen = format_ or _by_suffix(out)
     changes = {"without": without or (), "only": only or ()}
@@ -189,9 +189,9 @@ def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
 
 def _narrowed(plan: Plan, points: Sequence[str], hook: str | None) -> tuple[Plan, str]:
     """Return the part of the plan that is asked for, and the drawing's title. Raises UserError when it is empty."""
-    from hookflow.cli.pipelines import no_point
     from hookflow.errors import Problem, UserError, nearest_or_all
     from hookflow.graph.render.text import title_of
+    from hookflow.service.pipelines import no_point
 
     names = [planned.name for planned in plan.hooks]
     if hook is not None and hook not in names:

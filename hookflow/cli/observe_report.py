@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import tomli
 
-from hookflow.cli.output import columns, exits_after_traceback, labelled, warn_of, write_file
+from hookflow.cli.output import columns, exits_after_traceback, warn_of, write_file
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.observation import (
     Method,
@@ -32,6 +32,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded, load
 from hookflow.pipeline.problems import as_toml
 from hookflow.pipeline.source_map import Key, dotted, headers, spans
+from hookflow.service.findings import labelled
 
 if TYPE_CHECKING:
     from hookflow.trials.dry_run import Observed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -84,12 +83,6 @@ def write_file(path: Path, text: str) -> None:
         path.write_text(text, "utf-8")
     except OSError as error:
         raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(path)))) from None
-
-
-def labelled(name: str, text: str, width: int) -> str:
-    """Return a text behind the name of what it is about, wrapped; an option (`--set`) is not broken at its hyphen."""
-    head, indent = f"  {name:<10} ", " " * 15
-    return textwrap.fill(text, width, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def columns(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -15,11 +15,11 @@ from hookflow.cli.output import warn
 from hookflow.errors import Problem, UserError, by_place
 
 if TYPE_CHECKING:
-    from hookflow.cli.pipelines import Target
     from hookflow.events.rundir import RunDir
     from hookflow.graph.difference import Difference
     from hookflow.graph.plan import Plan
     from hookflow.pipeline.schema import RunSection
+    from hookflow.service.pipelines import Target
 
 SWITCH = re.compile(r"hooks\.([\w-]+)\.enabled=false")
 """What `--without` is recorded as."""
@@ -44,11 +44,11 @@ def resumed(
     was given by `--set` and `--without` when it was started. Raises UserError with each change that a resumed run
     cannot make, and ends the command when nothing is left to do, unless `even_if_done`.
     """
-    from hookflow.cli.pipelines import read_pipeline
-    from hookflow.cli.run_dirs import find_run, has_begun
     from hookflow.events.run_lock import release
     from hookflow.runner.checkpoint.manifest import newest_good
     from hookflow.runner.process.launch import claim, keep, propose, withdraw
+    from hookflow.service.pipelines import read_pipeline
+    from hookflow.service.runs import find_run, has_begun
 
     file = Path(target) if target and target.endswith(".toml") else None
     hooks: Collection[str] | None = None
@@ -81,7 +81,7 @@ def resumed(
 
 def _of_pipeline(section: RunSection, overrides: Sequence[str]) -> RunDir:
     """Return the newest run of a pipeline file. Raises UserError where there is none."""
-    from hookflow.cli.run_dirs import find_run, has_begun
+    from hookflow.service.runs import find_run, has_begun
 
     try:
         return find_run(section.name, Path(section.dir), having=has_begun, elsewhere="run.dir")
@@ -94,9 +94,9 @@ def _of_pipeline(section: RunSection, overrides: Sequence[str]) -> RunDir:
 
 def _recorded(run_dir: RunDir) -> Target:
     """Return the pipeline and the plan that stand in the run directory."""
-    from hookflow.cli.pipelines import Target
     from hookflow.events.records import VERSION
     from hookflow.runner.checkpoint.resume_rules import recorded
+    from hookflow.service.pipelines import Target
 
     if (version := (facts := run_dir.describe()).get("version", VERSION)) > VERSION:
         author = f"hookflow {facts.get('hookflow', '')} recorded {run_dir.id} in format {version}"
@@ -118,9 +118,9 @@ def _wanted(
 
     `hooks` are those of the file.
     """
-    from hookflow.cli.pipelines import Target, read_pipeline, valid_plan
-    from hookflow.cli.run_dirs import recorded_plan
     from hookflow.events.rundir import short
+    from hookflow.service.pipelines import Target, read_pipeline, valid_plan
+    from hookflow.service.runs import recorded_plan
 
     facts = run_dir.describe()
     kept = list(_kept(facts.get("overrides", []), overrides, hooks))

@@ -79,7 +79,7 @@ class Changes:
 
     def load(self, path: Path) -> Loaded:
         """Load a pipeline file with the changes made. Raises UserError with everything that is wrong."""
-        from hookflow.cli.pipelines import read_pipeline
+        from hookflow.service.pipelines import read_pipeline
 
         return read_pipeline(path, self.overrides, without=self.without, only=self.only)
 
@@ -200,7 +200,7 @@ def run(
         return
     code = exit_code(_echo(run_dir, child, ChildExit(run_dir, child), _chosen(ui), began))
     if code == 2:
-        from hookflow.cli.run_dirs import failure_report
+        from hookflow.service.runs import failure_report
 
         warn(failure_report(run_dir))
     elif code and ui is UI.none:  # which is to say nothing, and not to fail in silence
@@ -267,7 +267,7 @@ def _dry_run(target: str | None, changes: Changes) -> None:
 
 def _compiled(target: str | None, changes: Changes, *, warns: bool = False) -> tuple[Loaded, Plan]:
     """Return the pipeline of a file, and its plan; print the warnings of the plan if `warns` is true."""
-    from hookflow.cli.pipelines import valid_plan
+    from hookflow.service.pipelines import valid_plan
 
     if target is None:
         raise UserError(

@@ -83,11 +83,11 @@ def show(
 
     Example: `hookflow show cifar | less`
     """
-    from hookflow.cli.run_dirs import find_run
     from hookflow.cli.stored import saved
     from hookflow.monitor.feed import Live
     from hookflow.monitor.health import judge
     from hookflow.monitor.ranks import NO_PLAN
+    from hookflow.service.runs import find_run
 
     found = find_run(run, dir)
     live = Live(found)

@@ -44,10 +44,10 @@ def checkpoints(
 
     Example: `hookflow checkpoints cifar --verify`
     """
-    from hookflow.cli.run_dirs import find_run, has_checkpoint
     from hookflow.events.rundir import short
     from hookflow.monitor.overview import read_overview
     from hookflow.runner.checkpoint.manifest import EXCEPTION
+    from hookflow.service.runs import find_run, has_checkpoint
 
     run_dir = find_run(run, dir, having=has_checkpoint)
     folder = run_dir.checkpoints
@@ -151,8 +151,8 @@ def export(
 
     Example: `hookflow export cifar --format csv --out cifar.csv`
     """
-    from hookflow.cli.run_dirs import find_run
     from hookflow.events.scalars import scalars
+    from hookflow.service.runs import find_run
 
     rows = scalars(find_run(run, dir))
     text = as_csv(rows) if format_ is ExportFormat.csv else as_jsonl(rows)

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from hookflow.cli.output import warn
-from hookflow.cli.run_dirs import failure_report
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.failures import appending
 from hookflow.runner.distributed.rendezvous import Ranks, of_environment, rendezvous, restarts, store
 from hookflow.runner.process.launch import claim
 from hookflow.runner.process.threads import leave
+from hookflow.service.runs import failure_report
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store

@@ -37,7 +37,7 @@ def watch(
 
     Leaving it does the run no harm.
     """
-    from hookflow.cli.run_dirs import find_run
+    from hookflow.service.runs import find_run
 
     found = find_run(run, dir)
     if ui is Face.TUI or (ui is None and has_terminal()):
@@ -65,9 +65,9 @@ def replay(
 
     Keys pause it, and go back and on.
     """
-    from hookflow.cli.run_dirs import find_run
     from hookflow.errors import Problem, UserError, Where
     from hookflow.events.rundir import short
+    from hookflow.service.runs import find_run
 
     found = find_run(run, dir)
     if not found.events.is_file():
@@ -118,8 +118,8 @@ def stop(
 
     Example: `hookflow stop cifar`
     """
-    from hookflow.cli.run_dirs import find_run
     from hookflow.errors import Problem, UserError, Where
+    from hookflow.service.runs import find_run
 
     found = find_run(run, dir)
     life = found.life()

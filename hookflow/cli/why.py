@@ -18,10 +18,10 @@ from hookflow.cli.output import echo
 from hookflow.errors import UserError
 
 if TYPE_CHECKING:
-    from hookflow.cli.pipelines import Target
     from hookflow.graph.plan import Binding, Edge, GivenWay, Plan
     from hookflow.graph.why import Answer
     from hookflow.monitor.state import RunState
+    from hookflow.service.pipelines import Target
 
 
 class Turning:
@@ -151,8 +151,8 @@ def why(
 
     Example: `hookflow why ema checkpoint -p pipelines/cifar.toml`
     """
-    from hookflow.cli.pipelines import open_target, warn_unknown
     from hookflow.graph.why import precedence
+    from hookflow.service.pipelines import open_target, warn_unknown
 
     target = open_target(
         pipeline,
@@ -182,8 +182,8 @@ def why(
 
 def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> None:
     """Raise UserError for every name that the pipeline does not know."""
-    from hookflow.cli.pipelines import no_point
     from hookflow.errors import Problem, UserError, nearest_or_all
+    from hookflow.service.pipelines import no_point
 
     known = target.loaded.pipeline.hooks
     problems = [

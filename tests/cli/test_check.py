@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
-from hookflow.cli.pipelines import valid_plan
 from hookflow.errors import UserError
 from hookflow.pipeline.load import load
+from hookflow.service.pipelines import valid_plan
 
 SOUND = """\
 [run]

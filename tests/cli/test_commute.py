@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from hookflow.cli.app import app
-from hookflow.cli.check_report import LEAKS
 from hookflow.errors import UserError
+from hookflow.service.findings import LEAKS
 from hookflow.trials import trial
 from tests.conftest import TESTS
 

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from hookflow.cli.app import app
-from hookflow.cli.pipelines import valid_plan
 from hookflow.pipeline.load import load
+from hookflow.service.pipelines import valid_plan
 from tests.conftest import TESTS
 
 ROOT = TESTS.parent

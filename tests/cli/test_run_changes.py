@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from hookflow.cli.run import Changes, _new, _resumed
-from hookflow.cli.run_dirs import recorded_plan
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
+from hookflow.service.runs import recorded_plan
 
 PIPELINE = """\
 [run]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.cli.check_report import Findings
-from hookflow.cli.pipelines import read_pipeline, valid_plan
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import Loaded
+from hookflow.service.findings import Findings
+from hookflow.service.pipelines import read_pipeline, valid_plan
 from hookflow.trials.commute import Commuted, commute
 from tests.conftest import TESTS, TOY
 from tests.hooks.test_contracts import SAMPLES, inline

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.cli.check_report import Findings
 from hookflow.cli.observe_report import Report
-from hookflow.cli.pipelines import read_pipeline, valid_plan
 from hookflow.pipeline.load import Loaded
+from hookflow.service.findings import Findings
+from hookflow.service.pipelines import read_pipeline, valid_plan
 from hookflow.trials.commute import Commuted, commute
 from tests.conftest import TESTS
 

@@ -19,8 +19,6 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hookflow.cli.check_report import Findings
-from hookflow.cli.pipelines import valid_plan
 from hookflow.errors import Where
 from hookflow.events.rundir import RunDir
 from hookflow.graph.points import POINTS
@@ -34,6 +32,8 @@ from hookflow.hooks.table import filled
 from hookflow.pipeline.load import parse
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.loop.trainer import Trainer
+from hookflow.service.findings import Findings
+from hookflow.service.pipelines import valid_plan
 from tests.conftest import TOY, NewRun, records
 from tests.photographs import photograph
 from tests.runner.same import assert_same_end

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.cli.pipelines import read_pipeline, valid_plan
 from hookflow.graph.plan import Plan
 from hookflow.graph.why import ambiguities
 from hookflow.hooks.registry import BUILT_IN
+from hookflow.service.pipelines import read_pipeline, valid_plan
 from tests.hooks.test_troubles import plan
 
 ROOT = Path(__file__).parents[2]

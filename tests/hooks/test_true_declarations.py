@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import tomli
 
-from hookflow.cli.pipelines import valid_plan
 from hookflow.graph.observation import Slots, missing, never_seen, with_observed
 from hookflow.graph.plan import Plan
 from hookflow.graph.why import ambiguities
 from hookflow.hooks.registry import BUILT_IN
 from hookflow.pipeline.load import load
+from hookflow.service.pipelines import valid_plan
 from hookflow.trials import dry_run
 from hookflow.trials.dry_run import Observed, observe
 from tests.conftest import TOY

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from hookflow.cli.run_dirs import find_run, has_begun, has_checkpoint
 from hookflow.cli.runs import runs
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Live, Recording
+from hookflow.service.runs import find_run, has_begun, has_checkpoint
 from tests.monitor.fake_run import make, make_ranks
 
 
@@ -161,7 +161,7 @@ def test_a_bad_log_of_a_rank_hides_nothing(tmp_path: Path, bad: str, capsys: pyt
 def test_naming_the_commands_loads_neither_the_screen_nor_torch() -> None:
     code = """
 import sys
-import hookflow.cli.watch, hookflow.cli.watch, hookflow.cli.runs, hookflow.cli.run_dirs, hookflow.monitor
+import hookflow.cli.watch, hookflow.cli.watch, hookflow.cli.runs, hookflow.service.runs, hookflow.monitor
 print({"torch", "textual", "networkx", "pynvml"} & set(sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

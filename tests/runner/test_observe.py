@@ -13,7 +13,6 @@ import pytest
 import tomli
 import torch
 
-from hookflow.cli.pipelines import valid_plan
 from hookflow.graph.observation import Method, Seen, Slots, missing, never_seen
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import load
@@ -22,6 +21,7 @@ from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.numerics.precision import torch_settings
 from hookflow.runner.observe.observer import Observer
 from hookflow.runner.observe.tensors import mark_of_random
+from hookflow.service.pipelines import valid_plan
 from hookflow.trials.dry_run import Observed, in_temporary_run, observe
 from tests.conftest import TOY
 

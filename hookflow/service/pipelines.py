@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hookflow.cli.output import warn
 from hookflow.errors import Problem, UserError, by_place, first_few, nearest
 from hookflow.graph.schedule import window_is_empty
 from hookflow.pipeline.condition import METRICS, parse_condition
+from hookflow.text import print_error
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -198,7 +198,7 @@ def open_target(
 def warn_unknown(plan: Plan) -> None:
     """Print what cannot be told of hooks that are not imported, beside the output."""
     for problem in plan.unknown:
-        warn(f"unknown: {problem}")
+        print_error(f"unknown: {problem}")
 
 
 def names_run(named: str) -> bool:
@@ -252,9 +252,9 @@ def no_point(points: Points, name: str) -> Problem:
 
 def recorded_target(named: str) -> Target:
     """Return the pipeline and plan that a run has recorded. Raises UserError when there is no such run."""
-    from hookflow.cli.run_dirs import find_run, recorded_plan
     from hookflow.events.rundir import short
     from hookflow.pipeline.load import load
+    from hookflow.service.runs import find_run, recorded_plan
 
     run = find_run(named, Path("runs"), elsewhere="", or_file=True)
     loaded = load(short(run.pipeline), recorded=True, environment=False)

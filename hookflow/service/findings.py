@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import tomli
 
-from hookflow.cli.output import labelled
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import whole_lines
 from hookflow.events.reading import read_record
@@ -35,6 +35,12 @@ LEAKS = "one of them holds other values in two trials of one order, from the tim
 
 NOISE = 6
 """How many values are named that are not compared."""
+
+
+def labelled(name: str, text: str, width: int) -> str:
+    """Return a text behind the name of what it is about, wrapped; an option (`--set`) is not broken at its hyphen."""
+    head, indent = f"  {name:<10} ", " " * 15
+    return textwrap.fill(text, width, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def commuted_lines(plan: Plan, commuted: Commuted, settled: Sequence[Ambiguity]) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,7 @@ from hookflow.events.rundir import RunDir, all_runs, short
 if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
 
+
 LATEST = "latest"
 """The newest run of all, where no run is called so."""
 TRAINED = re.compile(rb'"it":[1-9]')

@@ -1,0 +1,1 @@
+"""Finding runs, reading pipelines and judging them: what the command line and the Python API share."""
