@@ -1,4 +1,4 @@
-"""The `hookflow` command. Each command stands in a file of its own and imports what it needs when it is called."""
+"""The `hookflow` command. Each command imports its dependencies when it is called."""
 
 from __future__ import annotations
 

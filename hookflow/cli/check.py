@@ -1,4 +1,4 @@
-"""`hookflow check`: say whether a pipeline is valid, and what it amounts to, without running anything."""
+"""`hookflow check`: validate a pipeline and report its warnings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shell offers when Tab is pressed: hooks, points, runs and keys, as the files at hand have them.
+"""Shell completion: hooks, points, runs and keys of the files at hand.
 
 The shell asks with every press, so a pipeline is read as plain TOML and nothing of it is checked. Whatever goes wrong
 offers nothing, for there is nowhere to say so.

@@ -1,4 +1,4 @@
-"""`hookflow diff`: what differs between two pipelines, or two runs."""
+"""`hookflow diff`: the difference between two pipelines or two runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands explain, points and schema: the keys of a pipeline, and the points."""
+"""The commands explain, points, hooks and schema: keys of a pipeline, points, and hooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hookflow graph`: draw which hooks fire where, in what order, and why."""
+"""`hookflow graph`: draw the hooks of each point in their order, with the reasons."""
 
 from __future__ import annotations
 

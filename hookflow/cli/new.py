@@ -1,4 +1,4 @@
-"""`hookflow new`: the files that a pipeline or a hook begins with."""
+"""`hookflow new`: create the files of a new pipeline or hook."""
 
 from __future__ import annotations
 

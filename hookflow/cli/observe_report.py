@@ -1,4 +1,4 @@
-"""`hookflow check --observe`: what hooks were seen to touch, what of that is not declared, and the lines to add."""
+"""The report of `hookflow check --observe`: observed slots, missing declarations, and the lines to add."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that several commands take."""
+"""Options and arguments shared by several commands."""
 
 from __future__ import annotations
 

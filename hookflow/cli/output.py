@@ -1,4 +1,4 @@
-"""Where the command line prints. What is printed is somebody's text: it cannot control the terminal."""
+"""Printing of the command line, with control characters escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hookflow run --resume`: which run is meant, what has changed of its pipeline, and whether that may be."""
+"""`hookflow run --resume`: find the run, compare its pipeline, and check that the change is allowed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hookflow run` where torchrun has started it several times: each process trains as one rank of the same run."""
+"""`hookflow run` under torchrun: each process trains as one rank of the same run."""
 
 from __future__ import annotations
 

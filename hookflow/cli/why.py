@@ -1,4 +1,4 @@
-"""`hookflow why`: what puts one hook before another."""
+"""`hookflow why`: explain why one hook fires before another."""
 
 from __future__ import annotations
 

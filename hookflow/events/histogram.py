@@ -1,4 +1,4 @@
-"""Durations in bins that add up, so that any stretch of a run has its own percentiles.
+"""Histograms of durations, with bins that add up: any stretch of a run has its own percentiles.
 
 A bin keeps the top three bits of a duration in nanoseconds: four bins an octave, each 14 to 25 % wide.
 """

@@ -1,4 +1,4 @@
-"""Append-only JSON lines: the one format of the event log and of the command log."""
+"""Append-only JSON lines: the format of the event log and of the command log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the training thread is at this very moment: twenty-four bytes of shared memory.
+"""The current binding of the training thread, in twenty-four bytes of shared memory.
 
 A native 64-bit integer, the id of the binding that is being called (-1: none), and a float64, when it was entered
 (seconds of the machine's monotonic clock: CLOCK_MONOTONIC, which `time.monotonic` and `time.perf_counter` show); and

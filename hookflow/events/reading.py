@@ -1,4 +1,4 @@
-"""Reads JSON that anybody may have written: what a run directory holds is data, and a mistake in it is a ValueError.
+"""Strict reading of JSON from run directories: whatever is wrong in it is a ValueError.
 
 Nesting that is too deep, numbers that are too long and NaN are refused, whatever reads them. The records of a log are
 held against their declarations in `hookflow.events.records`, so that their readers can rely on those types and bounds.

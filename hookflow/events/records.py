@@ -1,4 +1,4 @@
-"""What stands in an event log: one JSON object a line, told apart by `k`, stamped with `t` (seconds since 1970).
+"""The records of an event log: one JSON object a line, with kind `k` and time stamp `t` (seconds since 1970).
 
 A log is a sequence of *differences*: counts and histograms of a frame cover the time since the frame before it, so
 that any stretch of a run can be added up on its own. Whoever reads it must pass over kinds and keys it does not know.

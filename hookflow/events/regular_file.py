@@ -1,4 +1,4 @@
-"""Opening the files of a run for reading: a run directory may be a stranger's, and a pipe in it would be waited for."""
+"""Open regular files only: a pipe in a run directory would block its reader."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock of a run directory: on a file in it, and on the directory itself.
+"""The lock of a run directory, and the processes that hold it.
 
 Somebody may remove the file, and a new one of its name is not locked. The directory cannot be removed while the run is
 in it, but network file systems lock files alone. So both are locked, and whoever finds either locked is refused. A

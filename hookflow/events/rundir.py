@@ -1,4 +1,4 @@
-"""A run directory: its files by name, who is behind it, and whether that process still lives."""
+"""A run directory: its files by name, its process, and whether that process is alive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The numbers that a run has logged, as rows: of a stretch that was trained twice, the later attempt counts."""
+"""The logged numbers of a run as rows. Of iterations trained twice, the later attempt counts."""
 
 from __future__ import annotations
 

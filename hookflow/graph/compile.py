@@ -1,4 +1,4 @@
-"""From declared hooks to a plan: names looked up, the order of each point settled, and what is doubtful told."""
+"""Compile declared hooks into a plan: resolve names, order each point, and collect warnings."""
 
 from __future__ import annotations
 

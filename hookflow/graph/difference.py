@@ -1,4 +1,4 @@
-"""What differs between two pipelines and their plans: keys, hooks, where they fire, edges, order."""
+"""The difference between two pipelines and their plans: keys, hooks, bindings, edges, order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The edges at one point, or at the two points of an `around_X` as one graph; what is weaker gives way.
+"""The edges at one point, or at both points of an `around_X`, as one graph; weaker edges give way to stronger ones.
 
 Stated edges come first. Data flow is added where it contradicts none of them, and then none of its own.
 """

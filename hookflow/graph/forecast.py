@@ -1,4 +1,4 @@
-"""When each binding fires in a run that goes to its end: first where, and how often. Nothing is run to tell.
+"""Forecast of a plan: the first firing of each binding, and the number of its firings in a whole run.
 
 The triggers are those of `hookflow.graph.schedule`, by which the run goes, too; here are the visits of each point.
 """

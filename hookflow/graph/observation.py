@@ -1,4 +1,4 @@
-"""What hooks were seen to read and write in a run that was observed, held against what they declare."""
+"""Observed reads and writes of hooks, compared with their declarations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order of one point, or of the two points of an `around_X` together.
+"""The order of the bindings at one point, or at both points of an `around_X` together.
 
 From strong to weak: stated edges, data flow, phase, the file's order. What is weaker gives way where it contradicts
 what is stronger.

@@ -1,5 +1,4 @@
-"""Reads a plan that was written down. A run directory is data: whatever stands in it, what comes of it is a plan or an
-error that says so."""
+"""Read a recorded plan: whatever the file contains, the result is a plan or a ValueError."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The named places of a training run where hooks fire.
+"""The named points of a training run where hooks fire.
 
 This is the loop that the runner walks; a test holds the two together:
 

@@ -1,4 +1,4 @@
-"""When a trigger lets a binding fire: `every`, `from` and `until` as exact numbers of what the run counts.
+"""Triggers as exact numbers: `every`, `from` and `until` over the counters of a run.
 
 This is the only definition. The runner runs by it (`hookflow.runner.dispatch.triggers`), and `hookflow check`
 forecasts with it (`hookflow.graph.forecast`).

@@ -1,4 +1,4 @@
-"""The named pieces of run state that hooks read and write: at one point, the writer of a slot before its readers.
+"""Slots: named pieces of run state that hooks read and write. At one point, writers fire before readers.
 
 A slot may have parts, `metrics.accuracy` (`hookflow.graph.slots`).
 A hook may name slots of its own; these are the ones that the runner and the built-in hooks speak of.

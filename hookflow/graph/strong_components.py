@@ -1,6 +1,6 @@
-"""What has to be found out about the edges of a point when they do not lead one way: cycles, and the ways between rows.
+"""Cycles among the edges of a point, and paths between its rows, by networkx.
 
-This is networkx's work. It is imported only where there is a contradiction, as importing it takes a tenth of a second.
+This module is imported only where edges contradict one another: importing networkx takes a tenth of a second.
 """
 
 from __future__ import annotations

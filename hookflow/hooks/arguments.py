@@ -1,4 +1,4 @@
-"""The arguments that a pipeline file gives to a class or function: what is wrong with them, what is made of them."""
+"""Arguments of classes and functions: validation against their signatures, and conversion."""
 
 from __future__ import annotations
 

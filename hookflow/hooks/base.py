@@ -1,4 +1,4 @@
-"""What a hook is: an object with methods named like the points it wants to be called at."""
+"""The base class of hooks: an object with methods named like points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a loaded pipeline to its plan: every hook looked up, looked into and checked, then ordered."""
+"""Compile a loaded pipeline into its plan: find, inspect and check every hook, then order them."""
 
 from __future__ import annotations
 

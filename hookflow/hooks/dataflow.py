@@ -1,4 +1,4 @@
-"""Data flow that the source of hooks tells: numbers that they log, and slots that they do not declare."""
+"""Data flow found in the source of hooks: numbers that they log, and slots that they do not declare."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hook is, for people who look for one: its sentence, its methods, and how it is called in a pipeline."""
+"""The description of a hook for `hookflow hooks NAME`: its summary, methods and arguments."""
 
 from __future__ import annotations
 

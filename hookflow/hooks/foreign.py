@@ -1,4 +1,4 @@
-"""Hooks that are written for another framework: how each is recognised, and what its names are called here.
+"""Hooks of other frameworks: recognition, and their names translated.
 
 Such a hook would fail in silence: an argument with a default keeps it, a method that no point is named like is never
 called. `FRAMEWORKS` is data; whatever runs or converts such hooks can read it, too.

@@ -1,4 +1,4 @@
-"""Globs over the names of modules, their classes and parameters, and what to say of one that matches none."""
+"""Globs over names of modules, classes and parameters, and suggestions for a glob without a match."""
 
 from __future__ import annotations
 

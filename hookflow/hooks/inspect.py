@@ -1,4 +1,4 @@
-"""What a hook's class (or function) says of itself, read without making one."""
+"""Inspection of a hook class or function, without an instance: points, arguments, slots."""
 
 from __future__ import annotations
 

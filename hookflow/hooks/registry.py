@@ -1,4 +1,4 @@
-"""The short names of hooks: those built in, and those that installed packages offer by entry points."""
+"""The registry of hooks: short names of built-in hooks, and of hooks in installed packages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a hook sees of the run: the part of the runner that hooks may lean on, as a protocol.
+"""The protocol of `run`, the object that hooks receive.
 
 It stands here because hooks know no runner; the runner is checked against it.
 """

@@ -1,4 +1,4 @@
-"""One hook's table of the file, on its way to a node of the graph: looked into, checked, and bound to its points."""
+"""The table of one hook in a pipeline file, converted into a node of the graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors that hooks look at: whole ones of shards, and the first one of nested outputs."""
+"""Helpers for tensors in hooks: full tensors of shards, and the first tensor of nested outputs."""
 
 from __future__ import annotations
 

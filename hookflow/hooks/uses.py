@@ -1,4 +1,4 @@
-"""What a hook does with the run it is given, found in its source by AST; nothing is called to find it.
+"""Calls that a hook makes on the run, found in its source by AST; nothing is executed.
 
 Only what is certain is found. The run is the parameter `run` of a method at a point, and a parameter of another method
 of the same object that is given it in a call. A function that binds the name to anything else is passed over, and so is

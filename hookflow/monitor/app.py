@@ -1,4 +1,4 @@
-"""The dashboard: one canvas, one clock, keys. It reads a run directory and may die without harm to the run."""
+"""The dashboard application: one canvas, one clock, keys. It only reads the run directory."""
 
 from __future__ import annotations
 

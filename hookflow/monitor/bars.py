@@ -1,4 +1,4 @@
-"""Plain lines on a terminal: they scroll as ever, coloured, above progress bars of the run, its epoch, its validation.
+"""Plain lines with progress bars below: of the run, its epoch, its validation.
 
 The bars are only there while the run is followed: what is left in the terminal is the lines.
 """

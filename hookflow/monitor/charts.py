@@ -1,4 +1,4 @@
-"""Curves and pictures made of characters: axes, braille, half blocks."""
+"""Curves and pictures drawn with characters: axes, braille, half blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the records come from: the tail of a run that goes on, or the recording of one at any speed and moment."""
+"""The feed of records: the tail of a live run, or a recording at any speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a run is well: what its log says, held against whether its process lives."""
+"""The health and the pace of a run, from its log and the state of its process."""
 
 from __future__ import annotations
 

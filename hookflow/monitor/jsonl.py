@@ -1,4 +1,4 @@
-"""A run as its raw event lines, for programs that read along."""
+"""The raw event lines of a run, for programs."""
 
 from __future__ import annotations
 

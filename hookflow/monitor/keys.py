@@ -1,4 +1,4 @@
-"""The keys: what each one is for (the help is made of this), and what it changes in the view."""
+"""The key bindings: the help text of each key, and its effect on the view."""
 
 from __future__ import annotations
 

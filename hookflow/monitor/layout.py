@@ -1,4 +1,4 @@
-"""How the panels share a terminal of any size. Pure: a scene and a size give the rows of the whole screen."""
+"""The layout of the panels, for a terminal of any size. Pure functions from a scene and a size to rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine that the monitor runs on: processor, memory, GPUs, and what the monitor itself costs."""
+"""The machine of the dashboard: processor, memory, GPUs, and the cost of the dashboard itself."""
 
 from __future__ import annotations
 

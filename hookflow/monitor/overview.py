@@ -1,4 +1,4 @@
-"""A run in a line: read from its log without folding the frames."""
+"""The one-line overview of a run, read from its log without folding the frames."""
 
 from __future__ import annotations
 

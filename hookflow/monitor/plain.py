@@ -1,4 +1,4 @@
-"""A run as plain lines, for people where there is no terminal: one line a fact, its kind in front.
+"""Plain lines of a run, for logs and pipes: one fact a line, its kind in front.
 
 No line holds control characters. Programs read the event log itself (`hookflow.monitor.jsonl`).
 """

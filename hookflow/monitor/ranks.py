@@ -1,4 +1,4 @@
-"""All ranks of a run: what the others tell beside rank 0, who is missing, who is behind, whom the others wait for."""
+"""The ranks of a run: missing ranks, stragglers, and the rank that the others wait for."""
 
 from __future__ import annotations
 

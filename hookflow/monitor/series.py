@@ -1,4 +1,4 @@
-"""Series of numbers that stay small: means of buckets, histograms of durations, metrics of validations."""
+"""Bounded series of numbers: bucket means, histograms of durations, metrics of validations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run as far as its event log tells: a fold of records that live view, replay and plain lines share.
+"""The state of a run as a fold over its records, shared by the dashboard, replay and plain lines.
 
 Every length of time is taken between the records' own stamps, never from the reader's clock, so that a replay shows
 what the live view showed. How long an attempt has taken is in its frames, by a clock that cannot be set.

@@ -1,4 +1,4 @@
-"""Rows of a screen: styled text of an exact width, boxes around them, rows beside each other.
+"""Styled rows of an exact width, boxes around them, and rows side by side.
 
 Colours are those of Okabe and Ito, told apart by the colour-blind; whatever a colour says, a character says too.
 Every segment carries a style: Textual's filter for NO_COLOR fails on one that has none.

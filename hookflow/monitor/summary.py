@@ -1,4 +1,4 @@
-"""What stays on the normal screen when the dashboard closes: a few lines that say how it went and how to go on."""
+"""The summary that stays on the screen when the dashboard closes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the person at the screen has chosen to see, and the scene made of that and of the run."""
+"""The view: page, cursor and filters that the user has chosen, and the scene drawn from it."""
 
 from __future__ import annotations
 

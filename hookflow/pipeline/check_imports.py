@@ -1,4 +1,4 @@
-"""Whether what `use` names is there, as far as can be seen without importing it.
+"""Check whether `use` names something that exists, without importing it.
 
 `hookflow check` must not import torch to say that a model's file is missing. So files are parsed, not run; where a
 module makes up its names as it goes (a star import, a `__getattr__`), it has the benefit of the doubt.

@@ -1,4 +1,4 @@
-"""Conditions, as `when` has them: "loss > 10 and epoch >= 1". Parsed against a list of what is allowed, never executed.
+"""Conditions of `when`, such as loss > 10 and epoch >= 1: parsed against an allowlist, never evaluated as Python.
 
 A condition is made of
     numbers               10, 0.5, 1e-3

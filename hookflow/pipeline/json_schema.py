@@ -1,4 +1,4 @@
-"""The JSON Schema of a pipeline file, for editors: from the same declarations that the file is checked with."""
+"""The JSON Schema of a pipeline file, generated from the declarations that validate it."""
 
 from __future__ import annotations
 

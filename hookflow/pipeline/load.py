@@ -1,4 +1,4 @@
-"""A pipeline file on its way to a validated `Pipeline`, and back to TOML."""
+"""Load and validate a pipeline file, and write it back as TOML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short names: those built in, and those that installed packages offer by entry points.
+"""Registries of short names: built-in names, and names from entry points of installed packages.
 
 A pipeline may also name any class or function by where it stands. The short names of hooks are in
 `hookflow.hooks.registry`.

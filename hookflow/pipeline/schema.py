@@ -1,4 +1,4 @@
-"""What may stand in a pipeline file: its sections, their keys, and what each key means.
+"""The schema of a pipeline file: its sections, their keys, and a sentence for each key.
 
 Keys are checked strictly: an unknown one is a mistake, and `"3"` is not `3`. The arguments in `args` belong to what
 `use` names and are checked against its signature later. Paths in `args` and `run.dir` are relative to the current

@@ -1,4 +1,4 @@
-"""Where in a TOML file a key stands. TOML parsers do not say, so this reads the text once more.
+"""Source positions of the keys of a TOML file, which TOML parsers do not report.
 
 The text must be valid TOML, as a parser has found it to be; only its outline is read here.
 """

@@ -1,4 +1,4 @@
-"""What `hookflow check` finds in a valid pipeline: what it amounts to, when its hooks fire, and what is doubtful."""
+"""The findings of `hookflow check` on a valid pipeline: forecasts, ambiguous pairs, warnings."""
 
 from __future__ import annotations
 

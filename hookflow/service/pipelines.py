@@ -1,4 +1,4 @@
-"""Pipelines as commands are asked about them: a file that is read and compiled, or what a run has recorded."""
+"""Pipelines for commands and the Python API: read and compiled from a file, or recorded by a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run directories: finding one by what people call it, and reading what is recorded there."""
+"""Find run directories by id, path or name, and read their recorded plans."""
 
 from __future__ import annotations
 

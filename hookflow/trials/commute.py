@@ -1,4 +1,4 @@
-"""Which pairs of hooks, of all that nothing orders, make a difference: each is fired both ways, and compared."""
+"""Find the unordered pairs of hooks whose order makes a difference, by firing each pair both ways."""
 
 from __future__ import annotations
 

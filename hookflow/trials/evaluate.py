@@ -1,4 +1,4 @@
-"""Validating, testing and predicting with a checkpoint: by the pipeline that was recorded with it, in this process."""
+"""Validate, test and predict with a checkpoint and the pipeline recorded with it, in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials: the same short run again and again, each with its hooks in another order, and compared with one another.
+"""Trials: one short run repeated with its hooks in other orders, fingerprinted at each point.
 
 A trial is two epochs of two iterations, with a validation of two batches after each, a checkpoint that is written and
 read back, and the test if the run has one. The models, the optimizers and the hooks are built anew for each, from the

@@ -1,4 +1,4 @@
-"""From a pipeline's words to the things themselves: model, data, optimizer, task and hooks."""
+"""Build the components of a run from its pipeline: models, data, optimizers, task, hooks."""
 
 from __future__ import annotations
 

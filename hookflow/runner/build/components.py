@@ -1,4 +1,4 @@
-"""The components of a run, built or still to be built: models, optimizers, data, hooks, writers."""
+"""The components of a run, built or to be built: models, optimizers, data, hooks, writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checkpoints of one run, seen from the training: requested, copied, on their way to the disk, reported."""
+"""The checkpoints of a run from the side of the training: request, copy, background write, report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checkpoints of a run say of themselves, and whether that still holds. Imports no torch.
+"""The manifest of a checkpoint, and its verification. Imports no torch.
 
 A checkpoint is a directory named after its iteration (`it00000469`; `it00000469.1` if that was taken), and its
 manifest says what is in it. One that was saved after an error (`exception-it00000470`) stands apart: it was taken in

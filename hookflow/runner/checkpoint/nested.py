@@ -1,4 +1,4 @@
-"""Walking through a state: plain dicts, lists and tuples in one another, with tensors and plain values in them."""
+"""Walks over nested state: dicts, lists and tuples of tensors and plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which keys of its pipeline a run may change when it is resumed: the table, and what a difference comes to by it.
+"""The keys of its pipeline that a resumed run may change, and the checks of a difference.
 
 What says how long to train, how often to look, and with which machinery to compute may change. What the checkpoint's
 weights are, and what they are trained on and how, may not: that would be another run. `docs/checkpoints.md` has the

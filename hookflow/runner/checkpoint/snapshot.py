@@ -1,4 +1,4 @@
-"""All that a run must not forget, taken out of it and put back: to the bit.
+"""The snapshot: the complete state of a run, captured and restored to the bit.
 
 Every mutable state of the runner is either here or follows from what is: `tests/runner/test_snapshot.py` walks over
 all of it.

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: a directory each, whole or absent.
+"""The checkpoint store: a directory for each checkpoint, written atomically.
 
     checkpoints/
         it00000469/

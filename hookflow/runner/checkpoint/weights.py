@@ -1,4 +1,4 @@
-"""Weights to begin with: a `state_dict` in a file, fitted to the model's names, and compared before it is copied."""
+"""Initial weights: a `state_dict` file matched to the names of the model, and checked before it is copied."""
 
 from __future__ import annotations
 

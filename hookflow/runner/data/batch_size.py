@@ -1,4 +1,4 @@
-"""How many examples a batch has: as the task, the source, or the batch itself says, and never a guess.
+"""The number of examples in a batch, from the task, the source or the batch itself; never guessed.
 
 A batch of lists has no size that could be read off it: eight images of 3×H×W are not three examples.
 """

@@ -1,4 +1,4 @@
-"""A source out of a `DataLoader`, or of any iterable of batches that has a length."""
+"""A source from a `DataLoader`, or from any iterable of batches with a length."""
 
 from __future__ import annotations
 

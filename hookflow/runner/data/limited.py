@@ -1,4 +1,4 @@
-"""A source of which only some batches are used: the first ones of each epoch, or the same few again and again."""
+"""Sources with fewer batches: `run.limit_…` and `run.overfit`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source out of a map-style dataset, whose examples may be fetched by worker processes."""
+"""A source from a map-style dataset, with or without worker processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a loader is made with: the `loader` of a pipeline's data, with everything that it names resolved."""
+"""The resolved settings of a loader: sampler, collate function, workers, generators."""
 
 from __future__ import annotations
 

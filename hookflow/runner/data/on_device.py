@@ -1,4 +1,4 @@
-"""A source out of a dataset that is kept on the device: batches are taken out of it there."""
+"""A source from a dataset that stays on the device."""
 
 from __future__ import annotations
 

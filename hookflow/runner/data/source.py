@@ -1,4 +1,4 @@
-"""Where batches come from: the contract of a source, and what is made a source of."""
+"""The contract of a source of batches, and the conversion of datasets and loaders into sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source out of a stream: an iterable dataset, loaded in this process or by torchdata's workers."""
+"""A source from an iterable dataset, loaded in this process or by workers of torchdata."""
 
 from __future__ import annotations
 

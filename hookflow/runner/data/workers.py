@@ -1,4 +1,4 @@
-"""The beginning and the end of the workers of a DataLoader."""
+"""Worker processes of a loader: their start, their errors, and their end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dispatch core: `Dispatcher.fire` calls what the plan says, in its order, and times it.
+"""The dispatcher: calls the bindings of a point in the order of the plan, and times them.
 
 Everything that can be decided beforehand has been: which hooks, in which order, with which arguments. `fire` only asks
 each trigger, calls, and stamps the clock; the rest of this file is for what fires within something else, and for a

@@ -1,4 +1,4 @@
-"""From a plan to what is called: every binding as a bound method, every point as one call."""
+"""The engine: bound methods for bindings, generated functions for points, and arounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hooks inside the network: bindings at module points become PyTorch's own hooks on the modules that they pick.
+"""Module hooks: bindings at module points, registered as PyTorch hooks on the selected modules.
 
 What a hook returns replaces what it was offered, as in PyTorch: the arguments at `forward_pre`, the output at
 `forward`, the gradients at the other two; None leaves them as they are. Several hooks on one module fire in the plan's

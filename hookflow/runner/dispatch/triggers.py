@@ -1,4 +1,4 @@
-"""Triggers as the run asks them: `every`, `from` and `until` by `hookflow.graph.schedule`, and then `when`.
+"""Triggers at run time: `every`, `from` and `until` by `hookflow.graph.schedule`, then `when`.
 
 `when` is asked last, and only where all else says that the binding is due: so beside an `every` it costs nothing in
 between. A multiple at which the condition does not hold is spent: the next chance is the next multiple.

@@ -1,4 +1,4 @@
-"""Consensus: what the ranks agree on, so that none of them ever stops, saves or pauses alone.
+"""Consensus of the ranks: stops, saves and pauses happen on all of them or on none.
 
 At a safe point each rank wants a set of things, as bits. An exchange brings these together by one small all-reduce,
 and what any rank wants then happens at the same safe point on all of them. There are two kinds:

@@ -1,4 +1,4 @@
-"""torch.distributed's own launcher, as it serves an agent: ranks on this machine, started once, watched, and ended."""
+"""The use of torch.distributed's launcher in the agent."""
 
 from __future__ import annotations
 

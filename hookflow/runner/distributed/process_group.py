@@ -1,4 +1,4 @@
-"""The process group of the ranks: the device of each of them, the backend between them, joined and left."""
+"""The process group of the ranks: device, backend, initialization and destruction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rendezvous: what torch's launcher tells the ranks that it starts, and the store through which they find each other.
+"""Rendezvous: the environment that the launcher gives to the ranks, and their store.
 
 The store is there before they are a process group, and after that has broken; and it may outlive them, when they are
 started again. Imports torch only for the store.

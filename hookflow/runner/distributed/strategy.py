@@ -1,4 +1,4 @@
-"""How several ranks keep one model, and gradients, together: what every strategy can do, and which one a run has."""
+"""Strategies for several ranks: their common interface, and the choice of one."""
 
 from __future__ import annotations
 

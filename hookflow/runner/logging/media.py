@@ -1,4 +1,4 @@
-"""Images and histograms on their way to the disk and the event log, in a thread of their own.
+"""Images and histograms: written to disk and logged by a thread of their own.
 
 The training thread copies what it is given, where that lies, and puts it into a queue; everything that waits for a
 device or a disk is done here. What the queue has no room for is dropped, counted and told.

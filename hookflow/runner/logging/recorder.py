@@ -1,4 +1,4 @@
-"""The flusher thread: everything that leaves a run through files goes through here, off the training thread.
+"""The recorder: a thread that writes everything that a run reports to its files.
 
 Imports no torch: the recorder is there before torch is.
 """

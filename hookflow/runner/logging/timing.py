@@ -1,4 +1,4 @@
-"""Where the time goes: the training thread only stamps the clock; another thread makes sums and histograms of it.
+"""Timing: the training thread stamps the clock, another thread computes sums and histograms.
 
 What the training thread writes are rows of numbers in preallocated memory (`Rows`), without a lock:
 

@@ -1,4 +1,4 @@
-"""The writers of a run: made before the training, fed with what the event log is given, closed whatever happens.
+"""The writers of a run: each runs in a thread of its own, fed from the event log.
 
 The training thread calls no writer while it trains, and waits for none: the recorder's thread hands on what it
 records, and each writer has a thread. Only the end of a run waits, and not for long.

@@ -1,4 +1,4 @@
-"""One pass over the validation or test data: the means of what the task gives, and what hooks make of it."""
+"""One pass over the validation or test data: means of the outputs, and metrics of hooks."""
 
 from __future__ import annotations
 

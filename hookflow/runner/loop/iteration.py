@@ -1,4 +1,4 @@
-"""One training iteration, from the batch to the new weights, in the three forms that it has.
+"""One training iteration, from the batch to the new weights, in its three forms.
 
 `choose` picks one before the loop. Each is a function of the epoch's batches that trains until the loop has to look up:
 somebody wants attention, or as many iterations are done as `RunState.next_stop` says.

@@ -1,5 +1,4 @@
-"""Diagnosis of a loss that is not finite: the batch is saved, and one more forward and backward pass looks for the
-first module, parameter and gradient that is not finite."""
+"""Diagnosis of a loss that is not finite: its batch, and the first such module, parameter and gradient."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hooks have asked for and the run has not yet granted: each by a named call on the run, some by some alone.
+"""Requests of hooks that are granted at the next safe point: saves, stops, skips.
 
 A request waits here until the loop is where it can be granted without anything being half done: skips within the
 iteration, all else at a safe point (`hookflow.runner.loop.loop`).

@@ -1,4 +1,4 @@
-"""The run as hooks and tasks are given it: what `hookflow.hooks.run.Run` promises, on the parts of the runner."""
+"""The implementation of the protocol `hookflow.hooks.run.Run`, which hooks and tasks receive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A look at the validation before the training: two batches, so that a mistake in it does not cost an epoch.
+"""The sanity check: two batches of validation before the training.
 
 The pass leaves no trace. It has a world of its own: counters, requests and a plan in which no hook is bound, so that
 no hook sees it, nothing is logged and nothing is timed; whatever the task, the model or the data have changed is put

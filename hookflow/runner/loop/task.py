@@ -1,4 +1,4 @@
-"""What the runner asks of what users write: batches that can be counted, tasks that return a loss, numbers to log."""
+"""The contract of tasks, and checks of the values that they return and hooks log."""
 
 from __future__ import annotations
 

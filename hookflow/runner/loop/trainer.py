@@ -1,4 +1,4 @@
-"""The trainer makes the parts of the runner, and is the only one who knows them all."""
+"""The trainer: creates the parts of the runner and connects them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that calling the user's code may change is put back: weights, generators, modes, attributes.
+"""Undo for calls of user code: weights, generators, modes and attributes are restored.
 
 What is not reached: what the code changes outside of its own objects (files, module globals), and what holds a thread
 or a lock, which others may be using.

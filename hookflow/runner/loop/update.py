@@ -1,4 +1,4 @@
-"""From a loss to new weights: where gradients are computed and optimizers step, in every iteration that is not plain.
+"""The update: gradients and optimizer steps of every iteration that is not plain.
 
 The five step points fire here, in this order whoever asks: `after_forward`, `before_backward`, `after_backward` at each
 loss; `before_optimizer_step`, `after_optimizer_step` at each step. `hookflow.runner.loop.iteration.plain` does the same

@@ -1,4 +1,4 @@
-"""Networks compiled by `torch.compile`, in place, and hooks that come into them afterwards."""
+"""`torch.compile` of networks in place, and hooks registered in them afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Out of memory: what is said of it, and what is freed."""
+"""Out of memory: the explanation of the error, and the memory that is freed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Watches every firing: what it touches by way of the run, of its arguments and of PyTorch, and what it leaves changed.
+"""The observer: records the slots that each firing reads and writes.
 
 What fires within a firing (a hook inside the network that another one calls) is watched on its own, and no part of it.
 """

@@ -1,4 +1,4 @@
-"""The tensors of a run and the slots that they belong to: weights, gradients, the state of the optimizers."""
+"""The tensors of a run by slot: weights, gradients, optimizer state; their marks and fingerprints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mappings that note who reads and writes them, key by key; to who holds them they are what they stand for."""
+"""Proxies of mappings and of the run that record reads and writes by key."""
 
 from __future__ import annotations
 

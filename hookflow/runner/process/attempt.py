@@ -1,4 +1,4 @@
-"""One attempt at a run: what is recorded in its directory is built, resumed if asked for, and trained."""
+"""One attempt at a run: build it from its directory, restore it, train it."""
 
 from __future__ import annotations
 

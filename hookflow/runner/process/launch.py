@@ -1,4 +1,4 @@
-"""Starting a run: its directory, and the training in a process of its own. Imports no torch."""
+"""Launch of a run: its directory, and its training process. Imports no torch."""
 
 from __future__ import annotations
 

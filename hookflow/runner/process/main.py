@@ -1,4 +1,4 @@
-"""The training process: one attempt at a run, from its directory to its exit code.
+"""The entry of the training process: one attempt at a run, from its directory to an exit code.
 
 Imports no torch before `train` listens for signals: that takes seconds, and nobody waits them out after Ctrl-C.
 """

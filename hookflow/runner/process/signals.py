@@ -1,4 +1,4 @@
-"""What may interrupt a run: signals of the system and commands of people. Imports no torch.
+"""Interruptions of a run: signals of the system and commands of users. Imports no torch.
 
 A signal handler runs in the middle of anything, also while the main thread holds a lock. So it takes none: it sets
 plain attributes, and the training looks at them where it is safe.

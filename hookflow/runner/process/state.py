@@ -1,4 +1,4 @@
-"""Where a run is: its counters, its stage, and the flag that somebody wants attention. Imports nothing of the runner.
+"""The state of a run: counters, stage, and the attention flag.
 
 Who writes a field is said below it; everybody else reads. `attention` alone is there to be set by anybody: signals,
 commands, hooks, finished writes. The safe point clears it.

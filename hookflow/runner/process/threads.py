@@ -1,4 +1,4 @@
-"""Threads that hooks leave running after the training: Python waits for them for ever, and so would the user.
+"""Threads that hooks leave running, which would keep the process from ending.
 
 A thread that is no daemon keeps its process alive. It is named, and given a little time to end; then the process goes.
 """
