@@ -42,8 +42,8 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(_MODULES[name]), name)
-    return found
+    result = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return result
 
 
 def __dir__() -> list[str]:

@@ -202,11 +202,11 @@ def misspelt(name: str, other: str, shortest: int = 4) -> bool:
         return False
     if not all(len(word) >= shortest and word.isalpha() for word in apart[0]):
         return False
-    one, two = apart[0]
-    begin = next((k for k, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
-    one, two = one[begin:], two[begin:]
+    item, two = apart[0]
+    begin = next((k for k, (a, b) in enumerate(zip(item, two, strict=False)) if a != b), min(len(item), len(two)))
+    item, two = item[begin:], two[begin:]
     end = next(
-        (k for k, (a, b) in enumerate(zip(one[::-1], two[::-1], strict=False)) if a != b), min(len(one), len(two))
+        (k for k, (a, b) in enumerate(zip(item[::-1], two[::-1], strict=False)) if a != b), min(len(item), len(two))
     )
-    one, two = one[: len(one) - end], two[: len(two) - end]
-    return max(len(one), len(two)) == 1 or (len(one) == 2 and one == two[::-1])
+    item, two = item[: len(item) - end], two[: len(two) - end]
+    return max(len(item), len(two)) == 1 or (len(item) == 2 and item == two[::-1])

@@ -40,8 +40,8 @@ def mode_by_name(metric: str) -> Mode | None:
     A word may end in a number (`map50`).
     """
     words = set(re.findall(r"[a-z0-9]+", metric.lower().replace("_", " ")))
-    found: set[Mode] = {mode for word in words if (mode := _mode_of_word(word))}
-    return found.pop() if len(found) == 1 and not words & NEGATED else None
+    modes: set[Mode] = {mode for word in words if (mode := _mode_of_word(word))}
+    return modes.pop() if len(modes) == 1 and not words & NEGATED else None
 
 
 _MODES: dict[str, Mode] = {word: mode for mode, words in WORDS.items() for word in words.split()}
@@ -60,7 +60,7 @@ def mode_of(metric: str, stated: Mode | None = None, beside: str = "") -> Mode:
     """
     if mode := stated or mode_by_name(metric):
         return mode
-    said = f'"{metric}" does not say whether less or more of it is better'
+    message = f'"{metric}" does not say whether less or more of it is better'
     hint = f'write mode = "min" or mode = "max"{beside}'
     near = nearest(metric, [word for word in _MODES if len(word) > 3])
-    raise UserError(Problem(said, hint=f"{near}; if not, {hint}" if near else hint))
+    raise UserError(Problem(message, hint=f"{near}; if not, {hint}" if near else hint))

@@ -76,13 +76,13 @@ def decode_png(data: bytes) -> NDArray[np.uint8]:
 
 def _chunks(data: bytes) -> dict[bytes, bytes]:
     """Return the parts of the file by their kind; those of one kind are joined."""
-    found: dict[bytes, bytes] = {b"IHDR": b"", b"IDAT": b""}
+    result: dict[bytes, bytes] = {b"IHDR": b"", b"IDAT": b""}
     at = len(SIGNATURE)
     while at + 8 <= len(data):
         length, kind = struct.unpack_from(">I4s", data, at)
-        found[kind] = found.get(kind, b"") + data[at + 8 : at + 8 + length]
+        result[kind] = result.get(kind, b"") + data[at + 8 : at + 8 + length]
         at += length + 12
-    return found
+    return result
 
 
 def _unfiltered(filters: NDArray[np.uint8], rows: NDArray[np.uint8]) -> NDArray[np.uint8]:

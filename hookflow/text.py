@@ -117,8 +117,8 @@ class Excerpt:
         if not column:
             line = line.lstrip()
         at = max(column - 1, 0)
-        found = _MARKED.match(line, at)
-        end = found.end() if found and column else at
+        result = _MARKED.match(line, at)
+        end = result.end() if result and column else at
         before, marked, after = map(printable, (line[:at], line[at:end], line[end:]))
         if len(before) + max(len(marked), 1) >= SHOWN:
             before = "…" + before[1 - SHOWN // 2 :]

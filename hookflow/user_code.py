@@ -42,11 +42,11 @@ def only_showable(*notes: str) -> Iterator[None]:
 
 
 def _in_the_place_of(error: BaseException, raised: BaseException) -> BaseException:
-    said = f"{type(error).__name__}, which cannot be shown: that raises {type(raised).__name__}"
+    message = f"{type(error).__name__}, which cannot be shown: that raises {type(raised).__name__}"
     for base in type(error).__mro__:
         if base.__module__ == "builtins" and issubclass(base, BaseException):
             try:
-                shown = base(said).with_traceback(error.__traceback__)
+                shown = base(message).with_traceback(error.__traceback__)
             except TypeError:  # it takes more than a text
                 continue
             # its context is the one that cannot be shown

@@ -27,10 +27,10 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[
     dataset, a function or an instance as a hook. Raises UserError with everything that is wrong.
     """
     objects = Objects()
-    said = [_override(key, value, objects) for key, value in (overrides or {}).items()]
+    message = [_override(key, value, objects) for key, value in (overrides or {}).items()]
     tables = objects.replace(source) if isinstance(source, Mapping) else Path(source)
     with objects_in_use(objects):
-        return Pipeline(read_pipeline(tables, said), objects)
+        return Pipeline(read_pipeline(tables, message), objects)
 
 
 class Pipeline:

@@ -75,11 +75,11 @@ class RecordedRun:
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
         """What the latest validation and test found: {"val": {"accuracy": 0.93}}. Earlier ones are in `scalars`."""
-        found: dict[str, dict[str, float]] = {}
+        result: dict[str, dict[str, float]] = {}
         for record in event_log(self._run_dir.events).read_all():
             if record["k"] == "metrics" and "split" in record and "v" in record:
-                found[record["split"]] = {name: float(value) for name, value in record["v"].items()}
-        return found
+                result[record["split"]] = {name: float(value) for name, value in record["v"].items()}
+        return result
 
     def scalars(self, *names: str) -> dict[str, list[Any]]:
         """Return the logged numbers (those of `names`, if any are given) as columns that `pandas.DataFrame` takes.
@@ -91,8 +91,8 @@ class RecordedRun:
         every = scalars(self._run_dir)
         logged = dict.fromkeys(row.name for row in every)
         if unknown := [name for name in names if name not in logged]:
-            said = f"the run {self.id} has never logged"
-            raise UserError(Problem(f'{said} "{name}"', hint=_nearest(name, logged)) for name in unknown)
+            message = f"the run {self.id} has never logged"
+            raise UserError(Problem(f'{message} "{name}"', hint=_nearest(name, logged)) for name in unknown)
         rows = [row for row in every if not names or row.name in names]
         return {column: [getattr(row, column) for row in rows] for column in ScalarRow._fields}
 
@@ -101,15 +101,15 @@ class RecordedRun:
         """The checkpoints, the newest first; those that cannot be used are left out."""
         folder = self._run_dir.checkpoints
         names = names_by_checkpoint(folder)
-        found = []
+        result = []
         for path in list_checkpoints(folder):
             try:
                 manifest = read_manifest(path)
             except DamagedError:
                 continue
             metrics = manifest.get("metrics") or {}
-            found.append(Checkpoint(path, manifest["it"], manifest["ep"], tuple(names.get(path, ())), metrics))
-        return found
+            result.append(Checkpoint(path, manifest["it"], manifest["ep"], tuple(names.get(path, ())), metrics))
+        return result
 
     def checkpoint(self, name: str = "last") -> Checkpoint:
         """Return the checkpoint of a name: "last", "best", or that of its folder. Raises UserError if there is none."""
@@ -117,7 +117,7 @@ class RecordedRun:
         for checkpoint in every:
             if name in (*checkpoint.names, checkpoint.path.name):
                 return checkpoint
-        there = dict.fromkeys(known for one in every for known in (*one.names, one.path.name))
+        there = dict.fromkeys(known for item in every for known in (*item.names, item.path.name))
         hint = nearest_or_all(name, there)
         raise UserError(Problem(f'the run {self.id} has no checkpoint "{name}"', hint=hint))
 

@@ -64,9 +64,9 @@ def train(
 def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
     """Raise UserError where it cannot be trained and shown in this way."""
     if not isinstance(ui, str):
-        said = f"ui is one of {', '.join(get_args(UI))}, and this is of the type {type(ui).__name__}"
+        message = f"ui is one of {', '.join(get_args(UI))}, and this is of the type {type(ui).__name__}"
         hint = "what goes over the file is given to load: hookflow.train(hookflow.load(file, overrides={…}))"
-        raise UserError(Problem(said, hint=hint))
+        raise UserError(Problem(message, hint=hint))
     if ui not in (known := get_args(UI)):
         hint = nearest_or_all(ui, known)
         raise UserError(Problem(f'there is no ui "{ui}"', hint=hint))
@@ -74,8 +74,8 @@ def _check(pipeline: Pipeline, ui: str, process: bool) -> None:
         hint = "torchrun … -m hookflow run FILE trains one model in all of its processes"
         raise UserError(Problem("hookflow.train trains in one process, and torchrun has started several", hint=hint))
     if process and pipeline.objects:
-        said = f"a process of its own has none of the objects in the pipeline: {', '.join(pipeline.objects)}"
-        raise UserError(Problem(said, hint='leave process out, or let `use` name what makes them: "./file.py:Name"'))
+        message = f"a process of its own has none of the objects in the pipeline: {', '.join(pipeline.objects)}"
+        raise UserError(Problem(message, hint='leave process out, or let `use` name what makes them: "./file.py:Name"'))
 
 
 def _follow(run_dir: RunDir, ui: UI) -> Follow | None:

@@ -74,23 +74,27 @@ def check(
         raise UserError(Problem("--no-import runs nothing, --observe and --commute do"))
     try:
         imports = not no_import
-        found, seen = _look(pipeline, set_ or [], without or [], only or [], shuffle, observe=observe, imports=imports)
+        findings, seen = _look(
+            pipeline, set_ or [], without or [], only or [], shuffle, observe=observe, imports=imports
+        )
         if commute:
-            found = _tried(found)
+            findings = _tried(findings)
     except UserError as error:
         if format_ is Format.text:
             raise
         echo_json({"file": str(pipeline), "valid": False, "problems": error.to_json()})
         raise typer.Exit(2) from None
     if format_ is Format.json:
-        echo_json(found.to_json() | ({"observed": seen.to_json()} if seen else {}))
+        echo_json(findings.to_json() | ({"observed": seen.to_json()} if seen else {}))
     else:
         width = shutil.get_terminal_size().columns
-        echo("\n".join([*found.lines(width), *(seen.lines(found.ambiguous, width, written=write) if seen else ())]))
+        echo(
+            "\n".join([*findings.lines(width), *(seen.lines(findings.ambiguous, width, written=write) if seen else ())])
+        )
     if seen and write:
         for line in seen.write():
             (echo if format_ is Format.text else warn)(line)
-    if strict and (found.doubtful or (seen and seen.doubtful)):
+    if strict and (findings.doubtful or (seen and seen.doubtful)):
         raise typer.Exit(1)
 
 

@@ -43,12 +43,12 @@ def diff(
     from hookflow.service.pipelines import open_target
 
     old, new = open_target(a), open_target(b)
-    found = difference((old.loaded.public, old.plan), (new.loaded.public, new.plan))
+    result = difference((old.loaded.public, old.plan), (new.loaded.public, new.plan))
     if format_ is Format.json:
-        echo_json(found.to_json())
+        echo_json(result.to_json())
     else:
-        echo("\n".join(difference_lines(old, new, found)))
-    raise typer.Exit(1 if found else 0)
+        echo("\n".join(difference_lines(old, new, result)))
+    raise typer.Exit(1 if result else 0)
 
 
 def difference_lines(old: Target, new: Target, found: Difference) -> Iterator[str]:

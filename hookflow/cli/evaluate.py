@@ -43,15 +43,15 @@ def evaluate(
 
     run_dir, checkpoint = find_checkpoint(named, root)
     with in_process():
-        found = evaluate_checkpoint(run_dir, checkpoint, split, overrides, warns)
+        result = evaluate_checkpoint(run_dir, checkpoint, split, overrides, warns)
     if shown is Format.json:
         from hookflow.events.rundir import short
 
-        path = str(short(found.checkpoint))
-        whole = {"run": run_dir.id, "checkpoint": path, "split": split, "it": found.it, "ep": found.ep}
-        echo_json({**whole, "data": found.data, "metrics": found.metrics})
+        path = str(short(result.checkpoint))
+        whole = {"run": run_dir.id, "checkpoint": path, "split": split, "it": result.it, "ep": result.ep}
+        echo_json({**whole, "data": result.data, "metrics": result.metrics})
     else:
-        echo("\n".join(_lines(run_dir, found, split)))
+        echo("\n".join(_lines(run_dir, result, split)))
 
 
 @contextmanager
@@ -192,15 +192,15 @@ def predict(
 
     run_dir, path = find_checkpoint(checkpoint, dir)
     with in_process():
-        found = predict_checkpoint(run_dir, path, split.value, set_ or [], warns)
+        result = predict_checkpoint(run_dir, path, split.value, set_ or [], warns)
     out.parent.mkdir(parents=True, exist_ok=True)
-    WRITERS[out.suffix](out, found.rows)
-    shapes = {name: list(rows.shape) for name, rows in found.rows.items()}
+    WRITERS[out.suffix](out, result.rows)
+    shapes = {name: list(rows.shape) for name, rows in result.rows.items()}
     if format_ is Format.json:
         from hookflow.events.rundir import short
 
         whole = {"run": run_dir.id, "checkpoint": str(short(path)), "split": split.value}
-        echo_json({**whole, "it": found.it, "ep": found.ep, "data": found.data, "file": str(out), "shapes": shapes})
+        echo_json({**whole, "it": result.it, "ep": result.ep, "data": result.data, "file": str(out), "shapes": shapes})
         return
     written = ", ".join(f"{name} {' × '.join(map(str, shape))}" for name, shape in shapes.items())
-    echo("\n".join([*headed(run_dir, found, split.value), f"  {out}: {written}"]))
+    echo("\n".join([*headed(run_dir, result, split.value), f"  {out}: {written}"]))

@@ -58,12 +58,12 @@ def explain(
 
     match key.split("."):
         case ["hooks", hook, "args", name] if hook != "*":
-            found = _argument(key, hook, name, pipeline)
+            result = _argument(key, hook, name, pipeline)
         case ["hooks", hook, "args"] if pipeline or hook in HOOKS.names():
-            found = replace(find_key(key), example=_example(hook, _told(hook, pipeline).arguments))
+            result = replace(find_key(key), example=_example(hook, _told(hook, pipeline).arguments))
         case _:
-            found = find_key(key)
-    echo("\n".join(_page(found, min(shutil.get_terminal_size().columns, 100))))
+            result = find_key(key)
+    echo("\n".join(_page(result, min(shutil.get_terminal_size().columns, 100))))
 
 
 def _page(found: Declared, width: int) -> Iterator[str]:
@@ -110,8 +110,8 @@ def _told(hook: str, pipeline: str | None) -> Description:
 
 def _example(hook: str, arguments: Sequence[Argument]) -> str:
     """Return how these arguments are written, with values: those that must be given, or else the first; or nothing."""
-    given = [one for one in arguments if one.default is None] or arguments[:1]
-    written = ", ".join(f"{one.name} = {one.default or one.example}" for one in given)
+    given = [argument for argument in arguments if argument.default is None] or arguments[:1]
+    written = ", ".join(f"{item.name} = {item.default or item.example}" for item in given)
     return f"[hooks.{hook}]\nargs = {{ {written} }}" if given else ""
 
 
@@ -124,14 +124,14 @@ def _argument(key: str, hook: str, name: str, pipeline: str | None) -> Declared:
     if name not in by_name:
         hint = nearest_or_all(name, by_name, "it takes")
         raise UserError(Problem(f'the hook "{hook}" has no argument "{name}"', hint=hint))
-    found = by_name[name]
+    result = by_name[name]
     return Declared(
         key=key,
-        about=_sentence(found.about),
-        type=found.kind,
-        required=found.default is None,
-        default=found.default or "",
-        example=_example(hook, [found]),
+        about=_sentence(result.about),
+        type=result.kind,
+        required=result.default is None,
+        default=result.default or "",
+        example=_example(hook, [result]),
     )
 
 
@@ -188,8 +188,8 @@ def _lines(points: Points, plan: Plan | None, width: int) -> Iterator[str]:
     right = max(width - left, 30)
     for point in points:
         in_one = f"{point.about}  {_offers(point)}"
-        said = [in_one] if len(in_one) <= right else [point.about, _offers(point)]
-        lines = [part for text in said for part in textwrap.wrap(text, right)]
+        sentences = [in_one] if len(in_one) <= right else [point.about, _offers(point)]
+        lines = [part for text in sentences for part in textwrap.wrap(text, right)]
         if plan:
             hooks = " → ".join(map(_name, plan.at(point.name)))
             lines += textwrap.wrap(hooks, right, initial_indent="▸ ", subsequent_indent="  ")
@@ -353,19 +353,19 @@ def _own(target: Target, find: Find) -> dict[str, list[Row]]:
     from hookflow.pipeline.use import parse_file
 
     uses = (hook.use.rpartition(":")[0] for hook in target.loaded.pipeline.hooks.values())
-    found: dict[str, list[Row]] = {}
+    result: dict[str, list[Row]] = {}
     for file in dict.fromkeys(file for file in uses if file.endswith(".py")):
         try:
             defined = [node.name for node in parse_file(target.base / file).body if isinstance(node, DEFINES)]
         except (OSError, SyntaxError):  # of a run that was moved, say
             continue
-        found[file] = []
+        result[file] = []
         for name in defined:
             with looking_at(f"what is in {file}"), suppress(UserError):
                 thing = find(f"{file}:{name}", target.base, None)
                 if thing is NotImported or _can_be_hook(thing, target.plan.points):
-                    found[file].append((f"{file}:{name}", about(thing)))
-    return found
+                    result[file].append((f"{file}:{name}", about(thing)))
+    return result
 
 
 def _used(target: Target) -> Iterator[Row]:
@@ -385,8 +385,8 @@ def _can_be_hook(thing: Any, points: Points) -> bool:
     from hookflow.hooks.inspect import methods, names_of
 
     if isinstance(thing, type):
-        found = methods(thing, points)[0]
-        return any(names_of(thing, "modules") or points[method.point].kind != "module" for method in found)
+        result = methods(thing, points)[0]
+        return any(names_of(thing, "modules") or points[method.point].kind != "module" for method in result)
     return isfunction(thing) and not thing.__name__.startswith("_") and fitting_point(thing, points) is not None
 
 
@@ -405,14 +405,14 @@ def _one(name: str, target: Target | None, find: Find, width: int) -> Iterator[s
         if hook is NotImported:
             yield from (use, about(hook))
             return
-        told = describe(hook, target.plan.points if target else POINTS)
+        description = describe(hook, target.plan.points if target else POINTS)
     yield use if ":" in use else f"{use}  ({hook.__module__}:{hook.__qualname__})"
-    yield from _wrap(told.about, width)
+    yield from _wrap(description.about, width)
     yield ""
-    yield from (f"wrong: {said}{f'; {hint}' * bool(hint)}\n" for said, hint in told.faults)
-    yield from _methods(told)
+    yield from (f"wrong: {said}{f'; {hint}' * bool(hint)}\n" for said, hint in description.faults)
+    yield from _methods(description)
     yield ""
-    if stands := list(_stands(told)):
+    if stands := list(_stands(description)):
         yield from (f"{key:<8}  {said}" for key, said in stands)
         yield ""
     if name in DEFAULT_HOOKS and name == use:
@@ -422,16 +422,16 @@ def _one(name: str, target: Target | None, find: Find, width: int) -> Iterator[s
             width,
         )
         yield ""
-    if told.arguments:
+    if description.arguments:
         yield "arguments"
         rows = [
             (_assigned(argument.name, argument.default), f"{argument.kind}: {argument.about}".rstrip(": "))
-            for argument in told.arguments
+            for argument in description.arguments
         ]
         yield from _table(rows, max(len(left) for left, _ in rows) + 4, width)
         yield ""
     yield "in a pipeline"
-    yield textwrap.indent(told.as_toml(name if name in declared else _table_name(use), use), "  ")
+    yield textwrap.indent(description.as_toml(name if name in declared else _table_name(use), use), "  ")
 
 
 def _methods(told: Description) -> Iterator[str]:
@@ -474,8 +474,8 @@ def _table_name(use: str) -> str:
 
 
 def _table(rows: Sequence[Row], left: int, width: int) -> Iterator[str]:
-    for name, said in rows:
-        first, *rest = _wrap(said, width - left) or [""]
+    for name, message in rows:
+        first, *rest = _wrap(message, width - left) or [""]
         yield f"  {name:<{left - 2}}{first}".rstrip()
         yield from (f"{'':<{left}}{line}" for line in rest)
 

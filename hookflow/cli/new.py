@@ -220,5 +220,5 @@ def _refuse(kind: Kind, name: str, files: dict[Path, str]) -> None:
     if kind is Kind.hook and name in BUILT_IN:
         raise UserError(Problem(f'"{name}" is a built-in hook', where, "choose another name"))
     if (module := find_spec(name)) is not None and module.origin is not None:  # a mere folder hides nothing
-        said = f'"{name}" is the name of a Python module: a file {name}.py here would hide it'
-        raise UserError(Problem(said, where, "choose another name"))
+        message = f'"{name}" is the name of a Python module: a file {name}.py here would hide it'
+        raise UserError(Problem(message, where, "choose another name"))

@@ -66,8 +66,8 @@ def _value(
     loaded: Loaded, plan: Plan, hook: str, verb: Verb, more: Mapping[str, Sequence[str]]
 ) -> list[str] | dict[str, list[str]]:
     """Return what the file should say: in a list if all methods touch the same, or the file has one already."""
-    said = loaded.pipeline.hooks[hook]
-    stated = said.reads if verb == "reads" else said.writes
+    message = loaded.pipeline.hooks[hook]
+    stated = message.reads if verb == "reads" else message.writes
     if isinstance(stated, list):
         added = [slot for slots in more.values() for slot in slots]
         return list(dict.fromkeys([*stated, *widest(added)]))
@@ -76,9 +76,9 @@ def _value(
         for binding in plan.bindings
         if binding.hook == hook
     }
-    one, *others = slots.values()
-    if stated is None and all(other == one for other in others):
-        return one
+    item, *others = slots.values()
+    if stated is None and all(other == item for other in others):
+        return item
     return {**(stated or {}), **{method: slots[method] for method in more}}
 
 
@@ -118,11 +118,11 @@ def _changed(text: str, table: Key, key: str, before: Any, value: Any) -> str:
 
 def _extended(text: str, path: Key, length: int, items: str) -> str:
     """Add items to a list, behind the last one that it has."""
-    found = spans(text)
+    result = spans(text)
     if length:
-        _, end = found[*path, str(length - 1)]
+        _, end = result[*path, str(length - 1)]
         return f"{text[:end]}, {items}{text[end:]}"
-    begin, end = found[path]
+    begin, end = result[path]
     opened = text.index("[", text.index("=", begin)) + 1
     return f"{text[:opened]}{items}{text[opened:end]}{text[end:]}"
 
@@ -175,18 +175,18 @@ class Report:
 
         with exits_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is no part of the report
             observed = observe(loaded, plan, loaded.source.parent, warn_of)
-        found = missing(plan, observed.seen)
+        result = missing(plan, observed.seen)
         touched = with_observed(plan, observed.seen)
-        open_ = list(undecided(touched, found))
+        open_ = list(undecided(touched, result))
         if open_:  # a pair may be ordered by another slot
-            declared = _declared(loaded, plan, list(declarations(loaded, plan, without_reads(found, open_))))
-            left = {_pair(one) for one in ambiguities(with_observed(declared, observed.seen))}
-            open_ = [one for one in open_ if _pair(one) in left]
-        more = list(declarations(loaded, plan, without_reads(found, open_)))
+            declared = _declared(loaded, plan, list(declarations(loaded, plan, without_reads(result, open_))))
+            left = {_pair(ambiguity) for ambiguity in ambiguities(with_observed(declared, observed.seen))}
+            open_ = [item for item in open_ if _pair(item) in left]
+        more = list(declarations(loaded, plan, without_reads(result, open_)))
         declared = _declared(loaded, plan, more)
-        still = {_pair(one) for one in (*ambiguities(declared), *open_)}
-        wrong = [one for one in turned(touched, declared) if _pair(one) not in still]
-        return cls(loaded, plan, observed, found, never_seen(observed.seen), more, declared, wrong, open_)
+        still = {_pair(item) for item in (*ambiguities(declared), *open_)}
+        wrong = [item for item in turned(touched, declared) if _pair(item) not in still]
+        return cls(loaded, plan, observed, result, never_seen(observed.seen), more, declared, wrong, open_)
 
     @property
     def doubtful(self) -> bool:
@@ -196,7 +196,9 @@ class Report:
     @property
     def raised(self) -> list[str]:
         """What hooks have raised, and where."""
-        return [f"{one.hook} at {one.point} {one.why}" for one in self.observed.silent if one.why.startswith("raised")]
+        return [
+            f"{item.hook} at {item.point} {item.why}" for item in self.observed.silent if item.why.startswith("raised")
+        ]
 
     def lines(self, ambiguous: Sequence[Ambiguity], width: int, *, written: bool) -> Iterator[str]:
         """Yield all of it for people; `ambiguous` are the pairs that nothing orders, with what was seen.
@@ -205,12 +207,12 @@ class Report:
         """
         many = f"{self.observed.iters} iterations"
         yield f"\nobserved {many} in {self.observed.seconds:.1f} s; nothing was kept"
-        seen = [one for one in self.observed.seen if one.firings]
+        seen = [item for item in self.observed.seen if item.firings]
         rows = [("hook", "at", "firings", "reads", "writes"), *map(_row, seen)]
         yield from (f"  {line}" for line in columns(rows))
         for name, texts in (
             ("not seen", [*_never(self.never)]),
-            ("not fired", [f"{one.hook} at {one.point}: {one.why}" for one in self.observed.silent]),
+            ("not fired", [f"{item.hook} at {item.point}: {item.why}" for item in self.observed.silent]),
             ("ordered", [*self._ordered(ambiguous)]),
             ("limit", [] if self.observed.by_content else [LARGE]),
         ):
@@ -226,34 +228,34 @@ class Report:
         yield from self._undeclared()
 
     def _undecided(self) -> Iterator[Problem]:
-        for one in self.undecided:
-            change, reader, slots = one.first.hook, one.then.hook, ", ".join(one.slots)
+        for item in self.undecided:
+            change, reader, slots = item.first.hook, item.then.hook, ", ".join(item.slots)
             yield Problem(
-                f'at {one.point}, "{change}" changes {slots}, "{reader}" reads it, and nothing states the order',
+                f'at {item.point}, "{change}" changes {slots}, "{reader}" reads it, and nothing states the order',
                 self.loaded.places.of(f"hooks.{reader}"),
                 f"state it, then --write declares the rest: "
                 f'after = ["{change}"] in [hooks.{reader}], or after = ["{reader}"] in [hooks.{change}]',
             )
 
     def _turning(self) -> Iterator[Problem]:
-        for one in self.turned:
-            first, then = one.first.hook, one.then.hook
+        for item in self.turned:
+            first, then = item.first.hook, item.then.hook
             yield Problem(
-                f'at {one.point}, "{first}" fires ahead of "{then}"; both touch {", ".join(one.slots)}, and once that '
-                "is declared it is the other way round",
+                f'at {item.point}, "{first}" fires ahead of "{then}"; both touch {", ".join(item.slots)}. Once that '
+                "is declared, it is the other way round",
                 self.loaded.places.of(f"hooks.{first}"),
                 f'declare what they touch (--write), or state which is right: after = ["{then}"] in [hooks.{first}]',
             )
 
     def _undeclared(self) -> Iterator[Problem]:
-        for hook in dict.fromkeys(one.hook for one in self.declarations):
+        for hook in dict.fromkeys(declaration.hook for declaration in self.declarations):
             at: dict[str, list[str]] = {}
             for (name, method), both in self.missing.items():
                 for verb, slots in both.by_verb():
                     if name == hook:
                         at.setdefault(f"{verb} {', '.join(slots)}", []).append(self._points(hook, method))
             touched = "; ".join(f"{slots} at {' and '.join(points)}" for slots, points in at.items())
-            lines = [f"\n        {one}" for one in self.declarations if one.hook == hook]
+            lines = [f"\n        {declaration}" for declaration in self.declarations if declaration.hook == hook]
             yield Problem(
                 f'hook "{hook}" touches what it does not declare: {touched}',
                 self.loaded.places.of(f"hooks.{hook}"),
@@ -266,13 +268,16 @@ class Report:
             "iters": self.observed.iters,
             "bindings": to_json(self.observed.seen, self.missing),
             "warnings": [problem.to_json() for problem in self.problems()],
-            "declare": [{"hook": one.hook, "key": one.key, "value": one.value} for one in self.declarations],
+            "declare": [
+                {"hook": declaration.hook, "key": declaration.key, "value": declaration.value}
+                for declaration in self.declarations
+            ],
             "not_seen": {name: {"reads": both.reads, "writes": both.writes} for name, both in self.never.items()},
             "undecided": [
-                {"point": one.point, "changes": one.first.hook, "reads": one.then.hook, "slots": [*one.slots]}
-                for one in self.undecided
+                {"point": item.point, "changes": item.first.hook, "reads": item.then.hook, "slots": [*item.slots]}
+                for item in self.undecided
             ],
-            "not_fired": [{"hook": one.hook, "point": one.point, "why": one.why} for one in self.observed.silent],
+            "not_fired": [{"hook": item.hook, "point": item.point, "why": item.why} for item in self.observed.silent],
             "contents_compared": self.observed.by_content,
         }
 
@@ -284,24 +289,26 @@ class Report:
         source = self.loaded.source
         of_file, text = load(source).pipeline.hooks, source.read_bytes().decode("utf-8")
         mark = "\ufeff" * text.startswith("\ufeff")
-        text, said, problems = text.removeprefix(mark), [], []
-        for one in self.declarations:
+        text, lines, problems = text.removeprefix(mark), [], []
+        for declaration in self.declarations:
             try:
-                if one.hook not in of_file:
-                    raise ValueError(one.hook)
-                text = with_key(text, ("hooks", one.hook), one.key, one.value)
+                if declaration.hook not in of_file:
+                    raise ValueError(declaration.hook)
+                text = with_key(text, ("hooks", declaration.hook), declaration.key, declaration.value)
             except ValueError:
                 problems.append(
-                    Problem(f"[hooks.{one.hook}] cannot be changed here", Where(str(source)), f"add: {one}")
+                    Problem(
+                        f"[hooks.{declaration.hook}] cannot be changed here", Where(str(source)), f"add: {declaration}"
+                    )
                 )
-            said.append(f"{source}: {one} in [hooks.{one.hook}]")
+            lines.append(f"{source}: {declaration} in [hooks.{declaration.hook}]")
         if problems:
             raise UserError(problems)
-        if said:
+        if lines:
             write_file(source, mark + text)
-        if not said and not self.undecided:
+        if not lines and not self.undecided:
             yield f"{source}: nothing is missing"
-        yield from said
+        yield from lines
 
     def _points(self, hook: str, method: str) -> str:
         names = dict.fromkeys(b.point for b in self.plan.bindings if (b.hook, b.method) == (hook, method))
@@ -309,17 +316,17 @@ class Report:
 
     def _ordered(self, ambiguous: Sequence[Ambiguity]) -> Iterator[str]:
         """Yield what the declarations would decide, of the pairs that nothing orders and of those that they turn."""
-        still = {_pair(one) for one in (*ambiguities(self.declared), *self.undecided)}
-        turned = {_pair(one) for one in self.turned}
-        for one in {_pair(each): each for each in (*ambiguous, *self.turned)}.values():
-            first, then = one.first.hook, one.then.hook
-            if _pair(one) in turned:
+        still = {_pair(item) for item in (*ambiguities(self.declared), *self.undecided)}
+        turned = {_pair(item) for item in self.turned}
+        for entry in {_pair(each): each for each in (*ambiguous, *self.turned)}.values():
+            first, then = entry.first.hook, entry.then.hook
+            if _pair(entry) in turned:
                 decided = f"once all is declared, {then} ahead of {first}, and now it is the other way round"
-            elif _pair(one) in still:
+            elif _pair(entry) in still:
                 decided = f"nothing declares that {first} is ahead, as now; state which fires first"
             else:
                 decided = f"once all is declared, {first} ahead, as now"
-            yield f"{first} and {then} at {one.point}: {decided}"
+            yield f"{first} and {then} at {entry.point}: {decided}"
 
 
 LARGE = "the network is large: writes to its memory by other code than PyTorch's were not looked for"
@@ -328,8 +335,8 @@ LARGE = "the network is large: writes to its memory by other code than PyTorch's
 def _declared(loaded: Loaded, plan: Plan, more: Sequence[Declaration]) -> Plan:
     """Return the plan that a pipeline would have with these declarations in it."""
     hooks = dict(loaded.pipeline.hooks)
-    for one in more:
-        hooks[one.hook] = hooks[one.hook].model_copy(update={one.key: one.value})
+    for item in more:
+        hooks[item.hook] = hooks[item.hook].model_copy(update={item.key: item.value})
     pipeline = loaded.pipeline.model_copy(update={"hooks": hooks})
     return compile_pipeline(replace(loaded, pipeline=pipeline), shuffle=plan.shuffle)
 
@@ -351,5 +358,5 @@ def _without_own(binding: Binding, slots: Sequence[str]) -> str:
 
 def _never(never: Mapping[str, Slots]) -> Iterator[str]:
     for name, both in never.items():
-        told = [f"{verb} {', '.join(slots)}" for verb, slots in both.by_verb()]
-        yield f"{name} {' and '.join(told)}"
+        lines = [f"{verb} {', '.join(slots)}" for verb, slots in both.by_verb()]
+        yield f"{name} {' and '.join(lines)}"

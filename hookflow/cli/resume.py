@@ -137,8 +137,8 @@ def _wanted(
         )
     off = [match[1] for override in kept if (match := SWITCH.fullmatch(override))]
     kept = [override for override in kept if not SWITCH.fullmatch(override)]
-    if said := [*(f"--set {override}" for override in kept), *(f"--without {hook}" for hook in off)]:
-        _tell(f"kept from the start of the run: {' '.join(said)}")
+    if message := [*(f"--set {override}" for override in kept), *(f"--without {hook}" for hook in off)]:
+        _tell(f"kept from the start of the run: {' '.join(message)}")
     loaded = read_pipeline(file, (*kept, *overrides), without=(*off, *without), only=only)
     return Target(str(file), loaded, valid_plan(loaded, shuffle=shuffle), file.parent)
 
@@ -147,12 +147,12 @@ def _kept(recorded: Sequence[str], new: Sequence[str], hooks: Collection[str] | 
     """Yield the overrides that the run keeps: what is not said anew, and of the hooks those that there still are."""
     from hookflow.pipeline.layers import OTHER_LENGTH
 
-    said = [key for override in new if (key := _key(override))]
-    said += [("run", other) for length, other in OTHER_LENGTH.items() if ("run", length) in said]
+    stated = [key for override in new if (key := _key(override))]
+    stated += [("run", other) for length, other in OTHER_LENGTH.items() if ("run", length) in stated]
     for override in recorded:
         key = _key(override)
         gone = hooks is not None and key[0] == "hooks" and len(key) > 2 and key[1] not in hooks
-        if not gone and not any(key[: len(one)] == one for one in said):
+        if not gone and not any(key[: len(item)] == item for item in stated):
             yield override
 
 
@@ -174,8 +174,8 @@ def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: 
 
     if now is then:
         return
-    if found := difference((then.loaded.public, then.plan), (now.loaded.public, now.plan)):
-        _tell(*difference_lines(then, now, found), *_follows_length(found, now.plan), "")
+    if result := difference((then.loaded.public, then.plan), (now.loaded.public, now.plan)):
+        _tell(*difference_lines(then, now, result), *_follows_length(result, now.plan), "")
     if (checkpoint := _newest(run_dir)) is None:
         return  # the run begins anew, and may begin as it likes
     changes = changes_since(checkpoint, now.loaded.public, now.plan)
@@ -198,7 +198,9 @@ def _follows_length(found: Difference, plan: Plan) -> Iterator[str]:
         return
     from hookflow.graph.slots import root
 
-    hooks = {one.hook for one in plan.bindings if "lr" in map(root, one.writes) or "%" in str(one.trigger)}
+    hooks = {
+        binding.hook for binding in plan.bindings if "lr" in map(root, binding.writes) or "%" in str(binding.trigger)
+    }
     if hooks:
         yield "\nthe length"
         yield f"  what is a share of the whole run changes with it, as schedules do: {', '.join(sorted(hooks))}"

@@ -39,8 +39,8 @@ def print_dry_run(loaded: Loaded, plan: Plan) -> None:
     from hookflow.trials.dry_run import dry_run
 
     with exits_after_traceback():
-        found = dry_run(loaded, plan, loaded.source.parent, warn_of)
-    echo("\n".join(_lines(loaded, plan, found)))
+        result = dry_run(loaded, plan, loaded.source.parent, warn_of)
+    echo("\n".join(_lines(loaded, plan, result)))
 
 
 def _by_reason(found: DryRun) -> dict[str, list[str]]:

@@ -89,12 +89,12 @@ def show(
     from hookflow.monitor.ranks import NO_PLAN
     from hookflow.service.runs import find_run
 
-    found = find_run(run, dir)
-    live = Live(found)
+    result = find_run(run, dir)
+    live = Live(result)
     while live.poll():
         pass
     plan = live.plan or NO_PLAN
-    page = _Page(found, live.state, plan, judge(found, live.state, time.time(), plan), saved(found))
+    page = _Page(result, live.state, plan, judge(result, live.state, time.time(), plan), saved(result))
     echo("\n".join(page.lines()))
 
 
@@ -219,8 +219,8 @@ class _Page:
         rows: list[tuple[str, ...]] = [("metric", "last", "best", "at epoch", "iteration")]
         for name in sorted(self.state.metrics.by_name, key=lower_is_better):
             best, last = self.state.metrics.best.get(name), self.state.metrics.by_name[name][-1:]
-            told = (number(best.value), f"{best.ep:,}", f"{best.it:,}") if best else ("-", "-", "-")
-            rows.append((name, number(last[0][1]) if last else "-", *told))
+            text = (number(best.value), f"{best.ep:,}", f"{best.it:,}") if best else ("-", "-", "-")
+            rows.append((name, number(last[0][1]) if last else "-", *text))
         return rows
 
     def _hooks(self) -> list[tuple[str, ...]]:
@@ -244,11 +244,11 @@ class _Page:
         from hookflow.numbers import size
 
         rows: list[tuple[str, ...]] = [("checkpoint", "names", "iteration", "epoch", "size")]
-        for one in self.saved:
-            it, ep = one["it"], one["ep"]
-            told = ("-", "-") if it is None or ep is None else (f"{it:,}", f"{self.state.epoch_of(it, ep):,}")
-            weight = f"unusable: {one['damage']}" if one["damage"] else size(one["bytes"])
-            rows.append((Path(one["path"]).name, ",".join(one["names"]) or "-", *told, weight))
+        for item in self.saved:
+            it, ep = item["it"], item["ep"]
+            text = ("-", "-") if it is None or ep is None else (f"{it:,}", f"{self.state.epoch_of(it, ep):,}")
+            weight = f"unusable: {item['damage']}" if item["damage"] else size(item["bytes"])
+            rows.append((Path(item["path"]).name, ",".join(item["names"]) or "-", *text, weight))
         return rows
 
     def _logged(self) -> list[tuple[str, ...]]:

@@ -51,16 +51,16 @@ def checkpoints(
 
     run_dir = find_run(run, dir, having=has_checkpoint)
     folder = run_dir.checkpoints
-    found = saved(run_dir, verify=verify)
+    result = saved(run_dir, verify=verify)
     if format_ is Format.json:
-        echo_json(found)
-    elif found:
-        _echo(found, read_overview(run_dir, time.time()).state, verified=verify)
+        echo_json(result)
+    elif result:
+        _echo(result, read_overview(run_dir, time.time()).state, verified=verify)
     else:
         echo(f"no checkpoints in {short(folder)}")
     if format_ is Format.text and (unfinished := [*folder.glob(f".{EXCEPTION}*"), *folder.glob(".it*")]):
         echo(f"{len(unfinished)} more not finished: being written now, or cleared away when the run goes on")
-    raise typer.Exit(1 if any(one["damage"] for one in found) else 0)
+    raise typer.Exit(1 if any(item["damage"] for item in result) else 0)
 
 
 def saved(run: RunDir, *, verify: bool = False) -> list[dict[str, Any]]:
@@ -86,14 +86,14 @@ def _seen(path: Path, names: list[str], verify: bool) -> dict[str, Any]:
     except DamagedError:
         manifest = {}
     keys = ("it", "ep", "metrics", "metrics_it", "saved", "hookflow", "torch", "exception")
-    told = {key: manifest.get(key) for key in keys}
+    text = {key: manifest.get(key) for key in keys}
     files = {name: entry["bytes"] for name, entry in manifest.get("files", {}).items()}
     whole = {"bytes": sum(files.values()) if files else None, "files": files}
-    return {"path": str(short(path)), "names": names, **told, **whole, "damage": damage(path, thorough=verify)}
+    return {"path": str(short(path)), "names": names, **text, **whole, "damage": damage(path, thorough=verify)}
 
 
 def _echo(found: list[dict[str, Any]], state: RunState, *, verified: bool) -> None:
-    rows = [HEADS, *(_row(one, state, "verified" if verified else "whole") for one in found)]
+    rows = [HEADS, *(_row(item, state, "verified" if verified else "whole") for item in found)]
     lines = columns(rows)
     if sys.stdout.isatty() and max(map(len, lines)) > shutil.get_terminal_size().columns:
         lines = _narrow(rows)

@@ -77,15 +77,17 @@ def train_as_rank(
     talk = rendezvous(ranks, PATIENCE)
     if ranks.first:
         run_dir, again = _lead(talk, find, restarted=done > 0)
-    elif told := json.loads(talk.get("run")):
-        run_dir, again = RunDir(Path(told[0])), told[1]
+    elif summary := json.loads(talk.get("run")):
+        run_dir, again = RunDir(Path(summary[0])), summary[1]
     else:
         return MISTAKEN
     if blind := _blind(talk, run_dir, ranks):
         if not ranks.first:
             return MISTAKEN
-        said = f"{run_dir.path} cannot be seen on {', '.join(sorted(blind))}"
-        raise UserError(Problem(said, hint="runs over several machines need a folder that all of them share: run.dir"))
+        message = f"{run_dir.path} cannot be seen on {', '.join(sorted(blind))}"
+        raise UserError(
+            Problem(message, hint="runs over several machines need a folder that all of them share: run.dir")
+        )
     if ranks.first and again:
         text = "the launcher has started the ranks again: going on from the last checkpoint"
         appending(run_dir)("message", level="warn", source="hookflow", text=text)
@@ -111,8 +113,8 @@ def _lead(talk: Store, find: Callable[[], RunDir], *, restarted: bool) -> tuple[
         if again := kept.check(["run"]):
             run_dir = RunDir(Path(kept.get("run").decode()))
         elif restarted:
-            said = "torchrun has started the ranks again, and its store has forgotten of which run"
-            raise UserError(Problem(said, hint="resume it with: hookflow run --resume RUN"))
+            message = "torchrun has started the ranks again, and its store has forgotten of which run"
+            raise UserError(Problem(message, hint="resume it with: hookflow run --resume RUN"))
         else:
             run_dir = RunDir(find().path.resolve())  # every rank has the same path for it
         claim(run_dir)

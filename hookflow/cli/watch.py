@@ -39,12 +39,12 @@ def watch(
     """
     from hookflow.service.runs import find_run
 
-    found = find_run(run, dir)
+    result = find_run(run, dir)
     if ui is Face.TUI or (ui is None and has_terminal()):
         from hookflow.monitor.app import MonitorApp
         from hookflow.monitor.summary import print_summary
 
-        app = MonitorApp(found, readonly=readonly)
+        app = MonitorApp(result, readonly=readonly)
         app.run()
         print_summary(app.run_dir, sys.stdout)
         raise typer.Exit(app.return_code or 0)
@@ -52,8 +52,8 @@ def watch(
     from hookflow.monitor.bars import can_show_bars
 
     if ui is Face.JSON:
-        raise typer.Exit(jsonl.follow(found, sys.stdout))
-    raise typer.Exit(plain.follow(found, sys.stdout, bars=can_show_bars(sys.stdout)))
+        raise typer.Exit(jsonl.follow(result, sys.stdout))
+    raise typer.Exit(plain.follow(result, sys.stdout, bars=can_show_bars(sys.stdout)))
 
 
 def replay(
@@ -69,19 +69,19 @@ def replay(
     from hookflow.events.rundir import short
     from hookflow.service.runs import find_run
 
-    found = find_run(run, dir)
-    if not found.events.is_file():
-        said = f"{short(found.path)} has no recording"
-        raise UserError(Problem(said, Where("RUN"), "it did not get as far as to start"))
+    result = find_run(run, dir)
+    if not result.events.is_file():
+        message = f"{short(result.path)} has no recording"
+        raise UserError(Problem(message, Where("RUN"), "it did not get as far as to start"))
     if not has_terminal():
-        hint = f"its lines, without one: hookflow watch {found.id} --ui plain"
+        hint = f"its lines, without one: hookflow watch {result.id} --ui plain"
         raise UserError(Problem("a replay needs a terminal", hint=hint))
     from hookflow.monitor.app import MonitorApp
     from hookflow.monitor.summary import print_summary
 
-    app = MonitorApp(found, replay=speed)
+    app = MonitorApp(result, replay=speed)
     app.run()
-    print_summary(found, sys.stdout)
+    print_summary(result, sys.stdout)
     raise typer.Exit(app.return_code or 0)
 
 
@@ -121,15 +121,15 @@ def stop(
     from hookflow.errors import Problem, UserError, Where
     from hookflow.service.runs import find_run
 
-    found = find_run(run, dir)
-    life = found.life()
+    result = find_run(run, dir)
+    life = result.life()
     if life not in ("alive", "remote"):
-        said = f"the run {found.id} is not running" if life == "gone" else f"the run {found.id} has not started"
-        raise UserError(Problem(said, Where("RUN"), "`hookflow runs` says how each run is"))
+        message = f"the run {result.id} is not running" if life == "gone" else f"the run {result.id} has not started"
+        raise UserError(Problem(message, Where("RUN"), "`hookflow runs` says how each run is"))
     try:
-        (_end_now if now else _ask)(found)
+        (_end_now if now else _ask)(result)
     except OSError as error:
-        raise UserError(Problem(f"the run {found.id} cannot be stopped: {error.strerror}", Where("RUN"))) from None
+        raise UserError(Problem(f"the run {result.id} cannot be stopped: {error.strerror}", Where("RUN"))) from None
 
 
 def _end_now(run: RunDir) -> None:
@@ -137,8 +137,8 @@ def _end_now(run: RunDir) -> None:
     from hookflow.events.stop import stop_now
 
     if run.life() == "remote":
-        said = f"the run {run.id} is on {run.describe()['host']}, and --now ends processes of this machine"
-        raise UserError(Problem(said, Where("--now"), "use it there, or leave out --now"))
+        message = f"the run {run.id} is on {run.describe()['host']}, and --now ends processes of this machine"
+        raise UserError(Problem(message, Where("--now"), "use it there, or leave out --now"))
     if not stop_now(run, warn):
         raise typer.Exit(1)
     _tell_end(run)

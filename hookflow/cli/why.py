@@ -46,7 +46,9 @@ class Turning:
         turned = self._try(inner, after)
         names = ", ".join(map(json.dumps, after))
         other_way = f"to fire {then} before {first}"
-        if isinstance(turned, UserError) and not any(f"at {answer.point}" in one.message for one in turned.problems):
+        if isinstance(turned, UserError) and not any(
+            f"at {answer.point}" in problem.message for problem in turned.problems
+        ):
             here = f'{{ at = "{answer.point}", after = [{names}] }} in points of [hooks.{inner}]'
             yield f"  {other_way} here alone: {here}"
         elif isinstance(turned, UserError):
@@ -71,10 +73,10 @@ def _stated_after(target: Target, hook: str) -> list[str]:
     from hookflow.hooks.compile import find_hook
     from hookflow.hooks.inspect import names_of
 
-    said = target.loaded.pipeline.hooks[hook]
-    if "after" in said.model_fields_set:
-        return list(said.after)
-    return list(names_of(find_hook(said.use, target.loaded.source.parent, None), "after"))
+    message = target.loaded.pipeline.hooks[hook]
+    if "after" in message.model_fields_set:
+        return list(message.after)
+    return list(names_of(find_hook(message.use, target.loaded.source.parent, None), "after"))
 
 
 def _compiled(target: Target, hook: str, after: list[str]) -> Plan:
@@ -173,9 +175,9 @@ def why(
             echo(f"{name} fires nowhere: it is switched off ({place.at_line})")
         return
     answers = precedence(plan, a, b)
-    found = [answer for answer in answers if point in (None, answer.point)]
-    if found:
-        echo("\n\n".join(_folded(plan, a, found, Turning(target), Measured(target))))
+    result = [answer for answer in answers if point in (None, answer.point)]
+    if result:
+        echo("\n\n".join(_folded(plan, a, result, Turning(target), Measured(target))))
     else:
         echo("\n".join(_never(plan, a, b, point) if answers else _apart(target, a, b)))
 
@@ -194,8 +196,8 @@ def _refuse_unknown(target: Target, hooks: Sequence[str], point: str | None) -> 
     if point is not None and point not in target.plan.points:
         problems.append(no_point(target.plan.points, point))
     if hooks[0] == hooks[1] and not _stands_twice(target.plan, hooks[0]):
-        said = f"a hook fires neither before nor after itself, and {hooks[0]} has no two methods at one point"
-        problems.append(Problem(said, hint="name two hooks"))
+        message = f"a hook fires neither before nor after itself, and {hooks[0]} has no two methods at one point"
+        problems.append(Problem(message, hint="name two hooks"))
     if problems:
         raise UserError(problems)
 
@@ -209,10 +211,10 @@ def _folded(plan: Plan, a: str, answers: Sequence[Answer], turning: Turning, mea
     """Yield the answers, those that differ in nothing but the point as one."""
     points: dict[tuple[str, ...], list[str]] = {}
     for answer in answers:
-        said = [*_told(plan, answer), *measured.lines(answer)]
+        block = [*_told(plan, answer), *measured.lines(answer)]
         if answer.reason != "file" or not _touched(plan, answer):  # which has its own advice
-            said += turning.lines(answer)
-        points.setdefault((_order(plan, answer, a), *said), []).append(answer.point)
+            block += turning.lines(answer)
+        points.setdefault((_order(plan, answer, a), *block), []).append(answer.point)
     for (order, *rest), at in points.items():
         yield "\n".join([textwrap.fill(f"at {', '.join(at)}: {order}", 80, subsequent_indent="   "), *rest])
 
@@ -308,12 +310,12 @@ def _apart(target: Target, a: str, b: str) -> Iterator[str]:
     """Say of hooks that share no point what the loop decides."""
     from hookflow.graph.why import apart
 
-    found = apart(target.plan, a, b, target.loaded.pipeline.run.validates.unit == "it")
-    order = f"{found.first} fires before {found.then}" if found.first else "the loop comes to them by turns"
-    often = f" in every {found.round}" if found.round else ""
+    result = apart(target.plan, a, b, target.loaded.pipeline.run.validates.unit == "it")
+    order = f"{result.first} fires before {result.then}" if result.first else "the loop comes to them by turns"
+    often = f" in every {result.round}" if result.round else ""
     yield f"{a} and {b} never meet: they share no point; {order}{often}"
-    yield from _columns([(point, hook, f"in every {each}" if each else "") for point, hook, each in found.rows])
-    for writer, reader, slots, left in found.handed:
+    yield from _columns([(point, hook, f"in every {each}" if each else "") for point, hook, each in result.rows])
+    for writer, reader, slots, left in result.handed:
         what = f": what it reads is the last {left}'s" if left else ""
         yield f"  {writer} writes {' and '.join(slots)}, which {reader} reads{what}"
 

@@ -70,10 +70,10 @@ def read_json(text: str | bytes, *, nan: bool = False) -> Any:
 
 def read_object(text: str | bytes, *, nan: bool = False) -> dict[str, Any]:
     """Return the JSON object of the text, read by `read_json`. Raises ValueError where it is anything else."""
-    found = read_json(text, nan=nan)
-    if not isinstance(found, dict):
+    result = read_json(text, nan=nan)
+    if not isinstance(result, dict):
         raise ValueError("no JSON object")
-    return found
+    return result
 
 
 def read_record(line: str | bytes) -> Record:
@@ -81,10 +81,10 @@ def read_record(line: str | bytes) -> Record:
 
     Raises ValueError where it is no record, or not what its kind declares.
     """
-    found = read_object(line)
-    kinds, kind = _kinds(), str(found.get("k"))
+    result = read_object(line)
+    kinds, kind = _kinds(), str(result.get("k"))
     try:
-        return cast("Record", valid(kinds.get(kind, kinds[""]), found))
+        return cast("Record", valid(kinds.get(kind, kinds[""]), result))
     except ValueError as error:
         raise ValueError(f'record "{kind[:40]}": {error}') from None
 

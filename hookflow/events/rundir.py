@@ -167,8 +167,8 @@ class RunDir:
         try:
             return Path(self.describe()["base"])
         except KeyError:
-            said = "it cannot be read, or does not say which folder the pipeline's files are in"
-            raise UserError(Problem(said, Where(str(short(self.identity))))) from None
+            message = "it cannot be read, or does not say which folder the pipeline's files are in"
+            raise UserError(Problem(message, Where(str(short(self.identity))))) from None
 
     def sign(self, **facts: Any) -> None:
         """Write `facts` into `run.json`, over what is there, whole or not at all."""
@@ -339,8 +339,8 @@ class DiskSync:
         files = (run.identity, run.pipeline, *run.path.glob("plan*.json"), *run.path.glob("events*.jsonl"))
         for path in (*files, run.path, run.path.parent, run.path.parent.parent):
             with contextlib.suppress(FileNotFoundError):
-                found = path.stat()
-                if self._synced.get(path) != (mark := (found.st_mtime_ns, found.st_size)):
+                result = path.stat()
+                if self._synced.get(path) != (mark := (result.st_mtime_ns, result.st_size)):
                     fsync(path)
                     self._synced[path] = mark
         return size

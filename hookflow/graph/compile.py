@@ -75,20 +75,20 @@ def _unknown(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
                 yield _told(f'hook "{name}" cannot stand before or after itself', wish, node)
             elif wish.hook not in nodes and wish.hook not in disabled and not wish.optional:
                 hint = nearest(wish.hook, nodes) or f'write "{wish.hook}?" if it may be missing'
-                said = f'hook "{name}" has an edge to "{wish.hook}", which is not in this pipeline'
-                yield _told(said, wish, node, hint)
+                message = f'hook "{name}" has an edge to "{wish.hook}", which is not in this pipeline'
+                yield _told(message, wish, node, hint)
         for wish in node.requires:
             if wish.optional:
-                said = f'hook "{name}" requires "{wish.hook}?", and what is required cannot be optional'
-                yield _told(said, wish, node, f'write "{wish.hook}", or an edge: after = ["{wish.hook}?"]')
+                message = f'hook "{name}" requires "{wish.hook}?", and what is required cannot be optional'
+                yield _told(message, wish, node, f'write "{wish.hook}", or an edge: after = ["{wish.hook}?"]')
             elif wish.hook not in nodes:
                 gone = "is switched off" if wish.hook in disabled else "is not in this pipeline"
                 hint = nearest(wish.hook, nodes)
                 yield _told(f'hook "{name}" requires the hook "{wish.hook}", which {gone}', wish, node, hint)
         for wish in node.ambiguous_with:
             if wish.hook not in nodes and wish.hook not in disabled and not wish.optional:
-                said = f'hook "{name}" is ambiguous with "{wish.hook}", which is not in this pipeline'
-                yield _told(said, wish, node, nearest(wish.hook, nodes))
+                message = f'hook "{name}" is ambiguous with "{wish.hook}", which is not in this pipeline'
+                yield _told(message, wish, node, nearest(wish.hook, nodes))
 
 
 def _told(said: str, wish: EdgeSpec, node: Node, hint: str = "") -> Problem:
@@ -108,5 +108,5 @@ def _idle(nodes: Nodes, met: Collection[int]) -> Iterator[Problem]:
     for name in nodes:
         for wish in _wishes(nodes, name):
             if wish.kind == "file" and wish.hook in nodes and id(wish) not in met:
-                said = f'the edge between "{name}" and "{wish.hook}" can never matter: they share no point'
-                yield Problem(said, wish.where)
+                message = f'the edge between "{name}" and "{wish.hook}" can never matter: they share no point'
+                yield Problem(message, wish.where)

@@ -105,21 +105,21 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Change]
 
 def _bound_here(here: Plan, there: Plan, common: set[str]) -> dict[str, tuple[str, ...]]:
     elsewhere = {_stand(binding) for binding in there.bindings}
-    found: dict[str, list[str]] = {}
+    result: dict[str, list[str]] = {}
     for binding in here.bindings:
         if binding.hook in common and _stand(binding) not in elsewhere:
-            found.setdefault(binding.hook, []).append(binding.point)
-    return {hook: tuple(dict.fromkeys(points)) for hook, points in found.items()}
+            result.setdefault(binding.hook, []).append(binding.point)
+    return {hook: tuple(dict.fromkeys(points)) for hook, points in result.items()}
 
 
 def _arrows_here(here: Plan, there: Plan, common: set[str]) -> tuple[Arrow, ...]:
     """Return the edges between common hooks that one plan has alone; where two plans state one is all the same."""
     elsewhere = {_ends(edge) for edge in there.every_edge()}
-    found: dict[tuple[str, str], list[str]] = {}
+    result: dict[tuple[str, str], list[str]] = {}
     for edge in here.every_edge():
         if {edge.first, edge.then} <= common and _ends(edge) not in elsewhere:
-            found.setdefault((edge.first, edge.then), []).append(edge.point)
-    return tuple(Arrow(first, then, tuple(points)) for (first, then), points in found.items())
+            result.setdefault((edge.first, edge.then), []).append(edge.point)
+    return tuple(Arrow(first, then, tuple(points)) for (first, then), points in result.items())
 
 
 def _turned(old: Plan, new: Plan) -> Iterator[Turned]:

@@ -46,10 +46,10 @@ def closure(before: Sequence[Collection[int]], order: Iterable[int]) -> list[int
     """
     ancestors = [0] * len(before)
     for row in order:
-        found = 0
+        result = 0
         for first in before[row]:
-            found |= ancestors[first] | 1 << first
-        ancestors[row] = found
+            result |= ancestors[first] | 1 << first
+        ancestors[row] = result
     return ancestors
 
 
@@ -106,13 +106,13 @@ def flows(bound: Iterable[tuple[int, Bound]]) -> Iterator[Flow]:
     left follows from how they are entered.
     """
     alike: dict[tuple[tuple[str, ...], tuple[str, ...], bool], list[int]] = {}
-    for row, one in bound:
-        alike.setdefault((one.reads, one.writes, one.half == "exit"), []).append(row)
+    for row, item in bound:
+        alike.setdefault((item.reads, item.writes, item.half == "exit"), []).append(row)
     parts = Parts(slot for reads, writes, _ in alike for slot in (*reads, *writes))
     kinds = [*alike]
     readers = _users((kind, parts.of(reads)) for kind, (reads, _, _) in enumerate(kinds))
     writers = _users((kind, parts.of(writes)) for kind, (_, writes, _) in enumerate(kinds))
-    found: dict[tuple[int, int], list[str]] = {}
+    result: dict[tuple[int, int], list[str]] = {}
     shared = sorted(writers.keys() & readers.keys())
     count = sum(len(writers[slot]) * len(readers[slot]) for slot in shared)
     if min(count, len(kinds) ** 2) > MOST or count > 4 * MOST:
@@ -122,8 +122,8 @@ def flows(bound: Iterable[tuple[int, Bound]]) -> Iterator[Flow]:
         both = writers[slot] & readers[slot]
         restoring = {kind for kind in both if kinds[kind][2]}
         for pair in (*product(writers[slot] - both, readers[slot] - restoring), *product(both, readers[slot] - both)):
-            found.setdefault(pair, []).append(slot)
-    for (first, then), slots in found.items():
+            result.setdefault(pair, []).append(slot)
+    for (first, then), slots in result.items():
         if not (kinds[first][2] and kinds[then][2]):
             yield Flow(tuple(alike[kinds[first]]), tuple(alike[kinds[then]]), widest(slots))
 

@@ -64,18 +64,18 @@ def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
     """Return a forecast for each binding of the plan, by the binding's id."""
     entered = {(b.hook, b.method): b for b in plan.bindings if b.half == "enter"}
     known: dict[tuple[Trigger, str, str], Forecast] = {}
-    found: dict[int, Forecast] = {}
+    result: dict[int, Forecast] = {}
     for binding in plan.bindings:
         if binding.stages and "train" not in binding.stages:
-            found[binding.id] = _evaluated(binding, length)
+            result[binding.id] = _evaluated(binding, length)
             continue
         # the second half fires where the first one has: the trigger is asked there
-        asked = entered[binding.hook, binding.method] if binding.half == "exit" else binding
-        key = asked.trigger, binding.point, asked.point
+        requested = entered[binding.hook, binding.method] if binding.half == "exit" else binding
+        key = requested.trigger, binding.point, requested.point
         if key not in known:
-            known[key] = _forecast(asked.trigger, plan.points[binding.point], plan.points[asked.point], length)
-        found[binding.id] = known[key]
-    return found
+            known[key] = _forecast(requested.trigger, plan.points[binding.point], plan.points[requested.point], length)
+        result[binding.id] = known[key]
+    return result
 
 
 def _evaluated(binding: Binding, length: Length) -> Forecast:
@@ -216,13 +216,15 @@ def _forecast(trigger: Trigger, point: Point, asked: Point, length: Length) -> F
     if low > high:
         return Forecast("never", 0, "never")
     first = _place(point, int(low))
-    said = f"{cadence}, first {first}" if every or low else cadence
+    message = f"{cadence}, first {first}" if every or low else cadence
     if visits.count is None:
-        return Forecast(first, None, _conditional(f"{said} until {trigger.until}" if trigger.until else said, trigger))
+        return Forecast(
+            first, None, _conditional(f"{message} until {trigger.until}" if trigger.until else message, trigger)
+        )
     times = _firings(every, visits.counts[every.counter], int(low), int(high)) if every else int(high) - int(low) + 1
     if each := _AT_EACH.get(point.kind):
-        return Forecast(first, None, _conditional(f"{said}: in {times:,} of them, at each {each}", trigger))
-    text = _conditional(first if times == 1 else said, trigger, times)
+        return Forecast(first, None, _conditional(f"{message}: in {times:,} of them, at each {each}", trigger))
+    text = _conditional(first if times == 1 else message, trigger, times)
     return Forecast(first, None if trigger.when else times, text)
 
 

@@ -56,7 +56,7 @@ def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
     """
     declared = {(binding.hook, binding.method): binding for binding in plan.bindings}
     shared = _shared(observed)
-    found: dict[Method, Slots] = {}
+    result: dict[Method, Slots] = {}
     for seen in observed:
         binding = seen.binding
         matters = [
@@ -64,13 +64,13 @@ def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
             for slots in (seen.touched.reads, seen.touched.writes)
         ]
         method = binding.hook, binding.method
-        found[method] = found.get(method, Slots()) | Slots(*map(tuple, matters))
+        result[method] = result.get(method, Slots()) | Slots(*map(tuple, matters))
     without = {
         method: Slots(
             tuple(slot for slot in slots.reads if not covered(slot, (*bound.reads, *bound.writes))),
             tuple(slot for slot in slots.writes if not covered(slot, bound.writes)),
         )
-        for method, slots in found.items()
+        for method, slots in result.items()
         for bound in [declared[method]]
     }
     return {method: slots for method, slots in without.items() if slots}
@@ -85,14 +85,14 @@ def never_seen(observed: Sequence[Seen]) -> dict[str, Slots]:
             name = seen.binding.hook
             touched[name] = touched.get(name, Slots()) | seen.touched
             declared[name] = declared.get(name, Slots()) | Slots(seen.binding.reads, seen.binding.writes)
-    found = {
+    result = {
         name: Slots(
             tuple(slot for slot in slots.reads if not _met(slot, touched[name].reads)),
             tuple(slot for slot in slots.writes if not _met(slot, touched[name].writes)),
         )
         for name, slots in declared.items()
     }
-    return {name: slots for name, slots in found.items() if slots}
+    return {name: slots for name, slots in result.items() if slots}
 
 
 def with_observed(plan: Plan, observed: Sequence[Seen]) -> Plan:
@@ -139,20 +139,20 @@ def undecided(observed: Plan, more: Mapping[Method, Slots]) -> Iterator[Ambiguit
     for binding in observed.bindings:
         for slot in binding.writes:
             writers.setdefault(slot, {owner_of(slot) or binding.hook}).add(binding.hook)
-    for one in ambiguities(observed):
-        for change, reader in ((one.first, one.then), (one.then, one.first)):
+    for ambiguity in ambiguities(observed):
+        for change, reader in ((ambiguity.first, ambiguity.then), (ambiguity.then, ambiguity.first)):
             new = [more.get((binding.hook, binding.method), Slots()) for binding in (change, reader)]
             changed = [slot for slot in new[0].writes if _met(slot, change.reads) or len(writers[slot]) > 1]
             read = (slot for slot in new[1].reads if _met(slot, changed) and not _met(slot, reader.writes))
             if slots := tuple(read):
-                yield Ambiguity(one.point, change, reader, slots)
+                yield Ambiguity(ambiguity.point, change, reader, slots)
 
 
 def without_reads(more: Mapping[Method, Slots], pairs: Iterable[Ambiguity]) -> dict[Method, Slots]:
     """Return the slots without those that the second hook of a pair reads: that would put the first one first."""
     held: dict[Method, set[str]] = {}
-    for one in pairs:
-        held.setdefault((one.then.hook, one.then.method), set()).update(one.slots)
+    for pair in pairs:
+        held.setdefault((pair.then.hook, pair.then.method), set()).update(pair.slots)
     kept = {
         method: replace(slots, reads=tuple(slot for slot in slots.reads if slot not in held.get(method, ())))
         for method, slots in more.items()
@@ -179,7 +179,7 @@ def _shared(observed: Iterable[Seen]) -> set[str]:
 
     An attribute of the task is shared if one hook writes it and another one touches it.
     """
-    found: set[str] = set()
+    result: set[str] = set()
     users: dict[str, set[str]] = {}
     written: set[str] = set()
     for seen in observed:
@@ -188,11 +188,11 @@ def _shared(observed: Iterable[Seen]) -> set[str]:
             if root(slot) == "task":
                 users.setdefault(slot, set()).add(binding.hook)
         written |= {*touched.writes}
-        found.update(slot for slot in (*binding.reads, *touched.reads) if root(slot) == "scalars")
+        result.update(slot for slot in (*binding.reads, *touched.reads) if root(slot) == "scalars")
         for slot in (*binding.reads, *binding.writes, *touched.reads, *touched.writes):
             if root(slot) == "hook" and owner_of(slot) != binding.hook:
-                found.add(slot)
-    return found | {slot for slot, hooks in users.items() if len(hooks) > 1 and slot in written}
+                result.add(slot)
+    return result | {slot for slot, hooks in users.items() if len(hooks) > 1 and slot in written}
 
 
 def _is_private(slot: str, shared: Collection[str]) -> bool:

@@ -32,19 +32,19 @@ def moved(
     At the second point of an around the graph runs backwards, and so do the phases of the rows that stand there alone:
     early is late. Which of two moves must not hang on that, so these rows are settled among themselves first.
     """
-    found = list(phases)
-    wanted = [NORMAL] * len(found)  # the earliest phase of those that each row must stand before, at the second point
+    result = list(phases)
+    wanted = [NORMAL] * len(result)  # the earliest phase of those that each row must stand before, at the second point
     for row in order if backwards else ():
         wanted[row] = max([wanted[row], *(wanted[first] for first in before[row])])
         if row in backwards:
-            found[row] = max(found[row], wanted[row]) if wanted[row] > NORMAL else found[row]
-            wanted[row] = max(wanted[row], found[row])
+            result[row] = max(result[row], wanted[row]) if wanted[row] > NORMAL else result[row]
+            wanted[row] = max(wanted[row], result[row])
     for row in reversed(order):
-        for first in before[row] if found[row] < NORMAL else ():
-            found[first] = min(found[first], found[row])
+        for first in before[row] if result[row] < NORMAL else ():
+            result[first] = min(result[first], result[row])
     for row in order:
-        found[row] = max([found[row], *(found[first] for first in before[row])])
-    return found
+        result[row] = max([result[row], *(result[first] for first in before[row])])
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,11 @@ class Cycle:
     @property
     def names(self) -> list[str]:
         """Every hook on the way, as it stands at the cycle's point."""
-        found: list[str] = []
+        result: list[str] = []
         for step, next_ in pairwise((*self.steps, self.steps[0])):
             if step.point == self.point:
-                found += [step.first] if next_.point == self.point else [step.first, step.then]
-        return found
+                result += [step.first] if next_.point == self.point else [step.first, step.then]
+        return result
 
 
 def as_problems(cycles: Iterable[Cycle]) -> list[Problem]:
@@ -267,8 +267,8 @@ class Order:
         """
         at = {row: k for k, row in enumerate(self._at[point])}
         every = (*self._graph.edges.values(), *self._nesting)
-        edges = [(at[one.first], at[one.then]) for one in every if one.then in at]
-        bundles = [one for one in self._graph.bundles if one.firsts[0] in at]
+        edges = [(at[item.first], at[item.then]) for item in every if item.then in at]
+        bundles = [bundle for bundle in self._graph.bundles if bundle.firsts[0] in at]
         for hub, bundle in enumerate(bundles, len(at)):
             edges += [(at[first], hub) for first in bundle.firsts]
             edges += [(hub, at[then]) for then in bundle.thens]
@@ -284,8 +284,8 @@ class Order:
         for first, then in pairs:
             outer, inner = self._spot[then], self._spot[first]
             if not implied[at[inner]] >> at[outer] & 1:
-                said = f'"{self._names[inner]}" is left before "{self._names[outer]}" at {closing}'
-                yield Statement(outer, inner, "pair", Where(said))
+                message = f'"{self._names[inner]}" is left before "{self._names[outer]}" at {closing}'
+                yield Statement(outer, inner, "pair", Where(message))
 
     def _left_as_entered(self, entries: Sequence[int]) -> Iterator[Statement]:
         """Yield who is left before whom because of how they were entered.
@@ -306,8 +306,8 @@ class Order:
         for (outer, inner), loose in (neighbours | dict.fromkeys(firm, False)).items():
             first, then = exits[inner], exits[outer]
             if not implied[at[then]] >> at[first] & 1:
-                said = f'"{self._names[outer]}" was entered before "{self._names[inner]}"'
-                yield Statement(first, then, "pair", Where(said), loose=loose)
+                text = f'"{self._names[outer]}" was entered before "{self._names[inner]}"'
+                yield Statement(first, then, "pair", Where(text), loose=loose)
 
     def _places(self, point: str) -> list[int]:
         """Return the halves of arounds, by their place among the rows of a point."""
@@ -359,8 +359,8 @@ class Order:
         return Cycle(
             self.points[backwards],
             tuple(
-                Step(self._label(one.first), self._label(one.then), self._point(one), one.where, one.kind)
-                for one in steps
+                Step(self._label(step.first), self._label(step.then), self._point(step), step.where, step.kind)
+                for step in steps
             ),
         )
 

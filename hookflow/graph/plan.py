@@ -244,8 +244,8 @@ class Plan:
 
     @property
     def edge_kinds(self) -> set[EdgeKind]:
-        found = {edge.kind for edge in self.edges}
-        return found | {"flow"} if self.bundles else found
+        result = {edge.kind for edge in self.edges}
+        return result | {"flow"} if self.bundles else result
 
     def gave_way_unexplained(self) -> Counter[str]:
         """Return how many flow edges of each point gave way of which it is not kept against what."""

@@ -98,7 +98,9 @@ def doubtful_slots(nodes: Nodes) -> Iterator[Problem]:
             yield Problem(f'hook "{name}" alone touches a slot "{slot}"', nodes[name].where, hint)
         elif slot in readers and slot not in writers:
             yield _unwritten(slot, [name], nodes, writers)
-        elif other := next((one for one in takewhile(slot.__ne__, lone) if one in writers and misspelt(slot, one)), ""):
+        elif other := next(
+            (item for item in takewhile(slot.__ne__, lone) if item in writers and misspelt(slot, item)), ""
+        ):
             hint = f'did you mean "{other}", as "{lone[other]}" has it?'
             yield Problem(f'hook "{name}" alone touches a slot "{slot}"', nodes[name].where, hint)
     for slot, several in readers.items():
@@ -124,8 +126,8 @@ def doubtful_keys(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
         near = siblings.get(slot.rpartition(".")[0], [])
         if owner := owner_of(slot):
             if owner not in nodes and owner not in disabled:
-                said = f'hook "{name}" reads the state of a hook "{owner}", which is not in this pipeline'
-                yield Problem(said, where, nearest(owner, nodes))
+                text = f'hook "{name}" reads the state of a hook "{owner}", which is not in this pipeline'
+                yield Problem(text, where, nearest(owner, nodes))
         elif len(near) < MANY and not written.intersection((slot, *wider(slot))):
             meant = next((other for other in near if misspelt(slot, other)), None)
             if meant:
@@ -173,8 +175,8 @@ def _touching(slot: str, *users: Mapping[str, Mapping[str, None]]) -> set[str]:
 def _unwritten(slot: str, names: Sequence[str], nodes: Nodes, written: Iterable[str]) -> Problem:
     readers = " and ".join(f'"{name}"' for name in names)
     verb = "reads" if len(names) == 1 else "read"
-    said = f'{readers} {verb} the slot "{slot}", which no hook writes'
-    return Problem(said, nodes[names[0]].where, nearest(slot, written))
+    message = f'{readers} {verb} the slot "{slot}", which no hook writes'
+    return Problem(message, nodes[names[0]].where, nearest(slot, written))
 
 
 def drifting_slots(nodes: Nodes) -> Iterator[Problem]:
@@ -182,8 +184,10 @@ def drifting_slots(nodes: Nodes) -> Iterator[Problem]:
     for name, node in nodes.items():
         written = {root(slot) for bound in node.bound for slot in bound.writes}
         if node.hook.ranks == "zero" and (apart := [slot for slot in ALIKE if slot in written]):
-            said = f'hook "{name}" fires on rank 0 alone and writes {", ".join(apart)}: several ranks would drift apart'
-            yield Problem(said, node.where, 'let it fire on all: ranks = "all"')
+            message = (
+                f'hook "{name}" fires on rank 0 alone and writes {", ".join(apart)}: several ranks would drift apart'
+            )
+            yield Problem(message, node.where, 'let it fire on all: ranks = "all"')
 
 
 ANEW = ("batch", "outputs", "grads", "metrics", "scalars")
@@ -268,14 +272,14 @@ class Lifetimes:
         fresh: set[tuple[str, str]] = set()
         late: dict[tuple[str, str], Stale] = {}
         for binding in self._plan.bindings:
-            asked = _asked(binding)
+            requested = _asked(binding)
             for slot in _passing(binding.reads):
-                key = binding.hook, f"{slot} at {binding.point}" if slot in asked else slot
-                if found := self._stale(binding, slot):
-                    late.setdefault(key, found)
+                key = binding.hook, f"{slot} at {binding.point}" if slot in requested else slot
+                if result := self._stale(binding, slot):
+                    late.setdefault(key, result)
                 else:
                     fresh.add(key)
-        yield from (found for key, found in late.items() if key not in fresh)
+        yield from (result for key, result in late.items() if key not in fresh)
 
     def _stale(self, reader: Binding, slot: str) -> Stale | None:
         writes = [self._first[part] for part in self._parts.of([slot]) if part in self._first]
@@ -319,11 +323,11 @@ def doubts(plan: Plan, nodes: Nodes, validates_in_epoch: bool) -> tuple[list[Pro
     lifetimes = Lifetimes(plan, validates_in_epoch)
     warnings: list[Problem] = []
     notes: list[Problem] = []
-    for one in lifetimes.stale():
-        told = _told(one, nodes[one.reader.hook].where)
-        warnings += [told] if one.doubtful else []
-        notes += [] if one.doubtful else [replace(told, hint="")]
-    warnings += (_in_vain(one, nodes[one.writer.hook].where) for one in lifetimes.vain())
+    for entry in lifetimes.stale():
+        text = _told(entry, nodes[entry.reader.hook].where)
+        warnings += [text] if entry.doubtful else []
+        notes += [] if entry.doubtful else [replace(text, hint="")]
+    warnings += (_in_vain(item, nodes[item.writer.hook].where) for item in lifetimes.vain())
     return warnings, notes
 
 
@@ -331,13 +335,13 @@ def _told(one: Stale, where: Where) -> Problem:
     how = f' (when = "{one.reader.trigger.when}")' if one.slot in _asked(one.reader) else ""
     by = f' by "{one.writer.hook}"' if one.writer else ""
     what = f"what it reads is the last {one.round}'s" if one.round else "there is nothing to read yet"
-    said = (
+    message = (
         f'hook "{one.reader.hook}" reads {one.slot} at {one.reader.point}{how}, and it is first written at {one.point}'
     )
     hint = f"fire it at {one.point} or later" + (f", if it is to read this {one.round}'s" if one.round else "")
-    return Problem(f"{said}{by}: {what}", where, hint)
+    return Problem(f"{message}{by}: {what}", where, hint)
 
 
 def _in_vain(one: Vain, where: Where) -> Problem:
-    said = f'hook "{one.writer.hook}" writes {one.slot} at {one.writer.point}, when the step has already used them'
-    return Problem(said, where, "fire it at before_optimizer_step")
+    message = f'hook "{one.writer.hook}" writes {one.slot} at {one.writer.point}, when the step has already used them'
+    return Problem(message, where, "fire it at before_optimizer_step")

@@ -42,11 +42,11 @@ def _graph(edges: Iterable[Rows]) -> nx.DiGraph[int]:
 
 
 def _ways_around(component: nx.DiGraph[int]) -> list[list[Rows]]:
-    told: set[Rows] = set()
-    found: list[list[Rows]] = []
+    covered: set[Rows] = set()
+    result: list[list[Rows]] = []
     for first, then in sorted(component.edges):
-        if (first, then) not in told and len(found) < SHOWN:
+        if (first, then) not in covered and len(result) < SHOWN:
             way = list(pairwise([first, *nx.shortest_path(component, then, first)]))
-            told.update(way)
-            found.append(way)
-    return found
+            covered.update(way)
+            result.append(way)
+    return result

@@ -60,11 +60,11 @@ def key(binding: Binding) -> Key:
 
 def meeting_points(plan: Plan, hook: str, other: str) -> set[str]:
     """Return the points at which two hooks both fire, but for those where arounds are left."""
-    found = [
-        {binding.point for binding in plan.bindings if binding.hook == one and binding.half != "exit"}
-        for one in (hook, other)
+    result = [
+        {binding.point for binding in plan.bindings if binding.hook == item and binding.half != "exit"}
+        for item in (hook, other)
     ]
-    return found[0] & found[1]
+    return result[0] & result[1]
 
 
 def keys(plan: Plan) -> tuple[tuple[str, Key], ...]:
@@ -74,28 +74,28 @@ def keys(plan: Plan) -> tuple[tuple[str, Key], ...]:
 
 def turned(plan: Plan, other: Plan) -> list[Pair]:
     """Return the pairs of `plan` that fire the other way round in `other`, but for how arounds are left."""
-    found = []
+    result = []
     for point in plan.order:
         row = {key(binding): row for row, binding in enumerate(other.at(point))}
         for first, then in combinations(map(key, plan.at(point)), 2):
             if row[first] > row[then] and not first[1] == then[1] == "exit":
-                found.append(Pair(point, first, then))
-    return found
+                result.append(Pair(point, first, then))
+    return result
 
 
 def neighbouring(plan: Plan, pairs: Collection[Pair]) -> list[Pair]:
     """Return pairs that stand one right behind the other, as they stand there; no two of them share a binding."""
-    found = []
+    result = []
     for point in plan.order:
         there = [*map(key, plan.at(point))]
         row = 0
         while row + 1 < len(there):
             pair = Pair(point, there[row], there[row + 1])
             if pair in pairs or pair.turned in pairs:
-                found.append(pair)
+                result.append(pair)
                 row += 1
             row += 1
-    return found
+    return result
 
 
 def swapped(plan: Plan, swaps: Iterable[Pair]) -> Places:
@@ -122,11 +122,11 @@ def brought_together(plan: Plan, pairs: Iterable[Pair], free: Collection[Pair]) 
             begin, end = sorted((there.index(pair.first), there.index(pair.then)))
             ahead: list[Key] = []
             behind = [there[begin]]
-            for one in there[begin + 1 : end]:
+            for item in there[begin + 1 : end]:
                 follows = any(
-                    Pair(point, other, one) not in free and Pair(point, one, other) not in free for other in behind
+                    Pair(point, other, item) not in free and Pair(point, item, other) not in free for other in behind
                 )
-                (behind if follows else ahead).append(one)
+                (behind if follows else ahead).append(item)
             there[begin : end + 1] = [*ahead, there[begin], there[end], *behind[1:]]
         order[point] = there
     return _places(order.items())

@@ -180,8 +180,8 @@ def precedence(plan: Plan, a: str, b: str) -> list[Answer]:
 
 
 def _answers(plan: Plan, point: str, a: str, b: str) -> Iterator[Answer]:
-    asked = [binding for binding in plan.at(point) if binding.hook in (a, b)]
-    pairs = [(first, then) for first, then in combinations(asked, 2) if {first.hook, then.hook} == {a, b}]
+    requested = [binding for binding in plan.at(point) if binding.hook in (a, b)]
+    pairs = [(first, then) for first, then in combinations(requested, 2) if {first.hook, then.hook} == {a, b}]
     if not pairs:
         return
     decided = Decided(plan, point)
@@ -337,7 +337,7 @@ def apart(plan: Plan, a: str, b: str, validates_in_epoch: bool) -> Apart:
         reads = [slot for binding in plan.bindings if binding.hook == reader for slot in binding.reads]
         parts = Parts((*writes, *reads))
         if slots := widest(parts.of(writes) & parts.of(reads)):
-            late = {one.slot: one.round for one in lifetimes.stale() if one.reader.hook == reader}
+            late = {item.slot: item.round for item in lifetimes.stale() if item.reader.hook == reader}
             left = next((late[slot] for slot in reads if slot in late and parts.of([slot]) & parts.of(slots)), "")
             handed.append((writer, reader, slots, left))
     return Apart(first if certain else "", then if certain else "", common, rows, tuple(handed))

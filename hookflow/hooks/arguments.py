@@ -23,10 +23,10 @@ def first_names(function: Callable[..., Any], count: int, offered: Collection[st
     Those that a point offers are left to it, unless more follow than have a name (`*words`): these can only be given
     in their place.
     """
-    found = parameters_of(function)
-    skipped = () if any(p.kind is p.VAR_POSITIONAL for p in found) else offered
+    result = parameters_of(function)
+    skipped = () if any(p.kind is p.VAR_POSITIONAL for p in result) else offered
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return [p.name for p in found if p.kind in positional and p.name not in skipped][:count]
+    return [p.name for p in result if p.kind in positional and p.name not in skipped][:count]
 
 
 def parameters_of(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
@@ -82,8 +82,8 @@ def wrong_arguments(
             yield Problem(f"{called} takes {count}, and is given {len(args)}", place(""), takes)
     for name, value in given.items():
         if name in named and name in offered:
-            said = f'{called}: "{name}" is what the point offers, so it cannot be given here'
-            yield Problem(said, place(places[name]), "give the argument another name")
+            message = f'{called}: "{name}" is what the point offers, so it cannot be given here'
+            yield Problem(message, place(places[name]), "give the argument another name")
         elif name in named:
             written = _from_environment(public if public is not None else args, places[name])
             yield from _wrong_value(make, called, name, value, place(places[name]), written)
@@ -110,8 +110,8 @@ def _wrong_value(
     try:
         _as_annotated(make, name, value)
     except ValidationError as error:
-        said, hint = wrong_value(error.errors(include_url=False)[0], f'{called}: "{name}"', written)
-        yield Problem(said, where, hint)
+        message, hint = wrong_value(error.errors(include_url=False)[0], f'{called}: "{name}"', written)
+        yield Problem(message, where, hint)
 
 
 def as_annotated(

@@ -110,7 +110,7 @@ def _replaced_defaults(declared: Mapping[str, HookNode], inspected: Inspected) -
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:
     """Return the class or function that `use` names. Raises UserError when there is none, or it cannot be called."""
-    found = HOOKS.find(use, base, where)
-    if not callable(found):
+    result = HOOKS.find(use, base, where)
+    if not callable(result):
         raise UserError(Problem(f'"{use}" is no class or function, so it cannot be a hook', where))
-    return found  # type: ignore[no-any-return]
+    return result  # type: ignore[no-any-return]

@@ -43,14 +43,14 @@ def with_scalars(nodes: Mapping[str, Node], hooks: Hooks) -> tuple[dict[str, Nod
     def flowing(name: str, bound: Bound) -> Bound:
         logs = {*chain(*logged[name][bound.method])}
         given = {f"{SCALARS}{number}" for number in wanted if any(_may_be(log, number) for log in logs)}
-        asked = reads.get(bound.trigger.when or "", frozenset()) if bound.half != "exit" else frozenset()
-        if not given and not asked:
+        requested = reads.get(bound.trigger.when or "", frozenset()) if bound.half != "exit" else frozenset()
+        if not given and not requested:
             return bound
-        return replace(bound, reads=_with(bound.reads, asked), writes=_with(bound.writes, given))
+        return replace(bound, reads=_with(bound.reads, requested), writes=_with(bound.writes, given))
 
-    found = {name: replace(node, bound=tuple(flowing(name, b) for b in node.bound)) for name, node in nodes.items()}
+    result = {name: replace(node, bound=tuple(flowing(name, b) for b in node.bound)) for name, node in nodes.items()}
     logs = {log for methods in logged.values() for several in methods.values() for log in chain(*several)}
-    return found, list(_misspelt(nodes, named, logs, made))
+    return result, list(_misspelt(nodes, named, logs, made))
 
 
 def _logged_twice(nodes: Mapping[str, Node], logged: Mapping[str, Mapping[str, Logged]]) -> frozenset[str]:
@@ -100,13 +100,13 @@ def _name(argument: ast.expr) -> list[Name]:
 
 def _between(parts: list[Any]) -> Name:
     """Return the fixed parts of an f-string: before, between and behind those that are None."""
-    found = [""]
+    result = [""]
     for part in parts:
         if part is None:
-            found.append("")
+            result.append("")
         else:
-            found[-1] += part
-    return tuple(found)
+            result[-1] += part
+    return tuple(result)
 
 
 def _may_be(log: Name, name: str) -> bool:
@@ -126,12 +126,12 @@ def _misspelt(
     known = metrics | {log[0] for log in logs if len(log) == 1}
     for name, node in nodes.items():
         for when in dict.fromkeys(bound.trigger.when for bound in node.bound if bound.trigger.when):
-            for said in sorted(named[when]):
-                bare = said.removeprefix(METRICS)
-                meant = next((one for one in sorted(known) if misspelt(bare, one)), LOSS if _is_loss(bare) else None)
+            for message in sorted(named[when]):
+                bare = message.removeprefix(METRICS)
+                meant = next((item for item in sorted(known) if misspelt(bare, item)), LOSS if _is_loss(bare) else None)
                 if meant and bare not in known and not any(_may_be(log, bare) for log in logs):
-                    told = f'hook "{name}": the condition "{when}" names "{said}", which no hook gives'
-                    yield Problem(told, node.where, f'did you mean "{meant}"?')
+                    text = f'hook "{name}": the condition "{when}" names "{message}", which no hook gives'
+                    yield Problem(text, node.where, f'did you mean "{meant}"?')
 
 
 ATTRIBUTES = {"model": ("model",), "optimizer": ("optimizer", "lr")}
@@ -150,15 +150,15 @@ def undeclared_slots(plan: Plan, nodes: Nodes, hooks: Mapping[str, Callable[...,
     for point in dict.fromkeys(binding.point for binding in plan.bindings):
         writers = [binding for binding in plan.at(point) if _declared(binding.writes)]
         readers = [binding for binding in plan.at(point) if binding.hook in silent] if writers else []
-        found = [
+        result = [
             (reader, read, writer)
             for reader in readers
             for read in _slots_read(hooks[reader.hook], reader)
             for writer in writers
             if _touches(writer, read[0])
         ]
-        decided = Decided(plan, point) if found else None
-        for reader, read, writer in found:
+        decided = Decided(plan, point) if result else None
+        for reader, read, writer in result:
             if decided and _open(plan, decided, reader, writer):
                 yield _told(plan, reader, read, writer, nodes[reader.hook].where)
 
@@ -170,17 +170,17 @@ def _declared(*slots: tuple[str, ...]) -> bool:
 
 def _slots_read(hook: Callable[..., Any], reader: Binding) -> Iterator[Read]:
     """Yield what the source of a method reads, each slot once."""
-    found: dict[str, Read] = {}
+    result: dict[str, Read] = {}
     if "run" in reader.takes:
         for use in uses(hook, reader.method, ATTRIBUTES):
             for slot in ATTRIBUTES[use.name]:
-                found.setdefault(slot, (slot, f"run.{use.name}", use.where))
+                result.setdefault(slot, (slot, f"run.{use.name}", use.where))
     for argument in KEYED:
         for key, where in keys_read(hook, reader.method, argument) if argument in reader.takes else ():
-            found.setdefault(f"{argument}.{key}", (f"{argument}.{key}", f'{argument}["{key}"]', where))
+            result.setdefault(f"{argument}.{key}", (f"{argument}.{key}", f'{argument}["{key}"]', where))
     if "batch" in reader.takes:
-        found["batch"] = ("batch", "batch", None)
-    yield from found.values()
+        result["batch"] = ("batch", "batch", None)
+    yield from result.values()
 
 
 def _touches(writer: Binding, slot: str) -> bool:
@@ -198,7 +198,7 @@ def _open(plan: Plan, decided: Decided, one: Binding, other: Binding) -> bool:
 
 def _told(plan: Plan, reader: Binding, read: Read, writer: Binding, where: Where) -> Problem:
     slot, source, line = read
-    said = f'hook "{reader.hook}" reads {source} at {reader.point}{f" ({in_words(line)})" if line else ""}'
+    message = f'hook "{reader.hook}" reads {source} at {reader.point}{f" ({in_words(line)})" if line else ""}'
     order = "before" if reader.id < writer.id else "after"
     by = "the file" if plan.shuffle is None else f"the shuffle with seed {plan.shuffle}"
     leaves = writer.half == "exit"
@@ -209,4 +209,4 @@ def _told(plan: Plan, reader: Binding, read: Read, writer: Binding, where: Where
     )
     if not leaves:
         hint += f'; if it must fire before, state that: before = ["{writer.hook}"]'
-    return Problem(f"{said} and declares no slots: it fires {order} {other}{alone}", where, hint)
+    return Problem(f"{message} and declares no slots: it fires {order} {other}{alone}", where, hint)

@@ -82,11 +82,11 @@ class Description:
 
 def describe(hook: Callable[..., Any], points: Points) -> Description:
     """Look into a hook's class or function. Raises UserError when it can be no hook."""
-    found, faults = methods(hook, points) if isinstance(hook, type) else ([], _foreign(hook))
-    if isinstance(hook, type) and not found:
+    result, faults = methods(hook, points) if isinstance(hook, type) else ([], _foreign(hook))
+    if isinstance(hook, type) and not result:
         raise UserError(Problem(said, hint=hint) for said, hint in faults)
     order = {point.name: k for k, point in enumerate(points)}
-    once = sorted((method for method in found if method.half != "exit"), key=lambda method: order[method.point])
+    once = sorted((method for method in result if method.half != "exit"), key=lambda method: order[method.point])
     wanted = points_for(hook, {})
     bound = [method for method in once if wanted is None or {method.point, method.name} & set(wanted)]
     bases = hook.__mro__ if isinstance(hook, type) else ()
@@ -94,7 +94,7 @@ def describe(hook: Callable[..., Any], points: Points) -> Description:
     fits = "" if isinstance(hook, type) else fitting_point(hook, points) or ""
     at = [points[name] for name in ([fits] if fits else [method.point for method in bound])]
     picks = {key: names_of(hook, key) for key in dict.fromkeys(point.picks for point in at) if key}
-    names = dict.fromkeys([method.name for method in found] or [""])
+    names = dict.fromkeys([method.name for method in result] or [""])
     reads, wrong_reads = slots(hook, "reads", names)
     writes, wrong_writes = slots(hook, "writes", names)
     offered = set() if isinstance(hook, type) else {name for point in points for name in point.offers}

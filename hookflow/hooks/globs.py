@@ -24,11 +24,11 @@ def matches(name: str, globs: Iterable[str]) -> bool:
 
 def matching(parameters: Mapping[str, nn.Parameter], globs: Sequence[str]) -> dict[str, nn.Parameter]:
     """Return the parameters that globs pick; a shared one once, by the first name that matches."""
-    found: dict[int, tuple[str, nn.Parameter]] = {}
+    result: dict[int, tuple[str, nn.Parameter]] = {}
     for name, parameter in parameters.items():
         if matches(name, globs):
-            found.setdefault(id(parameter), (name, parameter))
-    return dict(found.values())
+            result.setdefault(id(parameter), (name, parameter))
+    return dict(result.values())
 
 
 def class_names(modules: Iterable[nn.Module]) -> list[str]:

@@ -47,13 +47,13 @@ class Method:
 
 def about(hook: Callable[..., Any]) -> str:
     """Return the first line of the hook's docstring; what it inherits from `Hook` says nothing of it."""
-    said = inspect.getdoc(hook.func if isinstance(hook, partial) else hook) or ""
-    return "" if said == inspect.getdoc(Hook) else said.partition("\n")[0]
+    message = inspect.getdoc(hook.func if isinstance(hook, partial) else hook) or ""
+    return "" if message == inspect.getdoc(Hook) else message.partition("\n")[0]
 
 
 def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
     """Return the methods of a hook's class that belong to points, and what is wrong with them."""
-    found: list[Method] = []
+    result: list[Method] = []
     theirs = foreign(hook, points)
     faults = [*theirs.issues]
     for name, attribute in inspect.getmembers_static(hook):
@@ -62,8 +62,8 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
         called = f"{hook.__name__}.{name}"
         places = places_of(name, points)
         if not places:
-            said = f"{called} is named like a point, but there is no such point"
-            faults.append((said, nearest(name, points.names)))
+            message = f"{called} is named like a point, but there is no such point"
+            faults.append((message, nearest(name, points.names)))
             continue
         offers = points[places[0][0]].offers
         if wrong := _no_method(name, attribute, points):
@@ -72,10 +72,10 @@ def methods(hook: type, points: Points) -> tuple[list[Method], list[Issue]]:
         names = _names(attribute, offers)[1:]
         takes = in_pytorch_s_order(parameters_of(attribute)[1:], names, places[0][0], points) or names
         faults += _not_offered(called, [name for name in takes if name not in theirs.names], places[0][0], offers)
-        found += (Method(point, name, half, takes) for point, half in places)
-    if not found and not faults and not makes_callables(hook) and hook is not NotImported:
+        result += (Method(point, name, half, takes) for point, half in places)
+    if not result and not faults and not makes_callables(hook) and hook is not NotImported:
         faults.append((f"{hook.__name__} has no method named like a point, so it would never fire", ""))
-    return found, faults
+    return result, faults
 
 
 def slots(
@@ -101,8 +101,8 @@ def _are_names(touched: object) -> bool:
 
 def stated(hook: Callable[..., Any], key: str) -> Any:
     """Return an attribute that says how a hook stands; a method of the name (`nn.Module.modules`) says nothing."""
-    said = getattr(hook, key, ())
-    return () if inspect.isroutine(said) else said
+    message = getattr(hook, key, ())
+    return () if inspect.isroutine(message) else message
 
 
 def names_of(hook: Callable[..., Any], key: str) -> tuple[str, ...]:

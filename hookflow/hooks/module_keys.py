@@ -52,20 +52,20 @@ class ModuleKeys:
                     why = "forward or backward" if picks else "module"
                     self._wrong(f"{name} is not allowed at {point}: it is not a {why} point", f"{key}.{name}")
             return {"modules": self._picked(self._stated("modules", near, key)[0], point, key)} if picks else {}
-        found = {name: self._stated(name, near, key) for name in KEYS}
+        result = {name: self._stated(name, near, key) for name in KEYS}
         self._check_kwargs(method, near, key)
-        stages, at = found["stages"]
-        prepend, prepended_at = found["prepend"]
-        always, always_at = found["always_call"]
+        stages, at = result["stages"]
+        prepend, prepended_at = result["prepend"]
+        always, always_at = result["always_call"]
         if near and near.always_call is not None and point != "forward":
             self._wrong(f"{self._called}: always_call is for forward, not for {point}", f"{key}.always_call")
         if always and self._compiles and point == "forward":
-            said = f"{self._called}: torch.compile does not honour always_call"
-            self._wrong(said, always_at, "take it out, or take run.compile out")
+            message = f"{self._called}: torch.compile does not honour always_call"
+            self._wrong(message, always_at, "take it out, or take run.compile out")
         if prepend:
             self.prepended[point] = self._place(prepended_at)
         return {
-            "modules": self._picked(found["modules"][0], point, key),
+            "modules": self._picked(result["modules"][0], point, key),
             "stages": self._stages(point, stages or (), at, near),
             "prepend": bool(prepend),
             "always_call": bool(always) and point == "forward",
@@ -73,23 +73,23 @@ class ModuleKeys:
 
     def without_effect(self, bound: Sequence[Bound]) -> Iterator[Problem]:
         """Yield each of these keys of the whole hook that holds at none of its points."""
-        inside = [one for one in bound if self._points[one.point].kind == "module"]
-        at = ", ".join(dict.fromkeys(one.point for one in bound))
+        inside = [item for item in bound if self._points[item.point].kind == "module"]
+        at = ", ".join(dict.fromkeys(item.point for item in bound))
         for key in KEYS:
             if not bound or getattr(self._said, key) is None:
                 continue
             why = ""
-            if key == "modules" and any(self._points[one.point].picks == key for one in bound):
+            if key == "modules" and any(self._points[item.point].picks == key for item in bound):
                 continue
             if not inside:
                 why = "it is at no point of a module"
-            elif key == "always_call" and not any(one.point == "forward" for one in inside):
+            elif key == "always_call" and not any(item.point == "forward" for item in inside):
                 why = "it is not at forward"
-            elif self._said.with_kwargs and key == "with_kwargs" and not any("kwargs" in one.takes for one in inside):
+            elif self._said.with_kwargs and key == "with_kwargs" and not any("kwargs" in item.takes for item in inside):
                 why = "it takes kwargs at none of its points"
             if why:
-                said = f"{self._called}: {key} has no effect, since {why}"
-                yield Problem(said, self._place(key), f"it is at {at}")
+                message = f"{self._called}: {key} has no effect, since {why}"
+                yield Problem(message, self._place(key), f"it is at {at}")
 
     def _stated(self, name: str, near: BindingSpec | None, key: str) -> tuple[Any, str]:
         """Return a key's value and where it stands: beside the point, or else for the whole hook."""
@@ -99,11 +99,11 @@ class ModuleKeys:
 
     def _picked(self, stated: Sequence[str] | None, point: str, key: str) -> tuple[str, ...]:
         """Return what picks the modules; a binding at a module point needs something."""
-        found = tuple(stated or self._modules or ())
-        if not found and self._modules is not None:
-            said = f"{self._called} does not say at which modules {point} fires"
-            self._wrong(said, key or "use", 'name them as a glob: modules = ["layer*.conv?"]; ["*"] is every one')
-        return found
+        result = tuple(stated or self._modules or ())
+        if not result and self._modules is not None:
+            message = f"{self._called} does not say at which modules {point} fires"
+            self._wrong(message, key or "use", 'name them as a glob: modules = ["layer*.conv?"]; ["*"] is every one')
+        return result
 
     def _stages(self, point: str, stages: Sequence[str], at: str, near: BindingSpec | None) -> tuple[str, ...]:
         """Return the stages that are stated. In val and test there are no gradients, and nothing goes backward."""
@@ -111,8 +111,8 @@ class ModuleKeys:
             return tuple(dict.fromkeys(stages))
         without = [stage for stage in stages if stage != "train"]
         if without and ((near is not None and near.stages is not None) or "train" not in stages):
-            said = f"{self._called} never fires at {point} in {' and '.join(without)}, where gradients are off"
-            self._wrong(said, at, 'name the points that it has to do with: points = ["forward"]')
+            message = f"{self._called} never fires at {point} in {' and '.join(without)}, where gradients are off"
+            self._wrong(message, at, 'name the points that it has to do with: points = ["forward"]')
         return ()
 
     def _check_kwargs(self, method: Method, near: BindingSpec | None, key: str) -> None:
@@ -121,11 +121,11 @@ class ModuleKeys:
         if self._modules is None or stated is None:
             return
         if near is not None and near.with_kwargs and not takes:
-            said = f"{self._called} takes no kwargs at {method.point}, so with_kwargs cannot be true"
-            self._wrong(said, at, "with kwargs PyTorch calls it as hook(module, args, kwargs, …)")
+            message = f"{self._called} takes no kwargs at {method.point}, so with_kwargs cannot be true"
+            self._wrong(message, at, "with kwargs PyTorch calls it as hook(module, args, kwargs, …)")
         if stated is False and takes:
-            said = f"{self._called} takes kwargs at {method.point}, so with_kwargs cannot be false"
-            self._wrong(said, at, "leave the key out: the signature says it")
+            message = f"{self._called} takes kwargs at {method.point}, so with_kwargs cannot be false"
+            self._wrong(message, at, "leave the key out: the signature says it")
 
     def _wrong(self, said: str, key: str, hint: str = "") -> None:
         self.problems.append(Problem(said, self._place(key), hint))
@@ -148,7 +148,9 @@ def with_prepended_first(nodes: Mapping[str, Node], prepended: Mapping[str, Mapp
         return replace(bound, before=(*bound.before, *edges))
 
     def with_edges(node: Node, where: Mapping[str, Where]) -> Node:
-        return replace(node, bound=tuple(ahead(one, where[one.point]) if one.prepend else one for one in node.bound))
+        return replace(
+            node, bound=tuple(ahead(item, where[item.point]) if item.prepend else item for item in node.bound)
+        )
 
     return {
         name: with_edges(node, prepended[name]) if any(bound.prepend for bound in node.bound) else node
@@ -179,22 +181,22 @@ class ParameterKeys:
         beside = near.parameters if near else None
         if self._points[point].picks != "parameters":
             if beside:
-                said = f"parameters is not allowed at {point}: it is not a parameter point"
-                self._problems.append(Problem(said, self._place(f"{key}.parameters"), self._hint()))
+                message = f"parameters is not allowed at {point}: it is not a parameter point"
+                self._problems.append(Problem(message, self._place(f"{key}.parameters"), self._hint()))
             return ()
-        found = tuple(beside or self._said.parameters or self._in_class or ())
-        if not found and self._in_class is not None:
-            said = f'hook "{self._hook}" does not say at which parameters {point} fires'
+        result = tuple(beside or self._said.parameters or self._in_class or ())
+        if not result and self._in_class is not None:
+            message = f'hook "{self._hook}" does not say at which parameters {point} fires'
             hint = 'name them as a glob: parameters = ["*.weight"]; ["*"] is every one'
-            self._problems.append(Problem(said, self._place(key or "use"), hint))
-        return found
+            self._problems.append(Problem(message, self._place(key or "use"), hint))
+        return result
 
     def wrong(self, bound: Sequence[Bound]) -> Iterator[Problem]:
         """Yield what is wrong, once all bindings are known."""
         yield from self._problems
-        if self._said.parameters and bound and not any(self._fires_at_some(one.point) for one in bound):
-            said = f'hook "{self._hook}": parameters has no effect, since it is at no point of a parameter'
-            yield Problem(said, self._place("parameters"), self._hint())
+        if self._said.parameters and bound and not any(self._fires_at_some(item.point) for item in bound):
+            message = f'hook "{self._hook}": parameters has no effect, since it is at no point of a parameter'
+            yield Problem(message, self._place("parameters"), self._hint())
 
     def _fires_at_some(self, point: str) -> bool:
         return self._points[point].picks == "parameters"

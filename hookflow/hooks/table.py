@@ -52,7 +52,7 @@ def filled(
 
     A key that is None leaves the whole slot; of several, each makes a slot. `name` is the hook's own.
     """
-    found: dict[str, None] = {}
+    result: dict[str, None] = {}
     issues: list[Issue] = []
     keys: Mapping[str, Any] | None = None
     for slot in slots:
@@ -60,12 +60,12 @@ def filled(
         if wanted and keys is None:
             keys = _keys(hook, args) | {"name": name}
         if unknown := [key for key in wanted if keys is not None and key not in keys]:
-            said = f'{getattr(hook, "__name__", repr(hook))} has a slot "{slot}", and no argument "{unknown[0]}"'
-            issues.append((said, nearest(unknown[0], keys or ())))
+            message = f'{getattr(hook, "__name__", repr(hook))} has a slot "{slot}", and no argument "{unknown[0]}"'
+            issues.append((message, nearest(unknown[0], keys or ())))
             continue
         for values in product(*(_values((keys or {})[key]) for key in wanted)):
-            found[_fill(slot, values)] = None
-    return tuple(sorted(found)), issues
+            result[_fill(slot, values)] = None
+    return tuple(sorted(result)), issues
 
 
 def _keys(hook: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _values(key: Any) -> Collection[str | None]:
     if key is None:
         return (None,)
     if isinstance(key, Collection) and not isinstance(key, str):
-        return [str(one) for one in key]
+        return [str(item) for item in key]
     return (str(key),)
 
 
@@ -98,19 +98,19 @@ POINT = "ddp_comm"
 
 def wrong_comm_hooks(nodes: Nodes) -> Iterator[Problem]:
     """Yield what is wrong with the hooks at `ddp_comm`: a second one, and one that would not act on all ranks alike."""
-    bound = [node for node in nodes.values() if any(one.point == POINT for one in node.bound)]
+    bound = [node for node in nodes.values() if any(item.point == POINT for item in node.bound)]
     for node in bound:
         hook = node.hook
         if node is not bound[0]:
             both = f'"{bound[0].hook.name}" and "{hook.name}" are both at {POINT}'
-            said = f"{both}: PyTorch allows one communication hook per model"
-            yield Problem(said, node.where, f'one hook there may call the other; or keep "{hook.name}" elsewhere')
+            message = f"{both}: PyTorch allows one communication hook per model"
+            yield Problem(message, node.where, f'one hook there may call the other; or keep "{hook.name}" elsewhere')
         if hook.ranks == "zero":
-            said = f'"{hook.name}" at {POINT} must run on every rank: ranks = "zero" is not allowed'
-            yield Problem(said, node.where, 'ranks = "all"')
+            message = f'"{hook.name}" at {POINT} must run on every rank: ranks = "zero" is not allowed'
+            yield Problem(message, node.where, 'ranks = "all"')
         if hook.on_error != "raise":
-            said = f'"{hook.name}" at {POINT} needs on_error = "raise": after an error the other ranks would hang'
-            yield Problem(said, node.where, 'on_error = "raise"')
+            message = f'"{hook.name}" at {POINT} needs on_error = "raise": after an error the other ranks would hang'
+            yield Problem(message, node.where, 'on_error = "raise"')
 
 
 def own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
@@ -130,18 +130,18 @@ def own_points(loaded: Loaded) -> tuple[Points, list[Problem]]:
         if declared.follows not in points:
             below = declared.follows in loaded.pipeline.points
             hint = "declare it first" if below else nearest(declared.follows, points.names)
-            said = f'there is no point "{declared.follows}"' + " above this one" * below
-            faults.append((f"{key}.follows", said, hint))
+            message = f'there is no point "{declared.follows}"' + " above this one" * below
+            faults.append((f"{key}.follows", message, hint))
         for k, argument in enumerate(declared.offers):
             if argument == "run":
                 faults.append((f"{key}.offers.{k}", "every point offers the run already", ""))
             elif argument in declared.offers[:k]:
                 faults.append((f"{key}.offers.{k}", f'"{argument}" is offered twice', ""))
             elif not _can_be_name(argument) or argument == "self":
-                said = f'"{argument}" cannot be an argument: a hook\'s method must be able to take it by that name'
-                faults.append((f"{key}.offers.{k}", said, ""))
+                message = f'"{argument}" cannot be an argument: a hook\'s method must be able to take it by that name'
+                faults.append((f"{key}.offers.{k}", message, ""))
         if faults:
-            problems += (Problem(said, loaded.places.of(at), hint) for at, said, hint in faults)
+            problems += (Problem(message, loaded.places.of(at), hint) for at, message, hint in faults)
             continue
         followed = points[declared.follows]
         inside = followed.name.startswith("before_") and followed.name.removeprefix("before_") in points.pairs
@@ -286,9 +286,9 @@ class HookTable:
         stated = self.said.reads if kind == "reads" else self.said.writes
         if isinstance(stated, list):
             return dict.fromkeys(names, tuple(sorted(stated)))
-        found, faults = ({}, []) if self.hook is _Missing else self.inspected.slots(self.said.use, kind, names)
+        result, faults = ({}, []) if self.hook is _Missing else self.inspected.slots(self.said.use, kind, names)
         self._told(faults, self.where)
-        keyed = {name: filled(touched, self.hook, self.name, self.said.args) for name, touched in found.items()}
+        keyed = {name: filled(touched, self.hook, self.name, self.said.args) for name, touched in result.items()}
         self._told(dict.fromkeys(issue for _, issues in keyed.values() for issue in issues), self.where)
         return {name: touched for name, (touched, _) in keyed.items()} | self._slots_by_method(
             kind, stated or {}, names
@@ -300,9 +300,9 @@ class HookTable:
         """Return the slots of those methods for which the file says them."""
         for name in stated:
             if self.hook is not _Missing and name not in methods:
-                said = f'hook "{self.name}" has no method "{name}"'
+                message = f'hook "{self.name}" has no method "{name}"'
                 hint = nearest(name, methods) if self.methods else f"a plain function has none: {kind} = [...]"
-                self.problems.append(Problem(said, self._place(f"{kind}.{name}"), hint))
+                self.problems.append(Problem(message, self._place(f"{kind}.{name}"), hint))
         return {name: tuple(sorted(slots)) for name, slots in stated.items()}
 
     def _without_effect(self) -> Iterator[Problem]:
@@ -312,9 +312,9 @@ class HookTable:
             key = field.rstrip("_")
             whole = getattr(self.said, field)
             if whole is not None and stated and all(getattr(spec, field) is not None for spec in stated):
-                said = f'hook "{self.name}": {key} has no effect, since each of its points has its own'
+                message = f'hook "{self.name}": {key} has no effect, since each of its points has its own'
                 hint = f"change that one: hooks.{self.name}.points.0.{key}"
-                yield Problem(said, self._place(key), hint)
+                yield Problem(message, self._place(key), hint)
 
     def _chosen(self) -> list[Method]:
         """Return the methods of a class that are bound unless the file names points."""
@@ -336,12 +336,12 @@ class HookTable:
     def _bindings(self) -> list[Bound]:
         """Return what is bound: the points of the file, or else every point that the class has a method for."""
         if self.said.points is not None:
-            found = [bound for k, item in enumerate(self.said.points) for bound in self._stated(k, item)]
-            self._refuse_twice(found)
-            return found
+            result = [bound for k, item in enumerate(self.said.points) for bound in self._stated(k, item)]
+            self._refuse_twice(result)
+            return result
         if not self.methods and (not isinstance(self.hook, type) or makes_callables(self.hook)):
-            said = f'hook "{self.name}" is a plain function, which does not say where it belongs'
-            self.problems.append(Problem(said, self.where, 'name its points: points = ["after_train_epoch"]'))
+            message = f'hook "{self.name}" is a plain function, which does not say where it belongs'
+            self.problems.append(Problem(message, self.where, 'name its points: points = ["after_train_epoch"]'))
             self._fill_all()
         return [self._bound(method) for method in self._chosen()]
 
@@ -354,14 +354,14 @@ class HookTable:
             self.problems.append(Problem(f'there is no point "{spec.at}"', where, hint))
             self._fill_all()
         elif self.hook is _Missing or self._may_have(spec.at):
-            found = [Method(point, "", half, ()) for point, half in places_of(spec.at, self.points)]
-            return [self._bound(method, spec, f"points.{k}") for method in found]
+            result = [Method(point, "", half, ()) for point, half in places_of(spec.at, self.points)]
+            return [self._bound(method, spec, f"points.{k}") for method in result]
         elif isinstance(self.hook, type) and (self.methods or not makes_callables(self.hook)):
             chosen = [method for method in self.methods if spec.at == method.name]
             if not chosen:
                 has = dict.fromkeys(method.name for method in self.methods)
-                said = f'hook "{self.name}" ({self.said.use}) has no method for {spec.at}'
-                self.problems.append(Problem(said, where, f"it has {', '.join(has)}"))
+                message = f'hook "{self.name}" ({self.said.use}) has no method for {spec.at}'
+                self.problems.append(Problem(message, where, f"it has {', '.join(has)}"))
             return [self._bound(method, spec, f"points.{k}") for method in chosen]
         elif spec.at.startswith("around_"):
             self.problems.append(Problem(f"a plain function cannot stand {spec.at}; a class can", where))

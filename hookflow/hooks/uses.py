@@ -121,9 +121,9 @@ def _function_of(hook: Callable[..., Any], method: str) -> _Function | None:
 
 def _method_of(mro: tuple[type, ...], name: str, first: int = 0) -> _Function | None:
     for depth in range(first, len(mro)):
-        if (found := vars(mro[depth]).get(name)) is not None:
-            static = isinstance(found, staticmethod)
-            return _in_python(found.__func__ if static else found, not static, mro, depth)
+        if (result := vars(mro[depth]).get(name)) is not None:
+            static = isinstance(result, staticmethod)
+            return _in_python(result.__func__ if static else result, not static, mro, depth)
     return None
 
 
@@ -216,8 +216,8 @@ def _binds(tree: _Tree, name: str) -> bool:
 def _tree(function: FunctionType) -> _Tree | None:
     """Return the source of a function; None where it cannot be read, or may be that of another one."""
     code = function.__code__
-    found = _trees(code.co_filename).get((code.co_name, code.co_firstlineno), ())
-    return found[0] if len(found) == 1 else None
+    result = _trees(code.co_filename).get((code.co_name, code.co_firstlineno), ())
+    return result[0] if len(result) == 1 else None
 
 
 @cache
@@ -227,12 +227,12 @@ def _trees(file: str) -> Mapping[tuple[str, int], list[_Tree]]:
         tree = parse_file(Path(file))
     except (OSError, SyntaxError):
         return {}
-    found: dict[tuple[str, int], list[_Tree]] = {}
+    result: dict[tuple[str, int], list[_Tree]] = {}
     for node in ast.walk(tree):
         if isinstance(node, _Tree):
             name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
-            found.setdefault((name, first_line(node)), []).append(node)
-    return found
+            result.setdefault((name, first_line(node)), []).append(node)
+    return result
 
 
 SLOT = {
@@ -245,23 +245,23 @@ SLOT = {
 
 def undeclared_calls(hook: Callable[..., Any], node: Node) -> Iterator[Problem]:
     """Yield a warning for each call on the run in the source of a hook that does not declare the call's slot."""
-    told: set[tuple[str, Where]] = set()
+    reported: set[tuple[str, Where]] = set()
     for bound in node.bound:
         for use in uses(hook, bound.method, SLOT) if "run" in bound.takes else ():
-            if use.call and SLOT[use.name] not in bound.writes and (use.name, use.where) not in told:
-                told.add((use.name, use.where))
+            if use.call and SLOT[use.name] not in bound.writes and (use.name, use.where) not in reported:
+                reported.add((use.name, use.where))
                 yield _undeclared(use, node, bound)
 
 
 def _undeclared(use: Use, node: Node, bound: Bound) -> Problem:
     slot, name = SLOT[use.name], node.hook.name
-    said = f'hook "{name}" calls run.{use.name} at {bound.point} ({in_words(use.where)})'
+    message = f'hook "{name}" calls run.{use.name} at {bound.point} ({in_words(use.where)})'
     ends = "" if use.name == "stop" else ", which would end the run with an error"
     hint = how_to_declare(slot, name, bound.writes)
-    return Problem(f'{said} without declaring that it writes "{slot}"{ends}', node.where, hint)
+    return Problem(f'{message} without declaring that it writes "{slot}"{ends}', node.where, hint)
 
 
 def how_to_declare(slot: str, hook: str, writes: Iterable[str]) -> str:
     """Say how a hook that declares `writes` at a point declares that it writes a slot, too."""
-    slots = ", ".join(f'"{one}"' for one in sorted({slot, *writes}))
+    slots = ", ".join(f'"{item}"' for item in sorted({slot, *writes}))
     return f"declare it: writes = [{slots}] in [hooks.{hook}], or in its class"

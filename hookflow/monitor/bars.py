@@ -105,8 +105,8 @@ def bars(state: RunState, plan: Plan) -> Iterator[Bar]:
         yield Bar(f"epoch {out_of(state.epoch, state.run['max_epochs'])}", min(max(done, 0), per), per)
     if validates:
         metrics = in_order(state.metrics.by_name, plan)
-        found = [(name, state.metrics.by_name[name][-1][1]) for name in metrics if state.metrics.by_name[name]]
-        yield Bar(state.stage, state.batch, state.batches, numbers=_told(found))
+        result = [(name, state.metrics.by_name[name][-1][1]) for name in metrics if state.metrics.by_name[name]]
+        yield Bar(state.stage, state.batch, state.batches, numbers=_told(result))
 
 
 def _told(numbers: list[tuple[str, float]]) -> tuple[str, ...]:

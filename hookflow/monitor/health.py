@@ -266,10 +266,10 @@ def _stalled(state: RunState, still: float, plan: Plan | None, inside: Mapping[i
     if not stuck:
         return f"{nothing}, {'waiting for the disk' if state.stage == 'save' else 'not inside a hook'}"
     fewest = min(map(len, stuck.values()))  # most ranks are where they wait for the others
-    told = []
+    lines = []
     for at, ranks in stuck.items():
         if len(ranks) == fewest:
             stuck_in, since = plan.bindings[at], max(inside[rank][1] for rank in ranks)
             whose = f"{named(ranks)}: " * (state.ranks.world > 1)
-            told.append(f'{whose}{lasting(since)} inside "{stuck_in.hook}" at {stuck_in.point}')
-    return ", ".join(told)
+            lines.append(f'{whose}{lasting(since)} inside "{stuck_in.hook}" at {stuck_in.point}')
+    return ", ".join(lines)

@@ -145,8 +145,8 @@ def _command(key: str, scene: Scene) -> Action | Notice:
 
 
 def _answer(key: str, scene: Scene) -> Action:
-    asked, scene.view.asking = scene.view.asking, ""
-    if asked == "stop":
+    requested, scene.view.asking = scene.view.asking, ""
+    if requested == "stop":
         if key == "k" and scene.can_kill:
             return "kill"
         return "stop" if key in ("s", "y") else ""

@@ -46,8 +46,8 @@ def read_overview(run: RunDir, clock: float) -> Overview:
     except FileNotFoundError:
         pass  # it did not get as far as to have a log
     except OSError as error:
-        said = f"its event log cannot be read: {error.strerror}"
-        return Overview(run, state, Health("unreadable", said), _plan(run))
+        message = f"its event log cannot be read: {error.strerror}"
+        return Overview(run, state, Health("unreadable", message), _plan(run))
     if state.end is None:
         _fold(state, last)
     if state.ranks.world > 1 and (state.end is None or state.end["status"] in ("failed", "interrupted")):

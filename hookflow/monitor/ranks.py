@@ -315,18 +315,18 @@ class Ranks:
             return
         self._kept = self._kept or t
         self._looked, held = t, self.straggler
-        found = find_straggler(self.of, held.rank if held else None)
-        same = (found.rank if found else None) == (held.rank if held else None)
+        result = find_straggler(self.of, held.rank if held else None)
+        same = (result.rank if result else None) == (held.rank if held else None)
         if not same and t < self._kept + HOLD:
             return
-        if found and (not same or t >= self._explained + EXPLAINED):
-            self._explained, found = t, replace(found, reason=reason(self.of, plan, found.rank))
-        elif found and held:
-            found = replace(found, reason=held.reason)
-        self._kept, self.straggler = t, found
-        if found and not same:
-            journal.add(t, "warn", "ranks", found.sentence, own=True)
-        elif held and not found:
+        if result and (not same or t >= self._explained + EXPLAINED):
+            self._explained, result = t, replace(result, reason=reason(self.of, plan, result.rank))
+        elif result and held:
+            result = replace(result, reason=held.reason)
+        self._kept, self.straggler = t, result
+        if result and not same:
+            journal.add(t, "warn", "ranks", result.sentence, own=True)
+        elif held and not result:
             journal.add(t, "info", "ranks", "the ranks are even again", own=True)
 
     @property
@@ -415,11 +415,11 @@ class Ranks:
         if not self._waiting:
             return
         due = self.newest - ALIKE if not self.of[0].end else self.newest
-        for words, (said, numbers) in list(self._waiting.items()):
-            if said.t <= due:
+        for words, (message, numbers) in list(self._waiting.items()):
+            if message.t <= due:
                 del self._waiting[words]
                 self._remember(words)
-                journal.add(said.t, said.kind, named(numbers), said.text, said.detail, own=True)
+                journal.add(message.t, message.kind, named(numbers), message.text, message.detail, own=True)
 
 
 def _words(record: Said) -> tuple[str, ...]:
@@ -435,9 +435,9 @@ def _words(record: Said) -> tuple[str, ...]:
 
 def named(numbers: Iterable[int]) -> str:
     """Return "rank 2", or "ranks 1, 3", or "ranks 1-3"."""
-    found = sorted(numbers)
-    if len(found) == 1:
-        return f"rank {found[0]}"
-    if len(found) > 2 and found[-1] - found[0] == len(found) - 1:
-        return f"ranks {found[0]}-{found[-1]}"
-    return f"ranks {', '.join(map(str, found))}"
+    result = sorted(numbers)
+    if len(result) == 1:
+        return f"rank {result[0]}"
+    if len(result) > 2 and result[-1] - result[0] == len(result) - 1:
+        return f"ranks {result[0]}-{result[-1]}"
+    return f"ranks {', '.join(map(str, result))}"

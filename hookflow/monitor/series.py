@@ -182,12 +182,12 @@ class Timing:
         """
         size = WINDOW // cells
         newest = int(now) // size
-        found = [(0, 0)] * cells
+        result = [(0, 0)] * cells
         for second, (fired, ns) in self._seconds.items():
             place = cells - 1 - (newest - second // size)
             if 0 <= place < cells:
-                found[place] = (found[place][0] + fired, found[place][1] + ns)
-        return found
+                result[place] = (result[place][0] + fired, result[place][1] + ns)
+        return result
 
 
 class Minute:

@@ -312,14 +312,14 @@ class RunState:
 
     def _on_metrics(self, record: Metrics, plan: Plan) -> None:
         self.moved = record["t"]
-        told = {}
+        texts = {}
         for name, value in record["v"].items():
             key = name if record["split"] == "val" else f"{record['split']} {name}"
             new = Best(float(value), record["it"], self.epoch_of(record["it"], record["ep"]))
             best = self.metrics.add(key, new, self.run.get("modes", {}).get(name) or mode_by_name(name))
             self._doubt(record, key, float(value))
-            told[name] = f"{name} {number(float(value))}{' ★' if best else ''}"
-        values = "  ".join(told[name] for name in in_order(told, plan))
+            texts[name] = f"{name} {number(float(value))}{' ★' if best else ''}"
+        values = "  ".join(texts[name] for name in in_order(texts, plan))
         self._note(record, "metrics", record["split"], f"{values}  in {record['seconds']:.1f} s")
 
     def _on_epoch(self, record: Epoch) -> None:

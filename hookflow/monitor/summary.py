@@ -113,13 +113,13 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
 
 def _evenness(state: RunState) -> str:
     """Return how even the ranks were over the whole attempt, and who left without a word."""
-    said = [f"no end record from rank {', '.join(map(str, gone))}"] if (gone := state.ranks.gone) else []
+    message = [f"no end record from rank {', '.join(map(str, gone))}"] if (gone := state.ranks.gone) else []
     if skew := state.ranks.mean_skew():
         slowest, cost, whole = skew
         times = f"{ms(cost)} ms of each {ms(whole)} ms iteration ({percent(cost / whole)} %)"
-        said = [f"mean skew {times}, rank {slowest} the slowest", *said]
+        message = [f"mean skew {times}, rank {slowest} the slowest", *message]
     too_early = "too few iterations to compare them" if state.it else "they did not get as far as to iterate"
-    return ", ".join(said) or too_early
+    return ", ".join(message) or too_early
 
 
 def _costs(state: RunState, plan: Plan) -> str:

@@ -89,8 +89,8 @@ class Scene:
     @property
     def can_kill(self) -> bool:
         """Return whether to offer to end the process at once: it stalls here, or has not stopped though asked to."""
-        asked = any(request.cmd == "stop" for request in self.state.pending)
-        return not self.remote and (asked or self.health.condition == "stalled")
+        requested = any(request.cmd == "stop" for request in self.state.pending)
+        return not self.remote and (requested or self.health.condition == "stalled")
 
     @property
     def several(self) -> bool:

@@ -22,20 +22,20 @@ def missing_components(loaded: Loaded, base: Path) -> list[Problem]:
 
     So for the classes by which hooks pick modules. Also for models and optimizers that do not go together.
     """
-    found = (
+    result = (
         missing(part.use, base, loaded.places.of(f"{key}.use"), registry_of(key))
         for key, part in _components(loaded.pipeline).items()
     )
     kinds = (missing(use, base, loaded.places.of(key), None) for key, use in _module_types(loaded.pipeline))
-    return [*(problem for problem in (*found, *kinds) if problem is not None), *wrong_parts(loaded)]
+    return [*(problem for problem in (*result, *kinds) if problem is not None), *wrong_parts(loaded)]
 
 
 def missing_objects(loaded: Loaded) -> list[Problem]:
     """Return a problem for each component and hook that was an object of a program which is not this one."""
     hooks = {f"hooks.{name}": hook.use for name, hook in loaded.pipeline.hooks.items()}
     uses = {key: part.use for key, part in _components(loaded.pipeline).items()} | hooks
-    found = (_missing_object(use, loaded.places.of(f"{key}.use")) for key, use in uses.items() if is_object(use))
-    return [problem for problem in found if problem is not None]
+    result = (_missing_object(use, loaded.places.of(f"{key}.use")) for key, use in uses.items() if is_object(use))
+    return [problem for problem in result if problem is not None]
 
 
 def _components(pipeline: Pipeline) -> dict[str, Component]:
@@ -82,8 +82,8 @@ def missing(use: str, base: Path, where: Where | None, registry: Registry | None
         file: Path | None = base / module
         if not is_file(base / module):
             beside = [other.name for other in (base / module).parent.glob("*.py")]
-            said = f'there is no file "{module}" ({(base / module).absolute()})'
-            return Problem(said, where, nearest(Path(module).name, beside))
+            message = f'there is no file "{module}" ({(base / module).absolute()})'
+            return Problem(message, where, nearest(Path(module).name, beside))
     else:
         try:
             file = module_file(module)

@@ -100,9 +100,9 @@ def _python_for(text: str) -> str:
     """Return how to write what other languages write otherwise."""
     others = {"&&": "and", "||": "or", "!": "not"}
     bare = text.replace("!=", "")
-    found = next((f'write "{ours}" for "{theirs}"' for theirs, ours in others.items() if theirs in bare), "")
+    result = next((f'write "{ours}" for "{theirs}"' for theirs, ours in others.items() if theirs in bare), "")
     single = "=" in bare.replace("==", "").replace("<=", "").replace(">=", "")
-    return found or ('to compare, write "=="' if single else 'e.g. "loss > 10 and epoch >= 1"')
+    return result or ('to compare, write "=="' if single else 'e.g. "loss > 10 and epoch >= 1"')
 
 
 def _total(operation: Callable[..., float]) -> Callable[..., float]:
@@ -292,13 +292,13 @@ def _decided(truths: list[Truth], look: Look, by: bool) -> bool | None:
     """Return `by` as soon as one says so; else the opposite, unless one is unknown: Kleene's logic."""
     unknown = False
     for truth in truths:
-        found = truth(look)
-        if found is by:
+        result = truth(look)
+        if result is by:
             return by
-        unknown = unknown or found is None
+        unknown = unknown or result is None
     return None if unknown else not by
 
 
 def _not(truth: Truth, look: Look) -> bool | None:
-    found = truth(look)
-    return None if found is None else not found
+    result = truth(look)
+    return None if result is None else not result

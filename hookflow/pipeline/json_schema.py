@@ -49,11 +49,11 @@ def suggested(values: Mapping[str, str], about: str) -> Schema:
 class _Generator(GenerateJsonSchema):
     def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
         """Return the schema of a model; each field of a section is described by the sentence below it."""
-        found, model = super().model_schema(schema), schema["cls"]
+        result, model = super().model_schema(schema), schema["cls"]
         if issubclass(model, Section):
             for name, sentence in sentences(model).items():
-                found["properties"][model.model_fields[name].alias or name].setdefault("description", sentence)
-        return found
+                result["properties"][model.model_fields[name].alias or name].setdefault("description", sentence)
+        return result
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
@@ -64,7 +64,7 @@ class _Generator(GenerateJsonSchema):
 
 def sentences(section: type[Section]) -> dict[str, str]:
     """Return the sentence below each field of a section, in its source and in that of the sections it is made from."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for kind in reversed(section.__mro__):
         if issubclass(kind, Section):
             (written,) = ast.parse(dedent(inspect.getsource(kind))).body
@@ -72,8 +72,8 @@ def sentences(section: type[Section]) -> dict[str, str]:
             for field, below in pairwise(written.body):
                 match field, below:
                     case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                        found[name] = inspect.cleandoc(text)
-    return found
+                        result[name] = inspect.cleandoc(text)
+    return result
 
 
 def _table(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
@@ -232,8 +232,8 @@ class _Place:
 
     def about(self) -> str:
         """Return the sentence of the key, or else that of what stands there."""
-        told = (shape.get("description", "") for shape in (self.schema, *_shapes(self.schema)))
-        return str(next(filter(None, told), ""))
+        text = (shape.get("description", "") for shape in (self.schema, *_shapes(self.schema)))
+        return str(next(filter(None, text), ""))
 
     def example(self) -> str:
         """Return the key with a value, below its table; nothing for a table."""
@@ -343,10 +343,10 @@ def _take_needs(schema: Schema) -> Schema:
     """
     needs: Schema = {"required": required} if (required := schema.pop("required", [])) else {}
     for group in ("properties", "patternProperties"):
-        inner = {name: found for name, value in schema.get(group, {}).items() if (found := _take_needs(value))}
+        inner = {name: result for name, value in schema.get(group, {}).items() if (result := _take_needs(value))}
         needs |= {group: inner} if inner else {}
-    if isinstance(each := schema.get("additionalProperties"), dict) and (found := _take_needs(each)):
-        needs["additionalProperties"] = found
+    if isinstance(each := schema.get("additionalProperties"), dict) and (result := _take_needs(each)):
+        needs["additionalProperties"] = result
     return needs
 
 

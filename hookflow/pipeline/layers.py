@@ -51,8 +51,8 @@ def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> s
         line = error.object[: error.start].count(b"\n") + 1
         raise UserError(Problem("this is not UTF-8 text", Where(str(path), line))) from None
     except FileNotFoundError:
-        said = f'there is no file "{path}"' if named else "there is no such file"
-        raise UserError(Problem(said, where, nearest_file(path))) from None
+        message = f'there is no file "{path}"' if named else "there is no such file"
+        raise UserError(Problem(message, where, nearest_file(path))) from None
     except OSError as error:
         raise UserError(Problem(f"{file}cannot be read: {error.strerror}", where)) from None
     except ValueError:  # there is a NUL in it
@@ -68,7 +68,7 @@ def nearest_file(path: Path) -> str:
 def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
     """Return what a TOML text says, and where it says so; `source` is the name to show. Raises UserError."""
     try:
-        found, places = tomli.loads(text), SourceMap.in_text(text, source)
+        result, places = tomli.loads(text), SourceMap.in_text(text, source)
     except tomli.TOMLDecodeError as error:
         raise UserError(_syntax(error, text, source)) from None
     except ValueError:  # Python converts no more digits
@@ -76,9 +76,9 @@ def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
         raise UserError(Problem("this is not TOML: an integer has too many digits", Where(source, line))) from None
     except RecursionError:
         raise UserError(Problem("this is not TOML: nested too deep", Where(source))) from None
-    if wrong := [Problem(said, places.of(key)) for key, said in impossible(found)]:
+    if wrong := [Problem(said, places.of(key)) for key, said in impossible(result)]:
         raise UserError(wrong)
-    return found, places
+    return result, places
 
 
 def is_printable(value: int) -> bool:
@@ -94,11 +94,11 @@ def impossible(tree: Any) -> Iterator[tuple[Key, str]]:
 
 
 def _syntax(error: tomli.TOMLDecodeError, text: str, source: str) -> Problem:
-    said = re.sub(r"\('(.+?)',?\)", lambda match: f"[{match[1]}]".replace("', '", "."), error.msg)
-    hint = "a string must end on its line, with the quote that it began with" if "character '\\n'" in said else ""
+    message = re.sub(r"\('(.+?)',?\)", lambda match: f"[{match[1]}]".replace("', '", "."), error.msg)
+    hint = "a string must end on its line, with the quote that it began with" if "character '\\n'" in message else ""
     after = error.msg.startswith("Cannot") or error.lineno > text.count("\n") + 1  # the place is behind what it means
     where = Where(source, min(error.lineno, text.count("\n") + 1), 0 if after else error.colno)
-    return Problem(f"this is not TOML: {said[:1].lower()}{said[1:]}", where, hint)
+    return Problem(f"this is not TOML: {message[:1].lower()}{message[1:]}", where, hint)
 
 
 class Override(NamedTuple):
@@ -299,10 +299,10 @@ def _aimed(value: Any, declared: Any, folder: str) -> Any:
 
 def _drop_length(base: dict[str, Any], tree: dict[str, Any]) -> None:
     """Drop the base's `run.max_epochs` for a `run.max_iters`, and the other way round: only one can hold."""
-    below, said = base.get("run"), tree.get("run")
-    if isinstance(below, dict) and isinstance(said, dict):
+    below, stated = base.get("run"), tree.get("run")
+    if isinstance(below, dict) and isinstance(stated, dict):
         for length, other in OTHER_LENGTH.items():
-            if length in said:
+            if length in stated:
                 below.pop(other, None)
 
 

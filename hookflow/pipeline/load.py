@@ -95,8 +95,8 @@ def recover(tree: Mapping[str, Any], faulty: Iterable[Key]) -> Pipeline | None:
 
 
 def _table(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
-    found = tree.get(name)
-    return found if isinstance(found, dict) else {}
+    result = tree.get(name)
+    return result if isinstance(result, dict) else {}
 
 
 def _repair(hooks: dict[str, Any], name: str, *path: str) -> None:
@@ -213,7 +213,10 @@ def _understood(
     environment: bool,
 ) -> Loaded:
     """Return what the tables of a file come to; `places` says where each of their keys stands."""
-    changes = [said if isinstance(said, Override) else Override(said, Where(f"--set {said}")) for said in overrides]
+    changes = [
+        override if isinstance(override, Override) else Override(override, Where(f"--set {override}"))
+        for override in overrides
+    ]
     problems = list(apply(changes, tree, places))
     written, _, variables = without_environment(tree, places)
     resolved, unresolved, _ = interpolate(tree, places, os.environ) if environment else (written, {}, ())
@@ -235,18 +238,18 @@ def _understood(
     try:
         pipeline = Pipeline.model_validate(resolved)
     except ValidationError as error:
-        found = explain(error, resolved, places, dict(environment_keys(written)))
-        problems += (problem for key, problem in found if key not in unresolved)
-        faulty.update(key for key, _ in found)
+        result = explain(error, resolved, places, dict(environment_keys(written)))
+        problems += (problem for key, problem in result if key not in unresolved)
+        faulty.update(key for key, _ in result)
     understood = pipeline if pipeline and not faulty else recover(resolved, faulty)
-    said = tuple(change.text for change in (*changes, *switches))
+    message = tuple(change.text for change in (*changes, *switches))
     of_python = any(change.in_python for change in changes)
     if problems or understood is None:
         rest = Loaded(understood, source, places, understood) if understood else None
         raise UnsoundError(problems, rest)
     shown = public(resolved, written)
     unmask(set(variables) - {name for _, text in environment_keys(written) for name in variables_of(text)})
-    return Loaded(understood, source, places, shown, said, of_python, variables)
+    return Loaded(understood, source, places, shown, message, of_python, variables)
 
 
 def dump(public: Pipeline, where: Where | None = None) -> str:
@@ -256,8 +259,8 @@ def dump(public: Pipeline, where: Where | None = None) -> str:
     """
     written = tomli_w.dumps(as_tables(public))
     if len(written.encode("utf-8", "replace")) > MOST_BYTES:
-        said = f"once its references and lists are written out, this is {TOO_LONG}"
-        raise UserError(Problem(said, where))
+        message = f"once its references and lists are written out, this is {TOO_LONG}"
+        raise UserError(Problem(message, where))
     return written
 
 
@@ -307,9 +310,9 @@ def wrong_parts(loaded: Loaded) -> Iterator[Problem]:
             hint = nearest(model, several) or f'say which it trains: model = "{next(iter(several))}"'
             yield Problem(f'[{key}] trains a model "{model}", and there is none', at, hint)
         elif model in takers:
-            said = f'[{key}] and [optimizer.{takers[model]}] train the same model "{model}"'
-            yield Problem(said, place(key), "two optimizers of one model would step it twice")
+            message = f'[{key}] and [optimizer.{takers[model]}] train the same model "{model}"'
+            yield Problem(message, place(key), "two optimizers of one model would step it twice")
         takers.setdefault(model, name)
     for name in several.keys() & pipeline.hooks.keys():
-        said = f'a model and a hook are both called "{name}", and a checkpoint could not tell their weights apart'
-        yield Problem(said, place(f"hooks.{name}"))
+        message = f'a model and a hook are both called "{name}", and a checkpoint could not tell their weights apart'
+        yield Problem(message, place(f"hooks.{name}"))

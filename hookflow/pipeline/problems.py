@@ -30,13 +30,13 @@ def type_words(schema: Mapping[str, Any], definitions: Definitions | None = None
         case {"$ref": str(reference)}:
             return type_words(definitions[reference.rpartition("/")[2]], definitions)
         case {"anyOf": list(options)} | {"oneOf": list(options)}:
-            return " or ".join(dict.fromkeys(filter(None, (type_words(one, definitions) for one in options))))
+            return " or ".join(dict.fromkeys(filter(None, (type_words(option, definitions) for option in options))))
         case {"enum": list(values)}:
             return " or ".join(map(as_toml, values))
         case {"const": value}:
             return as_toml(value)
         case {"type": list(several)}:
-            return " or ".join(type_words({**schema, "type": one}, definitions) for one in several)
+            return " or ".join(type_words({**schema, "type": item}, definitions) for item in several)
         case {"type": "array", "items": {} as items} if words := type_words(items, definitions):
             return f"list of {words}"
         case {"type": "object", "patternProperties": _} | {"type": "object", "additionalProperties": {"$ref": _}}:
@@ -107,7 +107,7 @@ def explain(
 
     What the environment gave is shown as it is `written`, by its key: it may be a secret.
     """
-    found = []
+    result = []
     for details in error.errors(include_url=False)[: 2 * SHOWN]:  # some may be about one key
         key = key_of(details)
         match details["type"]:
@@ -118,8 +118,8 @@ def explain(
             case _:
                 message, hint = wrong_value(details, dotted(key), written.get(key, ""))
         hint = hint or ("" if key in written else _as_table(details, key))
-        found.append((key, Problem(message, places.of(key), hint)))
-    return found
+        result.append((key, Problem(message, places.of(key), hint)))
+    return result
 
 
 def key_of(details: ErrorDetails) -> Key:
@@ -153,8 +153,8 @@ def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[st
         case "too_short":
             return f"{name} must not be empty", ""
         case "value_error":
-            said = f"{f'[{name}]' if isinstance(value, dict) else name}: {context['error']}"
-            return said, getattr(context["error"], "hint", "")
+            message = f"{f'[{name}]' if isinstance(value, dict) else name}: {context['error']}"
+            return message, getattr(context["error"], "hint", "")
         case kind:  # one of the many kinds that no type in the project raises today
             return f"{name} cannot be {_shown(value)} ({kind.replace('_', ' ')})", ""
 

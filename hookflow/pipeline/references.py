@@ -195,7 +195,9 @@ def public(resolved: dict[str, Any], written: dict[str, Any]) -> Pipeline:
             return Pipeline.model_validate(written)
         except ValidationError as error:
             wrong = [key_of(details) for details in error.errors(include_url=False)]
-            refused = [key for key in left if any(_within(key, one) or _within(one, key) for one in wrong)] or [*left]
+            refused = [key for key in left if any(_within(key, item) or _within(item, key) for item in wrong)] or [
+                *left
+            ]
             if not refused:
                 raise
             for key in refused:

@@ -25,8 +25,8 @@ def missing_package(
     """
     if getattr(find_spec(module or package), "origin", None):  # a mere folder of that name has none
         return None
-    said = f"{what} needs the package {package}, which is not installed"
-    return Problem(said, where, f"pip install 'hookflow[{extra}]'")
+    message = f"{what} needs the package {package}, which is not installed"
+    return Problem(message, where, f"pip install 'hookflow[{extra}]'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ def installed(group: str) -> dict[str, tuple[Offered, ...]]:
     """Return what the installed packages offer in a group of entry points, by name; nothing of it is imported."""
     from importlib.metadata import entry_points  # slow, and a pipeline of built-in names needs none
 
-    found: dict[str, tuple[Offered, ...]] = {}
+    result: dict[str, tuple[Offered, ...]] = {}
     for point in sorted(entry_points(group=group), key=lambda point: (point.name, point.value)):
         package = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
         offered = Offered(point.name, point.value, package)
-        found[point.name] = (*found.get(point.name, ()), offered)
-    return found
+        result[point.name] = (*result.get(point.name, ()), offered)
+    return result
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Registry:
 
     def offered(self) -> list[Offered]:
         """Return all that installed packages offer."""
-        return [one for several in installed(self.group).values() for one in several]
+        return [item for several in installed(self.group).values() for item in several]
 
     def names(self) -> list[str]:
         """Return every short name, the built-in ones first."""
@@ -86,8 +86,8 @@ class Registry:
         offers = () if ":" in use or use in self.built_in else installed(self.group).get(use, ())
         if len(offers) < 2:
             return None
-        said = f'"{use}" is ambiguous: {len(offers)} {self.kind}s of installed packages match'
-        return Problem(said, where, "write " + " or ".join(f'"{one.use}" ({one.package})' for one in offers))
+        message = f'"{use}" is ambiguous: {len(offers)} {self.kind}s of installed packages match'
+        return Problem(message, where, "write " + " or ".join(f'"{offer.use}" ({offer.package})' for offer in offers))
 
     def clash(self, offered: Offered) -> str:
         """Say that an offered name means something else, or several things; an empty string when it does not."""

@@ -301,8 +301,8 @@ class LoaderSection(Section):
 
     def named(self) -> dict[str, Component]:
         """Return the components that it names, by key."""
-        found = {key: getattr(self, key) for key in NAMED_BY_LOADER}
-        return {key: Component(use=n) if isinstance(n, str) else n for key, n in found.items() if n is not None}
+        result = {key: getattr(self, key) for key in NAMED_BY_LOADER}
+        return {key: Component(use=n) if isinstance(n, str) else n for key, n in result.items() if n is not None}
 
     @field_validator("sampler")
     @classmethod

@@ -155,12 +155,14 @@ class Objects:
             case str() | int() | float() | date() | time() | None:
                 return value
         if not component:
-            said = f"{dotted(key)} cannot be of the type {type(value).__name__}"
-            problems.append(Problem(said, hint='an object may stand where a file has "use"; all else is plain values'))
+            message = f"{dotted(key)} cannot be of the type {type(value).__name__}"
+            problems.append(
+                Problem(message, hint='an object may stand where a file has "use"; all else is plain values')
+            )
         elif key[0] == "optimizer" and not _makes(value):
-            said = f"{dotted(key)} must make an optimizer of the model's parameters, and this one is made already"
+            message = f"{dotted(key)} must make an optimizer of the model's parameters, and this one is made already"
             hint = 'give its class, and the rest in args: {"use": torch.optim.SGD, "args": {"lr": 0.1}}'
-            problems.append(Problem(said, hint=hint))
+            problems.append(Problem(message, hint=hint))
         else:
             return self._text(value)
         return ""
@@ -208,9 +210,9 @@ def is_object(use: str) -> bool:
 def maker_of(use: str, where: Where | None) -> Maker:
     """Return what makes the object that a string stands for. Raises UserError where there is no such object."""
     if use not in _IN_USE.get():
-        said = f'"{use}" stands for an object of the Python program that started the run: it is not here'
+        message = f'"{use}" stands for an object of the Python program that started the run: it is not here'
         hint = 'start a run with `use` naming what makes it, and it can be resumed: use = "./file.py:Name"'
-        raise UserError(Problem(said, where, hint))
+        raise UserError(Problem(message, where, hint))
     return _IN_USE.get()[use]
 
 
@@ -250,13 +252,13 @@ def refer(use: str, base: Path, where: Where | None, registered: Mapping[str, st
         module = import_file(base / module_name, module_name, where)
     else:
         module = _from_package(module_name, name, base, where)
-    found: Any = module
+    result: Any = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            public = [known for known in dir(found) if not known.startswith("_")]
-            _fail(f'"{use}": there is no "{part}" in {_called(found, module_name)}', where, nearest(part, public))
-        found = getattr(found, part)
-    return found
+        if not hasattr(result, part):
+            public = [known for known in dir(result) if not known.startswith("_")]
+            _fail(f'"{use}": there is no "{part}" in {_called(result, module_name)}', where, nearest(part, public))
+        result = getattr(result, part)
+    return result
 
 
 def is_file(path: Path) -> bool:
@@ -305,7 +307,7 @@ def _from_package(module_name: str, name: str, base: Path, where: Where | None) 
 def _nearest_module(missing: str) -> str:
     package, dot, name = missing.rpartition(".")
     path = getattr(sys.modules.get(package), "__path__", None) if dot else None
-    hint = nearest(name, [found.name for found in pkgutil.iter_modules(path)]) if path or not dot else ""
+    hint = nearest(name, [iter_module.name for iter_module in pkgutil.iter_modules(path)]) if path or not dot else ""
     return hint.replace('"', f'"{package}.', 1) if dot else hint
 
 

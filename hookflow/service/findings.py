@@ -57,7 +57,7 @@ def commuted_lines(plan: Plan, commuted: Commuted, settled: Sequence[Ambiguity])
     else:
         yield "commute", "no pair of hooks that fire is without a declared order"
     if settled:
-        pairs = _named(pair_of(one.point, one.first, one.then) for one in settled)
+        pairs = _named(pair_of(item.point, item.first, item.then) for item in settled)
         yield "", f"(so these need no edge, though they touch the same: {pairs})"
     for why, untried in _by_reason(commuted.untried).items():
         yield "", f"not tried, since {why}: {_named(untried)}"
@@ -86,17 +86,17 @@ def commuted_to_json(plan: Plan, commuted: Commuted) -> dict[str, Any]:
 
 def step_to_json(plan: Plan, step: Step) -> dict[str, Any]:
     """Return the pairs of a step, what differs, and how a file says which order is right."""
-    found = step.difference
+    result = step.difference
     parts = [
         {"of": part.name, "differing": part.differing, "total": part.total, "names": part.names, "source": part.source}
-        for part in found.parts
+        for part in result.parts
     ]
     return {
         "pairs": [_pair(pair) for pair in step.pairs],
-        "at": found.point,
+        "at": result.point,
         "parts": parts,
-        "later": list(found.later),
-        "text": str(found),
+        "later": list(result.later),
+        "text": str(result),
         "hint": "; ".join(ways(plan, step)),
     }
 
@@ -232,12 +232,12 @@ class Findings:
     def alarms(self) -> Sequence[Ambiguity]:
         """The ambiguous pairs but for those that have been fired both ways without any difference."""
         same = set(self.commuted.same) if self.commuted else ()
-        return [one for one in self.ambiguous if pair_of(one.point, one.first, one.then) not in same]
+        return [pair for pair in self.ambiguous if pair_of(pair.point, pair.first, pair.then) not in same]
 
     def lines(self, width: int) -> Iterator[str]:
         """Yield all of it for people."""
-        told = ", as far as can be told without importing its hooks" * bool(self.plan.unknown)
-        yield f"{self.loaded.source} is valid{told}{self._but()}"
+        summary = ", as far as can be told without importing its hooks" * bool(self.plan.unknown)
+        yield f"{self.loaded.source} is valid{summary}{self._but()}"
         for name, text in (*_summary(self.loaded.pipeline, self.plan), *self._details()):
             yield labelled(name, text, width)
         for problem in self.plan.warnings:
@@ -257,9 +257,9 @@ class Findings:
             "notes": [problem.to_json() for problem in self.plan.notes],
             "unknown": [problem.to_json() for problem in self.plan.unknown],
             "ambiguities": [
-                {"point": one.point, "first": one.first.hook, "then": one.then.hook, "slots": one.slots}
-                | self._ambiguity(one).to_json()
-                for one in self.alarms
+                {"point": alarm.point, "first": alarm.first.hook, "then": alarm.then.hook, "slots": alarm.slots}
+                | self._ambiguity(alarm).to_json()
+                for alarm in self.alarms
             ],
             "epoch": {"iters": self.epoch.iters, "run": self.epoch.run} if self.epoch else None,
             "given_way": _gave_way(self.plan),
@@ -275,7 +275,7 @@ class Findings:
 
     def _but(self) -> str:
         alarms = self.alarms
-        pairs = counted(len({(one.first.hook, one.then.hook) for one in alarms}), "ambiguous pair")
+        pairs = counted(len({(alarm.first.hook, alarm.then.hook) for alarm in alarms}), "ambiguous pair")
         least = "at least " * (len(alarms) == COUNTED)
         doubts = [f"{least}{pairs}"] * bool(alarms)
         if self.commuted and (steps := self.commuted.steps):
@@ -285,16 +285,16 @@ class Findings:
 
     def _ambiguity(self, one: Ambiguity) -> Problem:
         first, then = one.first.hook, one.then.hook
-        said = f'at {one.point}, "{first}" and "{then}" touch {" and ".join(one.slots)}, and no edge orders them'
+        message = f'at {one.point}, "{first}" and "{then}" touch {" and ".join(one.slots)}, and no edge orders them'
         hint = f"state which is right. {'; '.join(ways_to_state(first, then))}"
-        return Problem(said, self.loaded.places.of(f"hooks.{then}"), hint)
+        return Problem(message, self.loaded.places.of(f"hooks.{then}"), hint)
 
     def _details(self) -> Iterator[tuple[str, str]]:
         yield from _some("ambiguous", _folded(self.alarms), more=len(self.alarms) == COUNTED)
         if self.alarms:
             yield "", "(state which fires first, by after or before; or that either may, by ambiguous_with)"
         if self.commuted:
-            settled = [one for one in self.ambiguous if one not in self.alarms]
+            settled = [pair for pair in self.ambiguous if pair not in self.alarms]
             yield from commuted_lines(self.plan, self.commuted, settled)
         yield from _some("gave way", _gave_way(self.plan))
         firings = self._firings()
@@ -350,36 +350,37 @@ def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
     """Say what decides between hooks that fire one right after the other."""
     alone = "the file" if shuffle is None else f"the shuffle with seed {shuffle}"
     words: dict[Reason, str] = {"edge": "by edges", "phase": "by phase", "file": f"by {alone} alone"}
-    told = [f"{reasons[reason]} {said}" for reason, said in words.items() if reasons[reason]]
+    lines = [f"{reasons[reason]} {said}" for reason, said in words.items() if reasons[reason]]
     harmless = ", which is no fault by itself" if reasons["file"] else ""
-    return f"{counted(reasons.total(), 'pair')} of neighbours: ordered {', '.join(told)}{harmless}"
+    return f"{counted(reasons.total(), 'pair')} of neighbours: ordered {', '.join(lines)}{harmless}"
 
 
 def _folded(ambiguous: Iterable[Ambiguity]) -> dict[str, None]:
     """Return the pairs in words, each once with all points where it is ambiguous."""
     points: dict[str, list[str]] = {}
-    for one in ambiguous:
-        said = f"{one.first.hook} and {one.then.hook} touch {', '.join(one.slots)}"
-        points.setdefault(said, []).append(one.point)
-    return dict.fromkeys(f"{said}, at {', '.join(dict.fromkeys(at))}" for said, at in points.items())
+    for pair in ambiguous:
+        message = f"{pair.first.hook} and {pair.then.hook} touch {', '.join(pair.slots)}"
+        points.setdefault(message, []).append(pair.point)
+    return dict.fromkeys(f"{message}, at {', '.join(dict.fromkeys(at))}" for message, at in points.items())
 
 
 def _gave_way(plan: Plan) -> list[str]:
     """Return what gave way, and to what; a circle of flows, of which none is the stronger, once."""
-    told = []
+    lines = []
     for given in plan.given_way:
         edge = given.edge
         if circle := plan.circle(given):
             flows = ", ".join(
-                f"{one.first} → {one.then} ({', '.join(one.slots)})" + f" at {one.point}" * (one.point != edge.point)
-                for one in circle
+                f"{item.first} → {item.then} ({', '.join(item.slots)})"
+                + f" at {item.point}" * (item.point != edge.point)
+                for item in circle
             )
-            told.append(f"{flows}: a circle of flows, so none of them counts; at {edge.point}")
+            lines.append(f"{flows}: a circle of flows, so none of them counts; at {edge.point}")
         else:
-            told.append(f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {_way(given)}; at {edge.point}")
+            lines.append(f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {_way(given)}; at {edge.point}")
     for point, count in plan.gave_way_unexplained().items():
-        told.append(f"{counted(count, 'more flow')}, to others; at {point}")
-    return list(dict.fromkeys(told))
+        lines.append(f"{counted(count, 'more flow')}, to others; at {point}")
+    return list(dict.fromkeys(lines))
 
 
 def _way(given: GivenWay) -> str:

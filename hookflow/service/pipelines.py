@@ -30,8 +30,8 @@ def lint(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Itera
         by_hook.setdefault(binding.hook, []).append(binding)
     for name, bindings in by_hook.items():
         where = loaded.places.of(f"hooks.{name}")
-        for said, hint in _silent(loaded, plan, name, bindings, forecasts):
-            yield Problem(said, where, hint)
+        for message, hint in _silent(loaded, plan, name, bindings, forecasts):
+            yield Problem(message, where, hint)
         yield from _conditions(loaded, name)
         yield from _of_itself(loaded, name)
 
@@ -78,17 +78,17 @@ _TOO_LATE = "the run ends before its trigger lets it"
 
 def _conditions(loaded: Loaded, name: str) -> Iterator[Problem]:
     """Yield what is doubtful in the conditions that are written for a hook."""
-    said = loaded.pipeline.hooks[name]
-    written = {f"points.{k}.when": getattr(item, "when", None) for k, item in enumerate(said.points or ())}
-    for key, when in {"when": said.when, **written}.items():
+    message = loaded.pipeline.hooks[name]
+    written = {f"points.{k}.when": getattr(item, "when", None) for k, item in enumerate(message.points or ())}
+    for key, when in {"when": message.when, **written}.items():
         if when and (doubt := parse_condition(when).doubt):
             where = loaded.places.of(f"hooks.{name}.{key}")
             yield Problem(f'hook "{name}": the condition "{when}" {doubt[0]}', where, doubt[1])
 
 
 def _of_itself(loaded: Loaded, name: str) -> Iterator[Problem]:
-    said = loaded.pipeline.hooks[name]
-    for key, others in (("requires", said.requires or ()), ("ambiguous_with", said.ambiguous_with)):
+    message = loaded.pipeline.hooks[name]
+    for key, others in (("requires", message.requires or ()), ("ambiguous_with", message.ambiguous_with)):
         if name in {other.removesuffix("?") for other in others}:
             where = loaded.places.of(f"hooks.{name}.{key}")
             yield Problem(f'hook "{name}" names itself in {key}', where, "that says nothing: name another hook")
@@ -211,20 +211,24 @@ def only_pipeline(hooks: Sequence[str] = ()) -> Path:
 
     Raises UserError when it is not one.
     """
-    found = [path for folder in (Path(), Path("pipelines")) for path in sorted(folder.glob("*.toml")) if _has_run(path)]
-    if len(found) == 1:
-        return found[0]
-    having = [path for path in found if _has_hooks(path, hooks)] if hooks else []
+    result = [
+        path for folder in (Path(), Path("pipelines")) for path in sorted(folder.glob("*.toml")) if _has_run(path)
+    ]
+    if len(result) == 1:
+        return result[0]
+    having = [path for path in result if _has_hooks(path, hooks)] if hooks else []
     if len(having) == 1:
         return having[0]
-    found = having or found
+    result = having or result
     both = f" with {' and '.join(hooks)}" if having else ""
-    said = (
-        f"there are {len(found)} pipelines here{both}" if found else "there is no pipeline file here, nor in pipelines/"
+    message = (
+        f"there are {len(result)} pipelines here{both}"
+        if result
+        else "there is no pipeline file here, nor in pipelines/"
     )
-    hint = f"name one: --pipeline {found[0]}" if found else "name one with --pipeline FILE"
-    others = f" (or {first_few(map(str, found[1:]), 3)})" if found else ""
-    raise UserError(Problem(said, hint=hint + others))
+    hint = f"name one: --pipeline {result[0]}" if result else "name one with --pipeline FILE"
+    others = f" (or {first_few(map(str, result[1:]), 3)})" if result else ""
+    raise UserError(Problem(message, hint=hint + others))
 
 
 def _has_run(path: Path) -> bool:

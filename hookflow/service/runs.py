@@ -116,6 +116,6 @@ def recorded_plan(run: RunDir) -> Plan:
     try:
         return parse_plan(read_regular(run.plan))
     except (OSError, ValueError):
-        said = f"the plan of the run {run.id} cannot be read"
+        message = f"the plan of the run {run.id} cannot be read"
         where = Where(str(short(run.plan)))
-        raise UserError(Problem(said, where, "perhaps another version of hookflow wrote it")) from None
+        raise UserError(Problem(message, where, "perhaps another version of hookflow wrote it")) from None

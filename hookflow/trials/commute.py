@@ -53,10 +53,12 @@ class Part:
     def __str__(self) -> str:
         unit = "values" if self.name not in ("model", "gradients") else "tensors"
         of = f"{self.differing} of {self.total} {unit}"
-        said = f"{self.name}: {', '.join(self.names)}" if self.differing <= NAMED < self.total else f"{self.name}: {of}"
+        message = (
+            f"{self.name}: {', '.join(self.names)}" if self.differing <= NAMED < self.total else f"{self.name}: {of}"
+        )
         if self.total <= NAMED:
-            said = f"{self.name}: {', '.join(self.names)}" if self.names != ("",) else self.name
-        return f"{said}, from `{self.source}`" if self.source else said
+            message = f"{self.name}: {', '.join(self.names)}" if self.names != ("",) else self.name
+        return f"{message}, from `{self.source}`" if self.source else message
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,28 +83,28 @@ class Difference:
 
 def difference(a: Trace, b: Trace, noise: frozenset[Leaf]) -> Difference | None:
     """Return what a trial and one of another order differ in, but for noise; None where no difference is seen."""
-    found = list(_visits(a, b, noise))
-    point = found[0][0].point if found else ""
+    result = list(_visits(a, b, noise))
+    point = result[0][0].point if result else ""
     if a.raised != b.raised:
         ways = (("as it is", a), ("the other way round", b))
-        said = "; ".join(f"{name} it raises {trace.raised}" for name, trace in ways if trace.raised)
-        return Difference(point, (), raised=said)
-    if not found:
+        message = "; ".join(f"{name} it raises {trace.raised}" for name, trace in ways if trace.raised)
+        return Difference(point, (), raised=message)
+    if not result:
         places = [[(visit.point, visit.iter) for visit in trace.visits] for trace in (a, b)]
         return None if places[0] == places[1] else Difference("", (), raised="differ in which points are fired")
-    (one, other, differing), *rest = found
-    parts = tuple(_parts(one.leaves, other.leaves, differing))
+    (item, other, differing), *rest = result
+    parts = tuple(_parts(item.leaves, other.leaves, differing))
     later = dict.fromkeys(_part(leaf) for *_, leaves in rest for leaf in leaves)
     return Difference(point, parts, tuple(name for name in later if name not in {part.name for part in parts}))
 
 
 def _visits(a: Trace, b: Trace, noise: frozenset[Leaf]) -> Iterator[tuple[Visit, Visit, list[Leaf]]]:
     """Yield the visits of the same place that differ, with the values that do."""
-    for one, other in zip(a.visits, b.visits, strict=False):
-        if (one.point, one.iter) != (other.point, other.iter):
+    for item, other in zip(a.visits, b.visits, strict=False):
+        if (item.point, item.iter) != (other.point, other.iter):
             return
-        if differing := [leaf for leaf in _differing(one.leaves, other.leaves) if whose(leaf) not in noise]:
-            yield one, other, differing
+        if differing := [leaf for leaf in _differing(item.leaves, other.leaves) if whose(leaf) not in noise]:
+            yield item, other, differing
 
 
 def changing(a: Trace, b: Trace) -> frozenset[Leaf]:
@@ -161,8 +163,8 @@ def _source(a: Leaves, b: Leaves, leaves: Sequence[Leaf]) -> str:
         for leaf, value in there.items():
             if leaf[0] == "hooks":
                 held.setdefault(value, set()).add(".".join(leaf[1:3]))
-        found = [held.get(here[leaf], set()) if leaf in here else set() for leaf in leaves]
-        if common := set.intersection(*found):
+        result = [held.get(here[leaf], set()) if leaf in here else set() for leaf in leaves]
+        if common := set.intersection(*result):
             return min(common)
     return ""
 
@@ -211,8 +213,8 @@ def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], 
 
     What raises in the plan's own order goes through, as in a dry run.
     """
-    found = list(islice(unordered(plan), PAIRS + 1))
-    unlooked, pairs = len(found) > PAIRS, found[:PAIRS]
+    result = list(islice(unordered(plan), PAIRS + 1))
+    unlooked, pairs = len(result) > PAIRS, result[:PAIRS]
     if not pairs:
         return Commuted((), (), (), (), unlooked=False, noise=(), trials=0, seconds=0.0)
     with trials(loaded, plan, base, say) as made:
@@ -236,8 +238,8 @@ class _Search:
         self._noise = changing(self._first, made.again(plan, may_raise=False))
         self._free = frozenset(unordered(plan))
         if loud := sorted({leaf[0] for leaf in self._noise} & {*COMPARED}):
-            said = f"two runs of the same order differ in {' and '.join(loud)}, so other orders cannot be judged"
-            raise UserError(Problem(said, hint="set run.deterministic = true, or look for what depends on the time"))
+            message = f"two runs of the same order differ in {' and '.join(loud)}, so other orders cannot be judged"
+            raise UserError(Problem(message, hint="set run.deterministic = true, or look for what depends on the time"))
 
     @property
     def noise(self) -> tuple[str, ...]:
@@ -274,16 +276,16 @@ class _Search:
             half = (low + high) // 2
             yield from self._halved(begin, swaps, low, half)
             yield from self._halved(begin, swaps, half, high)
-        elif found := self._confirmed(a, b):
-            yield found
+        elif result := self._confirmed(a, b):
+            yield result
 
     def _confirmed(self, a: Plan, b: Plan) -> Step | None:
         """Return the step between two orders if it makes the same difference once more, the declared order first."""
         if turned(a, b)[0] not in turned(self._plan, b):  # it has been turned before, and this turns it back
             a, b = b, a
         self._noise |= changing(self._made.of(a), self._made.again(a)) | changing(self._made.of(b), self._made.again(b))
-        found = self.differ(a, b)
-        return Step(tuple(turned(a, b)), found) if found else None
+        result = self.differ(a, b)
+        return Step(tuple(turned(a, b)), result) if result else None
 
     def all(self, pairs: Sequence[Pair]) -> tuple[list[Step], list[Pair], list[tuple[Pair, str]]]:
         """Turn each of these pairs once; return the steps that differ, the pairs that do not, and the rest with why.

@@ -46,12 +46,12 @@ class Silent:
 
 def fired_in(recorded: Sequence[Record]) -> Counter[int]:
     """Return how often each binding has fired, by its id, as a run has recorded it."""
-    found: Counter[int] = Counter()
+    result: Counter[int] = Counter()
     for record in recorded:
         if record["k"] == "frame":
             for binding, (times, *_) in record["hooks"].items():
-                found[int(binding)] += times
-    return found
+                result[int(binding)] += times
+    return result
 
 
 def silent_in(parts: Parts, plan: Plan, fired: Counter[int], recorded: Sequence[Record]) -> Iterator[Silent]:
@@ -144,7 +144,7 @@ def in_temporary_run(
             store = CheckpointStore(run_dir.checkpoints)
             trainer = Trainer(parts, plan, run_dir, store, recorder, Signals(state), state, Alone(), observer)
             trainer.run.is_temporary = True
-            found = explaining_worker_errors(partial(execute, trainer, store))
+            result = explaining_worker_errors(partial(execute, trainer, store))
         except Exception as error:
             if recorder.reported is not error and not isinstance(error, UserError):
                 recorder.failure(error)
@@ -157,7 +157,7 @@ def in_temporary_run(
     for record in recorded:
         if record["k"] == "message":
             say(record["text"], record["level"])
-    return found, recorded
+    return result, recorded
 
 
 @dataclass(frozen=True, slots=True)

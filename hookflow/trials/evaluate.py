@@ -58,10 +58,10 @@ def evaluate_checkpoint(
     The run's directory is only read: what hooks log goes to a folder that is gone afterwards. Whatever raises goes
     through, printed with its traceback where a hook has raised it. Raises UserError when there are no such data.
     """
-    found, state, data = _with_checkpoint(
+    result, state, data = _with_checkpoint(
         run_dir, checkpoint, split, overrides, say, lambda trainer, path: dict(trainer.evaluate(path, split))
     )
-    return Evaluated(checkpoint, state.iter, state.epoch, data, found)
+    return Evaluated(checkpoint, state.iter, state.epoch, data, result)
 
 
 def predict_checkpoint(
@@ -71,10 +71,10 @@ def predict_checkpoint(
 
     Raises UserError when the task says nothing of how to predict.
     """
-    found, state, data = _with_checkpoint(
+    result, state, data = _with_checkpoint(
         run_dir, checkpoint, split, overrides, say, lambda trainer, path: trainer.predict(path, split)
     )
-    return Predicted(checkpoint, state.iter, state.epoch, data, found)
+    return Predicted(checkpoint, state.iter, state.epoch, data, result)
 
 
 def _with_checkpoint(
@@ -100,5 +100,5 @@ def _with_checkpoint(
 
     with torch_settings(loaded.pipeline.run, tell):
         parts = build(loaded, plan, base, tell, [split], fresh=False)
-        (found, state), _ = in_temporary_run(parts, plan, with_state, say)
-    return found, state, parts.data[split].info
+        (result, state), _ = in_temporary_run(parts, plan, with_state, say)
+    return result, state, parts.data[split].info

@@ -119,11 +119,11 @@ class Probe:
 def probed(plan: Plan) -> list[Binding]:
     """Return the probe's bindings, with the numbers that follow those of the plan: it fires last at each point."""
     points = [p for p in plan.points if p.kind in KINDS and (plan.at(p.name) or p.name in ALWAYS)]
-    found: list[Binding] = []
+    result: list[Binding] = []
     for point in points:
         takes = [name for name in point.offers if name in OFFERED and point.name != "after_save_checkpoint"]
         binding = Binding(
-            id=len(plan.bindings) + len(found),
+            id=len(plan.bindings) + len(result),
             hook=NAME,
             point=point.name,
             method=f"at_{point.name}",
@@ -132,8 +132,8 @@ def probed(plan: Plan) -> list[Binding]:
             trigger=Trigger(),
             phase="last",
         )
-        found.append(binding)
-    return found
+        result.append(binding)
+    return result
 
 
 def with_probe(plan: Plan) -> Plan:
@@ -172,10 +172,10 @@ def _of_run(run: Run) -> Iterator[tuple[tuple[str, ...], bytes]]:
 
 def _plainly(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is saved, without who has asked for it first: a stop is a stop, and a save a save."""
-    asked = checkpoint.get("requests", {})
-    saves = sorted(asked.get("saves", {}))
-    plain = {name: value is not None for name, value in asked.items() if name in ("stop", "epoch_end")}
-    return {**checkpoint, "requests": {**asked, **plain, "saves": saves}}
+    requested = checkpoint.get("requests", {})
+    saves = sorted(requested.get("saves", {}))
+    plain = {name: value is not None for name, value in requested.items() if name in ("stop", "epoch_end")}
+    return {**checkpoint, "requests": {**requested, **plain, "saves": saves}}
 
 
 def _written_by_hooks(folder: Path) -> list[Path]:
@@ -183,11 +183,11 @@ def _written_by_hooks(folder: Path) -> list[Path]:
     own = RunDir(folder)
     mine = {own.events, own.commands, own.output, own.now, own.lock, own.identity, own.pipeline, own.plan}
     apart = {own.checkpoints, own.images, own.writers}
-    found = []
+    result = []
     for place, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if Path(place, name) not in apart]
-        found += [path for name in files if (path := Path(place, name)) not in mine and path.is_file()]
-    return sorted(found)
+        result += [path for name in files if (path := Path(place, name)) not in mine and path.is_file()]
+    return sorted(result)
 
 
 def _of_file(path: Path, name: str) -> Iterator[tuple[tuple[str, ...], bytes]]:
@@ -289,7 +289,7 @@ class Trials:
             raised = f"{type(error).__name__}: {error}"
         self.seconds += time.perf_counter() - began
         fired = fired_in(recorded)
-        bound = frozenset((one.point, key(one)) for one in plan.bindings if fired[one.id])
+        bound = frozenset((binding.point, key(binding)) for binding in plan.bindings if fired[binding.id])
         return Trace((*probe.visits, _logged(recorded)), bound, raised)
 
 
@@ -320,13 +320,13 @@ def trials(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], N
 
 def _logged(recorded: Sequence[Record]) -> Visit:
     """Return what hooks have logged, in all iterations; of one name the last number of each counts."""
-    found: dict[str, dict[int, float]] = {}
+    result: dict[str, dict[int, float]] = {}
     for record in recorded:
         if record["k"] == "scalars":
             for name, value in record["v"].items():
-                found.setdefault(name, {})[record["it"]] = value
+                result.setdefault(name, {})[record["it"]] = value
     leaves: Leaves = {
-        ("logged", name): of_bytes(repr(sorted(values.items())).encode()) for name, values in found.items()
+        ("logged", name): of_bytes(repr(sorted(values.items())).encode()) for name, values in result.items()
     }
     return Visit("on_log", 0, leaves)
 

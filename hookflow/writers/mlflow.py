@@ -33,8 +33,8 @@ class MLflowWriter(Writer):
             uri = (Path(uri) if uri else dir).absolute().as_uri()
         self._client, self._param = MlflowClient(tracking_uri=uri), Param
         name = experiment or run_name
-        found = self._client.get_experiment_by_name(name)
-        place = found.experiment_id if found else self._client.create_experiment(name)
+        result = self._client.get_experiment_by_name(name)
+        place = result.experiment_id if result else self._client.create_experiment(name)
         runs = self._client.search_runs([place], f"tags.`hookflow.run` = '{run_id}'")
         run = runs[0] if runs else self._client.create_run(place, run_name=run_id, tags={"hookflow.run": run_id})
         self._run = run.info.run_id

@@ -44,8 +44,10 @@ class Text:
         self._training, self._seed, self._length = split == "train", seed, length
         windows = (len(self._text) - 1) // length - self._training  # in training they begin anywhere in the first one
         if windows < batch_size:
-            said = f"{path} has {max(windows, 0)} windows of {length} bytes for {split}, and a batch needs {batch_size}"
-            raise UserError(Problem(said, hint="give it more text, or make batch_size or length smaller"))
+            message = (
+                f"{path} has {max(windows, 0)} windows of {length} bytes for {split}, and a batch needs {batch_size}"
+            )
+            raise UserError(Problem(message, hint="give it more text, or make batch_size or length smaller"))
         self._sharding = BatchSharding(windows, batch_size, drop_last=self._training, rank=rank, world=world)
         self.batch_size, self.global_batch_size = self._sharding.batch_size, self._sharding.global_batch_size
         self.info = DataInfo(

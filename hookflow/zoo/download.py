@@ -57,9 +57,9 @@ def download(url: str, target: Path, md5: str, most: int, say: Callable[[str], N
     if resumed and _md5(part) != md5:  # what was left from before was of another file: once more, from the start
         part.unlink()
         _complete(url, part, most, say)
-    if (found := _md5(part)) != md5:
+    if (result := _md5(part)) != md5:
         part.unlink()
-        raise DownloadError(f"what {url} sent is not the file: MD5 {found} instead of {md5}")
+        raise DownloadError(f"what {url} sent is not the file: MD5 {result} instead of {md5}")
     part.replace(target)
 
 
@@ -117,7 +117,7 @@ def _transfer(url: str, part: Path, most: int, say: Callable[[str], None]) -> bo
         length = re.fullmatch(NUMBER, answer.headers.get("Content-Length", ""))
         total = start + int(length[0]) if length else None
         done = start
-        told = time.monotonic()
+        text = time.monotonic()
         if total is not None and total > most:
             raise TooLongError
         while data := answer.read(CHUNK):
@@ -125,8 +125,8 @@ def _transfer(url: str, part: Path, most: int, say: Callable[[str], None]) -> bo
             if done > most:
                 raise TooLongError
             file.write(data)
-            if time.monotonic() - told > SAY_EVERY_S:
-                told = time.monotonic()
+            if time.monotonic() - text > SAY_EVERY_S:
+                text = time.monotonic()
                 say(_progress(done, total))
     return total is None or done >= total
 

@@ -37,8 +37,8 @@ class Densify(Hook):
 
     def before_train(self, run: Run) -> None:
         if run.world > 1:
-            said = "Gaussians are added in one process: DDP does not know parameters that are made while it trains"
-            raise UserError(Problem(said, hint="leave out --nproc"))
+            message = "Gaussians are added in one process: DDP does not know parameters that are made while it trains"
+            raise UserError(Problem(message, hint="leave out --nproc"))
 
     def after_train_iter(self, run: Run, batch: tuple[Tensor, Tensor], outputs: dict[str, Any]) -> None:
         import torch
@@ -94,5 +94,5 @@ class Render(Hook):
         image = torch.cat([run.model(part) for part in picture.places.split(4096)]).reshape(picture.image.shape)
         if run.rank:
             return
-        said = f"{len(run.model):,} Gaussians, PSNR {run.metric('psnr'):.1f} dB"  # type: ignore[arg-type]
-        run.log_image("render", image, said)
+        message = f"{len(run.model):,} Gaussians, PSNR {run.metric('psnr'):.1f} dB"  # type: ignore[arg-type]
+        run.log_image("render", image, message)

@@ -77,8 +77,8 @@ class Regression:
         if predicted.shape == (*target.shape, 1):
             predicted = predicted.squeeze(-1)
         if predicted.shape != target.shape:
-            said = f"the model predicts {tuple(predicted.shape)}, and the target has {tuple(target.shape)}"
-            raise ValueError(f"{said}: regression needs the same shape")
+            message = f"the model predicts {tuple(predicted.shape)}, and the target has {tuple(target.shape)}"
+            raise ValueError(f"{message}: regression needs the same shape")
         return {"loss": self.distance(predicted, target.float()), "predicted": predicted, "target": target}
 
     def evaluate(self, run: HasModel, batch: tuple[Tensor, Tensor]) -> dict[str, Tensor]:

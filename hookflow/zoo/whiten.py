@@ -35,8 +35,8 @@ class Whiten(Hook):
 
         layer = getattr(run.model, "whiten", None)
         if not isinstance(layer, nn.Conv2d):
-            said = f"the hook needs a model with a convolution named whiten; {type(run.model).__name__} has none"
-            raise UserError(Problem(said))
+            message = f"the hook needs a model with a convolution named whiten; {type(run.model).__name__} has none"
+            raise UserError(Problem(message))
         if run.iter == 0:
             with torch.no_grad():
                 weights = whitening(run.data["train"].sample(PICTURES), layer.weight.shape)

@@ -103,7 +103,7 @@ def test_a_saver_beside_an_average_is_found_though_their_phase_decides(file: Pat
     file.write_text(HEAD + '[hooks.ema]\nuse = "ema"\n' + hooks(saver="Saver"))
     assert valid_plan(load(file)).order["after_val"] == ("saver", "ema")
     told = check(file, "--strict", "--observe", "--write", exit_code=1)
-    assert 'at after_val, "saver" fires ahead of "ema"; both touch model, and once that is declared it is the' in told
+    assert 'at after_val, "saver" fires ahead of "ema"; both touch model. Once that is declared, it is the' in told
     assert valid_plan(load(file)).order["after_val"] == ("ema", "saver")
     check(file, "--strict", "--observe")
 

@@ -93,9 +93,9 @@ class Firings:
         ]
         self.leaving: list[list[tuple[int, int, Link]]] = [[] for _ in self.bound]
         self.coming: list[list[tuple[int, int, Link]]] = [[] for _ in self.bound]
-        for found in self.links:
-            self.leaving[found[0]].append(found)
-            self.coming[found[1]].append(found)
+        for result in self.links:
+            self.leaving[result[0]].append(result)
+            self.coming[result[1]].append(result)
 
     def text_width(self, place: int) -> float:
         name = cells(self.bound[place].hook) * NAME_CELL
@@ -224,8 +224,8 @@ class Row:
         for k in self.places:
             stubs = self.stubs[k]
             ports = len(self.ins.get(k, ())) + len(self.outs.get(k, ())) + len(stubs)
-            said = max((cells(line) for stub in stubs for line in stub.lines), default=0) * NOTE_CELL
-            label = said + (len(stubs) + 1) * PORT if stubs else 0
+            labels = max((cells(line) for stub in stubs for line in stub.lines), default=0) * NOTE_CELL
+            label = labels + (len(stubs) + 1) * PORT if stubs else 0
             widths[k] = max(self.firings.text_width(k), (ports + 2) * PORT, label)
             xs[k] = x
             x += widths[k] + GAP
@@ -272,8 +272,8 @@ def is_free(taken: Sequence[tuple[int, int]], span: tuple[int, int]) -> bool:
 
 
 def _notes(plan: Plan, binding: Binding) -> tuple[str, ...]:
-    said = [*marks(plan, binding), *slots(binding)]
-    return tuple(line for phrase in said for line in wrapped([phrase], NOTE_CELLS))
+    notes = [*marks(plan, binding), *slots(binding)]
+    return tuple(line for phrase in notes for line in wrapped([phrase], NOTE_CELLS))
 
 
 def _height(notes: Sequence[str]) -> float:
@@ -334,18 +334,18 @@ def lay_out(plan: Plan, top: float) -> Picture:
     outermost = min((point.depth for point in points), default=0)
     indents = [MARGIN + INDENT * (point.depth - outermost) for point in points]
     firings = [Firings(plan, point) for point in points]
-    widest = _label_end(zip(points, indents, (len(found.bound) for found in firings), strict=True))
-    places = [_wrapped(found, WIDTH - widest - 2 * PAD) for found in firings]
+    widest = _label_end(zip(points, indents, (len(firing.bound) for firing in firings), strict=True))
+    places = [_wrapped(firing, WIDTH - widest - 2 * PAD) for firing in firings]
     start = _label_end(zip(points, indents, map(len, places), strict=True))
-    blocks = [_rows(found, ranges, start) for found, ranges in zip(firings, places, strict=True)]
+    blocks = [_rows(result, ranges, start) for result, ranges in zip(firings, places, strict=True)]
     right = max((row.right for rows in blocks for row in rows), default=start) + PAD
     if any(len(rows) > 1 for rows in blocks):
         right += PAD  # for the mark that a row goes on
     lanes: list[Lane] = []
     for rows, point, x in zip(blocks, points, indents, strict=True):
-        found = [*_stacked(rows, point, x, right, top)]
-        lanes += found
-        top = found[-1].y + found[-1].height + 5
+        result = [*_stacked(rows, point, x, right, top)]
+        lanes += result
+        top = result[-1].y + result[-1].height + 5
     rails, hidden = _rails(lanes, right)
     return Picture(tuple(lanes), rails, hidden, max([right, *(rail.x for rail in rails)]) + MARGIN, top - 5)
 
@@ -415,8 +415,8 @@ def _rails(lanes: Sequence[Lane], right: float) -> tuple[tuple[Rail, ...], int]:
     Those that do not overlap may share a column.
     """
     stands = [(k, box.binding) for k, lane in enumerate(lanes) for box in lane.boxes]
-    found = pairs([binding for _, binding in stands])
-    spans = [(stands[enter][0], stands[exit_][0] + 1, stands[enter][1]) for enter, exit_ in reversed(found)]
+    result = pairs([binding for _, binding in stands])
+    spans = [(stands[enter][0], stands[exit_][0] + 1, stands[enter][1]) for enter, exit_ in reversed(result)]
     columns: list[list[tuple[int, int]]] = []
     members: list[list[tuple[Binding, float, float]]] = []
     for upper, lower, binding in sorted(spans, key=lambda span: span[1] - span[0]):

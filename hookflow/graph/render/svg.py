@@ -79,9 +79,9 @@ def dark_sheet() -> str:
     """Return the style sheet: the dark colours, on a screen where the system is dark."""
     rules = []
     for look, facts in LOOKS.items():
-        found = "; ".join(f"{name}: {DARK[value]}" for name, value in facts.items() if value in DARK)
+        result = "; ".join(f"{name}: {DARK[value]}" for name, value in facts.items() if value in DARK)
         selector = "svg.plan" if look == "plan" else f".plan .{look.replace(' ', '.')}"
-        rules += [f"  {selector} {{ {found}; }}"] if found else []
+        rules += [f"  {selector} {{ {result}; }}"] if result else []
     return "\n".join(["@media screen and (prefers-color-scheme: dark) {", *rules, "}"])
 
 
@@ -126,10 +126,12 @@ class _Drawing:
         yield "</svg>"
 
     def _description(self) -> str:
-        said = ["A lane for each point of the run, from top to bottom; in it the hooks from left to right as they fire"]
+        lines = [
+            "A lane for each point of the run, from top to bottom; in it the hooks from left to right as they fire"
+        ]
         for point, lanes in groupby(self.picture.lanes, lambda lane: lane.point.name):
-            said.append(f"{point}: {', '.join(box.binding.hook for lane in lanes for box in lane.boxes)}")
-        return ". ".join(said) + "."
+            lines.append(f"{point}: {', '.join(box.binding.hook for lane in lanes for box in lane.boxes)}")
+        return ". ".join(lines) + "."
 
     def _guides(self, picture: Picture) -> Iterator[str]:
         """Yield a line from each lane down the lanes that are nested in it."""
@@ -179,9 +181,9 @@ class _Drawing:
         """Return what is shown below the pointer: what the hook is, when it fires, its slots, where it stands."""
         hook = self.plan.hook(binding.hook)
         call = f"{plain(hook.use)}({plain(hook.written_args)})"
-        said = [hook.name, plain(hook.about), call, f"{binding.method}({', '.join(binding.takes)})"]
-        said += [*marks(self.plan, binding), *slots(binding), plain(hook.where)]
-        return "\n".join(line for line in said if line)
+        lines = [hook.name, plain(hook.about), call, f"{binding.method}({', '.join(binding.takes)})"]
+        lines += [*marks(self.plan, binding), *slots(binding), plain(hook.where)]
+        return "\n".join(line for line in lines if line)
 
     def _legend(self, y: float) -> Iterator[str]:
         yield _text(MARGIN, y + 4, "left to right: the order of firing", "note")
@@ -240,11 +242,11 @@ def _line(kind: EdgeKind, path: str, hollow: str = "hollow") -> str:
 def _path(corners: Iterable[XY], radius: float = 3) -> str:
     """Return a way with rounded corners; its parts run straight across or straight down."""
     points = list(corners)
-    said = f"M{_n(points[0][0])} {_n(points[0][1])}"
+    path = f"M{_n(points[0][0])} {_n(points[0][1])}"
     for (before, corner), (_, after) in pairwise(pairwise(points)):
         near, far = _toward(corner, before, radius), _toward(corner, after, radius)
-        said += f"L{_n(near[0])} {_n(near[1])}Q{_n(corner[0])} {_n(corner[1])} {_n(far[0])} {_n(far[1])}"
-    return said + f"L{_n(points[-1][0])} {_n(points[-1][1])}"
+        path += f"L{_n(near[0])} {_n(near[1])}Q{_n(corner[0])} {_n(corner[1])} {_n(far[0])} {_n(far[1])}"
+    return path + f"L{_n(points[-1][0])} {_n(points[-1][1])}"
 
 
 def _toward(start: XY, goal: XY, length: float) -> XY:

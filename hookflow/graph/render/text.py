@@ -55,8 +55,8 @@ def marks(plan: Plan, binding: Binding) -> list[str]:
     default = "default" if plan.hook(binding.hook).default else ""
     stages = f"in {', '.join(binding.stages)}" if binding.stages else ""
     inside = (picked, stages, "prepended" * binding.prepend, "always called" * binding.always_call)
-    found = (around, _phase(plan, binding), str(binding.trigger), *inside, ranks, default)
-    return [plain(mark) for mark in found if mark]
+    result = (around, _phase(plan, binding), str(binding.trigger), *inside, ranks, default)
+    return [plain(mark) for mark in result if mark]
 
 
 def _phase(plan: Plan, binding: Binding) -> str:
@@ -154,13 +154,13 @@ def _pieces(phrase: str, width: int) -> Iterator[str]:
 def pairs(bindings: Sequence[Binding]) -> list[tuple[int, int]]:
     """Return, for each `around` of which both halves are there, the places of the two."""
     entered: dict[tuple[str, str], int] = {}
-    found = []
+    result = []
     for row, binding in enumerate(bindings):
         if binding.half == "enter":
             entered[binding.hook, binding.method] = row
         elif binding.half == "exit" and (binding.hook, binding.method) in entered:
-            found.append((entered.pop((binding.hook, binding.method)), row))
-    return sorted(found)
+            result.append((entered.pop((binding.hook, binding.method)), row))
+    return sorted(result)
 
 
 def rails(bindings: Sequence[Binding], limit: int) -> list[str]:
@@ -319,10 +319,10 @@ class _Drawing:
                 yield self._heading(label, rails_above)
             beside = label if self.beside else ""
             for binding, row in zip(self.plan.at(name), self.gutters[name], strict=True):
-                said = [*marks(self.plan, binding), *self.waits.get(binding.id, ())]
+                message = [*marks(self.plan, binding), *self.waits.get(binding.id, ())]
                 rail = self.rails[binding.id]
                 rails_above = rail.translate(_RAILS_GO_ON)
-                notes = wrapped(said, self._room(self.label_width))
+                notes = wrapped(message, self._room(self.label_width))
                 if len(binding.hook) > self.name_width and (notes[0] or rail.strip()):
                     yield self._line(beside, row, binding.hook, "", "")
                     beside, name_here, row = "", "", row.translate(_GUTTER_GOES_ON)
@@ -357,15 +357,15 @@ class _Drawing:
 
     def _waits(self) -> dict[int, list[str]]:
         """Return by binding whom it waits for, and what says so: the hooks of one place together."""
-        found: dict[int, dict[str, dict[str, None]]] = {}
+        result: dict[int, dict[str, dict[str, None]]] = {}
         for point in self.labels:
             for link in stated(self.plan, point):
                 if link.edge:
-                    places = found.setdefault(link.then.id, {})
+                    places = result.setdefault(link.then.id, {})
                     places.setdefault(place_of(link.edge), {})[link.first.hook] = None
         return {
             id_: [f"after {', '.join(hooks)} ({place})" for place, hooks in places.items()]
-            for id_, places in found.items()
+            for id_, places in result.items()
         }
 
     def _heading(self, label: str, rail: str) -> str:

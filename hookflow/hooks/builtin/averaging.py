@@ -267,9 +267,9 @@ class SWA(Average):
         if self.lr is None or run.iter < self.first:
             return
         groups = {name: optimizer.param_groups for name, optimizer in run.optimizers.items()}
-        self.rates = self.rates or {name: [group["lr"] for group in found] for name, found in groups.items()}
-        for name, found in groups.items():
-            for group, rate in zip(found, self.rates[name], strict=True):
+        self.rates = self.rates or {name: [group["lr"] for group in result] for name, result in groups.items()}
+        for name, result in groups.items():
+            for group, rate in zip(result, self.rates[name], strict=True):
                 group["lr"] = annealed_rate(rate, self.lr, run.iter - self.first, self.length, self.shape)
 
     def after_train_iter(self, run: Run) -> None:

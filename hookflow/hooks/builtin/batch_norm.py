@@ -48,16 +48,16 @@ class PreciseBN(Hook):
             return
         source = run.data["train"]
         if getattr(source, "workers", 0) and run.batch_idx % len(source) and run.iter < run.max_iters:
-            said = "precise_bn cannot read training data now: its workers are in the middle of an epoch"
-            raise UserError(Problem(said, hint='validate after epochs (run.val_every = "1ep"), or let workers be 0'))
+            message = "precise_bn cannot read training data now: its workers are in the middle of an epoch"
+            raise UserError(Problem(message, hint='validate after epochs (run.val_every = "1ep"), or let workers be 0'))
         if hasattr(source, "state_dict"):
-            said = f"precise_bn would advance the training data: a {type(source).__name__} cannot be rewound"
-            raise UserError(Problem(said, hint="give a map-style dataset with a loader"))
+            message = f"precise_bn would advance the training data: a {type(source).__name__} cannot be rewound"
+            raise UserError(Problem(message, hint="give a map-style dataset with a loader"))
         with measured(run.model, norms) as sums:
             for batch in islice(source.epoch(run.epoch), self.batches):
                 run.evaluate(batch)
         for norm, (count, total, squares) in zip(norms, sums, strict=True):
-            mean, variance = moments(*(run.sum(one) for one in (count, total, squares)))
+            mean, variance = moments(*(run.sum(item) for item in (count, total, squares)))
             norm.running_mean.copy_(mean)
             norm.running_var.copy_(variance)
 
@@ -95,8 +95,8 @@ def measured(model: nn.Module, norms: list[Any]) -> Iterator[list[list[Tensor]]]
         for norm, tracked in zip(norms, kept, strict=True):
             norm.num_batches_tracked.copy_(tracked)
     if any(not total.ndim for _, total, _ in sums):
-        said = "a batch norm received no input while its statistics were computed"
-        raise UserError(Problem(said, hint="it is not used, or a compiled network hides it: run.compile = false"))
+        message = "a batch norm received no input while its statistics were computed"
+        raise UserError(Problem(message, hint="it is not used, or a compiled network hides it: run.compile = false"))
 
 
 def _summing(sums: list[Tensor]) -> Callable[[nn.Module, Any], None]:

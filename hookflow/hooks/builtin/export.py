@@ -73,8 +73,8 @@ class Export(Hook):
     def before_train(self, run: Run) -> None:
         self.trains = True
         if "torch_export" in self.formats and any(map(is_sharded, run.model.parameters())):
-            said = "torch_export cannot export a model that is sharded across the ranks"
-            raise UserError(Problem(said, hint='export a state_dict, or use distributed.strategy = "ddp"'))
+            message = "torch_export cannot export a model that is sharded across the ranks"
+            raise UserError(Problem(message, hint='export a state_dict, or use distributed.strategy = "ddp"'))
         make_out_dir(self._folder(run))
 
     def after_run(self, run: Run) -> None:
@@ -133,8 +133,8 @@ def write_safetensors(weights: Mapping[str, Tensor], path: Path) -> None:
     from safetensors.torch import save_file
 
     if other := next((name for name, value in weights.items() if not torch.is_tensor(value)), ""):
-        said = f'safetensors cannot hold "{other}", a module\'s extra state of type {type(weights[other]).__name__}'
-        raise UserError(Problem(said, hint='use format = "state_dict"'))
+        message = f'safetensors cannot hold "{other}", a module\'s extra state of type {type(weights[other]).__name__}'
+        raise UserError(Problem(message, hint='use format = "state_dict"'))
     save_file({name: tensor.contiguous().clone() for name, tensor in weights.items()}, path)
 
 

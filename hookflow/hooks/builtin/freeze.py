@@ -124,10 +124,10 @@ def trained(run: Run) -> dict[str, nn.Parameter]:
 def frozen_parameters(parameters: Mapping[str, nn.Parameter], globs: Sequence[str]) -> dict[str, nn.Parameter]:
     """Return the parameters that globs pick. Raises UserError when one picks none, or all of them are picked."""
     require_matches(globs, parameters, "parameter that trains")
-    found = matching(parameters, globs)
-    if len(found) == len(set(parameters.values())):
+    result = matching(parameters, globs)
+    if len(result) == len(set(parameters.values())):
         raise UserError(Problem("every parameter of the network would be frozen", hint="leave some to train"))
-    return found
+    return result
 
 
 def frozen_norms(model: nn.Module, globs: Sequence[str]) -> Iterable[str]:

@@ -54,10 +54,10 @@ def name_of(model: nn.Module, run: Run) -> str:
 
 def gradients(model: nn.Module) -> dict[str, Tensor]:
     """Return the gradients that parameters have, by the names of the parameters; of sparse ones the values."""
-    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    result = {name: parameter.grad for name, parameter in model.named_parameters()}
     return {
         name: gradient.coalesce().values() if gradient.is_sparse else gradient
-        for name, gradient in found.items()
+        for name, gradient in result.items()
         if gradient is not None
     }
 
@@ -74,8 +74,8 @@ def norms(gradients: Mapping[str, Tensor], per: Literal["layer", "parameter"] = 
     for name, norm in single.items():
         layer = name.rpartition(".")[0] if per == "layer" else name
         parts.setdefault(layer or name, []).append(norm)
-    found = {name: torch.linalg.vector_norm(torch.stack(several)) for name, several in parts.items()}
-    return {**found, "total": torch.linalg.vector_norm(torch.stack(list(single.values())))} if single else {}
+    result = {name: torch.linalg.vector_norm(torch.stack(several)) for name, several in parts.items()}
+    return {**result, "total": torch.linalg.vector_norm(torch.stack(list(single.values())))} if single else {}
 
 
 class GradClip(Hook):

@@ -55,14 +55,14 @@ class Images(Hook):
 
     def _grid(self, batch: Any, outputs: Mapping[str, Any]) -> Tensor:
         if self.output is not None and self.output not in outputs:
-            said = f'there is no output "{self.output}"'
-            raise UserError(Problem(said, hint=f"the task gives {', '.join(outputs)}"))
-        found = first_images(batch if self.output is None else outputs[self.output])
-        if found is None:
+            message = f'there is no output "{self.output}"'
+            raise UserError(Problem(message, hint=f"the task gives {', '.join(outputs)}"))
+        result = first_images(batch if self.output is None else outputs[self.output])
+        if result is None:
             where = "the batch has" if self.output is None else f'the output "{self.output}" is'
-            said = f"{where} no tensor of images, (N, channels, height, width) or (N, height, width)"
-            raise UserError(Problem(said, hint="output = … names an output of the task that is"))
-        shown = found[: self.count].detach()
+            message = f"{where} no tensor of images, (N, channels, height, width) or (N, height, width)"
+            raise UserError(Problem(message, hint="output = … names an output of the task that is"))
+        shown = result[: self.count].detach()
         return grid(rescaled(shown) if self.rescale and shown.is_floating_point() else shown, self.columns)
 
 
@@ -104,9 +104,9 @@ def caption(outputs: Mapping[str, Any], count: int) -> str:
 
     Waits for the device.
     """
-    said = {}
+    facts = {}
     if getattr(outputs.get("target"), "ndim", 0) == 1:
-        said["target"] = outputs["target"][:count].tolist()
+        facts["target"] = outputs["target"][:count].tolist()
     if getattr(outputs.get("logits"), "ndim", 0) == 2:
-        said["predicted"] = outputs["logits"][:count].argmax(dim=1).tolist()
-    return "; ".join(f"{name} {' '.join(map(str, values))}" for name, values in said.items())
+        facts["predicted"] = outputs["logits"][:count].argmax(dim=1).tolist()
+    return "; ".join(f"{name} {' '.join(map(str, values))}" for name, values in facts.items())

@@ -127,9 +127,9 @@ class Log(Hook):
         return {**states, "newest": newest, "logged": sorted(self.logged)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name, one in (("window", self.window), ("epoch", self.epoch)):
-            if one and name in state:
-                one.load_state_dict(state[name])
+        for name, item in (("window", self.window), ("epoch", self.epoch)):
+            if item and name in state:
+                item.load_state_dict(state[name])
         self.newest = {name: (value, size) for name, (value, size) in state.get("newest", {}).items()}
         self.logged = set(state.get("logged", ()))
 
@@ -166,14 +166,14 @@ def settings(optimizers: Mapping[str, Optimizer], of: Collection[str] = ("lr",))
 
     A group that lacks one (plain SGD's parameters have no `betas`) is left out of it.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, optimizer in optimizers.items():
         prefix = f"{name}/" if len(optimizers) > 1 else ""
         for k, group in enumerate(optimizer.param_groups):
             known = {**group, **({"momentum": group["betas"][0]} if "betas" in group else {})}
             called = f"{prefix}{group.get('name', k)}"
-            found |= {f"{setting}/{called}": known[setting] for setting in of if setting in known}
-    return found
+            result |= {f"{setting}/{called}": known[setting] for setting in of if setting in known}
+    return result
 
 
 FILE = "environment.json"
@@ -192,9 +192,9 @@ class EnvInfo(Hook):
     ranks = "zero"
 
     def before_run(self, run: Run) -> None:
-        found = {"git": git(Path.cwd()), **machine(), "packages": packages()}
-        (run.dir / FILE).write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-        run.log_text("environment", summary(found))
+        result = {"git": git(Path.cwd()), **machine(), "packages": packages()}
+        (run.dir / FILE).write_text(json.dumps(result, indent=1) + "\n", "utf-8")
+        run.log_text("environment", summary(result))
 
 
 def git(folder: Path) -> dict[str, Any] | None:
@@ -203,8 +203,10 @@ def git(folder: Path) -> dict[str, Any] | None:
     def ask(*words: str) -> str:
         environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # to look must not disturb who is at work there
         command = ["git", "-C", str(folder), *words]
-        asked = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE, text=True, env=environment)
-        return asked.stdout.rstrip("\n")
+        requested = subprocess.run(
+            command, capture_output=True, check=True, timeout=PATIENCE, text=True, env=environment
+        )
+        return requested.stdout.rstrip("\n")
 
     try:
         commit, branch = ask("rev-parse", "HEAD"), ask("rev-parse", "--abbrev-ref", "HEAD")
@@ -217,13 +219,13 @@ def packages() -> dict[str, str]:
     """Return the versions of the installed packages by name."""
     from importlib.metadata import distributions
 
-    found = {}
+    result = {}
     for each in distributions():
         head = each.read_text("METADATA") or each.read_text("PKG-INFO") or ""  # to parse all of each takes a second
         name, version = (re.search(rf"^{field}: *(.+)$", head, re.MULTILINE) for field in ("Name", "Version"))
         if name and version:
-            found[name[1]] = version[1]
-    return dict(sorted(found.items(), key=lambda item: item[0].lower()))
+            result[name[1]] = version[1]
+    return dict(sorted(result.items(), key=lambda item: item[0].lower()))
 
 
 def machine() -> dict[str, Any]:
@@ -291,9 +293,9 @@ class Throughput(Hook):
     @classmethod
     def check_arguments(cls, args: Mapping[str, Any]) -> None:
         both = ("flops_per_sample", "peak_flops")
-        for one, other in (both, both[::-1]):
-            if args.get(one) is not None and args.get(other) is None:
-                raise UserError(Problem(f"{one} needs {other} too", hint="mfu is computed from both"))
+        for item, other in (both, both[::-1]):
+            if args.get(item) is not None and args.get(other) is None:
+                raise UserError(Problem(f"{item} needs {other} too", hint="mfu is computed from both"))
 
     def before_train(self, run: Run) -> None:
         self.least = min(self.window, max(run.max_iters - run.iter, 1))
@@ -322,9 +324,9 @@ class Throughput(Hook):
 
     def figures(self, samples_per_s: Any, devices: int) -> dict[str, Any]:
         """Return what is logged when all devices together train on so many examples a second."""
-        found = {"samples_per_s": samples_per_s}
+        result = {"samples_per_s": samples_per_s}
         if self.tokens_per_sample is not None:
-            found["tokens_per_s"] = samples_per_s * self.tokens_per_sample
+            result["tokens_per_s"] = samples_per_s * self.tokens_per_sample
         if self.flops_per_sample is not None and self.peak_flops is not None:
-            found["mfu"] = samples_per_s * self.flops_per_sample / (devices * self.peak_flops)
-        return found
+            result["mfu"] = samples_per_s * self.flops_per_sample / (devices * self.peak_flops)
+        return result

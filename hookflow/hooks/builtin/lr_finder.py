@@ -76,8 +76,8 @@ class LRFinder(Hook):
 
     def before_train(self, run: Run) -> None:
         if run.max_iters < self.iters:
-            said = f"lr_finder sweeps over {self.iters} iterations, and the run has only {run.max_iters}"
-            raise UserError(Problem(said, hint="let it sweep over fewer (iters), or the run be longer"))
+            message = f"lr_finder sweeps over {self.iters} iterations, and the run has only {run.max_iters}"
+            raise UserError(Problem(message, hint="let it sweep over fewer (iters), or the run be longer"))
         if not self.steps:
             import torch
 
@@ -92,7 +92,7 @@ class LRFinder(Hook):
         if self.done:
             return
         rate = swept(self.start, self.end, self.steps, self.iters)
-        highest = max(group["initial_lr"] for one in run.optimizers.values() for group in one.param_groups)
+        highest = max(group["initial_lr"] for optimizer in run.optimizers.values() for group in optimizer.param_groups)
         for optimizer in run.optimizers.values():
             for group in optimizer.param_groups:
                 group["lr"] = rate * group["initial_lr"] / highest
@@ -112,9 +112,9 @@ class LRFinder(Hook):
         if diverged or self.steps == self.iters:
             self.done = True
             self._put_back(run)
-            said = _told(self.rates, self.losses, diverged)
-            run.say(said)
-            run.stop(f"lr_finder: {said}")
+            message = _told(self.rates, self.losses, diverged)
+            run.say(message)
+            run.stop(f"lr_finder: {message}")
 
     def _put_back(self, run: Run) -> None:
         import torch
@@ -137,11 +137,11 @@ class LRFinder(Hook):
 
 
 def _told(rates: Sequence[float], losses: Sequence[float], diverged: bool) -> str:
-    found = steepest(rates, losses)
+    result = steepest(rates, losses)
     swept_to = f"{'diverged' if diverged else 'ended'} at {number(rates[-1])}"
-    if found is None:
+    if result is None:
         return f"no learning rate to suggest: the loss never fell; the sweep {swept_to}"
-    return f"suggested learning rate {number(found)}: there the loss fell fastest; the sweep {swept_to}"
+    return f"suggested learning rate {number(result)}: there the loss fell fastest; the sweep {swept_to}"
 
 
 def swept(start: float, end: float, step: int, steps: int) -> float:
@@ -159,5 +159,5 @@ def steepest(rates: Sequence[float], losses: Sequence[float]) -> float | None:
         ((losses[k + half] - losses[k - half]) / math.log(rates[k + half] / rates[k - half]), rates[k])
         for k in range(max(half, len(losses) // 10), len(losses) - half)
     ]
-    slope, rate = min((one for one in slopes if math.isfinite(one[0])), default=(0.0, 0.0))
+    slope, rate = min((slope for slope in slopes if math.isfinite(slope[0])), default=(0.0, 0.0))
     return rate if slope < 0 else None

@@ -41,13 +41,13 @@ def memory(device: torch.device) -> dict[str, float]:
     """Return what this process holds of the host's memory, and of the device's where that is CUDA, in MiB."""
     import psutil
 
-    found = {"rss": psutil.Process().memory_info().rss / MIB}
+    result = {"rss": psutil.Process().memory_info().rss / MIB}
     if device.type == "cuda":
         from torch import cuda
 
-        found["allocated"] = cuda.memory_allocated(device) / MIB
-        found["peak"] = cuda.max_memory_allocated(device) / MIB
-    return found
+        result["allocated"] = cuda.memory_allocated(device) / MIB
+        result["peak"] = cuda.max_memory_allocated(device) / MIB
+    return result
 
 
 class EmptyCache(Hook):
@@ -105,12 +105,12 @@ def outermost(model: nn.Module, globs: list[str]) -> list[nn.Module]:
     """Return the modules that globs pick, but for those inside of others. Raises UserError when a glob picks none."""
     modules = {name: module for name, module in model.named_modules() if name}
     require_matches(globs, modules, "module of the network")
-    found: dict[str, nn.Module] = {}
+    result: dict[str, nn.Module] = {}
     for name, module in modules.items():  # one that holds others comes before them
-        inside = any(name.startswith(f"{outer}.") for outer in found)
+        inside = any(name.startswith(f"{outer}.") for outer in result)
         if not inside and matches(name, globs):
-            found[name] = module
-    return [*found.values()]
+            result[name] = module
+    return [*result.values()]
 
 
 def checkpointed(module: nn.Module) -> Callable[..., Any]:

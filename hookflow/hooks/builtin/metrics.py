@@ -74,8 +74,10 @@ def _metric(topk: int) -> str:
 
 def _missing(outputs: dict[str, Any]) -> Problem:
     given = ", ".join(f'"{name}"' for name in outputs) or "nothing"
-    said = f'accuracy needs the outputs "logits" (N, classes) and "target" (N) of the task, which gives {given}'
-    return Problem(said, hint="return them beside the loss, as hookflow.zoo.tasks:Classification does, or leave it out")
+    message = f'accuracy needs the outputs "logits" (N, classes) and "target" (N) of the task, which gives {given}'
+    return Problem(
+        message, hint="return them beside the loss, as hookflow.zoo.tasks:Classification does, or leave it out"
+    )
 
 
 WIDEST = 20
@@ -109,12 +111,12 @@ class ConfusionMatrix(Hook):
     def after_val_iter(self, outputs: dict[str, Any]) -> None:
         if "logits" not in outputs or "target" not in outputs:
             given = ", ".join(outputs)
-            said = f'confusion_matrix needs the outputs "logits" and "target" of the task, which gives {given}'
+            message = f'confusion_matrix needs the outputs "logits" and "target" of the task, which gives {given}'
             hint = "return them beside the loss, as hookflow.zoo.tasks:Classification does"
-            raise UserError(Problem(said, hint=hint))
+            raise UserError(Problem(message, hint=hint))
         logits, target = outputs["logits"], outputs["target"]
-        found = counts(logits.argmax(dim=1), target, logits.shape[1])
-        self.counts = found if self.counts is None else self.counts + found
+        result = counts(logits.argmax(dim=1), target, logits.shape[1])
+        self.counts = result if self.counts is None else self.counts + result
 
     def after_val_epoch(self, run: Run) -> None:
         self._show(run, "val/confusion_matrix")
@@ -132,8 +134,8 @@ class ConfusionMatrix(Hook):
         names = self.classes or [str(k) for k in range(len(total))]
         if len(names) != len(total):
             given = f"the names of {len(names)} classes"
-            said = f"confusion_matrix is given {given}, and the task's logits have {len(total)}"
-            raise UserError(Problem(said))
+            message = f"confusion_matrix is given {given}, and the task's logits have {len(total)}"
+            raise UserError(Problem(message))
         run.log_text(name, text(total.tolist(), names))
         run.log_image(name, image(total), "rows: the class; columns: what it is taken for")
 
@@ -145,8 +147,8 @@ def counts(predicted: Tensor, target: Tensor, classes: int) -> Tensor:
     predicted, target = predicted.flatten(), target.flatten()
     counted = (target >= 0) & (target < classes)
     cell = target.clamp(0, classes - 1) * classes + predicted
-    found = torch.zeros(classes * classes, dtype=torch.int64, device=target.device)
-    return found.scatter_add_(0, cell, counted.long()).reshape(classes, classes)
+    result = torch.zeros(classes * classes, dtype=torch.int64, device=target.device)
+    return result.scatter_add_(0, cell, counted.long()).reshape(classes, classes)
 
 
 def text(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> str:
@@ -217,8 +219,8 @@ class Metrics(Hook):
         for name in (self.predicted, self.target):
             if name not in outputs:
                 there = ", ".join(f'"{output}"' for output in outputs)
-                said = f'metrics needs the output "{name}" of the task, which gives {there}'
-                raise UserError(Problem(said, hint='say which it is: predicted = "…", target = "…"'))
+                message = f'metrics needs the output "{name}" of the task, which gives {there}'
+                raise UserError(Problem(message, hint='say which it is: predicted = "…", target = "…"'))
         for metric in self.metrics.values():
             metric.update(outputs[self.predicted], outputs[self.target])
 
@@ -227,8 +229,8 @@ class Metrics(Hook):
             value = metric.compute()
             if getattr(value, "ndim", None) != 0:
                 shown = f"a tensor of shape {tuple(value.shape)}" if hasattr(value, "shape") else type(value).__name__
-                said = f'the metric "{name}" gives {shown}, and not one number'
-                raise UserError(Problem(said, hint='many give one with average = "macro" among their args'))
+                message = f'the metric "{name}" gives {shown}, and not one number'
+                raise UserError(Problem(message, hint='many give one with average = "macro" among their args'))
             metrics[name] = value
 
     before_test_epoch = before_val_epoch
@@ -240,7 +242,7 @@ def made(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
     """Return the metrics of torchmetrics by name. Raises UserError with all that cannot be made as is said."""
     import torchmetrics
 
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     problems: list[Problem] = []
     for name, given in metrics.items():
         metric = Metric.model_validate(given)
@@ -248,14 +250,14 @@ def made(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
             kind = refer(metric.use, Path(), None, _short_names(torchmetrics))
             if wrong := [*wrong_arguments(kind, metric.args, f'the metric "{name}"', lambda _: Where(""))]:
                 raise UserError(replace(problem, where=None) for problem in wrong)
-            found[name] = kind(**metric.args)
+            result[name] = kind(**metric.args)
         except UserError as error:
             problems += error.problems
         except (TypeError, ValueError) as error:
             problems.append(Problem(f'the metric "{name}": {error}', hint="\n    ".join(causes(error))))
     if problems:
         raise UserError(problems)
-    return found
+    return result
 
 
 def _short_names(torchmetrics: Any) -> dict[str, str]:

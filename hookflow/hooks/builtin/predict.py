@@ -143,7 +143,7 @@ _SHIFT = re.compile(r"shift\((\d+)\)")
 
 
 def _transform(written: str) -> str:
-    if written not in VIEWS and not ((found := _SHIFT.fullmatch(written)) and int(found[1]) > 0):
+    if written not in VIEWS and not ((result := _SHIFT.fullmatch(written)) and int(result[1]) > 0):
         hint = nearest(written, (*VIEWS, "shift(2)")) or f"there are {', '.join(VIEWS)}, shift(N), e.g. shift(2)"
         raise ValueError(f'unknown transform "{written}"; {hint}')
     return written
@@ -197,8 +197,8 @@ def averaging(forward: Callable[..., Any], transforms: Sequence[str]) -> Callabl
         for view in made:
             output = forward(view)
             if not hasattr(output, "mean"):
-                said = f"tta averages outputs: the network must return one tensor, not a {type(output).__name__}"
-                raise UserError(Problem(said))
+                message = f"tta averages outputs: the network must return one tensor, not a {type(output).__name__}"
+                raise UserError(Problem(message))
             total = output.clone() if total is None else total + output  # CUDA graphs write over their last output
         return total / len(made)  # type: ignore[no-any-return]
 
@@ -207,10 +207,10 @@ def averaging(forward: Callable[..., Any], transforms: Sequence[str]) -> Callabl
 
 def views(images: Tensor, transforms: Sequence[str]) -> list[Tensor]:
     """Return all views of images, themselves first."""
-    found = [images]
+    result = [images]
     for transform in transforms:
-        found = [*found, *(view for image in found for view in _others(transform, image))]
-    return found
+        result = [*result, *(other for image in result for other in _others(transform, image))]
+    return result
 
 
 def _others(transform: str, images: Tensor) -> list[Tensor]:

@@ -108,8 +108,8 @@ def found_schedulers(chain: Sequence[Link], per: Per) -> list[type]:
         kinds.append(kind)
         problems += (replace(problem, where=None) for problem in _wrong(kind, link))
         if per == "epoch" and link.length is not None and parse_amount(link.length).unit == "it":
-            said = f'{kind.__name__} has a length in iterations, "{link.length}", and the schedule goes by epochs'
-            problems.append(Problem(said, hint='write its length in epochs, or per = "iter"'))
+            message = f'{kind.__name__} has a length in iterations, "{link.length}", and the schedule goes by epochs'
+            problems.append(Problem(message, hint='write its length in epochs, or per = "iter"'))
     if problems:
         raise UserError(problems)
     return kinds
@@ -140,14 +140,14 @@ def lengths(chain: Sequence[Link], per: Per, run: Run) -> list[int]:
     Shares of the run are rounded. Raises UserError when nothing of the run is left for the last one.
     """
     whole = run.max_iters if per == "iter" else ceil(run.max_iters / run.iters_per_epoch)
-    found: list[int] = []
+    result: list[int] = []
     for link in chain:
-        left = whole - sum(found)
+        left = whole - sum(result)
         if link.length is None and left < 1:
-            said = f"nothing is left of the run for {link.use}: those before it take {sum(found)} of {whole} "
-            raise UserError(Problem(said + ("iterations" if per == "iter" else "epochs")))
-        found.append(left if link.length is None else _steps(link.length, per, whole, run.iters_per_epoch))
-    return found
+            message = f"nothing is left of the run for {link.use}: those before it take {sum(result)} of {whole} "
+            raise UserError(Problem(message + ("iterations" if per == "iter" else "epochs")))
+        result.append(left if link.length is None else _steps(link.length, per, whole, run.iters_per_epoch))
+    return result
 
 
 def _steps(length: int | str, per: Per, whole: int, iters_per_epoch: int) -> int:

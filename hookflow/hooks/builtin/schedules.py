@@ -48,10 +48,10 @@ def iterations(progress: int | str, run: Run) -> int:
 def at_iterations(name: str, values: Sequence[tuple[int | str, Value]], run: Run) -> list[tuple[int, Value]]:
     """Return values with their places in iterations. Raises UserError when these do not follow one another."""
     places = [(iterations(at, run), value) for at, value in values]
-    for (one, _), (other, _), (written, _) in zip(places, places[1:], values[1:], strict=False):
-        if other <= one:
-            said = f"{name}: positions must increase: {written} is iteration {other}, the one before it {one}"
-            raise UserError(Problem(said))
+    for (item, _), (other, _), (written, _) in zip(places, places[1:], values[1:], strict=False):
+        if other <= item:
+            message = f"{name}: positions must increase: {written} is iteration {other}, the one before it {item}"
+            raise UserError(Problem(message))
     return places
 
 
@@ -146,8 +146,8 @@ class LRSchedule(Hook):
         unit = {"%": run.max_iters / 100, "ep": run.iters_per_epoch}.get(amount.unit, 1)
         share = float(amount.value) * unit / run.max_iters
         if share >= 1:
-            said = f"the warm-up takes {self.warmup}, and the run has only {run.max_iters} iterations"
-            raise UserError(Problem(said, hint="nothing is left for the way down"))
+            message = f"the warm-up takes {self.warmup}, and the run has only {run.max_iters} iterations"
+            raise UserError(Problem(message, hint="nothing is left for the way down"))
         return share
 
     def factor(self, done: float, share: float) -> float:
@@ -243,8 +243,8 @@ class ParamSchedule(Hook):
 
 
 def _has_no(optimizer: str, setting: str) -> UserError:
-    said = f'the optimizer "{optimizer}" has no {setting}'
-    return UserError(Problem(said, hint='name one that has: args = { optimizer = "…" }'))
+    message = f'the optimizer "{optimizer}" has no {setting}'
+    return UserError(Problem(message, hint='name one that has: args = { optimizer = "…" }'))
 
 
 def value_at(done: int, places: Sequence[tuple[int, float]], shape: Curve) -> float:
@@ -300,8 +300,8 @@ class AccumulationSchedule(Hook):
                 Problem("accumulation_schedule says when the optimizer steps, and this task steps it itself")
             )
         if run.iters_per_epoch != len(run.data["train"]):
-            said = "accumulation_schedule and run.accumulate both say on how many batches the optimizer steps"
-            raise UserError(Problem(said, hint="keep one of them"))
+            message = "accumulation_schedule and run.accumulate both say on how many batches the optimizer steps"
+            raise UserError(Problem(message, hint="keep one of them"))
         self.places = at_iterations("batches", self.batches, run)
 
     def before_backward(self, run: Run) -> None:

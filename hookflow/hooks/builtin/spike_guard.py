@@ -72,8 +72,8 @@ class SpikeGuard(Hook):
         if getattr(run.task, "steps_itself", False) and len(run.optimizers) > 1:  # which loss is whose is not told
             raise UserError(Problem("spike_guard knows one loss, and this task steps several optimizers by theirs"))
         if self.rollback and any(map(is_sharded, run.model.parameters())):
-            said = "spike_guard cannot roll back a model that is sharded across the ranks"
-            raise UserError(Problem(said, hint='leave rollback out, or use distributed.strategy = "ddp"'))
+            message = "spike_guard cannot roll back a model that is sharded across the ranks"
+            raise UserError(Problem(message, hint='leave rollback out, or use distributed.strategy = "ddp"'))
 
     def after_forward(self, run: Run, outputs: Mapping[str, Any]) -> None:
         loss = loss_over_ranks(run, outputs, "spike_guard")

@@ -99,8 +99,8 @@ def _compared(scene: Scene, entry: Entry, width: int) -> list[Strip]:
         if here and name.startswith("test ") == (entry.source == "test"):
             best = state.metrics.best.get(name)
             figures = (f" {number(here[-1]):>9}", f" {number(before[-1]) if before else '–':>9}")
-            told = f" {number(best.value):>9}   at iteration {best.it}" if best else ""
-            lines.append(row(width, f" {fit(name, 16)}", (figures[0], "strong"), (figures[1], "dim"), told))
+            text = f" {number(best.value):>9}   at iteration {best.it}" if best else ""
+            lines.append(row(width, f" {fit(name, 16)}", (figures[0], "strong"), (figures[1], "dim"), text))
     return lines
 
 

@@ -133,8 +133,8 @@ RECENT = 6.0
 
 
 def footer(scene: Scene, width: int) -> Strip:
-    said = _says(scene)
-    parts: list[Part] = [" ", said, " "] if said else []
+    message = _says(scene)
+    parts: list[Part] = [" ", message, " "] if message else []
     left = width - sum(cell_len(part if isinstance(part, str) else part[0]) for part in parts)
     for key, word in _keys(scene):
         left -= len(key) + len(word) + 2

@@ -25,8 +25,8 @@ def gallery(scene: Scene, width: int, height: int) -> list[Strip]:
     """Return the page, with the names beside what is looked at where there is room for them."""
     shown = scene.shown
     if shown is None:
-        said = "nothing has been logged to look at: run.log_image, run.log_text and run.log_histogram do"
-        lines = [row(width - 2, f" {line}") for line in wrapped(said, width - 4)]
+        message = "nothing has been logged to look at: run.log_image, run.log_text and run.log_histogram do"
+        lines = [row(width - 2, f" {line}") for line in wrapped(message, width - 4)]
         return boxed("images, texts, histograms", lines, width, height, True, "esc back")
     record = shown.record
     wide = width - NAMES if width >= 76 else width
@@ -49,12 +49,12 @@ def _names(scene: Scene, width: int, height: int) -> list[Strip]:
         count = str(len(scene.state.gallery.of(key)))
         picked = key == scene.logged
         glyph = ("▸" if picked else " ", "focus"), (f"{GLYPHS[kind]} ", MARKED[kind])
-        told: list[Part] = [
+        parts: list[Part] = [
             *glyph,
             (fit(name, width - 7 - len(count)), "picked" if picked else ""),
             (f" {count}", "dim"),
         ]
-        line = row(width - 2, *told)
+        line = row(width - 2, *parts)
         lines.append(highlighted(line) if picked else line)
     return boxed("logged", lines, width, height)
 
@@ -121,8 +121,8 @@ def _histogram(record: Histogram, width: int, height: int) -> list[Strip]:
     lines.append(row(width, " " * (LABEL + 1), ("─" * across, "rest")))
     left, middle, right = ticks([edges[0], (edges[0] + edges[-1]) / 2, edges[-1]], 9)
     gap = max(across - len(left) - len(middle) - len(right), 2)
-    told = f"{left}{' ' * (gap // 2)}{middle}{' ' * (gap - gap // 2)}{right}"
-    return [*lines, row(width, " " * (LABEL + 1), (told, "dim"))]
+    summary = f"{left}{' ' * (gap // 2)}{middle}{' ' * (gap - gap // 2)}{right}"
+    return [*lines, row(width, " " * (LABEL + 1), (summary, "dim"))]
 
 
 LABEL = 6

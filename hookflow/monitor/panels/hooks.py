@@ -217,7 +217,7 @@ def anatomy_lines(scene: Scene, width: int) -> list[Strip]:
         return [row(width, *_bar(pace, width)), wrong]
     if not pace.whole:
         return [row(width, *_bar(pace, width)), row(width, (" no training iteration yet", "dim"))]
-    said = (
+    message = (
         verdict(scene.state, scene.plan, pace)
         if width >= 100
         else f"{bottleneck(scene.state, pace)} {rough(pace.p50 / 1e6)} ms/it"
@@ -225,8 +225,8 @@ def anatomy_lines(scene: Scene, width: int) -> list[Strip]:
     wide = width >= 100
     legends = [_legend(pace, PHASES, wide), _legend(pace, PHASES[:-1], wide), _legend(pace, PHASES[:-1], False)]
     for legend in legends:
-        if sum(len(text) for text, _ in legend) + len(said) + 3 <= width:
-            return [row(width, *_bar(pace, width)), spread(width, legend, [(f"{said} ", "strong")])]
+        if sum(len(text) for text, _ in legend) + len(message) + 3 <= width:
+            return [row(width, *_bar(pace, width)), spread(width, legend, [(f"{message} ", "strong")])]
     return [row(width, *_bar(pace, width)), row(width, *legends[-1])]
 
 

@@ -41,27 +41,27 @@ def strips(scene: Scene, width: int, height: int) -> list[Strip]:
     left = width
     for name in charts(scene.state):
         _, marks = _data(scene.state, name)
-        told = [(f" {name}", "dim")]
-        told += [(f" {number(last)}", "train")] if (last := _last(scene.state, name)) is not None else []
-        told += [(" val", "dim"), (f" {number(marks[-1][1])}", "val")] if marks else []
-        told += [("  ", "")]
-        left -= sum(cell_len(text) for text, _ in told)
+        lines = [(f" {name}", "dim")]
+        lines += [(f" {number(last)}", "train")] if (last := _last(scene.state, name)) is not None else []
+        lines += [(" val", "dim"), (f" {number(marks[-1][1])}", "val")] if marks else []
+        lines += [("  ", "")]
+        left -= sum(cell_len(text) for text, _ in lines)
         if left < 0:
             break
-        parts += told
+        parts += lines
     return [row(width, *parts)][:height]
 
 
 def chart(scene: Scene, name: str, width: int, height: int) -> list[Strip]:
     """Return a chart of exactly this size: heading, lines, the axis with the checkpoints, iterations."""
     line, marks = _data(scene.state, name)
-    told = [(it, value) for it, value in line + marks if math.isfinite(value)]
-    span = Iterations.of([it for it, _ in told], scene.state.it, scene.state.total_iters)
+    lines = [(it, value) for it, value in line + marks if math.isfinite(value)]
+    span = Iterations.of([it for it, _ in lines], scene.state.it, scene.state.total_iters)
     room, rows = width - LABEL - 2, height - 3
     body: list[list[Part]] = [[] for _ in range(rows)]
     labels: dict[int, str] = {}
-    if told:
-        scale = Scale.of([value for _, value in told], scene.view.log)
+    if lines:
+        scale = Scale.of([value for _, value in lines], scene.view.log)
         body = _plot(line, marks, scale, span, room, rows)
         ticked = (0, rows // 2, rows - 1)
         labels = dict(zip(ticked, ticks([scale.at(1 - y / max(rows - 1, 1)) for y in ticked], LABEL), strict=True))

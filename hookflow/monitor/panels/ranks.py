@@ -41,25 +41,25 @@ class Columns:
 
 
 def ranks(scene: Scene, width: int, height: int) -> list[Strip]:
-    found, inner, room = scene.state.ranks, width - 2, height - 3
+    result, inner, room = scene.state.ranks, width - 2, height - 3
     focused = scene.view.focus == 6
-    numbers = _shown(found, room, min(scene.view.rank, found.world - 1) if focused else None)
+    numbers = _shown(result, room, min(scene.view.rank, result.world - 1) if focused else None)
     columns = Columns.of(
-        inner, max(cell_len(_where(found.of.get(number))) for number in numbers or [0]), scene.view.zoomed
+        inner, max(cell_len(_where(result.of.get(number))) for number in numbers or [0]), scene.view.zoomed
     )
     drawn = _Drawing(scene, columns, inner)
-    body = [drawn.head(found.world - len(numbers)), *(drawn.line(number, focused) for number in numbers)]
+    body = [drawn.head(result.world - len(numbers)), *(drawn.line(number, focused) for number in numbers)]
     if len(body) + 2 <= room:
         body += [row(inner), _legend(inner)]
-    verdict, _ = judged(found, inner - 15)
+    verdict, _ = judged(result, inner - 15)
     return boxed(f"[6] ranks  {verdict}", body, width, height, focused)
 
 
 def line(scene: Scene, width: int) -> Strip:
     """Return the verdict on one row, for screens without room for the panel."""
-    found = scene.state.ranks
-    head = f" {found.world} ranks  "
-    verdict, style = judged(found, width - len(head) - 1)
+    result = scene.state.ranks
+    head = f" {result.world} ranks  "
+    verdict, style = judged(result, width - len(head) - 1)
     return row(width, (head, "strong"), (fit(verdict, max(width - len(head) - 1, 0)), style))
 
 

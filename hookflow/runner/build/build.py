@@ -144,7 +144,7 @@ class _Builder:
 
     def _loaders(self, device: torch.device) -> dict[str, LoaderParts]:
         """Return what the data sets of each split are loaded with. Raises UserError with all that is wrong in it."""
-        found: dict[str, LoaderParts] = {}
+        result: dict[str, LoaderParts] = {}
         problems: list[Problem] = []
         for split in ("train", "val", "test"):
             source = getattr(self.pipeline.data, split)
@@ -152,7 +152,7 @@ class _Builder:
                 public = getattr(self.loaded.public.data, split).loader
                 try:
                     overfits = split == "train" and self.pipeline.run.overfit is not None
-                    found[split] = loader_parts(
+                    result[split] = loader_parts(
                         overfitted(source.loader) if overfits else source.loader,
                         f"data.{split}.loader",
                         self.places,
@@ -170,7 +170,7 @@ class _Builder:
                     problems += error.problems
         if problems:
             raise UserError(sorted(problems, key=by_place))
-        return found
+        return result
 
     def _data(
         self, makers: Mapping[str, Maker], loaders: Mapping[str, LoaderParts], device: torch.device
@@ -178,13 +178,13 @@ class _Builder:
         ranks = self.ranks
         given = self.pipeline.run.seed, device, self.say, ranks.rank, ranks.world, self.base
         offers = dict(zip(OFFERED_TO_DATA, given, strict=True))
-        found = {}
+        result = {}
         for split in ("train", "val", "test"):
             if make := makers.get(f"data.{split}"):
                 takes = _taken(make, offers)
                 made = self._call(make, takes | getattr(self.pipeline.data, split).args, f"data.{split}")
                 where, layout = self.places.of(f"data.{split}.use"), self.pipeline.run.channels_last
-                found[split] = as_source(
+                result[split] = as_source(
                     made,
                     where,
                     device,
@@ -194,13 +194,13 @@ class _Builder:
                     world=ranks.world,
                     shards_itself={"rank", "world"} <= takes.keys(),
                 )
-        return limit(found, self.pipeline, self.say)
+        return limit(result, self.pipeline, self.say)
 
     def _model(self, makers: Mapping[str, Maker], name: str, device: torch.device) -> nn.Module:
         key = key_of("model", name)
         if key != "model" and hasattr(nn.ModuleDict, name):
-            said = f'no model can be called "{name}": PyTorch calls something of its own like that'
-            raise UserError(Problem(said, self.places.of(key)))
+            message = f'no model can be called "{name}": PyTorch calls something of its own like that'
+            raise UserError(Problem(message, self.places.of(key)))
         made = self._checked(key, self._call(makers[key], self.pipeline.models[name].args, key), nn.Module)
         if self.fresh and (weights := self.pipeline.models[name].begins_with) is not None:
             self.weights[name] = load_weights(
@@ -251,8 +251,8 @@ class _Builder:
         task = self._call(make, args, "task") if isinstance(make, type) else FunctionTask(partial(make, **args))
         data = self.pipeline.data
         if steps_itself(task) and self.pipeline.run.accumulate > 1:
-            said = "run.accumulate says when the optimizers step, and this task steps them itself"
-            raise UserError(Problem(said, self.places.of("run.accumulate")))
+            message = "run.accumulate says when the optimizers step, and this task steps them itself"
+            raise UserError(Problem(message, self.places.of("run.accumulate")))
         if fault := wrong_task(task, data.val is not None or data.test is not None):
             raise UserError(Problem(fault[0], self.places.of("task.use"), fault[1]))
         return task
@@ -260,14 +260,14 @@ class _Builder:
     def _strategy(self, task: Any) -> Strategy:
         section, own_steps = self.pipeline.distributed, steps_itself(task)
         if self.ranks.world > 1 and own_steps and section.strategy == "fsdp":
-            said = "FSDP cannot train with a task that steps its optimizers itself"
-            raise UserError(Problem(said, self.places.of("distributed.strategy"), 'strategy = "ddp" can'))
+            message = "FSDP cannot train with a task that steps its optimizers itself"
+            raise UserError(Problem(message, self.places.of("distributed.strategy"), 'strategy = "ddp" can'))
         return choose_strategy(section, self.ranks, own_steps=own_steps)
 
     def _checked(self, key: str, made: Any, kind: type[Made]) -> Made:
         if not isinstance(made, kind):
-            said = f"{key} must be a {kind.__module__}.{kind.__qualname__}, and this makes a {type(made).__name__}"
-            raise UserError(Problem(said, self.places.of(f"{key}.use")))
+            message = f"{key} must be a {kind.__module__}.{kind.__qualname__}, and this makes a {type(made).__name__}"
+            raise UserError(Problem(message, self.places.of(f"{key}.use")))
         return made
 
     def _optimizer(self, makers: Mapping[str, Maker], name: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
@@ -282,14 +282,14 @@ class _Builder:
 
     def _hook(self, planned: PlannedHook, plan: Plan) -> Any:
         """Make a hook's object; a plain function is called itself, with its args bound."""
-        found = find_hook(planned.use, self.base, self.places.of(f"hooks.{planned.name}.use"))
+        result = find_hook(planned.use, self.base, self.places.of(f"hooks.{planned.name}.use"))
         args = self.pipeline.hooks[planned.name].args  # the plan shows what the environment gives as it was written
-        if not isinstance(found, type):
-            points = {one.point for one in plan.bindings if one.hook == planned.name}
+        if not isinstance(result, type):
+            points = {binding.point for binding in plan.bindings if binding.hook == planned.name}
             offered = {name for point in points for name in plan.points[point].offers}
-            return _bound(found, as_annotated(found, args, offered)) if args else found
+            return _bound(result, as_annotated(result, args, offered)) if args else result
         try:
-            hook = self._call(found, as_annotated(found, args), f"hooks.{planned.name}")
+            hook = self._call(result, as_annotated(result, args), f"hooks.{planned.name}")
         except UserError as error:
             error.at(self.places.of(f"hooks.{planned.name}.args"))
             raise

@@ -39,7 +39,7 @@ def pick(
 
     Files are relative to `base`; `place` tells where an entry of a binding's `modules` stands.
     """
-    found: dict[int, dict[str, nn.Module]] = {}
+    result: dict[int, dict[str, nn.Module]] = {}
     problems: list[Problem] = []
     there = dict(model.named_modules())
     for binding in plan.bindings:
@@ -54,11 +54,11 @@ def pick(
                 problems += error.problems
                 continue
             if not chosen and (wrong := _nothing(entry, there)):
-                said, hint = wrong
-                problems.append(Problem(f'hook "{binding.hook}" at {binding.point}: {said}', where, hint))
+                message, hint = wrong
+                problems.append(Problem(f'hook "{binding.hook}" at {binding.point}: {message}', where, hint))
             names.update(chosen)
-        found[binding.id] = {name: module for name, module in there.items() if name in names}
-    return found, problems
+        result[binding.id] = {name: module for name, module in there.items() if name in names}
+    return result, problems
 
 
 def _picked_by(entry: str, there: Mapping[str, nn.Module], base: Path, where: Where) -> list[str]:
@@ -66,11 +66,11 @@ def _picked_by(entry: str, there: Mapping[str, nn.Module], base: Path, where: Wh
         return [name for name in there if fnmatchcase(name, entry)]
     kind = entry.removeprefix(TYPE)
     if ":" not in kind:
-        return [name for name, module in there.items() if any(fnmatchcase(one, kind) for one in class_names([module]))]
+        return [name for name, module in there.items() if any(fnmatchcase(class_name, kind) for class_name in class_names([module]))]
     wanted = refer(kind, base, where)
     if not isinstance(wanted, type):
         raise UserError(Problem(f'"{kind}" is not a class', where))
-    return [name for name, module in there.items() if any(_is_same(one, wanted) for one in type(module).__mro__)]
+    return [name for name, module in there.items() if any(_is_same(item, wanted) for item in type(module).__mro__)]
 
 
 def _is_same(one: type, wanted: type) -> bool:
@@ -105,7 +105,7 @@ def param_groups(
     Also what is wrong: patterns that are left with nothing.
     """
     left = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     problems = []
     for k, group in enumerate(groups):
         taken: dict[nn.Parameter, None] = {}  # by the parameter, not the name: tied weights have several
@@ -115,8 +115,8 @@ def param_groups(
                 problems.append(_nothing_left(pattern, model, left, place(f"{k}.match")))
             taken |= dict.fromkeys(chosen)
         left = {name: p for name, p in left.items() if p not in taken}
-        found.append({"params": [*taken], **group.args})
-    return [*found, {"params": [*dict.fromkeys(left.values())]}] if left else found, problems
+        result.append({"params": [*taken], **group.args})
+    return [*result, {"params": [*dict.fromkeys(left.values())]}] if left else result, problems
 
 
 def picked(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> Iterator[str]:
@@ -131,19 +131,19 @@ def picked(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter
     inside = {
         id(parameter)
         for module in model.modules()
-        if any(fnmatchcase(one, kind) for one in class_names([module]))
+        if any(fnmatchcase(class_name, kind) for class_name in class_names([module]))
         for parameter in module.parameters()
     }
     yield from (name for name, parameter in parameters.items() if id(parameter) in inside)
 
 
 def _nothing_left(pattern: str, model: nn.Module, left: Mapping[str, nn.Parameter], where: Where) -> Problem:
-    said = f'"{pattern}" matches no parameter that trains and that no earlier group has taken'
+    message = f'"{pattern}" matches no parameter that trains and that no earlier group has taken'
     if pattern.startswith(TYPE):
         kinds = {type(module).__name__ for module in model.modules()}
         hint = nearest_or_all(pattern.removeprefix(TYPE).strip(), sorted(kinds), "there are modules of")
-        return Problem(said, where, hint)
-    return Problem(said, where, f"there are {first_few(left)}")
+        return Problem(message, where, hint)
+    return Problem(message, where, f"there are {first_few(left)}")
 
 
 def scale_groups(optimizer: Optimizer, groups: list[ParamGroup], place: Place) -> None:
@@ -154,9 +154,9 @@ def scale_groups(optimizer: Optimizer, groups: list[ParamGroup], place: Place) -
             value = group.get(name)
             if not isinstance(value, int | float) or isinstance(value, bool):
                 numbers = [key for key, v in group.items() if isinstance(v, int | float) and not isinstance(v, bool)]
-                said = f'{type(optimizer).__name__} has no number "{name}" to scale'
+                message = f'{type(optimizer).__name__} has no number "{name}" to scale'
                 hint = nearest_or_all(name, numbers)
-                raise UserError(Problem(said, place(f"{k}.scale.{name}"), hint))
+                raise UserError(Problem(message, place(f"{k}.scale.{name}"), hint))
             group[name] = value * factor
 
 
@@ -206,4 +206,4 @@ class Trained:
             to.state.pop(parameter, None)
 
     def _held(self) -> set[nn.Parameter]:
-        return {p for one in self._optimizers.values() for group in one.param_groups for p in group["params"]}
+        return {p for optimizer in self._optimizers.values() for group in optimizer.param_groups for p in group["params"]}

@@ -78,14 +78,14 @@ def list_checkpoints(folder: Path, prefix: str = "") -> list[Path]:
         paths = [path for path in folder.iterdir() if path.name.startswith(f"{prefix}it")]
     except FileNotFoundError:
         return []
-    found = {path: match for path in paths if (match := _NAME.fullmatch(path.name))}
-    return sorted(found, key=lambda path: [int(part or 0) for part in found[path].groups()], reverse=True)
+    result = {path: match for path in paths if (match := _NAME.fullmatch(path.name))}
+    return sorted(result, key=lambda path: [int(part or 0) for part in result[path].groups()], reverse=True)
 
 
 def links(folder: Path) -> dict[str, Path]:
     """Return what each name ("last", "best") stands for."""
-    found = (path for path in folder.glob("[!.]*") if path.is_symlink())
-    return {link.name: folder / link.readlink().name for link in found}
+    result = (path for path in folder.glob("[!.]*") if path.is_symlink())
+    return {link.name: folder / link.readlink().name for link in result}
 
 
 def names_by_checkpoint(folder: Path) -> dict[Path, list[str]]:

@@ -126,7 +126,7 @@ def _of_hooks(hook: str, text: str) -> Changed:
 
 def _fires_alike(hook: str, then: Plan, now: Plan) -> bool:
     """Say whether a hook is bound to the same points in both plans, whatever its triggers there."""
-    before, after = ({_where(one) for one in plan.bindings if one.hook == hook} for plan in (then, now))
+    before, after = ({_where(binding) for binding in plan.bindings if binding.hook == hook} for plan in (then, now))
     return before == after
 
 
@@ -166,15 +166,15 @@ def recorded(folder: Path) -> tuple[Loaded, Plan]:
     try:
         return loaded, Plan.from_json(read_object((folder / "plan.json").read_bytes(), nan=True))
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        said = "the plan cannot be read: perhaps another version of hookflow wrote it"
-        raise UserError(Problem(said, Where(str(folder / "plan.json")))) from None
+        message = "the plan cannot be read: perhaps another version of hookflow wrote it"
+        raise UserError(Problem(message, Where(str(folder / "plan.json")))) from None
 
 
 def changed_hooks(changes: Iterable[Changed], since: str, places: SourceMap | None = None) -> list[Problem]:
     """Return a problem for each change that takes `--allow-changed-hooks`; `since` names what it is compared with."""
-    found = [change for change in changes if change.may is May.ALLOWED]
-    hints = [*[""] * (len(found) - 1), HINT]
+    result = [change for change in changes if change.may is May.ALLOWED]
+    hints = [*[""] * (len(result) - 1), HINT]
     return [
         Problem(f"since {since}: {change.text}", places.of(change.key) if places else None, hint)
-        for change, hint in zip(found, hints, strict=False)
+        for change, hint in zip(result, hints, strict=False)
     ]

@@ -127,8 +127,8 @@ class Snapshot:
             for name, optimizer in self.optimizers.items():
                 load_optimizer(optimizer, state[state_key("optimizer", name)])
         except KeyError as error:
-            said = f"the checkpoint does not fit this pipeline: it has no {error.args[0]}"
-            raise UserError(Problem(said, hint=OTHER)) from None
+            message = f"the checkpoint does not fit this pipeline: it has no {error.args[0]}"
+            raise UserError(Problem(message, hint=OTHER)) from None
         except (RuntimeError, ValueError) as error:
             raise UserError(Problem(f"the checkpoint does not fit this pipeline: {error}", hint=OTHER)) from error
         in_eval = frozenset(state["modes"])

@@ -97,8 +97,10 @@ class CheckpointStore:
         if there and has_any and there.parent.parent == out_dir.absolute():
             elsewhere = there
         if there != elsewhere and has_any:
-            said = f"the run's checkpoints are in {short(self.folder.resolve())}, and out_dir says {short(elsewhere)}"
-            raise UserError(Problem(said, hint="keep out_dir as it was in a run that is resumed"))
+            message = (
+                f"the run's checkpoints are in {short(self.folder.resolve())}, and out_dir says {short(elsewhere)}"
+            )
+            raise UserError(Problem(message, hint="keep out_dir as it was in a run that is resumed"))
         made = [folder for folder in (elsewhere, *elsewhere.parents) if not folder.exists()]
         make_out_dir(elsewhere)
         self._claim(elsewhere)
@@ -127,9 +129,9 @@ class CheckpointStore:
 
     def clear_leftovers(self) -> list[Path]:
         """Remove what a process that was killed had begun to write, or to remove; return what a living one writes."""
-        found = [path for prefix in ("", EXCEPTION, NONFINITE) for path in self.folder.glob(f".{prefix}it*")]
-        living = [path for path in found if _is_being_written(path)]
-        for path in found:
+        result = [path for prefix in ("", EXCEPTION, NONFINITE) for path in self.folder.glob(f".{prefix}it*")]
+        living = [path for path in result if _is_being_written(path)]
+        for path in result:
             if path not in living:
                 shutil.rmtree(path)
         return living
@@ -318,12 +320,12 @@ def read_tensors(path: Path, device: torch.device, *, mmap: bool = False) -> Any
     try:
         return torch.load(path, map_location=device, weights_only=True, mmap=mmap)
     except UnpicklingError as error:
-        said = str(error).partition("WeightsUnpickler error: ")[2].partition("\n")[0] or "it cannot be unpickled"
+        message = str(error).partition("WeightsUnpickler error: ")[2].partition("\n")[0] or "it cannot be unpickled"
         hint = "only tensors, numbers, strings, lists and dicts are read; it may be an attack, and is left alone"
-        raise UserError(Problem(f"{path} holds more than data: {said}", hint=hint)) from None
+        raise UserError(Problem(f"{path} holds more than data: {message}", hint=hint)) from None
     except (RuntimeError, EOFError, ValueError) as error:
-        said = f"{path} is no file that torch.save has written: {str(error).partition(chr(10))[0]}"
-        raise UserError(Problem(said)) from None
+        message = f"{path} is no file that torch.save has written: {str(error).partition(chr(10))[0]}"
+        raise UserError(Problem(message)) from None
 
 
 class _Digesting:

@@ -63,22 +63,22 @@ def load_weights(
     """
     where = place("file")
     path = _file(base / Path(section.file).expanduser(), name, where)
-    found = _renamed(_state_dict(path, where), section.rename, place)
+    result = _renamed(_state_dict(path, where), section.rename, place)
     wanted = model.state_dict()
-    found, prefixes = _unwrapped(found, wanted.keys())
-    excluded = _excluded({**wanted, **found}, section.exclude, place)
-    wanted, found = ({key: value for key, value in of.items() if key not in excluded} for of in (wanted, found))
-    fit = _compare(wanted, found)
+    result, prefixes = _unwrapped(result, wanted.keys())
+    excluded = _excluded({**wanted, **result}, section.exclude, place)
+    wanted, result = ({key: value for key, value in of.items() if key not in excluded} for of in (wanted, result))
+    fit = _compare(wanted, result)
     if section.strict and not fit.whole:
-        raise UserError(_misfits(fit, wanted, found, where))
-    loaded = {key: value for key, value in found.items() if key in wanted and key not in fit.reshaped}
+        raise UserError(_misfits(fit, wanted, result, where))
+    loaded = {key: value for key, value in result.items() if key in wanted and key not in fit.reshaped}
     if not loaded:
         nothing = Problem(f"{path} has nothing that is to be loaded into the model", where)
-        raise UserError([nothing, *(_misfits(fit, wanted, found, where) if not fit.whole else ())])
+        raise UserError([nothing, *(_misfits(fit, wanted, result, where) if not fit.whole else ())])
     model.load_state_dict(loaded, strict=False)
     if prefixes or excluded or not fit.whole:
         say(_summary(path, len(loaded), fit, excluded, prefixes), "info" if fit.whole else "warn")
-    return found
+    return result
 
 
 def load_changes(model: nn.Module, weights: Mapping[str, Any], offered: Mapping[str, Any], where: Where) -> None:
@@ -116,19 +116,19 @@ def _nearest_file(path: Path) -> str:
 def _state_dict(path: Path, where: Where) -> dict[str, Any]:
     """Return the `state_dict` in a file, out of the entry that holds it, if it is wrapped."""
     try:
-        found = read_tensors(path, CPU)
+        result = read_tensors(path, CPU)
     except UserError as error:
         raise UserError([Problem(problem.message, where, problem.hint) for problem in error.problems]) from None
-    if isinstance(found, Mapping):
-        entry = next((found[key] for key in ENTRIES if isinstance(found.get(key), Mapping)), found)
-        if found and not any(isinstance(value, torch.Tensor) for value in entry.values()):
-            there = f"its entries are {', '.join(map(str, list(found)[:8]))}"
-            said = f"{path} holds no state_dict: no tensors, and none in {', '.join(ENTRIES[:-1])} or {ENTRIES[-1]}"
-            raise UserError(Problem(said, where, there))
-        found = entry
-    if not isinstance(found, Mapping) or not all(isinstance(key, str) for key in found):
-        raise UserError(Problem(f"{path} holds no state_dict, but a {type(found).__name__}", where))
-    return dict(found)
+    if isinstance(result, Mapping):
+        entry = next((result[key] for key in ENTRIES if isinstance(result.get(key), Mapping)), result)
+        if result and not any(isinstance(value, torch.Tensor) for value in entry.values()):
+            there = f"its entries are {', '.join(map(str, list(result)[:8]))}"
+            text = f"{path} holds no state_dict: no tensors, and none in {', '.join(ENTRIES[:-1])} or {ENTRIES[-1]}"
+            raise UserError(Problem(text, where, there))
+        result = entry
+    if not isinstance(result, Mapping) or not all(isinstance(key, str) for key in result):
+        raise UserError(Problem(f"{path} holds no state_dict, but a {type(result).__name__}", where))
+    return dict(result)
 
 
 def _renamed(found: dict[str, Any], rename: Mapping[str, str], place: Callable[[str], Where]) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def _renamed_one(name: str, rename: Mapping[str, str]) -> str:
 def _unwrapped(found: dict[str, Any], wanted: Collection[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the weights without what wrappers have put in front, as far as more names fit then; and these prefixes."""
     versions: list[tuple[dict[str, Any], list[str]]] = [(found, [])]
-    while prefix := next((one for one in WRAPPERS if any(name.startswith(one) for name in found)), ""):
+    while prefix := next((item for item in WRAPPERS if any(name.startswith(item) for name in found)), ""):
         shorter = {name.removeprefix(prefix): value for name, value in found.items()}
         if len(shorter) < len(found):
             break  # two names would become one
@@ -160,12 +160,12 @@ def _unwrapped(found: dict[str, Any], wanted: Collection[str]) -> tuple[dict[str
 
 def _excluded(names: Collection[str], globs: Sequence[str], place: Callable[[str], Where]) -> set[str]:
     """Return the names that globs match. Raises UserError with each that matches none."""
-    found = [{name for name in names if fnmatchcase(name, glob)} for glob in globs]
-    if unused := [k for k, matched in enumerate(found) if not matched]:
+    result = [{name for name in names if fnmatchcase(name, glob)} for glob in globs]
+    if unused := [k for k, matched in enumerate(result) if not matched]:
         raise UserError(
             Problem(f'"{globs[k]}" matches no weights', place(f"exclude.{k}"), _there_are(names)) for k in unused
         )
-    return set().union(*found)
+    return set().union(*result)
 
 
 def _compare(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Fit:

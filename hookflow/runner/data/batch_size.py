@@ -112,10 +112,10 @@ def size_of(batch: Any) -> int | None:
 
 def _required(split: str, where: str) -> Size:
     def size(index: int, batch: Any) -> int:
-        found = size_of(batch)
-        if found is None:
+        result = size_of(batch)
+        if result is None:
             raise UserError(Problem(f"{_unknown(split)}; {where} it must be known", hint=HINT))
-        return found
+        return result
 
     return size
 
@@ -147,8 +147,8 @@ def _method(owner: Any, name: str, takes: str) -> Callable[[Any], int] | None:
     try:
         signature(method).bind(None)
     except TypeError:
-        said = f"{type(owner).__name__}.{name} must take the {takes}, and nothing else: {name}({takes})"
-        raise UserError(Problem(said)) from None
+        message = f"{type(owner).__name__}.{name} must take the {takes}, and nothing else: {name}({takes})"
+        raise UserError(Problem(message)) from None
     except ValueError:
         pass  # written in C, without a signature to read
 

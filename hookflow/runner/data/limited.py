@@ -22,21 +22,21 @@ def limit(data: Mapping[str, Source], pipeline: Pipeline, say: Callable[..., Non
 
     Each limit is a warning: what is measured on a part of the data is no result.
     """
-    run, found = pipeline.run, dict(data)
+    run, result = pipeline.run, dict(data)
     for split, source in data.items():
         written, key = getattr(run, f"limit_{split}"), f"run.limit_{split}"
         if written is not None and (batches := limited_batches(written, len(source))) < len(source):
-            found[split] = Limited(source, batches, key)
+            result[split] = Limited(source, batches, key)
             say(f"{key}: {batches} of {len(source)} batches of the {DATA[split]} data are used", "warn")
     if run.overfit is not None and "train" in data:
         whole = len(data["train"])
-        found["train"] = same = Repeated(data["train"], min(run.overfit, whole), "run.overfit", run.seed)
+        result["train"] = same = Repeated(data["train"], min(run.overfit, whole), "run.overfit", run.seed)
         validates = " and validates" * ("val" in data)
-        said = f"run.overfit: trains{validates} on the same {len(same)} of {whole} batches in each epoch"
-        say(f"{said}, {_as_made(pipeline.data.train.loader)}", "warn")
+        message = f"run.overfit: trains{validates} on the same {len(same)} of {whole} batches in each epoch"
+        say(f"{message}, {_as_made(pipeline.data.train.loader)}", "warn")
         if "val" in data:
-            found["val"] = same
-    return found
+            result["val"] = same
+    return result
 
 
 def overfitted(section: LoaderSection) -> LoaderSection:

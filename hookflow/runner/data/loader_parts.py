@@ -74,11 +74,11 @@ class CustomBatchSampler(BatchSampler):
 
     def indices(self, epoch: int) -> Tensor:
         """Return the indices that the sampler gives in the epoch."""
-        found = self._sampled(epoch)
-        if len(found) != self.examples:
-            said = f"the sampler gave {self.examples} indices in epoch 0, and {len(found)} in epoch {epoch}"
-            raise UserError(Problem(said, self._where, "every epoch must have as many"))
-        return found
+        result = self._sampled(epoch)
+        if len(result) != self.examples:
+            message = f"the sampler gave {self.examples} indices in epoch 0, and {len(result)} in epoch {epoch}"
+            raise UserError(Problem(message, self._where, "every epoch must have as many"))
+        return result
 
     def _sampled(self, epoch: int) -> Tensor:
         if set_epoch := getattr(self._sampler, "set_epoch", None):
@@ -90,12 +90,12 @@ class CustomBatchSampler(BatchSampler):
         try:
             index: int = given.__index__()
         except (AttributeError, TypeError):
-            said = f"the sampler gave a {type(given).__name__} where an index is needed"
+            message = f"the sampler gave a {type(given).__name__} where an index is needed"
             hint = "a sampler gives one index at a time; batches are made of them here"
-            raise UserError(Problem(said, self._where, hint)) from None
+            raise UserError(Problem(message, self._where, hint)) from None
         if not 0 <= index < self._data:
-            said = f"the sampler gave the index {index}, and the dataset has {self._data} examples"
-            raise UserError(Problem(said, self._where, f"they count from 0 to {self._data - 1}"))
+            message = f"the sampler gave the index {index}, and the dataset has {self._data} examples"
+            raise UserError(Problem(message, self._where, f"they count from 0 to {self._data - 1}"))
         return index
 
 
@@ -136,11 +136,11 @@ class LoaderParts:
             else CustomBatchSampler(self.sampler(data), len(data), self.place("sampler"), **options)
         )
         if sampler.examples < self.world:
-            said = f"{sampler.examples} examples cannot be sharded across {self.world} ranks: each needs one"
-            raise UserError(Problem(said, self.place("batch_size")))
+            message = f"{sampler.examples} examples cannot be sharded across {self.world} ranks: each needs one"
+            raise UserError(Problem(message, self.place("batch_size")))
         if len(sampler) > sampler.available:
-            said = f"an epoch of this dataset has {sampler.available} batches, and not {len(sampler)}"
-            raise UserError(Problem(said, self.place("batches"), "leave it out to take all of them"))
+            message = f"an epoch of this dataset has {sampler.available} batches, and not {len(sampler)}"
+            raise UserError(Problem(message, self.place("batches"), "leave it out to take all of them"))
         return sampler
 
 
@@ -170,24 +170,24 @@ def loader_parts(
         return places.of(f"{key}.{name}")
 
     problems: list[Problem] = []
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     shown = public.named()
     for name, part in section.named().items():
         try:
-            found[name] = _made(name, part, shown[name], refer(part.use, base, place(f"{name}.use")), place, seed)
+            result[name] = _made(name, part, shown[name], refer(part.use, base, place(f"{name}.use")), place, seed)
         except UserError as error:
             problems += error.problems
     if section.batch_size < world:
-        said = f"batches of {section.batch_size} cannot be sharded across {world} ranks: each needs an example"
-        problems.append(Problem(said, place("batch_size"), "batch_size counts the examples of all of them together"))
+        message = f"batches of {section.batch_size} cannot be sharded across {world} ranks: each needs an example"
+        problems.append(Problem(message, place("batch_size"), "batch_size counts the examples of all of them together"))
     if problems:
         raise UserError(problems)
     return LoaderParts(
         section=section,
         place=place,
-        collate=found.get("collate", default_collate),
-        sampler=found.get("sampler"),
-        augment=found.get("augment"),
+        collate=result.get("collate", default_collate),
+        sampler=result.get("sampler"),
+        augment=result.get("augment"),
         shuffle=training if section.shuffle is None else section.shuffle,
         seed=seed,
         device=device,
@@ -204,8 +204,8 @@ def _made(
     """Return what the loader will call: a function with the file's arguments in it, or an object made with them."""
     where, called_with = place(f"{name}.use"), CALLED_WITH[name]
     if not callable(make):
-        said = f'{name} must be a function or a class, and "{part.use}" is a {type(make).__name__}'
-        raise UserError(Problem(said, where))
+        message = f'{name} must be a function or a class, and "{part.use}" is a {type(make).__name__}'
+        raise UserError(Problem(message, where))
     is_object = isinstance(make, type) and name != "sampler"
     takes = [] if is_object else [p.name for p in parameters_of(make) if p.name not in part.args]
     filled = {*takes[: len(called_with)], *({"seed"} if name == "sampler" else ())}
@@ -221,8 +221,8 @@ def _made(
     try:
         inspect.signature(made).bind(*called_with)
     except TypeError as error:
-        said = f"{name} is called with {' and '.join(called_with)}, and {part.use} cannot be: {error}"
-        raise UserError(Problem(said, where)) from None
+        message = f"{name} is called with {' and '.join(called_with)}, and {part.use} cannot be: {error}"
+        raise UserError(Problem(message, where)) from None
     except ValueError:  # written in C, without a signature to read
         pass
     return made  # type: ignore[no-any-return]

@@ -65,5 +65,5 @@ def _check_rows(batch: Any, examples: int, parts: LoaderParts) -> None:
             _check_rows(part, examples, parts)
     elif not isinstance(batch, Tensor) or batch.ndim == 0 or len(batch) != examples:
         made = f"a tensor of shape {tuple(batch.shape)}" if isinstance(batch, Tensor) else f"a {type(batch).__name__}"
-        said = f"on_device needs tensors with a row for each of the {examples} examples, and collate makes {made}"
-        raise UserError(Problem(said, parts.place("on_device")))
+        message = f"on_device needs tensors with a row for each of the {examples} examples, and collate makes {made}"
+        raise UserError(Problem(message, parts.place("on_device")))

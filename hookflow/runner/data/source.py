@@ -84,9 +84,9 @@ def as_source(
         raise _not_a_source(made, f"which has no length: {error}", where) from None
     _check_not_empty(batches, where)
     if world > 1 and not shards_itself:
-        said = f"this makes a {type(made).__name__}, which is not sharded across {world} ranks"
+        message = f"this makes a {type(made).__name__}, which is not sharded across {world} ranks"
         hint = "let it take rank and world and give its rank's share, or give a dataset with a loader beside use"
-        raise UserError(Problem(said, where, hint))
+        raise UserError(Problem(message, where, hint))
     return made if hasattr(made, "epoch") else _from_batches(made, device, channels_last, say, world)
 
 
@@ -112,8 +112,10 @@ def _from_dataset(made: Any, where: Where, loader: LoaderParts, shards_itself: b
     if hasattr(made, "__getitem__") and hasattr(made, "__len__") and not isinstance(made, IterableDataset):
         _check_not_empty(len(made), where)
         if shards_itself and loader.world > 1:
-            said = "this dataset takes rank and world, and its loader shards the examples already"
-            raise UserError(Problem(said, where, "let it give all examples on every rank, and not take rank and world"))
+            message = "this dataset takes rank and world, and its loader shards the examples already"
+            raise UserError(
+                Problem(message, where, "let it give all examples on every rank, and not take rank and world")
+            )
         source = OnDevice(made, loader) if loader.section.on_device else Loader(made, loader)
     elif hasattr(made, "__iter__"):
         source = stream_source(made, loader, shards_itself)

@@ -347,12 +347,12 @@ def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stream:
         if getattr(section, key)
     ]
     if section.batches is None and not hasattr(data, "__len__"):
-        said = f"{type(data).__name__} has no length, so it is not known how many batches make an epoch"
-        problems.append(Problem(said, parts.place("batch_size"), "say it: loader = { …, batches = 1000 }"))
+        message = f"{type(data).__name__} has no length, so it is not known how many batches make an epoch"
+        problems.append(Problem(message, parts.place("batch_size"), "say it: loader = { …, batches = 1000 }"))
     if section.batch_size % parts.world:
-        said = f"batches of {section.batch_size} cannot be sharded evenly across {parts.world} ranks"
+        message = f"batches of {section.batch_size} cannot be sharded evenly across {parts.world} ranks"
         near = section.batch_size // parts.world * parts.world or parts.world
-        problems.append(Problem(said, parts.place("batch_size"), f"take a multiple of {parts.world}, e.g. {near}"))
+        problems.append(Problem(message, parts.place("batch_size"), f"take a multiple of {parts.world}, e.g. {near}"))
     if problems:
         raise UserError(problems)
     shards = 1 if shards_itself else parts.world

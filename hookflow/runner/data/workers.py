@@ -107,8 +107,8 @@ def _in_the_place_of(error: Exception, text: str, *notes: str) -> WorkerError:
 def _workers_of(error: Exception) -> Sequence[Any]:
     """Return the processes of the loader that was fetching a batch when this was raised."""
     owners = (frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__))
-    found = (getattr(owner, "_workers", None) for owner in owners)
-    return next(filter(None, found), ())
+    result = (getattr(owner, "_workers", None) for owner in owners)
+    return next(filter(None, result), ())
 
 
 def _end_of_one(workers: Sequence[Any]) -> str:
@@ -140,7 +140,7 @@ def _is_cut_off(error: Exception) -> bool:
 
 def _died(pid: object, described: str) -> str:
     """Say which signal a worker died of, as the C library describes it, and what to try."""
-    of = next((one for one in signal.Signals if signal.strsignal(one) == described.strip()), None)
+    of = next((Signal for Signal in signal.Signals if signal.strsignal(Signal) == described.strip()), None)
     if of is None:
         return f"{_worker(pid)} died of a signal: {described.strip()}"
     remedy = f": {REMEDIES[of.name]}" if of.name in REMEDIES else ""
@@ -175,8 +175,8 @@ def start_method(fetches: Shipped, name: str, parts: LoaderParts) -> str | None:
     probe = _Probe()
     if why := probe.unpicklable(fetches):
         if chosen:
-            said = f'"{chosen}" workers need data that can be pickled, and {name} cannot be: {why}'
-            raise UserError(Problem(said, parts.place("multiprocessing_context"), 'choose "fork"'))
+            message = f'"{chosen}" workers need data that can be pickled, and {name} cannot be: {why}'
+            raise UserError(Problem(message, parts.place("multiprocessing_context"), 'choose "fork"'))
         why = f"{name} cannot be pickled for its workers ({why})"
     elif not chosen and (why := probe.too_big(parts.section.workers)):
         why = f"{name} is too big for workers that are not forked: {why}"

@@ -269,8 +269,8 @@ class Dispatcher:
         action: OnError = self._plan.hook(binding.hook).on_error if isinstance(error, Exception) else "raise"
         if self._ending and action == "raise":
             action = "ignore"
-        told = error is self._told and not self._ending  # of a hook that fired within this one, and ends the run
-        if told or isinstance(error, KeyboardInterrupt):
+        text = error is self._told and not self._ending  # of a hook that fired within this one, and ends the run
+        if text or isinstance(error, KeyboardInterrupt):
             action = "raise"
         else:
             error = showable(error, f'raised by the hook "{binding.hook}" at {binding.point}')

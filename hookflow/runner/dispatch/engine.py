@@ -138,8 +138,8 @@ class Arounds:
             if whose(entry[0]) == whose(binding):
                 self._open.remove(entry)
                 for _ in entry[1]:
-                    said = f'{binding.method} of the hook "{binding.hook}" must yield once, and has yielded again'
-                    raise RuntimeError(said)
+                    message = f'{binding.method} of the hook "{binding.hook}" must yield once, and has yielded again'
+                    raise RuntimeError(message)
                 return
 
     def is_open(self, binding: Binding) -> bool:
@@ -265,8 +265,8 @@ class Engine:
             raise UserError(Problem(f'this pipeline has no point "{point}" of its own', hint=hint))
         if len(offered) != len(offers):
             names = f": {', '.join(offers)}" if offers else ""
-            said = f"{point} offers {len(offers)} beside the run{names}; it has been fired with {len(offered)}"
-            raise UserError(Problem(said))
+            message = f"{point} offers {len(offers)} beside the run{names}; it has been fired with {len(offered)}"
+            raise UserError(Problem(message))
         self.dispatcher.fire_within(point, *offered)
 
     @property

@@ -46,12 +46,12 @@ def wrong_parameters(plan: Plan, model: nn.Module, place: Callable[[Binding, str
     for binding in plan.bindings:
         for glob in binding.parameters:
             if wrong := no_match(glob, names, "parameter of the network"):
-                said, hint = wrong
-                yield Problem(f'hook "{binding.hook}" at {binding.point}: {said}', place(binding, glob), hint)
+                message, hint = wrong
+                yield Problem(f'hook "{binding.hook}" at {binding.point}: {message}', place(binding, glob), hint)
         if binding.point == "parameter_grad" and any(map(is_sharded, picked_parameters(binding, model).values())):
-            said = f'hook "{binding.hook}": parameter_grad never fires with FSDP, whose gradients are sharded'
+            message = f'hook "{binding.hook}": parameter_grad never fires with FSDP, whose gradients are sharded'
             hint = 'use post_accumulate_grad, or strategy = "ddp"'
-            yield Problem(said, place(binding, binding.parameters[0]), hint)
+            yield Problem(message, place(binding, binding.parameters[0]), hint)
 
 
 def attach_to_parameters(model: nn.Module, engine: Engine, state: RunState) -> Iterator[RemovableHandle]:
@@ -178,9 +178,9 @@ def check_comm_hook(plan: Plan, strategy: Strategy, place: Callable[[str], Where
     """Raise UserError where the plan has a communication hook, and no DDP calls it."""
     for binding in plan.at(POINT):
         if strategy.no_buckets:
-            said = f'hook "{binding.hook}" has nothing to do at {POINT}: {strategy.no_buckets}'
+            message = f'hook "{binding.hook}" has nothing to do at {POINT}: {strategy.no_buckets}'
             hint = f"leave it out: --without {binding.hook}"
-            raise UserError(Problem(said, place(f"hooks.{binding.hook}.use"), hint))
+            raise UserError(Problem(message, place(f"hooks.{binding.hook}.use"), hint))
 
 
 def attach_to_ddp(models: Mapping[str, nn.Module], strategy: Strategy, engine: Engine, state: RunState) -> None:
@@ -216,8 +216,8 @@ def _checked(firing: Firing) -> Call:
     def checked(offered: Sequence[Any]) -> object:
         future = call(offered)
         if not isinstance(future, torch._C.Future):
-            said = f'hook "{hook}" must return a torch.futures.Future of the bucket at {POINT}, not {future!r:.40}'
-            raise TypeError(said)
+            message = f'hook "{hook}" must return a torch.futures.Future of the bucket at {POINT}, not {future!r:.40}'
+            raise TypeError(message)
         return future
 
     return checked

@@ -58,11 +58,11 @@ class Agent:
                 signal.signal(number, lambda got, frame: self._asked.append(got))
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
-            told = False
+            summary = False
             while not wait([work], PERIOD).done:
                 self._hand_on_signals()
-                if self._asked and not told:
-                    told = True
+                if self._asked and not summary:
+                    summary = True
                     self._tell_of_signal()
             stop = work.result()
         resume = f"hookflow run --resume {self._run_dir.id} --nproc {self._nproc}"

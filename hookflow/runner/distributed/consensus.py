@@ -158,9 +158,9 @@ class Consensus:
 
     def any_rank(self, flag: bool) -> bool:
         """Return whether any rank has given True; each waits for all."""
-        found = torch.tensor(int(flag))
-        dist.all_reduce(found, dist.ReduceOp.MAX, group=self._group)
-        return bool(found)
+        result = torch.tensor(int(flag))
+        dist.all_reduce(result, dist.ReduceOp.MAX, group=self._group)
+        return bool(result)
 
     def together(self, work: Callable[[], Shared]) -> Shared:
         """Return what `work` returns, once the calls on all ranks have ended; it is called in a thread."""
@@ -208,9 +208,9 @@ class Consensus:
         """Wait for the exchange that is in flight, if one is, and return what any rank wanted in it."""
         if self._in_flight is None:
             return 0
-        (work, found), self._in_flight = self._in_flight, None
+        (work, result), self._in_flight = self._in_flight, None
         work.wait()
-        *bits, elapsed, microseconds, cost = found.tolist()
+        *bits, elapsed, microseconds, cost = result.tolist()
         self._seconds = elapsed / 1e3
         if microseconds:
             self._every = iterations_between(microseconds, cost)

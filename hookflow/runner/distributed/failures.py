@@ -36,8 +36,8 @@ def explain_timeout(error: BaseException, run_dir: RunDir, ranks: Ranks, hook: s
 
     `hook` and `point` are empty where this rank was in none.
     """
-    found = _SAID.search(str(error))
-    seconds = int(found[1]) / 1e3 if found else 0.0
+    result = _SAID.search(str(error))
+    seconds = int(result[1]) / 1e3 if result else 0.0
     mine = f'in hook "{hook}" at {point}' if hook else _iteration(run_dir, ranks.rank)
     others = [f"rank {rank} is {_place(run_dir, rank)}" for rank in range(ranks.world) if rank != ranks.rank]
     return f"waited {seconds:g} s for the others, {mine}; {', '.join(others)}"
@@ -84,8 +84,8 @@ def is_peer_lost(error: BaseException) -> bool:
 
 def explain_loss(error: BaseException) -> str:
     """Return what an error that `is_peer_lost` says of the connection, without the place in the library."""
-    said = re.sub(r"^\[\S+:\d+\] ", "", str(error).partition(". This is typically")[0])
-    return f"another rank is gone: {said}"
+    message = re.sub(r"^\[\S+:\d+\] ", "", str(error).partition(". This is typically")[0])
+    return f"another rank is gone: {message}"
 
 
 def agree_on_failure(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
@@ -198,13 +198,13 @@ def exit_status(run_dir: RunDir, since: float, failed: Mapping[int, int], interr
         if end["exit"] in (1, 2):
             return _stop_of_end(end)
     for rank in failed:
-        if rank not in ends and (told := _failure(run_dir, rank, since)):
-            return Stop(told, "failed", 1, save=False)
+        if rank not in ends and (summary := _failure(run_dir, rank, since)):
+            return Stop(summary, "failed", 1, save=False)
     if interrupted is not None and any(code in INTERRUPTED for code in failed.values()):
         return next((_stop_of_end(end) for end in ends.values() if end["exit"] in INTERRUPTED), interrupted)
     killed = [rank for rank, code in failed.items() if code < 0 and -code not in SIGNALS]
     if killed:  # by SIGNALS a rank ends only where it is on its way out already
-        rank = min(killed, key=lambda one: _last_time(run_dir, one))  # the launcher kills the others, but later
+        rank = min(killed, key=lambda item: _last_time(run_dir, item))  # the launcher kills the others, but later
         reason = f"rank {rank} was {run_dir.ended_by(failed[rank])}; the others were ended"
         return Stop(reason, "failed", exit_code(failed[rank]), save=False)
     if 0 in ends and (ends[0]["exit"] or not failed):
@@ -222,7 +222,9 @@ def write_end(run_dir: RunDir, since: float, stop: Stop, resume: str, seconds: f
     end = _end_record(run_dir, 0, since)
     if end is not None and end["exit"] == stop.exit:
         return
-    if resumes and not any(one["k"] == "run" and one["t"] >= time.time() - seconds for one in read_records(run_dir)):
+    if resumes and not any(
+        entry["k"] == "run" and entry["t"] >= time.time() - seconds for entry in read_records(run_dir)
+    ):
         appending(run_dir)("refused", exit=stop.exit, reason=stop.reason, traceback="")
     else:
         then = f"resume with: {resume}" if list_checkpoints(run_dir.checkpoints) else "there is no checkpoint yet"
@@ -261,7 +263,7 @@ def read_records(run_dir: RunDir, rank: int = 0) -> list[Record]:
 
 def _end_record(run_dir: RunDir, rank: int, since: float) -> End | Refused | None:
     records = reversed(read_records(run_dir, rank))
-    return next((one for one in records if one["k"] in ENDS and one["t"] >= since), None)
+    return next((record for record in records if record["k"] in ENDS and record["t"] >= since), None)
 
 
 def _failure(run_dir: RunDir, rank: int, since: float) -> str:
@@ -269,11 +271,11 @@ def _failure(run_dir: RunDir, rank: int, since: float) -> str:
 
     One that will be started again ends with a message instead; one that was killed on its way out has told the error.
     """
-    records = [one for one in read_records(run_dir, rank) if one["t"] >= since]
-    last = next((one for one in reversed(records) if one["k"] not in ("frame", "scalars")), None)
+    records = [entry for entry in read_records(run_dir, rank) if entry["t"] >= since]
+    last = next((record for record in reversed(records) if record["k"] not in ("frame", "scalars")), None)
     if last and last["k"] == "message" and (last["level"], last["source"]) == ("error", "hookflow"):
         return str(last["text"])
-    errors = [one for one in records if one["k"] == "error" and one["action"] == "raise"]
+    errors = [record for record in records if record["k"] == "error" and record["action"] == "raise"]
     return f"rank {rank}: {errors[-1]['type']}: {errors[-1]['text']}" if errors else ""
 
 

@@ -82,15 +82,15 @@ class Parallel:
             broadcast([parameter.detach()])
 
     def check_lengths(self, lengths: Mapping[str, int], place: Place) -> None:
-        found: list[Mapping[str, int]] = [{}] * dist.get_world_size()
-        dist.all_gather_object(found, lengths)
+        mappings: list[Mapping[str, int]] = [{}] * dist.get_world_size()
+        dist.all_gather_object(mappings, lengths)
         problems = []
         for split in lengths:
-            counts = [length[split] for length in found]
+            counts = [length[split] for length in mappings]
             if len(set(counts)) > 1:
-                said = f"the ranks have different numbers of batches in an epoch: {', '.join(map(str, counts))}"
+                message = f"the ranks have different numbers of batches in an epoch: {', '.join(map(str, counts))}"
                 hint = "data that take rank and world must give the same number on each rank"
-                problems.append(Problem(said, place(f"data.{split}.use"), hint))
+                problems.append(Problem(message, place(f"data.{split}.use"), hint))
         if problems:
             raise UserError(problems)
 
@@ -107,8 +107,8 @@ class Parallel:
         return total
 
     def broadcast_buffers(self) -> None:
-        found = (module._buffers[name] for module, name in self._buffers)
-        if buffers := [buffer for buffer in found if buffer is not None]:
+        result = (module._buffers[name] for module, name in self._buffers)
+        if buffers := [buffer for buffer in result if buffer is not None]:
             broadcast(buffers)
 
 
@@ -139,8 +139,8 @@ class DDP(Parallel):
         from torch.distributed._composable.replicate import replicate
 
         if any(replicate.state(model).has_initialized for model in self._models):
-            said = "DDP takes no parameters after the first forward pass"
-            raise UserError(Problem(said, hint="call run.add_param_group in before_run"))
+            message = "DDP takes no parameters after the first forward pass"
+            raise UserError(Problem(message, hint="call run.add_param_group in before_run"))
         super().add_parameters(parameters)
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
@@ -155,8 +155,8 @@ class DDP(Parallel):
         self._checked = True
         for model in self._models:
             if not replicate.state(model).has_initialized and any(p.grad is not None for p in model.parameters()):
-                said = f"the task calls a submodule of {class_of(model)}, so gradients are not synchronised"
-                raise UserError(Problem(said, hint="call the network itself: run.model(…), or run.models[name](…)"))
+                message = f"the task calls a submodule of {class_of(model)}, so gradients are not synchronised"
+                raise UserError(Problem(message, hint="call the network itself: run.model(…), or run.models[name](…)"))
 
 
 class DDPAtStep(Parallel):
@@ -312,8 +312,8 @@ class FSDP(Parallel):
             fully_shard(module, mesh=mesh)
 
     def add_parameters(self, parameters: Sequence[Tensor]) -> None:
-        said = "FSDP takes no parameters after the start: it has sharded the model"
-        raise UserError(Problem(said, hint='build them in the model, or use strategy = "ddp"'))
+        message = "FSDP takes no parameters after the start: it has sharded the model"
+        raise UserError(Problem(message, hint='build them in the model, or use strategy = "ddp"'))
 
     def average_gradients(self, parameters: Iterable[Tensor]) -> None:
         """Return at once: gradients are averaged as they are computed."""
@@ -324,8 +324,8 @@ def unmatched_units(section: DistributedSection, network: nn.Module, place: Plac
     names = [name for name, _ in network.named_modules() if name]
     for k, glob in enumerate(section.units):
         if wrong := no_match(glob, names, "module of the network"):
-            said, hint = wrong
-            yield Problem(said, place(f"distributed.units.{k}"), hint)
+            message, hint = wrong
+            yield Problem(message, place(f"distributed.units.{k}"), hint)
 
 
 def units_of(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
@@ -349,6 +349,6 @@ def units_of(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
 def _check_layout(network: nn.Module, place: Place) -> None:
     for name, parameter in network.named_parameters():
         if not parameter.is_contiguous():
-            said = f'"fsdp" cannot shard "{name}": it uses the channels_last memory format'
+            message = f'"fsdp" cannot shard "{name}": it uses the channels_last memory format'
             hint = 'leave out run.channels_last, and such a layout in the model, or use strategy = "ddp"'
-            raise UserError(Problem(said, place("distributed.strategy"), hint))
+            raise UserError(Problem(message, place("distributed.strategy"), hint))

@@ -34,14 +34,14 @@ def device_of(wanted: str, ranks: Ranks, place: Place) -> torch.device:
         return choose_device(wanted)
     if wanted in ("auto", "cuda"):
         if torch.cuda.is_available() and ranks.local >= torch.cuda.device_count():
-            said = f"this is process {ranks.local + 1} on a machine with {torch.cuda.device_count()} GPUs"
-            raise UserError(Problem(said, place("run.device"), "start one process a GPU, or take the device cpu"))
+            message = f"this is process {ranks.local + 1} on a machine with {torch.cuda.device_count()} GPUs"
+            raise UserError(Problem(message, place("run.device"), "start one process a GPU, or take the device cpu"))
         kind = choose_device("cuda" if wanted == "cuda" or torch.cuda.is_available() else "cpu").type
         return torch.device(kind, ranks.local) if kind == "cuda" else torch.device(kind)
     device = choose_device(wanted)
     if device.index is not None:
-        said = f'run.device = "{wanted}" is one GPU, and there are {ranks.world} processes'
-        raise UserError(Problem(said, place("run.device"), '"cuda" gives each process its own'))
+        message = f'run.device = "{wanted}" is one GPU, and there are {ranks.world} processes'
+        raise UserError(Problem(message, place("run.device"), '"cuda" gives each process its own'))
     if device.type == "mps":
         raise UserError(Problem("several processes cannot train together on mps", place("run.device")))
     return device
@@ -76,9 +76,9 @@ def process_group(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
     except RuntimeError as error:
         if "find_unused_parameters" not in str(error):
             raise
-        told = RuntimeError(UNUSED)
-        told.add_note(str(error))
-        raise told.with_traceback(error.__traceback__) from None
+        problem = RuntimeError(UNUSED)
+        problem.add_note(str(error))
+        raise problem.with_traceback(error.__traceback__) from None
     dist.destroy_process_group()
 
 
@@ -87,6 +87,6 @@ def backend_of(section: DistributedSection, device: torch.device, place: Place) 
     if section.backend == "auto":
         return "nccl" if device.type == "cuda" else "gloo"
     if section.backend == "nccl" and device.type != "cuda":
-        said = f'distributed.backend = "nccl" requires CUDA, and this run computes on {device.type}'
-        raise UserError(Problem(said, place("distributed.backend"), '"auto" takes what fits the device'))
+        message = f'distributed.backend = "nccl" requires CUDA, and this run computes on {device.type}'
+        raise UserError(Problem(message, place("distributed.backend"), '"auto" takes what fits the device'))
     return section.backend

@@ -65,8 +65,8 @@ def store(seconds: float) -> Store:
     from torch._C._distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous as of_torch
 
-    found, _, _ = next(of_torch("env://", timeout=timedelta(seconds=seconds)))
-    return PrefixStore("hookflow", found)
+    result, _, _ = next(of_torch("env://", timeout=timedelta(seconds=seconds)))
+    return PrefixStore("hookflow", result)
 
 
 def joined() -> Store | None:

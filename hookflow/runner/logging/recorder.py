@@ -163,16 +163,24 @@ class Recorder:
             if self.held:  # no error is recorded that could say more
                 notes = map(str, getattr(error, "__notes__", ()))
                 self.why = f'hook "{hook}" at {point}: {why}' if hook else "; ".join([why, *notes])
-        told = shortened(masked("".join(traceback.format_exception(error))))
+        summary = shortened(masked("".join(traceback.format_exception(error))))
         if action == "raise":
-            self.traceback = told
-        place, led = innermost(told), "\n".join(causes(error))
+            self.traceback = summary
+        place, led = innermost(summary), "\n".join(causes(error))
         self.put(
-            "error", hook=hook, point=point, type=kind, text=text, traceback=told, at=place, causes=led, action=action
+            "error",
+            hook=hook,
+            point=point,
+            type=kind,
+            text=text,
+            traceback=summary,
+            at=place,
+            causes=led,
+            action=action,
         )
         if self._prints_failure or action != "raise":  # after the record, since it may wait for who reads it
             whose = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
-            print_error(f"{whose}{told}".removesuffix("\n"))
+            print_error(f"{whose}{summary}".removesuffix("\n"))
 
     def close(self) -> None:
         """Write what is left and end the thread; give it up after GRACE seconds, when the disk does not answer."""
@@ -246,9 +254,9 @@ class Recorder:
             return []
         text = "the event log was removed while the run went on: what stood in it is lost"
         it, ep = self._place()
-        said = Message(k="message", t=time.time(), it=it, ep=ep, level="warn", source=HOOKFLOW, text=text)
+        message = Message(k="message", t=time.time(), it=it, ep=ep, level="warn", source=HOOKFLOW, text=text)
         begun = self._beginning is not None and self._beginning not in news
-        return [*([self._beginning] if begun and self._beginning else []), said]
+        return [*([self._beginning] if begun and self._beginning else []), message]
 
     def _excuse(self) -> list[Record]:
         """Return a record that says what has been lost, if anything has."""

@@ -273,9 +273,9 @@ class WriterThread:
         rest = "given when it was switched off" if self._off else "left at the end"
         reasons = {"dropped, as it was too slow": self._dropped, "failed": self._failed, rest: left}
         why = "; ".join(f"{count} {reason}" for reason, count in reasons.items() if count)
-        told = [f"has not written {missing} of {self._given} values ({why})"] if missing else []
-        told += ["has not closed"] if self._thread.is_alive() else []
-        return f'the writer "{self.name}" {" and ".join(told)}' if told else ""
+        text = [f"has not written {missing} of {self._given} values ({why})"] if missing else []
+        text += ["has not closed"] if self._thread.is_alive() else []
+        return f'the writer "{self.name}" {" and ".join(text)}' if text else ""
 
     def _work(self) -> None:
         if not self._configured.exists():  # nor has it been given anything that it could be asked for twice
@@ -295,8 +295,8 @@ class WriterThread:
                 self._secure("flush", number + 1)
             if self._in_a_row >= IN_A_ROW:
                 self._off = True
-                said = f'the writer "{self.name}" has raised {IN_A_ROW} times in a row: it is switched off'
-                self._recorder.say(said, "warn")
+                message = f'the writer "{self.name}" has raised {IN_A_ROW} times in a row: it is switched off'
+                self._recorder.say(message, "warn")
                 break
         self._secure("close", number + 1)
         self._progress.close()
@@ -360,8 +360,8 @@ class WriterThread:
                 shown = showable(error, f'in {what} of the writer "{self.name}"')
                 self._recorder.failure(shown, action="ignore")
                 lost = ": that value is lost" if args else ""
-                said = f'the writer "{self.name}" raised in {what}{lost}; later errors are only counted'
-                self._recorder.say(said, "warn")
+                message = f'the writer "{self.name}" raised in {what}{lost}; later errors are only counted'
+                self._recorder.say(message, "warn")
             return False
         return True
 
@@ -423,8 +423,8 @@ def writing(
         give(latest.all())
         _finish(threads)
         for thread in threads:
-            if said := thread.shortcomings():
-                recorder.say(said, "warn")
+            if message := thread.shortcomings():
+                recorder.say(message, "warn")
         signals.ignored = before
 
 

@@ -50,8 +50,8 @@ class Means:
     def over_ranks(self, gather: Callable[[Sums], list[Sums]]) -> dict[str, float]:
         """Return the means over what all ranks have taken in: on all of them the same, to the bit."""
         sums = self._over_examples if self._known or self._over_batches is None else self._over_batches
-        found = gather(sums.read())
-        return {name: _mean([one[name] for one in found if name in one]) for name in dict.fromkeys(chain(*found))}
+        result = gather(sums.read())
+        return {name: _mean([item[name] for item in result if name in item]) for name in dict.fromkeys(chain(*result))}
 
 
 class _Sums:

@@ -295,5 +295,5 @@ def _close(it: Iteration, entered: int, offered: tuple[Any, ...] | None) -> None
 
 def too_few(state: RunState) -> UserError:
     """Return what is wrong with data that end before they promised to."""
-    said = f"the training data promised {counted(state.batches_per_epoch, 'batch')}, and gave {state.batch_idx}"
-    return UserError(Problem(said, hint="its __len__ must be the number of batches that it yields in an epoch"))
+    message = f"the training data promised {counted(state.batches_per_epoch, 'batch')}, and gave {state.batch_idx}"
+    return UserError(Problem(message, hint="its __len__ must be the number of batches that it yields in an epoch"))

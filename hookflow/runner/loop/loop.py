@@ -120,8 +120,8 @@ class SafePoint:
         if signal is not None:
             text = f"{signal.reason}: stopping after iteration {self._state.iter}"
             self._record("message", level="warn", source="hookflow", text=text)
-        asked = Stop(reason, "finished", 0, save=False) if reason is not None else None
-        return self._stop_for(*self._consensus.all_gather_object(signal or asked))
+        requested = Stop(reason, "finished", 0, save=False) if reason is not None else None
+        return self._stop_for(*self._consensus.all_gather_object(signal or requested))
 
     def _stop_for(self, *reasons: Stop | None) -> bool:
         before = self.stop

@@ -215,8 +215,8 @@ def _where(points: Collection[str]) -> str:
 
 
 def _undeclared(call: str, slot: str, here: Binding) -> Problem:
-    said = f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it writes "{slot}"'
-    return Problem(said, hint=how_to_declare(slot, here.hook, here.writes))
+    message = f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it writes "{slot}"'
+    return Problem(message, hint=how_to_declare(slot, here.hook, here.writes))
 
 
 class Offering:

@@ -232,8 +232,8 @@ class Run:
     def _check_all_ranks(self, call: str) -> None:
         here = self._engine.current
         if self._strategy.several and here is not None and here.hook in self._on_zero:
-            said = f'the hook "{here.hook}" fires on rank 0 alone, and run.{call} needs all ranks'
-            raise UserError(Problem(said, hint='let it fire on all: ranks = "all"'))
+            message = f'the hook "{here.hook}" fires on rank 0 alone, and run.{call} needs all ranks'
+            raise UserError(Problem(message, hint='let it fire on all: ranks = "all"'))
 
     # What hooks may ask for.
 
@@ -265,11 +265,11 @@ class Run:
     def save_checkpoint(self, *names: str, moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
         for name in (*names, *moved):
             if not can_go_by(name):
-                said = f"no checkpoint can go by the name {json.dumps(name, ensure_ascii=False)}"
+                message = f"no checkpoint can go by the name {json.dumps(name, ensure_ascii=False)}"
                 hint = (
                     f"a file must be able to have it: no slash, no dot at the beginning, {LONGEST_NAME} bytes at most"
                 )
-                raise UserError(Problem(said, hint=hint))
+                raise UserError(Problem(message, hint=hint))
         self._requests.save(names or ("last",), moved, keep)
 
     # What a task may do that steps its optimizers itself.
@@ -297,8 +297,8 @@ class Run:
     def _in_own_step(self, call: str) -> Any:
         """Return the current batch. Raises UserError unless a task is in its step that it takes care of itself."""
         if self._state.batch is None or self._engine.current is not None:
-            said = f"run.{call} is for the step of a task that steps its optimizers itself"
-            raise UserError(Problem(said, hint="such a task says so in its class: steps_itself = True"))
+            message = f"run.{call} is for the step of a task that steps its optimizers itself"
+            raise UserError(Problem(message, hint="such a task says so in its class: steps_itself = True"))
         return self._state.batch
 
     def _named(self, optimizers: tuple[str, ...]) -> tuple[str, ...]:

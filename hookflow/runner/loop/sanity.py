@@ -224,14 +224,14 @@ def _check_names(parts: Parts, plan: Plan, found: set[str], say: Callable[..., N
     for hook, name, key in _read(parts, plan):
         if name in names:
             continue
-        said = f'hook "{hook.name}" reads the metric "{name}", which the validation does not give'
+        message = f'hook "{hook.name}" reads the metric "{name}", which the validation does not give'
         hint = nearest_or_all(name, sorted(names))
         if secretive:
-            say(f'{said}, unless the hook "{min(secretive)}" makes it; {hint}', "warn")
+            say(f'{message}, unless the hook "{min(secretive)}" makes it; {hint}', "warn")
         elif hook.on_error != "raise":
-            say(f"{said}; {hint}", "warn")
+            say(f"{message}; {hint}", "warn")
         else:
-            problems.append(Problem(said, parts.place(key), hint))
+            problems.append(Problem(message, parts.place(key), hint))
     for binding, name in _mentioned(plan):
         if name not in names and (near := nearest(name, names)) and not secretive:
             say(f'hook "{binding.hook}": the validation gives no "{name}", as its condition has it; {near}', "warn")

@@ -85,11 +85,11 @@ def prediction_of(task: Any) -> Callable[[Any, Any], Any]:
     """Return how a task predicts. Raises UserError where it does not say."""
     predict: Callable[[Any, Any], Any] | None = getattr(task, "predict", None)
     if predict is None:
-        said = "the task is a function, and defines no predict()"
+        message = "the task is a function, and defines no predict()"
         if not isinstance(task, FunctionTask):
-            said = f"the task {type(task).__name__} defines no predict()"
+            message = f"the task {type(task).__name__} defines no predict()"
         hint = "give it a method predict(run, batch) that returns a dict of tensors, with a row for each example"
-        raise UserError(Problem(said, hint=hint))
+        raise UserError(Problem(message, hint=hint))
     return predict
 
 
@@ -157,8 +157,8 @@ def single_numbers(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
     Those of 16 bits become float32: they are to be summed, and a sum is soon beyond fp16, or too coarse in bf16.
     """
-    found = {n: _wide(v.detach()) if isinstance(v, Tensor) else v for n, v in outputs.items()}
-    return {n: v for n, v in found.items() if isinstance(v, int | float) or (isinstance(v, Tensor) and not v.ndim)}
+    result = {n: _wide(v.detach()) if isinstance(v, Tensor) else v for n, v in outputs.items()}
+    return {n: v for n, v in result.items() if isinstance(v, int | float) or (isinstance(v, Tensor) and not v.ndim)}
 
 
 def _wide(tensor: Tensor) -> Tensor:

@@ -32,8 +32,8 @@ def check_compiler(device: torch.device, where: Where) -> None:
         raise UserError(Problem("run.compile needs Triton on CUDA, which is not installed", where, WITHOUT))
     language, variable, known = COMPILERS["c" if device.type == "cuda" else "c++"]
     if not any(shutil.which(name) for name in (os.environ.get(variable, ""), *known)):
-        said = f"run.compile needs a {language} compiler, and there is none here"
-        raise UserError(Problem(said, where, f"install {known[0]} (or name one in {variable}), or {WITHOUT}"))
+        message = f"run.compile needs a {language} compiler, and there is none here"
+        raise UserError(Problem(message, where, f"install {known[0]} (or name one in {variable}), or {WITHOUT}"))
 
 
 class Compiled:

@@ -181,8 +181,8 @@ class StepGuard:
     def announce(self) -> None:
         """Say what it costs, where it costs anything."""
         if self.waits and self._device.type == "cuda":
-            said = f"one device sync before every step (check for non-finite gradients): {self._reason}"
-            self._say(said)
+            message = f"one device sync before every step (check for non-finite gradients): {self._reason}"
+            self._say(message)
 
     def seed(self, loss: Tensor, share: float) -> Tensor:
         """Return the gradient that the backward pass of a loss begins with, when it counts by `share`."""
@@ -194,19 +194,19 @@ class StepGuard:
     @torch.no_grad()
     def found_inf(self, names: tuple[str, ...]) -> Tensor:
         """Divide the gradients of these optimizers by the scale; return 1 if one of them is not finite, else 0."""
-        found = torch.zeros((), device=self._device)
+        result = torch.zeros((), device=self._device)
         inverse = self._scale.to(sum_dtype(self._scale.device)).reciprocal().float() if self._scales else None
         for alike in by_dtype(gradient for name in names for gradient in _gradients(self._optimizers[name])):
             if inverse is not None:
-                torch._amp_foreach_non_finite_check_and_unscale_(alike, found, inverse)
+                torch._amp_foreach_non_finite_check_and_unscale_(alike, result, inverse)
             else:
                 largest = torch.stack(torch._foreach_norm(alike, torch.inf))
-                found = torch.maximum(found, largest.isfinite().all().logical_not().float())
+                result = torch.maximum(result, largest.isfinite().all().logical_not().float())
         if self._several:
-            torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
-        self._found = torch.maximum(self._found, found)
-        self._left_out = self._left_out + found
-        return found
+            torch.distributed.all_reduce(result, torch.distributed.ReduceOp.MAX)
+        self._found = torch.maximum(self._found, result)
+        self._left_out = self._left_out + result
+        return result
 
     def should_skip(self, names: tuple[str, ...], found_inf: Tensor) -> bool:
         """Return whether the host knows that the step of these optimizers is not taken."""
@@ -268,8 +268,8 @@ class StepGuard:
 
     def _words(self, total: int, it: int) -> str:
         so_far = "" if total == 1 else f"; {total} so far"
-        said = f"iteration {it} takes no step: the loss or a gradient is not finite{so_far}"
-        return f"{said} in float16: the loss is scaled by half as much" if self._scales else said
+        message = f"iteration {it} takes no step: the loss or a gradient is not finite{so_far}"
+        return f"{message} in float16: the loss is scaled by half as much" if self._scales else message
 
     def state_dict(self) -> dict[str, Any]:
         """Return how many steps were left out, also in a row, and whether one was since the scale was last moved.

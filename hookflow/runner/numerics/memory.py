@@ -52,9 +52,9 @@ def advice(pipeline: Pipeline, error: BaseException, *, saved: bool) -> str:
     if pipeline.data.train.loader is not None and pipeline.data.train.loader.on_device:
         less.append("on_device = false, which leaves the data set in this machine's memory")
     less.append("torch.utils.checkpoint in the model, which computes activations again instead of keeping them")
-    asked = str(error).split(". GPU")[0].rstrip(".") or "no more could be had"
+    requested = str(error).split(". GPU")[0].rstrip(".") or "no more could be had"
     kept = " Existing checkpoints are not affected; --resume continues from the newest." if saved else ""
-    return f"out of memory: {asked}{_held() if cuda else ''}. To reduce it: {'; '.join(less)}.{kept}"
+    return f"out of memory: {requested}{_held() if cuda else ''}. To reduce it: {'; '.join(less)}.{kept}"
 
 
 def batch_size(pipeline: Pipeline) -> int | None:

@@ -167,8 +167,8 @@ class Observer:
     def note(self, verb: Verb, slot: str) -> None:
         """Take that the hook that is being called has read or written a slot."""
         if self._frames:
-            found = self._touched[self._frames[-1].binding.id]
-            (found.reads if verb == "reads" else found.writes).add(slot)
+            result = self._touched[self._frames[-1].binding.id]
+            (result.reads if verb == "reads" else result.writes).add(slot)
 
     def watch(self, root: str, mapping: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return a mapping that notes who touches it; of metrics the same for the same, since hooks compare them."""
@@ -248,10 +248,10 @@ class Observer:
 
     def _settle(self, frame: Frame) -> None:
         """Note what has changed since the firing has begun, or another one within it has ended."""
-        found = self._touched[frame.binding.id]
+        result = self._touched[frame.binding.id]
         now = dict(self._marks(frame))
-        found.writes |= {slot for slot, marked in now.items() if frame.before.get(slot) != marked}
-        found.writes |= frame.before.keys() - now.keys()
+        result.writes |= {slot for slot, marked in now.items() if frame.before.get(slot) != marked}
+        result.writes |= frame.before.keys() - now.keys()
 
     def _marks(self, frame: Frame) -> Iterator[tuple[str, Hashable]]:
         for slot, marks in self._tensors.marks().items():

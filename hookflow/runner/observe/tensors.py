@@ -88,10 +88,10 @@ def of_tensor(tensor: Tensor) -> bytes:
 
 def of_bytes(*parts: bytes) -> bytes:
     """Return the fingerprint of bytes."""
-    found = blake2b(digest_size=12)
+    result = blake2b(digest_size=12)
     for part in parts:
-        found.update(part)
-    return found.digest()
+        result.update(part)
+    return result.digest()
 
 
 def _of_text(value: Any) -> bytes:
@@ -255,17 +255,17 @@ class RunTensors:
 
     def marks(self) -> Marks:
         """Return the marks of all tensors, and of the settings of the optimizers."""
-        found: Marks = {slot: {} for slot in self._slots()}
+        result: Marks = {slot: {} for slot in self._slots()}
         for slot, name, tensor in self:
-            found[slot][name] = mark_of_tensor(tensor, content=self.by_content)
+            result[slot][name] = mark_of_tensor(tensor, content=self.by_content)
         for name, optimizer in self._optimizers.items():
-            settings, rates = (found[slot_of(kind, name, "optimizer")] for kind in ("optimizer", RATE))
+            settings, rates = (result[slot_of(kind, name, "optimizer")] for kind in ("optimizer", RATE))
             for k, group in enumerate(optimizer.param_groups):
                 for key, value in dict.items(group):
                     of = tuple(map(id, value)) if key == "params" else mark(value)
                     (rates if key in RATES else settings)["group", k, key] = of
             settings |= {key: mark(value) for key, value in _state_of(optimizer) if not isinstance(value, Tensor)}
-        return found
+        return result
 
     def _slots(self) -> Iterator[str]:
         for name in self._models:

@@ -242,8 +242,8 @@ def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
     """Return the recorded pipeline with the places of the user's own file, if that still says the same."""
     facts = run_dir.describe()
     try:
-        said = [in_python(text) if facts.get("in_python") else text for text in facts["overrides"]]
-        written = load(Path(facts["source"]), said)
+        message = [in_python(text) if facts.get("in_python") else text for text in facts["overrides"]]
+        written = load(Path(facts["source"]), message)
     except (UserError, KeyError, TypeError):  # it is not valid any more, or nobody knows which it was
         return recorded
     return written if written.public == recorded.public else recorded
@@ -253,8 +253,8 @@ def _place_checkpoints(store: CheckpointStore, run_dir: RunDir, hooks: Iterable[
     """Keep the checkpoints where the hooks say, of which no two may say otherwise."""
     folders = {folder for hook in hooks if (folder := getattr(hook, "keeps_checkpoints_in", None)) is not None}
     if len(folders) > 1:
-        said = f"the checkpoints of a run are in one folder, and out_dir says {' and '.join(sorted(folders))}"
-        raise UserError(Problem(said))
+        message = f"the checkpoints of a run are in one folder, and out_dir says {' and '.join(sorted(folders))}"
+        raise UserError(Problem(message))
     for folder in folders:
         store.keep_in(Path(folder), Path(run_dir.path.parent.name, run_dir.id))
 
@@ -294,8 +294,8 @@ def _record_start(
 
 def _modes(hooks: Iterable[Any]) -> dict[str, Mode]:
     """Return the metrics that hooks monitor; in a class that is no `Hook` an attribute `modes` may be anything."""
-    found: dict[str, Mode] = {}
+    result: dict[str, Mode] = {}
     for hook in hooks:
         if isinstance(modes := getattr(hook, "modes", None), Mapping):
-            found |= {name: mode for name, mode in modes.items() if mode in ("min", "max")}
-    return found
+            result |= {name: mode for name, mode in modes.items() if mode in ("min", "max")}
+    return result

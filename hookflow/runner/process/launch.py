@@ -48,8 +48,8 @@ def new_run(loaded: Loaded, plan: Plan, runs: Path | None = None) -> RunDir:
         run_dir = RunDir.create(folder, section.name)
         prepare(loaded, plan, run_dir, loaded.source.parent)
     except (OSError, ValueError) as error:  # a name with a NUL in it is a ValueError
-        said = f"no run directory can be made in {folder}: {getattr(error, 'strerror', None) or error}"
-        raise UserError(Problem(said, loaded.places.of("run.dir") if runs is None else None)) from None
+        message = f"no run directory can be made in {folder}: {getattr(error, 'strerror', None) or error}"
+        raise UserError(Problem(message, loaded.places.of("run.dir") if runs is None else None)) from None
     return run_dir
 
 

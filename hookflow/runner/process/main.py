@@ -201,8 +201,8 @@ def _ended_by(error: BaseException, signals: Signals, recorder: Recorder, lost: 
     first = error.__context__ if error.__suppress_context__ else error  # raised from None: the same in other words
     if recorder.reported is None or not (recorder.reported is error or recorder.reported is first):
         recorder.failure(error)
-    told = recorder.why if recorder.reported is error or is_timeout(error) else ""
-    return Stop(told or f"{type(error).__name__}: {error}", "failed", 1, save=False)
+    summary = recorder.why if recorder.reported is error or is_timeout(error) else ""
+    return Stop(summary or f"{type(error).__name__}: {error}", "failed", 1, save=False)
 
 
 @contextmanager

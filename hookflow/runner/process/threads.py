@@ -33,8 +33,8 @@ def unfinished(before: Collection[threading.Thread] = ()) -> list[threading.Thre
     """
     until = time.monotonic() + SETTLE
     known = {*before, threading.main_thread(), threading.current_thread()}
-    found = [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]
-    while (left := [one for one in found if one.is_alive() and not _is_idle(one)]) and time.monotonic() < until:
+    result = [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]
+    while (left := [item for item in result if item.is_alive() and not _is_idle(item)]) and time.monotonic() < until:
         time.sleep(0.02)
     return left
 
