@@ -1,6 +1,6 @@
 """hookflow: a training runner whose hooks are nodes of a graph.
 
-What stands in `__all__` is the Python API. Each name is imported when it is first asked for, so that `import hookflow`
+The names in `__all__` are the Python API. Each name is imported when it is first asked for, so that `import hookflow`
 takes no time and imports no torch.
 """
 

@@ -1,4 +1,4 @@
-"""What a user did wrong, said so that it can be mended: where, what, and what was probably meant."""
+"""Mistakes of users, with what is needed to fix them: where, what, and what was probably meant."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong, the place where the user wrote it, and a hint at the mend."""
+    """A mistake, the place where the user wrote it, and a hint."""
 
     message: str
     where: Where | None = None

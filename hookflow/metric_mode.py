@@ -13,7 +13,7 @@ from hookflow.errors import Problem, UserError, nearest
 Mode = Literal["max", "min"]
 
 MODE_MEANING = "whether more or less of the metric is better; its name says it if left out"
-"""Of the argument `mode` of hooks that monitor a metric."""
+"""The description of the argument `mode` of hooks that monitor a metric."""
 
 WORDS: dict[Mode, str] = {
     "min": """loss losses error errors err mse rmse msle rmsle mae mape smape nll bce xent logloss brier ece perplexity

@@ -84,7 +84,7 @@ def lasting(seconds: float) -> str:
 
 
 def out_of(count: int, whole: int | None) -> str:
-    """Return "3/8", and "3" where nobody knows of how many."""
+    """Return "3/8", or "3" where the total is unknown."""
     return f"{count}/{whole}" if whole else f"{count}"
 
 

@@ -18,7 +18,7 @@ HEADER = ">IIBBBBB"
 """Width, height, bits a channel, colour type, compression, filter method, interlacing."""
 
 COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
-"""What PNG calls pixels of so many channels: grey, RGB, RGBA."""
+"""The color types of PNG by number of channels: grey, RGB, RGBA."""
 
 NONE, SUB, UP = range(3)
 """The filters of a row that are written here: none, the difference from the left, and from above."""
@@ -30,8 +30,8 @@ LARGEST = 1 << 26
 def encode_png(pixels: NDArray[np.uint8]) -> bytes:
     """Return pixels of shape height × width × channels as a PNG file; 1, 3 and 4 channels are grey, RGB and RGBA.
 
-    Of the filters None, Sub and Up each row has the one with the smallest sum of absolute differences, which is what
-    the specification recommends.
+    Each row uses the filter (None, Sub or Up) with the smallest sum of absolute differences, as the specification
+    recommends.
     """
     import numpy as np
 

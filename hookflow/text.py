@@ -94,18 +94,18 @@ SHOWN = 100
 """How many characters of a line are shown; of a longer one, those around the place."""
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What begins escape sequences, breaks lines, changes the direction of writing, or cannot be encoded."""
+"""Characters that begin escape sequences, break lines, change the direction of writing, or cannot be encoded."""
 
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 """A sequence that moves a cursor, colours text or names a window."""
 
 _MARKED = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|[+-]?\d[\w.+-]*|[\w-]+')
-"""What is marked from a column on: a text in quotes, a number, or a name."""
+"""The width of the mark below a column: a text in quotes, a number, or a name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """What to show of a line; the mark is indented and wide by so many cells (0 wide: there is none)."""
+    """The visible part of a line; the mark is indented and wide by so many cells (0 wide: there is none)."""
 
     text: str
     indent: int

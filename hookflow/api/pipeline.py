@@ -42,7 +42,7 @@ class Pipeline:
 
     @property
     def name(self) -> str:
-        """What its runs are called: `run.name`."""
+        """The name of its runs: `run.name`."""
         return self.loaded.pipeline.run.name
 
     @property
@@ -69,7 +69,7 @@ class Pipeline:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let this thread find the objects that stand in the pipeline."""
+        """Make the objects of the pipeline available to this thread."""
         with objects_in_use(self._objects):
             yield
 

@@ -42,7 +42,8 @@ def load_run(run: str | os.PathLike[str] = LATEST, folder: str | os.PathLike[str
 
 
 class RecordedRun:
-    """A run as its directory tells of it. What is asked is read then, so that of a live run it is always the newest."""
+    """A run, read from its directory. Every attribute is read when it is accessed, so the values of a live run are
+    current."""
 
     def __init__(self, run_dir: RunDir) -> None:
         self._run_dir = run_dir
@@ -74,7 +75,7 @@ class RecordedRun:
 
     @property
     def metrics(self) -> dict[str, dict[str, float]]:
-        """What the latest validation and test found: {"val": {"accuracy": 0.93}}. Earlier ones are in `scalars`."""
+        """Metrics of the latest validation and test: {"val": {"accuracy": 0.93}}. Earlier ones are in `scalars`."""
         result: dict[str, dict[str, float]] = {}
         for record in event_log(self._run_dir.events).read_all():
             if record["k"] == "metrics" and "split" in record and "v" in record:

@@ -46,9 +46,9 @@ def train(
     and a table in a notebook and plain lines elsewhere. `runs` is the folder of runs; left out, the pipeline says it.
     With `process` it trains in a process of its own, as `hookflow run` does.
 
-    What ends the training is raised: a mistake in the pipeline as UserError, else what the code of a hook, a model or
-    a task has raised; from a process of its own a RuntimeError with the exit status and the reason. Ctrl-C ends
-    the training at its next safe point, with a checkpoint, and is raised as KeyboardInterrupt then.
+    An exception that ends the training is raised: a mistake in the pipeline as UserError, else what the code of a hook,
+    a model or a task has raised; from a process of its own a RuntimeError with the exit status and the reason. Ctrl-C
+    ends the training at its next safe point, with a checkpoint, and is raised as KeyboardInterrupt then.
     """
     if not isinstance(pipeline, Pipeline):
         pipeline = load(pipeline)

@@ -33,7 +33,7 @@ from hookflow.version import __version__
 
 
 class Commands(TyperGroup):
-    """The commands. What is wrong with a command line quotes it, without what would control the terminal."""
+    """The commands. Messages about a command line quote it without control characters."""
 
     def make_context(self, *args: Any, **extra: Any) -> Any:
         with _quoted():
@@ -97,7 +97,7 @@ REFUSED = (
 )
 """Errors of the system that are printed without a traceback.
 
-Somebody may not read or write a file, or something else is in its place. Or the disk or the mount is broken.
+The permissions of a file forbid it, or its path is of another kind. Or the disk or the mount is broken.
 """
 
 

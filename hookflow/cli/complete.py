@@ -1,7 +1,7 @@
 """Shell completion: hooks, points, runs and keys of the files at hand.
 
-The shell asks with every press, so a pipeline is read as plain TOML and nothing of it is checked. Whatever goes wrong
-offers nothing, for there is nowhere to say so.
+The shell asks with every press, so a pipeline is read as plain TOML and nothing of it is checked. An error offers no
+completions, since a shell has no place for a message.
 """
 
 from __future__ import annotations

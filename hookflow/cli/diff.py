@@ -32,8 +32,8 @@ def diff(
 ) -> None:
     """Show what differs between two pipelines, or two runs.
 
-    These are keys, hooks and where they fire, edges, and the order in which hooks fire that both have. A run stands for
-    the pipeline and the plan that it was started with.
+    These are keys, hooks and where they fire, edges, and the order in which hooks fire that both have. A run is
+    compared by the pipeline and the plan that it was started with.
 
     Exits with 0 if nothing differs, with 1 if something does.
 

@@ -152,7 +152,7 @@ MARKS = {
     "log": "",
     "own": " +",
 }
-"""What stands after a point's name for its kind."""
+"""The suffix of a point by its kind."""
 
 LEGEND = """\
 · a step of one iteration   + the pipeline's own   PyTorch's hooks:
@@ -251,13 +251,13 @@ def arguments(hook: Any) -> type[BaseModel]:
 
 
 Row = tuple[str, str]
-"""A name, and what is said of it."""
+"""A name and its description."""
 
 Find = Callable[[str, Path, Any], Any]
 """Finds a hook by its `use`, relative to a folder."""
 
 DEFINES = (ast.ClassDef, ast.FunctionDef)
-"""What defines a hook in a file."""
+"""Syntax nodes that define a hook."""
 
 
 def hooks(
@@ -280,7 +280,7 @@ def hooks(
     with `--pipeline`, those that the pipeline uses, and what else the files offer that it takes hooks from. Models,
     data, tasks and writers that installed packages offer are listed too.
 
-    Hooks are imported to be looked at. `--no-import` reads their source instead, as is done with those of a run.
+    Hooks are imported to be looked at. `--no-import` runs none of their code; hooks of a run are never imported.
 
     Example: `hookflow hooks ema`
     """
@@ -340,7 +340,7 @@ def _hook_sentence(use: str, find: Find) -> str:
     try:
         with looking_at(use):
             return about(find(use, Path(), None))
-    except UserError as error:  # one that is broken keeps nobody from the others
+    except UserError as error:  # a broken hook does not hide the others
         return "; ".join(problem.message for problem in error.problems)
 
 

@@ -59,7 +59,7 @@ def _part(plan: Plan, bound: Callable[[Binding], bool], kept: Callable[[Edge], b
 
 
 LARGEST = 5_000_000
-"""How many bytes a drawing may have unless a larger one is asked for: no viewer shows more of them well."""
+"""Largest size of a drawing in bytes without --large: no viewer shows more of them well."""
 
 
 class Format(StrEnum):
@@ -123,7 +123,7 @@ def graph(
 ) -> None:
     """Draw which hooks fire at which points, in what order, and why.
 
-    Of a run it is the plan that was recorded when it started.
+    For a run, draw the plan recorded at its start.
     """
     from hookflow.service.pipelines import open_target, warn_unknown
 
@@ -188,7 +188,7 @@ def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
 
 
 def _narrowed(plan: Plan, points: Sequence[str], hook: str | None) -> tuple[Plan, str]:
-    """Return the part of the plan that is asked for, and the drawing's title. Raises UserError when it is empty."""
+    """Return the requested part of the plan, and the title of the drawing. Raises UserError when it is empty."""
     from hookflow.errors import Problem, UserError, nearest_or_all
     from hookflow.graph.render.text import title_of
     from hookflow.service.pipelines import no_point

@@ -17,7 +17,7 @@ from hookflow.hooks.registry import BUILT_IN
 
 
 class Kind(StrEnum):
-    """What is made."""
+    """The kinds of files."""
 
     pipeline = "pipeline"
     hook = "hook"

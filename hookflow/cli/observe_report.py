@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What `[hooks.<hook>]` should say under `key`: slots of all its methods, or by method."""
+    """The value of `[hooks.<hook>]` for key `key`: slots of all its methods, or by method."""
 
     hook: str
     key: Verb
@@ -153,7 +153,7 @@ def _behind_line(text: str, at: int, line: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an observed run says of the declarations of a pipeline."""
+    """The findings of an observed run about the declarations of a pipeline."""
 
     loaded: Loaded
     plan: Plan
@@ -195,7 +195,7 @@ class Report:
 
     @property
     def raised(self) -> list[str]:
-        """What hooks have raised, and where."""
+        """The exceptions of hooks, with their points."""
         return [
             f"{item.hook} at {item.point} {item.why}" for item in self.observed.silent if item.why.startswith("raised")
         ]
@@ -203,7 +203,7 @@ class Report:
     def lines(self, ambiguous: Sequence[Ambiguity], width: int, *, written: bool) -> Iterator[str]:
         """Yield all of it for people; `ambiguous` are the pairs that nothing orders, with what was seen.
 
-        What is to be `written` into the file is not asked for.
+        Lines that are `written` into the file are not repeated.
         """
         many = f"{self.observed.iters} iterations"
         yield f"\nobserved {many} in {self.observed.seconds:.1f} s; nothing was kept"
@@ -284,7 +284,7 @@ class Report:
     def write(self) -> Iterator[str]:
         """Put what is missing into the pipeline file, and yield a line for each. Raises UserError where that cannot be.
 
-        What stands there stays as it is. Nothing is written unless everything can be.
+        Existing lines stay unchanged. Nothing is written unless everything can be.
         """
         source = self.loaded.source
         of_file, text = load(source).pipeline.hooks, source.read_bytes().decode("utf-8")

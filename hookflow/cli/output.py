@@ -31,7 +31,7 @@ def echo_json(value: Any) -> None:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as JSON that is ASCII without control characters, which stand in it as escapes.
+    """Return a value as ASCII JSON, control characters escaped.
 
     A number that is not finite is null.
     """

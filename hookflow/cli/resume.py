@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from hookflow.service.pipelines import Target
 
 SWITCH = re.compile(r"hooks\.([\w-]+)\.enabled=false")
-"""What `--without` is recorded as."""
+"""The recorded form of `--without`."""
 
 TAIL = 1 << 18
 """Bytes at the end of an event log in which the end of the run is looked for."""
@@ -93,7 +93,7 @@ def _of_pipeline(section: RunSection, overrides: Sequence[str]) -> RunDir:
 
 
 def _recorded(run_dir: RunDir) -> Target:
-    """Return the pipeline and the plan that stand in the run directory."""
+    """Return the recorded pipeline and plan."""
     from hookflow.events.records import VERSION
     from hookflow.runner.checkpoint.resume_rules import recorded
     from hookflow.service.pipelines import Target
@@ -161,7 +161,7 @@ def _key(override: str) -> tuple[str, ...]:
 
     try:
         return split_key(override)[0]
-    except ValueError:  # which is told when the file is read
+    except ValueError:  # which reading the file reports
         return ()
 
 

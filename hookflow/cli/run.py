@@ -70,7 +70,7 @@ def _lines(loaded: Loaded, plan: Plan, found: DryRun) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What the command line changes of a pipeline."""
+    """The changes of a pipeline on the command line."""
 
     overrides: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
@@ -220,7 +220,7 @@ def _as_rank(
     resume: bool,
     allow_changed_hooks: bool,
 ) -> int:
-    """Train as one of the ranks that torchrun has started; options that are `wrong` then are told by one of them."""
+    """Train as one of the ranks that torchrun has started; one rank reports options that are `wrong`."""
     from hookflow.cli.torchrun import train_as_rank
 
     def find() -> RunDir:

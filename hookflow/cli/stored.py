@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 HEADS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state")
 WIDE = ("names", "metrics", "state")
-"""What goes below a row, in lines of its own, where a terminal is too narrow for it."""
+"""Details below a row, where a terminal is too narrow for one line."""
 
 
 def checkpoints(

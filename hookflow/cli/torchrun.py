@@ -106,7 +106,7 @@ def train_as_rank(
 def _lead(talk: Store, find: Callable[[], RunDir], *, restarted: bool) -> tuple[RunDir, bool]:
     """Return the run directory, claimed and signed, and whether it is one from before the ranks were started again.
 
-    The other ranks are told, or learn that there is none.
+    The other ranks receive the run, or its absence.
     """
     kept = store(PATIENCE)
     try:

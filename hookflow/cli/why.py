@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Turning:
-    """What would turn pairs of a pipeline round. What a run has recorded can no longer be turned."""
+    """The edges that would turn pairs of a pipeline. A recorded run cannot be changed."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -148,7 +148,7 @@ def why(
 
     At each point where both are bound it is the edges that lead from one to the other, each with its source; or the
     phases, or nothing but their order in the file; and the edge that would turn the two. Of hooks that share no point
-    the loop decides. Of a run it is also what the two took. Without `--pipeline` it is the only pipeline here or in
+    the loop decides. For a run it includes the time of both. Without `--pipeline` it is the only pipeline here or in
     pipelines/, or the only one that has both hooks.
 
     Example: `hookflow why ema checkpoint -p pipelines/cifar.toml`

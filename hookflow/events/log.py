@@ -45,7 +45,7 @@ def _dumped(record: Mapping[str, Any]) -> str:
 def readable(text: str) -> str:
     """Return JSON in ASCII without lone surrogates, which no reader takes (file names that are not UTF-8 have them).
 
-    What control character it has left, it has as an escape, too.
+    Remaining control characters are escaped.
     """
     text = text.replace("\x7f", r"\u007f")
     return _LONE_SURROGATE.sub(r"\\ufffd", text) if "\\ud" in text else text
@@ -77,7 +77,7 @@ class Appender:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def reopen_if_removed(self) -> bool:
-        """Begin the file anew if somebody has removed it, and say whether that was so; what stood in it is gone."""
+        """Create the file again if it was removed, and return whether it was; what stood in it is gone."""
         if os.fstat(self._file).st_nlink:
             return False
         anew = self._open()
@@ -125,7 +125,7 @@ def whole_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
 
 
 Line = TypeVar("Line")
-"""What a log holds, by `hookflow.events.records`."""
+"""The records of a log, by `hookflow.events.records`."""
 
 
 class Tail(Generic[Line]):

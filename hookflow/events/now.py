@@ -3,7 +3,7 @@
 A native 64-bit integer, the id of the binding that is being called (-1: none), and a float64, when it was entered
 (seconds of the machine's monotonic clock: CLOCK_MONOTONIC, which `time.monotonic` and `time.perf_counter` show); and
 a native 64-bit integer, the training iterations done. The training thread writes them without a lock or a system call.
-So a hook that never returns has a name, and a process that is killed has a last iteration.
+It names a hook that never returns, and the last iteration of a killed process.
 
 On Linux the memory is an anonymous file that cannot change its size (a memfd with seals), and the file in the run
 directory is a link to it through /proc. To truncate a file that is mapped kills the process (SIGBUS); this one cannot
@@ -33,7 +33,7 @@ NOWHERE = -1
 
 
 class Shared:
-    """The memory that is shared under `path` until it is closed, or nobody keeps it.
+    """The shared memory under `path`, until it is closed or collected.
 
     `ids[0]` is the binding's id, `times[0]` the time and `iters[0]` the iterations done, each to be assigned to. They
     start as NOWHERE, now and 0.
@@ -93,7 +93,7 @@ def _name(path: Path) -> str:
 def _map(path: Path) -> tuple[mmap.mmap, Callable[[], object]]:
     """Return new memory that is shared under `path`, and what ends that: a link where the system can do it, or a file.
 
-    What ends it is called by itself when the memory goes.
+    A finalizer closes it with the memory.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # an old kernel, or a file system that knows no links

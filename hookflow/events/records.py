@@ -1,10 +1,10 @@
 """The records of an event log: one JSON object a line, with kind `k` and time stamp `t` (seconds since 1970).
 
 A log is a sequence of *differences*: counts and histograms of a frame cover the time since the frame before it, so
-that any stretch of a run can be added up on its own. Whoever reads it must pass over kinds and keys it does not know.
+that any stretch of a run can be added up on its own. A reader must skip unknown kinds and keys.
 Keys of records that are written often are short; durations in them are in nanoseconds.
 
-Of a kind `x` that is put into a log by `Put`, `XFields` are what the caller gives and `X` is the whole record. A log
+For kind `x`, put into a log by `Put`: `XFields` are the fields of the caller, `X` is the whole record. A log
 holds what was written, by whatever version and by anybody: `hookflow.events.reading` holds each record against these
 types and bounds.
 """
@@ -20,7 +20,7 @@ from hookflow.metric_mode import Mode
 VERSION = 1
 
 PHASES = ("data", "forward", "backward", "optimizer", "hooks", "other")
-"""What the time of a training iteration is booked to. `hooks` is the sum of every firing inside it."""
+"""The categories of the time of an iteration. `hooks` is the sum of every firing inside it."""
 
 WORLD = 1 << 14
 """Ranks that a run has at most."""
@@ -41,7 +41,7 @@ class DataInfo(TypedDict):
     """Where one split's data came from. `synthetic` data says nothing about the real set, and every display says so."""
 
     name: str
-    """What the data set is called."""
+    """The name of the dataset."""
     examples: int
     """Examples in an epoch."""
     batches: int
@@ -51,7 +51,7 @@ class DataInfo(TypedDict):
     synthetic: bool
     """Whether the data are generated rather than real."""
     note: str
-    """What a person should know about them; may be empty."""
+    """Notes for people; may be empty."""
 
 
 class Stamp(TypedDict):
@@ -84,7 +84,7 @@ class RunFields(TypedDict):
     device: str
     """Where it computes, for people, e.g. "cpu (8 threads)"."""
     precision: str
-    """What it computes in: "fp32", "bf16", …"""
+    """The precision: "fp32", "bf16", …"""
     model: str
     """The class of the model; those of several are joined by " + "."""
     params: int
@@ -94,7 +94,7 @@ class RunFields(TypedDict):
     data: dict[str, DataInfo]
     """The data of each split."""
     limited: dict[str, int]
-    """The batches that the data of a split have, where the run was told to use fewer of them."""
+    """The number of batches of a split whose data the run limits."""
     max_epochs: int
     """Epochs of the whole run; 0 in the iteration-based loop."""
     max_iters: int
@@ -106,7 +106,7 @@ class RunFields(TypedDict):
     resumed_from: str | None
     """The directory of the checkpoint, below `checkpoints`; null in a run that starts from scratch."""
     rank: Annotated[int, range(WORLD)]
-    """Whose log this is, of the `world` processes that train together: each has one of its own."""
+    """The rank of this log, of `world` processes that train together: each has one of its own."""
     world: Annotated[int, range(1, WORLD + 1)]
     """How many processes train together."""
     strategy: Literal["", "ddp", "fsdp"]
@@ -123,7 +123,7 @@ class Run(RunFields):
 class Progress(Stamp):
     k: Literal["frame"]
     stage: Stage
-    """What the run is doing."""
+    """The stage of the run."""
     bi: int
     """The current batch of the pass: of training, or of validation while `stage` says so."""
     bn: int
@@ -142,7 +142,7 @@ class Head(Progress):
 
 
 class Frame(Progress):
-    """What happened since the frame before: a few times a second, whatever the iteration rate."""
+    """The changes since the previous frame: a few times a second, whatever the iteration rate."""
 
     iters: list[Any]
     """Whole training iterations: [how many, total ns, longest ns, last ns, {bin: count}]."""
@@ -155,7 +155,7 @@ class Frame(Progress):
 
 
 class Scalars(Stamp):
-    """What hooks gave to `run.log` at one iteration."""
+    """The numbers that hooks passed to `run.log` at one iteration."""
 
     k: Literal["scalars"]
     v: dict[str, float]
@@ -225,7 +225,7 @@ class ImageFields(TypedDict):
     height: int
     """Its height in pixels."""
     caption: str
-    """What it shows; may be empty."""
+    """A caption; may be empty."""
     figure: bool
     """Whether it is a figure that was drawn."""
     hook: str
@@ -303,7 +303,7 @@ class MessageFields(TypedDict):
     source: str
     """The source: a hook's name, "task", "hookflow", or Python's "warnings" and "logging.NAME", each text once."""
     text: str
-    """What it says."""
+    """The text."""
 
 
 HOOKFLOW = "hookflow"
@@ -332,7 +332,7 @@ class ErrorFields(TypedDict):
     causes: str
     """The exceptions that led to it, the last one first, in lines: "caused by ValueError: …", "at FILE:LINE: …"."""
     action: Literal["raise", "disable", "ignore"]
-    """What followed: the run ended, the hook was switched off, or nothing."""
+    """The consequence: the run ended, the hook was switched off, or nothing."""
 
 
 class Error(Stamp, ErrorFields):
@@ -394,7 +394,7 @@ KINDS = frozenset(get_args(get_type_hints(kind)["k"])[0] for kind in get_args(Re
 """The kinds of records that this version knows."""
 
 LATE = ("checkpoint", "image", "histogram", "refused")
-"""The kinds that tell of an iteration which may be long past: they are made beside the training."""
+"""Kinds of records about earlier iterations: they are made beside the training."""
 
 TEXT_LIMIT = 64 * 1024
 """Bytes that are recorded of a string."""
@@ -413,7 +413,7 @@ def shortened(text: str) -> str:
 
 
 class CommandRecord(TypedDict):
-    """A line of the command log: what somebody asks of the run, which answers with an `ack` of the same `id`."""
+    """A line of the command log: a request to the run, which answers with an `ack` of the same `id`."""
 
     id: str
     """Eight hexadecimal digits, which the answer repeats."""

@@ -1,7 +1,7 @@
 """The lock of a run directory, and the processes that hold it.
 
-Somebody may remove the file, and a new one of its name is not locked. The directory cannot be removed while the run is
-in it, but network file systems lock files alone. So both are locked, and whoever finds either locked is refused. A
+The file may be removed, and a new file of that name is not locked. The directory cannot be removed while the run is
+in it, but network file systems lock files alone. So both are locked, and a second lock on either is refused. A
 file system that knows no locks at all grants every one.
 """
 
@@ -53,7 +53,7 @@ def signal_name(number: int) -> str:
 
 
 NAME = "lock"
-"""What the file is called."""
+"""The name of the lock file."""
 
 Locks = tuple[int, ...]
 """The file descriptors that hold the lock: until all of them, and the copies that a child was passed, are closed."""
@@ -72,7 +72,7 @@ os.register_at_fork(after_in_child=_forget_held)
 
 
 def try_lock(folder: Path, *, shared: bool = False) -> Locks | None:
-    """Lock a run directory; None where somebody else has locked it, unless both locks are shared."""
+    """Lock a run directory; None where another process holds it, unless both locks are shared."""
     how = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB
     locks = (os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o644), os.open(folder, os.O_RDONLY))
     for lock in locks:
@@ -107,7 +107,7 @@ def holds(pid: int, folder: Path) -> bool:
 
 
 def is_locked(folder: Path) -> bool:
-    """Say whether somebody holds the lock of a run directory, by taking it for a moment; nothing is changed."""
+    """Return whether a process holds the lock of a run directory, by taking it for a moment; nothing is changed."""
     for path in (folder / NAME, folder):
         with contextlib.suppress(FileNotFoundError, PermissionError):
             lock = os.open(path, os.O_RDONLY)
@@ -123,7 +123,7 @@ def is_locked(folder: Path) -> bool:
 
 
 def share(locks: Locks) -> None:
-    """Let others share what is locked; nobody can lock it for himself."""
+    """Let others share what is locked; no process can lock it exclusively."""
     for lock in locks:
         with contextlib.suppress(OSError):
             fcntl.flock(lock, fcntl.LOCK_SH)

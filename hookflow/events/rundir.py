@@ -36,7 +36,7 @@ FACTS: Mapping[str, Callable[[Any], bool]] = {
     "in_python": lambda value: isinstance(value, bool),
     "environment": lambda value: isinstance(value, dict),
 }
-"""What the values of `run.json` must be."""
+"""The types of the values of `run.json`."""
 
 ROOM = 1 << 14
 """Bytes that a disk has left at least, where some records can be written."""
@@ -67,7 +67,7 @@ class RunDir:
 
     @property
     def identity(self) -> Path:
-        """Who runs: id, name, host, pid and its start time. Replaced whole at each attempt."""
+        """The process: id, name, host, pid and its start time. Replaced whole at each attempt."""
         return self.path / "run.json"
 
     @property
@@ -118,7 +118,7 @@ class RunDir:
 
     @property
     def output(self) -> Path:
-        """What the training process printed."""
+        """The output of the training process."""
         return self.path / "output.log"
 
     @property
@@ -132,7 +132,7 @@ class RunDir:
 
     @property
     def images(self) -> Path:
-        """What was given to `run.log_image` and `run.log_figure`."""
+        """The arguments of `run.log_image` and `run.log_figure`."""
         return self.path / "images"
 
     @property
@@ -142,12 +142,12 @@ class RunDir:
 
     @property
     def lock(self) -> Path:
-        """Locked by whoever carries out the run, as is the directory; see `hookflow.events.run_lock`."""
+        """The process of the run locks it, and the directory; see `hookflow.events.run_lock`."""
         return self.path / NAME
 
     @classmethod
     def create(cls, root: Path, name: str) -> RunDir:
-        """Make `root/name/<date>-<time>-<four hex digits>/`, which nobody else can read, and return it."""
+        """Create `root/name/<date>-<time>-<four hex digits>/`, readable by its owner alone, and return it."""
         (root / name).mkdir(parents=True, exist_ok=True)
         while True:
             path = root / name / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
@@ -184,7 +184,7 @@ class RunDir:
         self.sign(pid=process.pid, process_started=started, host=host, training_ended=None, oom_kills=oom_kills())
 
     def sign_off(self) -> None:
-        """Note that the process trains no more, though it may live on, as that of a notebook does."""
+        """Record that the process no longer trains, though it may continue, as a notebook does."""
         with contextlib.suppress(OSError):  # a full disk; the process is taken for training as long as it lives
             self.sign(training_ended=time.time())
 
@@ -228,7 +228,7 @@ class RunDir:
     def life(self) -> Life:
         """Say whether the process behind the run lives: asked of the system, never guessed from a missing `end`.
 
-        Of several that train together one alone keeps the run alive: when their launcher is killed, they still save.
+        Of several ranks, rank 0 alone keeps the run alive: when their launcher is killed, they still save.
         """
         facts = self.describe()
         if "pid" not in facts:  # the run is locked before its process starts
@@ -314,7 +314,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def fsync(path: Path) -> None:
-    """Wait until a file, or what stands in a directory, is on the disk."""
+    """Wait until a file or a directory is on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -20,7 +20,7 @@ from hookflow.events.rundir import RunDir
 def send(run: RunDir, command: Command) -> str:
     """Ask the run for `command` and return the id that its answer will carry.
 
-    Raises OSError when the run directory may not be written: who may write it may command the run, nobody else.
+    Raises OSError when the run directory may not be written: only the owner of the file may send commands.
     """
     ask = secrets.token_hex(4)
     log = Appender(run.commands)
@@ -32,7 +32,7 @@ def send(run: RunDir, command: Command) -> str:
 
 
 STEPS = ((signal.SIGTERM, 0.5), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
-"""What is sent, and for how many seconds an answer is waited for. The second SIGTERM interrupts a hook or the wait for
+"""The signal, and the seconds to wait for an answer. The second SIGTERM interrupts a hook or the wait for
 data; only SIGKILL ends what hangs outside of Python, and leaves no end record."""
 
 PERIOD = 0.1
@@ -42,7 +42,7 @@ def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
     """End the process of a run on this machine, with those that it has started; return whether it is gone.
 
     That is the process which `run.json` names, if it holds the lock: the file may be a copy, or of a run that is over.
-    `say` is told of each signal. Raises PermissionError where the process is somebody else's.
+    `say` receives each signal. Raises PermissionError for a process of another user.
     """
     for number, patience in STEPS:
         if run.life() != "alive":
@@ -73,7 +73,7 @@ def _holds(run: RunDir) -> bool:
 def _send(run: RunDir, number: signal.Signals) -> None:
     try:
         process = psutil.Process(run.describe()["pid"])
-        if number == signal.SIGKILL:  # nobody else would end them then
+        if number == signal.SIGKILL:  # no other process would end them
             for child in process.children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.kill()

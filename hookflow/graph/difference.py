@@ -39,7 +39,7 @@ class Turned:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """All that differs. What follows from a hook's being added or removed is not told again.
+    """All that differs. Consequences of an added or removed hook are not listed again.
 
     `bound` and `unbound` are the points at which a hook fires in one of the plans alone, by the hook.
     """
@@ -113,7 +113,7 @@ def _bound_here(here: Plan, there: Plan, common: set[str]) -> dict[str, tuple[st
 
 
 def _arrows_here(here: Plan, there: Plan, common: set[str]) -> tuple[Arrow, ...]:
-    """Return the edges between common hooks that one plan has alone; where two plans state one is all the same."""
+    """Return the edges between common hooks that one plan has alone; the place in the file does not count."""
     elsewhere = {_ends(edge) for edge in there.every_edge()}
     result: dict[tuple[str, str], list[str]] = {}
     for edge in here.every_edge():

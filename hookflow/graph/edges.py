@@ -156,11 +156,11 @@ class Statement:
 class EdgeGraph:
     """The edges between rows, which are what fires at these points; `names` are those of their hooks.
 
-    A row stands in the graph at its `spot`: the second half of an around where its first half does. The rows in
-    `closing` are at the second point, which runs backwards. Flows of many edges are kept whole, as `bundles`: each is
-    one more row, behind the others, which stands after all that hand on and before all that are handed to.
-    `overridden` are edges that gave way, each with those that it would have closed to a cycle. There are TOLD at most
-    from each time that edges were added; the rest of what gave way are the edges of `overridden_bundles`.
+    The vertex of a row is its `spot`: the second half of an around where its first half does. The rows in `closing` are
+    at the second point, which runs backwards. Flows of many edges are kept whole, as `bundles`: each is one more row,
+    behind the others, which stands after all that hand on and before all that are handed to. `overridden` are edges
+    that gave way, each with those that it would have closed to a cycle. At most TOLD of them are kept for each addition
+    of edges; the rest of what gave way are the edges of `overridden_bundles`.
     """
 
     def __init__(self, names: Sequence[str], spot: Sequence[int], closing: Collection[int]) -> None:
@@ -192,7 +192,7 @@ class EdgeGraph:
         self.sorted, self._implied = ordered(self.before), None
 
     def state(self, statement: Statement) -> None:
-        """Add what somebody has stated; of two that say the same the first counts."""
+        """Add the stated edges; of two that say the same the first counts."""
         self.edges.setdefault(self._rows_of(statement), statement)
 
     def add_flows(self, found: Sequence[Flow]) -> None:

@@ -40,7 +40,7 @@ class Length:
 
     @property
     def totals(self) -> Totals:
-        """What is known of the run's length."""
+        """The known length of the run."""
         iters = self.max_iters
         if iters is None and self.max_epochs is not None and self.iters_per_epoch is not None:
             iters = self.max_epochs * self.iters_per_epoch
@@ -49,7 +49,7 @@ class Length:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What a binding will do, if nobody stops the run before its end.
+    """The forecast of a binding, if the run reaches its end.
 
     `first` is the place of its first firing in words ("after iteration 50"; "never"), `times` how often it fires
     (None: that depends on what only the run will know), `text` both, and how often between, in one line.
@@ -69,7 +69,7 @@ def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
         if binding.stages and "train" not in binding.stages:
             result[binding.id] = _evaluated(binding, length)
             continue
-        # the second half fires where the first one has: the trigger is asked there
+        # the second half fires where the first one has: the trigger is evaluated there
         requested = entered[binding.hook, binding.method] if binding.half == "exit" else binding
         key = requested.trigger, binding.point, requested.point
         if key not in known:
@@ -79,7 +79,7 @@ def forecast(plan: Plan, length: Length) -> dict[int, Forecast]:
 
 
 def _evaluated(binding: Binding, length: Length) -> Forecast:
-    """Return the forecast of a binding inside the network that fires in no training: at which batches, nobody knows."""
+    """Return the forecast of a binding inside the network that fires in no training: their batches are unknown."""
     stages = {"val": length.validates, "test": length.tests}
     there = [stage for stage in binding.stages if stages[stage]]
     if not there or window_is_empty(binding.trigger, POINTS[binding.point]):
@@ -90,7 +90,7 @@ def _evaluated(binding: Binding, length: Length) -> Forecast:
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """What a counter shows at the visits of a point: at visit k (from 0) `start` + k `step`, and at most `end`."""
+    """The values of a counter at the visits of a point: at visit k (from 0) `start` + k `step`, and at most `end`."""
 
     start: int
     step: int = 1
@@ -109,9 +109,9 @@ class _Counts:
 
 @dataclass(frozen=True, slots=True)
 class _Visits:
-    """How often the run comes to a point (None: nobody knows), and what the counters show then that are known.
+    """How often the run comes to a point (None: unknown), and the known counters at that time.
 
-    Nobody knows when it comes to a point without any.
+    Without any, the visits are unknown.
     """
 
     count: int | None
@@ -197,11 +197,11 @@ _AT_EACH: dict[Kind, str] = {
     "optimizer": "optimizer",
     "comm": "bucket",
 }
-"""What a point within an iteration fires at, as often as it comes to it."""
+"""The visits of a point within an iteration."""
 
 
 def _forecast(trigger: Trigger, point: Point, asked: Point, length: Length) -> Forecast:
-    """Return the forecast of a trigger that is asked at the point `asked` for a firing at `point`."""
+    """Return the forecast of a trigger, evaluated at point `asked` for a firing at `point`."""
     visits = _visits(asked, length)
     if visits.count == 0 or window_is_empty(trigger, asked):
         return Forecast("never", 0, "never")
@@ -229,7 +229,7 @@ def _forecast(trigger: Trigger, point: Point, asked: Point, length: Length) -> F
 
 
 def _window(schedule: Schedule, visits: _Visits) -> tuple[float, float]:
-    """Return the first visit that fires, and the last one that may; the last is infinite where nobody knows."""
+    """Return the first visit that fires, and the last one that may; the last is infinite where unknown."""
     every = schedule.every
     low = visits.reach(schedule.opens) if schedule.opens else 0
     if every:

@@ -10,7 +10,7 @@ from hookflow.graph.slots import VERBS, Verb, commutes, owner_of, root, wider, w
 from hookflow.graph.why import Ambiguity, ambiguities, clash
 
 MANY = 4
-"""Who touches more parts of one of these slots is said to touch the slot."""
+"""A hook that touches more parts of these slots is reported with the whole slot."""
 CROWDED = ("outputs", "metrics", "checkpoint", "scalars")
 
 
@@ -37,7 +37,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the firings of one binding have touched."""
+    """The slots touched by the firings of one binding."""
 
     binding: Binding
     firings: int
@@ -51,7 +51,7 @@ Method = tuple[str, str]
 def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
     """Return what methods were seen to touch that they do not declare.
 
-    Who declares to write a slot need not declare to read it. A hook's own state and what it logs are its own until
+    A declared write includes the read. A hook's own state and what it logs are its own until
     another hook touches the one or reads the other, and a request to save needs no order outside of the iteration.
     """
     declared = {(binding.hook, binding.method): binding for binding in plan.bindings}
@@ -77,7 +77,8 @@ def missing(plan: Plan, observed: Sequence[Seen]) -> dict[Method, Slots]:
 
 
 def never_seen(observed: Sequence[Seen]) -> dict[str, Slots]:
-    """Return, by hook, the declared slots that no firing of the hook has touched. Who has not fired is left out."""
+    """Return, by hook, the declared slots that no firing of the hook has touched. Hooks that did not fire are left
+    out."""
     touched: dict[str, Slots] = {}
     declared: dict[str, Slots] = {}
     for seen in observed:
@@ -200,7 +201,7 @@ def _is_private(slot: str, shared: Collection[str]) -> bool:
 
 
 def _needs_no_order(plan: Plan, binding: Binding, slot: str) -> bool:
-    """Say whether a slot is a request to save, and made where nobody waits for it: outside of the iteration."""
+    """Return whether a slot is a request to save outside of the iteration: outside of the iteration."""
     point = plan.points[binding.point]
     return root(slot) == "checkpoint" and commutes(slot, point) and not plan.points.in_iteration(point.name)
 

@@ -1,7 +1,6 @@
 """The order of the bindings at one point, or at both points of an `around_X` together.
 
-From strong to weak: stated edges, data flow, phase, the file's order. What is weaker gives way where it contradicts
-what is stronger.
+From strong to weak: stated edges, data flow, phase, the file's order. Weaker reasons give way to stronger ones.
 
 How arounds are entered decides how they are left, so neither point can be ordered without the other. Both are one
 graph: read `before_X` forwards and `after_X` backwards. An around is then one vertex, and what is stated at either
@@ -62,8 +61,8 @@ class Step:
 class Cycle:
     """A cycle at `point`: its edges in the order of walking around it.
 
-    One of arounds may have edges at both of their points. What is stated where they are entered then runs against the
-    walk, for what is entered first is left last.
+    One of arounds may have edges at both of their points. Edges stated at the entry then run against the walk: the
+    first entered is the last left.
     """
 
     point: str
@@ -71,7 +70,7 @@ class Cycle:
 
     @property
     def names(self) -> list[str]:
-        """Every hook on the way, as it stands at the cycle's point."""
+        """All hooks of the cycle at its point."""
         result: list[str] = []
         for step, next_ in pairwise((*self.steps, self.steps[0])):
             if step.point == self.point:
@@ -80,7 +79,7 @@ class Cycle:
 
 
 def as_problems(cycles: Iterable[Cycle]) -> list[Problem]:
-    """Return a problem for each cycle; one that is closed at several points is told once."""
+    """Return a problem for each cycle; a cycle at several points is reported once."""
     alike: dict[tuple[tuple[str, Where], ...], list[Cycle]] = {}
     for cycle in cycles:
         steps = tuple((step.first, step.place) for step in cycle.steps)
@@ -128,7 +127,7 @@ class Vertex:
 
 
 class Order:
-    """Who fires at a point, or at `before_X` and `after_X`, and why.
+    """The order of one point, or of the two points of an around, with its reasons.
 
     A row is a vertex by its place among `vertices`. `met` are the ids of the specs that say something here; `cycles`
     the cycles: if there are any, there is no order.
@@ -257,7 +256,7 @@ class Order:
         by_phase = self._wanted is None
         keys = [(by_phase * self._phase(row), by_phase and row in self._exits, self._tie(row)) for row in at]
         before = self._local(point)
-        hubs = [()] * len(self._graph.bundles)  # nobody waits for a bundle: who comes next is as if it were edges
+        hubs = [()] * len(self._graph.bundles)  # no binding waits for a bundle: who comes next is as if it were edges
         return [at[k] for k in ordered(before, [*keys, *hubs].__getitem__) if k < len(at)]
 
     def _local(self, point: str) -> list[list[int]]:

@@ -13,15 +13,16 @@ from hookflow.errors import Problem, Where
 from hookflow.graph.points import Point, Points
 
 VERSION = 1
-"""Of the format of `plan.json`. It goes up with every change that a reader of the last one would misread."""
+"""The version of the format of `plan.json`. It goes up with every change that a reader of the last one would
+misread."""
 
 Half = Literal["whole", "enter", "exit"]
 """A plain method is called whole; an `around_X` generator enters at `before_X` and exits at `after_X`."""
 
 EdgeKind = Literal["file", "class", "pair", "flow"]
-"""Who stated an edge: the pipeline file, the hook's class, the rule that what is entered first is left last (and that a
-hook's around encloses its own methods), or that who writes a slot fires before who reads it. A flow edge gives way to
-the others."""
+"""The source of an edge: the pipeline file, the hook's class, the rule that what is entered first is left last (and
+that a hook's around encloses its own methods), or that who writes a slot fires before who reads it. A flow edge gives
+way to the others."""
 
 Phase = Literal["first", "early", "normal", "late", "last"]
 PHASES: tuple[Phase, ...] = ("first", "early", "normal", "late", "last")
@@ -108,7 +109,7 @@ class Edge:
 class Bundle:
     """Flow edges that are kept as one: from each of `first_ids`, bindings that write `slots`, to each of `then_ids`.
 
-    So a thousand writers and a thousand readers of a slot are not a million edges. Fewer than
+    A thousand writers and a thousand readers of a slot do not become a million edges. Fewer than
     `hookflow.graph.edges.MANY` are kept one by one.
     """
 
@@ -176,11 +177,10 @@ class PlannedHook:
 class Plan:
     """Every hook, every binding (point by point in the order of the loop, then in the order of firing), every edge.
 
-    `edges` are those that stand for themselves; `bundles` hold the others, where they are very many.
-    `own` are the points that the pipeline declares for itself. `given_way` are the weaker edges that stronger ones
-    have overruled, `given_way_bundles` those that are very many. `warnings` are what is probably a mistake, `notes`
-    what may well be meant, `unknown` what cannot be told of hooks that are not imported. `shuffle` is the seed of
-    another order than the file's.
+    `edges` are those that stand for themselves; `bundles` hold the others, where they are very many. `own` are the
+    points that the pipeline declares for itself. `given_way` are the weaker edges that stronger ones have overruled,
+    `given_way_bundles` those that are very many. `warnings` are probable mistakes, `notes` may be intended, `unknown`
+    are facts about hooks that are not imported. `shuffle` is the seed of another order than the file's.
     """
 
     pipeline: str

@@ -43,28 +43,28 @@ This is the loop that the runner walks; a test holds the two together:
         on_log                                    # in each call of `run.log`, wherever that is
     after_run                                     # always, after an error too
 
-What the counters say, at every point: `run.iter` is the number of training iterations that are done and `run.epoch`
+The counters at every point: `run.iter` is the number of training iterations that are done and `run.epoch`
 the number of epochs that are done. Both step forward just before `after_train_iter` and `after_train_epoch` fire. A
 pass over the data that `max_iters` or a stop cuts short is not an epoch that is done: `after_train_epoch` does not fire
 for it. From `before_val` to `after_val`, and from `before_test` to `after_test`, gradients are off.
 
 A checkpoint is written beside the training. `after_save_checkpoint` says that it is safe on disk, and fires at the
 first safe point (between two iterations, say) after that; at the latest before the next `before_save_checkpoint`, and
-before `after_run`. What it offers is the copy that was written; `run.iter` may have gone on. The second half of
+before `after_run`. It offers the written copy; `run.iter` may have gone on. The second half of
 `around_save_checkpoint` does not wait for that: it belongs to `after_copy_checkpoint`, which fires once the state has
 been copied.
 
 A number that is given to `run.log` is offered at `on_log` before that call returns, in the training thread, and as it
-is: a tensor may still be computed by the device. `run.iter` is the iteration that it is logged at. What a hook logs at
-`on_log` is recorded and not offered again; what another thread logs is not offered.
+is: a tensor may still be computed by the device. `run.iter` is the iteration that it is logged at. A number that a hook
+logs at `on_log` is recorded and not offered again; what another thread logs is not offered.
 
 A run that begins with `[model] weights` fires `after_load_checkpoint`, too. `checkpoint` then holds the weights alone,
 as `model` (or `model_NAME`): the model has them already, and changes that a hook makes there are copied in.
 
 Inside the network, on the modules that a binding's `modules` picks (PyTorch's own hooks, with its semantics: what a
 hook returns replaces what it was offered). `input` is another name of `args`, `name` that of the module in the network.
-They fire in the stages that a binding names, in training alone where it names none; a trigger is asked once an
-iteration, for all of a binding's modules:
+They fire in the stages that a binding names, in training alone where it names none; a trigger is evaluated once an
+iteration, for all modules of a binding:
 
     forward_pre           # may replace the arguments
     forward               # may replace the output
@@ -88,7 +88,7 @@ At each call of an optimizer's own `step`, between `before_` and `after_optimize
     optimizer_step_pre    # may replace the arguments of the step
     optimizer_step_post
 
-On the modules that `modules` picks, whoever asks for their state or loads one, at whatever stage of the run:
+On the modules of `modules`, at every save or load of their state, in all stages of the run:
 
     state_dict_pre
     state_dict_post       # may change the state in place
@@ -280,7 +280,7 @@ STANDARD: tuple[Point, ...] = (
 class Points:
     """The points of a pipeline by name, in the order of a full run: those of every run, and `own` ones among them.
 
-    What an own point follows must be a point of every run, or stand before it in `own`.
+    A custom point follows a point of every run, or an earlier custom point in `own`.
     """
 
     def __init__(self, own: Iterable[Point] = ()) -> None:
@@ -306,7 +306,7 @@ class Points:
 
     @cached_property
     def pairs(self) -> dict[str, str]:
-        """What `around_X` may name: every X that has a `before_X`, with the `after_X` that closes it.
+        """The values of `around_X`: every X that has a `before_X`, with the `after_X` that closes it.
 
         Only a save is closed elsewhere: at `after_save_checkpoint` the training has long gone on.
         """
@@ -339,7 +339,7 @@ ROUNDS = {
     "validation batch": ("before_val_iter", "after_val_iter"),
     "test batch": ("before_test_iter", "after_test_iter"),
 }
-"""What the run repeats, from outside in: the first point and the last one of each."""
+"""The loops of the run, from outside in: the first point and the last one of each."""
 
 
 class Loop:

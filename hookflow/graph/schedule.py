@@ -25,11 +25,11 @@ from hookflow.graph.points import Point
 from hookflow.pipeline.values import Amount, parse_amount
 
 Counter = Literal["it", "ep", "firing", "s"]
-"""What a run counts: iterations, epochs, firings of a point, seconds. All but the seconds are integers."""
+"""The counters of a run: iterations, epochs, firings of a point, seconds. All but the seconds are integers."""
 
 
 class Totals(NamedTuple):
-    """How many iterations and epochs a run has, and iterations an epoch; None where nobody knows yet.
+    """How many iterations and epochs a run has, and iterations an epoch; None where it is not known yet.
 
     Either `iters` or `epochs` is known; with `iters_per_epoch`, `iters` is.
     """

@@ -29,7 +29,7 @@ def wider(slot: str) -> Iterator[str]:
 
 
 class Parts:
-    """The slots that are touched at one point. Of two hooks that touch the same, the same name is among the parts."""
+    """The slots that are touched at one point. Two hooks that touch the same slot share a name among the parts."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._parts: dict[str, list[str]] = {}
@@ -63,7 +63,7 @@ SLOTS: dict[str, str] = {
 }
 
 Verb = Literal["reads", "writes"]
-"""What a hook does with a slot."""
+"""The verbs of a hook and a slot."""
 
 VERBS: tuple[Verb, ...] = ("reads", "writes")
 
@@ -86,7 +86,7 @@ MANY = 50
 def doubtful_slots(nodes: Nodes) -> Iterator[Problem]:
     """Yield a warning for each slot that is probably misspelt, and each that is read and that no hook writes.
 
-    What the runner itself keeps (`SLOTS`) needs no hook to write it.
+    Slots of the runner itself (`SLOTS`) need no hook that writes them.
     """
     readers, writers = _users(nodes, "reads"), _users(nodes, "writes")
     lone = {
@@ -191,10 +191,10 @@ def drifting_slots(nodes: Nodes) -> Iterator[Problem]:
 
 
 ANEW = ("batch", "outputs", "grads", "metrics", "scalars")
-"""The slots that are made anew in each round: to read the one of the round before is seldom meant."""
+"""Slots that are new in each round: to read the one of the round before is seldom meant."""
 
 LASTING = SLOTS.keys() - {*ANEW}
-"""The slots that live on from round to round."""
+"""Slots that persist over the rounds."""
 
 RUNNER: Mapping[str, tuple[str, ...]] = {
     "batch": ("before_train_iter", "before_val_iter", "before_test_iter"),
@@ -205,14 +205,14 @@ RUNNER: Mapping[str, tuple[str, ...]] = {
 """Where the runner, or PyTorch, has written a slot when hooks fire there."""
 
 SPENT: Mapping[str, tuple[str, ...]] = {"grads": ("after_optimizer_step", "after_train_iter")}
-"""Where a slot has had its use in an iteration and is made anew before the next one: writing it there does nothing."""
+"""Slots whose use ends within an iteration: writing it there does nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
     """`reader` reads `slot`, which is first written later, at `point`: by `writer`, or by the runner if that is None.
 
-    So it reads what the round before has left; `round` is empty where there is no round before.
+    It reads the value of the previous round; `round` is empty where there is no round before.
     """
 
     reader: Binding
@@ -221,13 +221,13 @@ class Stale:
     writer: Binding | None
     round: str
     doubtful: bool
-    """Whether it is hardly meant: nothing is there yet, or the slot is made anew in each round and this is what
-    fires after something else of the round."""
+    """Whether it is probably a mistake: the slot has no value yet, or is new in each round and fires after its last
+    use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vain:
-    """`writer` writes `slot` where nobody uses it any more."""
+    """`writer` writes `slot` after its last use."""
 
     writer: Binding
     slot: str
@@ -243,7 +243,7 @@ class _Write:
 
 
 class Lifetimes:
-    """What the hooks of a plan read and write over the loop."""
+    """The reads and writes of all hooks over the loop."""
 
     def __init__(self, plan: Plan, validates_in_epoch: bool) -> None:
         self._plan = plan
@@ -266,8 +266,8 @@ class Lifetimes:
     def stale(self) -> Iterator[Stale]:
         """Yield who reads what the round before has left.
 
-        A class may declare its slots for all of its methods: then the best of their points counts. A condition is asked
-        at each.
+        A class may declare its slots for all of its methods: then the best of their points counts. A condition is
+        evaluated at each.
         """
         fresh: set[tuple[str, str]] = set()
         late: dict[tuple[str, str], Stale] = {}
@@ -319,7 +319,7 @@ def _asked(binding: Binding) -> set[str]:
 
 
 def doubts(plan: Plan, nodes: Nodes, validates_in_epoch: bool) -> tuple[list[Problem], list[Problem]]:
-    """Return warnings of what is hardly meant, and notes of what a reader of the plan may want to know."""
+    """Return warnings of probable mistakes, and notes for readers of the plan."""
     lifetimes = Lifetimes(plan, validates_in_epoch)
     warnings: list[Problem] = []
     notes: list[Problem] = []

@@ -13,7 +13,7 @@ import networkx as nx
 Rows = tuple[int, int]
 
 SHOWN = 12
-"""How many cycles of one knot are told; mending those, one has learnt enough to mend the rest."""
+"""The number of cycles reported for one knot; mending those, one has learnt enough to mend the rest."""
 
 
 def cycles_of(edges: Iterable[Rows]) -> list[list[Rows]]:

@@ -68,7 +68,7 @@ def meeting_points(plan: Plan, hook: str, other: str) -> set[str]:
 
 
 def keys(plan: Plan) -> tuple[tuple[str, Key], ...]:
-    """Return every binding in order: what two plans of the same hooks can be told apart by."""
+    """Return every binding in order: the identity of an order of the same hooks."""
     return tuple((binding.point, key(binding)) for binding in plan.bindings)
 
 
@@ -111,7 +111,7 @@ def swapped(plan: Plan, swaps: Iterable[Pair]) -> Places:
 def brought_together(plan: Plan, pairs: Iterable[Pair], free: Collection[Pair]) -> Places:
     """Return an order in which a pair of each point stands one right behind the other, if that can be.
 
-    `free` are the pairs that may fire either way. What must come after the first of a pair is moved behind the second;
+    `free` are the pairs that may fire either way. Bindings that must follow the first of a pair move behind the second;
     all else between them, ahead of the first.
     """
     wanted = {pair.point: pair for pair in reversed(list(pairs))}
@@ -135,7 +135,7 @@ def brought_together(plan: Plan, pairs: Iterable[Pair], free: Collection[Pair]) 
 def way(plan: Plan, other: Plan) -> list[Pair]:
     """Return which neighbours change places, one pair after the other, from the order of one plan to that of another.
 
-    None of them turns a pair that is ordered, if both orders are allowed, and none of them turns one back.
+    None of them turns an ordered pair, if both orders are allowed, and none turns a pair back.
     """
     swaps = []
     for point in plan.order:

@@ -14,7 +14,8 @@ from hookflow.graph.points import Point
 from hookflow.graph.slots import Lifetimes, Parts, commutes, widest
 
 Reason = Literal["edge", "phase", "file"]
-"""What decides between two hooks: an edge, their phases, or nothing but their order in the file (or the shuffle)."""
+"""The reason of the order of two hooks: an edge, their phases, or nothing but their order in the file (or the
+shuffle)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def _own_phase(plan: Plan, binding: Binding) -> int:
 
 
 class Decided:
-    """What is decided between the hooks of a point, whatever the file's order.
+    """The decided order of the hooks of a point, apart from the file.
 
     Second halves of arounds come after the plain methods of their phase. So who must wait for one comes after who need
     not: the file's order does not turn that, either. Sets of rows are whole numbers, a bit a row, as in
@@ -172,7 +173,7 @@ class Answer:
 def precedence(plan: Plan, a: str, b: str) -> list[Answer]:
     """Return an answer for each point at which both hooks are bound, in the order of a run; none if they never meet.
 
-    A hook that stands at a point twice (with a method of its own and with half of an `around`) has an answer for each;
+    A hook with two bindings at a point (a method and half of an `around`) has an answer for each;
     so a hook may be asked of itself.
     """
     points = dict.fromkeys(binding.point for binding in plan.bindings)
@@ -253,7 +254,7 @@ def ambiguities(plan: Plan) -> Iterator[Ambiguity]:
 def ways_to_state(first: str, then: str) -> tuple[str, str, str]:
     """Return how a file says in which order two hooks must fire, either way, or that it does not matter.
 
-    Which is right nobody but its author knows: that `first` fires first today may be the mistake.
+    Only the author knows which order is right: that `first` fires first today may be the mistake.
     """
     return (
         f'{first} first, as now: after = ["{first}"] in [hooks.{then}]',
@@ -265,7 +266,7 @@ def ways_to_state(first: str, then: str) -> tuple[str, str, str]:
 def _clashing(plan: Plan, point: str) -> Iterator[tuple[Binding, Binding]]:
     """Yield the pairs of one point that clash over a slot, and that nothing that was said of them orders.
 
-    How two arounds are left follows from how they are entered, so that is asked where they are entered. Sets of rows
+    The exit order of two arounds follows from their entry order, so the entry decides. Sets of rows
     are whole numbers, a bit a row, as in `hookflow.graph.edges`.
     """
     bound = plan.at(point)

@@ -20,8 +20,8 @@ from hookflow.pipeline.references import environment_keys
 def first_names(function: Callable[..., Any], count: int, offered: Collection[str] = ()) -> list[str]:
     """Return the names of the parameters that so many arguments in a list fill.
 
-    Those that a point offers are left to it, unless more follow than have a name (`*words`): these can only be given
-    in their place.
+    Arguments that a point offers are left to it, unless more follow than have a name (`*words`): these can only be
+    given in their place.
     """
     result = parameters_of(function)
     skipped = () if any(p.kind is p.VAR_POSITIONAL for p in result) else offered
@@ -61,7 +61,7 @@ def wrong_arguments(
     """Yield what is wrong with `args`, values of a file, for calling `make`: unknown and missing names, types, ranges.
 
     `place` gives the place of an argument by its name (or its place in a list, as text), and that of the call for an
-    empty name; `filled` names the arguments that somebody else gives, `offered` those that the file must not give.
+    empty name; `filled` names arguments from other sources, `offered` those that the file must not give.
     `public` are the same arguments with references in the place of what the environment has given.
     """
     signature = _signature(make)

@@ -20,8 +20,8 @@ class Hook:
     the point offers (`hookflow.graph.points`). A generator method `around_X` that yields once runs its first half at
     `before_X` and its second at `after_X`, also when what lies between raised.
 
-    The class attributes say how the hook stands among others; the pipeline file may say otherwise. `points` are where
-    it is bound unless told (None: wherever it has a method); `after` and `before` name hooks (`"ema?"`: only if there);
+    The class attributes say how the hook stands among others; the pipeline file may say otherwise. `points` are the
+    points of the hook (None: wherever it has a method); `after` and `before` name hooks (`"ema?"`: only if there);
     `requires` names hooks that must be there; `phase` is a place in the order. `reads` and `writes` are the slots of
     run state that it touches (`hookflow.graph.slots`): at one point, who writes a slot fires before who reads it. Give
     them by method (`{"around_val": ("model",)}`) where the methods differ. A slot has parts: `metrics.psnr` and
@@ -57,12 +57,12 @@ class Hook:
 
     @classmethod
     def points_for(cls, args: Mapping[str, Any]) -> tuple[str, ...] | None:
-        """Return where a hook with these arguments, which may be wrong, is bound unless told; `points` by default."""
+        """Return the points of a hook with these arguments, which may be wrong; `points` by default."""
         return cls.points
 
     @classmethod
     def slot_keys(cls, args: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what stands for a name in the slots' braces, as in `reads = ("model.{model}",)`: the arguments.
+        """Return the value of a name in the braces of a slot, as in `reads = ("model.{model}",)`: the arguments.
 
         `args` are all of them, as the file gives them (not checked yet) or by default. A key that is None leaves the
         whole slot (`model`); a list makes a slot of each, and an empty one none. `{name}` is the hook's name.
@@ -82,7 +82,7 @@ class Hook:
     def state_dict(self) -> dict[str, Any]:
         """Return what must survive a resume: numbers, strings, tensors, and lists and mappings of them.
 
-        It is asked for when a checkpoint is saved, and before a validation, for a checkpoint that may have to take its
+        It is called when a checkpoint is saved, and before a validation, for a checkpoint that may have to take its
         place: so what a validation changes should be returned as a copy.
         """
         return {}

@@ -29,7 +29,7 @@ from hookflow.user_code import explained, is_ctrl_c, is_ours
 def looking_at(use: str, where: Where | None = None, whose: str = "") -> Iterator[None]:
     """Raise UserError at `where` for what is raised by something that is only looked at; `whose` begins the message.
 
-    What hookflow raises goes through, and so does Ctrl-C.
+    UserError and KeyboardInterrupt propagate.
     """
     try:
         yield
@@ -102,7 +102,7 @@ def _replaced_defaults(declared: Mapping[str, HookNode], inspected: Inspected) -
     others: list[Callable[..., Any]] = []
     for hook in declared.values() if defaults else ():
         if hook.enabled and not hook.default:
-            with suppress(UserError):  # which is told when the hook's own turn comes
+            with suppress(UserError):  # which the turn of that hook reports
                 others.append(inspected.find(hook.use, None))
     classes = tuple(other for other in others if issubclass(type(other), type))  # whose looks may raise
     return [name for name, kind in defaults.items() if any(issubclass(one, kind) for one in classes)]  # type: ignore[arg-type]

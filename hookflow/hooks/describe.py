@@ -46,7 +46,7 @@ class Argument:
 class Description:
     """A hook's class, or a plain function; `faults` is what is wrong with it.
 
-    `methods` stand in the order of a run, an `around` as its first half; `bound` names those that fire unless the file
+    `methods` are in the order of a run, an `around` at its first half; `bound` names those that fire unless the file
     says otherwise, `elsewhere` says where the others do. `reads` and `writes` are slots by the method's name. `fits` is
     a point whose arguments are enough for a function; `needs` are the keys that the file must give, for what it fires
     on: "modules", "parameters".

@@ -23,7 +23,7 @@ LIKENESS = 0.78
 """From here on a method's name is a point's, misspelt, to difflib; "forward_post" is, and "save_model" is not."""
 
 Issue = tuple[str, str]
-"""What is wrong, and a hint at the mend; where it was asked for, whoever asks knows."""
+"""A problem and a hint; the caller knows the place."""
 
 TAKES_ANYTHING: Issue = (
     "has only *args / **kwargs; name the arguments",
@@ -112,7 +112,7 @@ def names_of(hook: Callable[..., Any], key: str) -> tuple[str, ...]:
 
 
 def points_for(hook: Callable[..., Any], args: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return where a hook with these arguments is bound unless told; None: wherever it has a method."""
+    """Return the points of a hook with these arguments; None: wherever it has a method."""
     if isinstance(hook, type) and issubclass(hook, Hook) and _are_names(chosen := hook.points_for(args)):
         return tuple(chosen or ())
     return None if getattr(hook, "points", None) is None else names_of(hook, "points")

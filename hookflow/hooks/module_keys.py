@@ -159,7 +159,7 @@ def with_prepended_first(nodes: Mapping[str, Node], prepended: Mapping[str, Mapp
 
 
 class ParameterKeys:
-    """What a hook says of parameters: its table, each of its points, and its class (None where there is none)."""
+    """The parameters of a hook: its table, each of its points, and its class (None where there is none)."""
 
     def __init__(
         self,

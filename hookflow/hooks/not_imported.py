@@ -18,7 +18,7 @@ class NotImported:
     """Not imported."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Take any arguments: nobody has looked at those of the hook."""
+        """Take any arguments: those of the hook are unknown."""
 
 
 def find_without_import(use: str, base: Path, where: Where | None) -> Callable[..., Any]:

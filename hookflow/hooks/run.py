@@ -80,7 +80,7 @@ class Run(Protocol):
     def batch_size(self) -> int:
         """Examples in this rank's share of the current batch; from `before_optimizer_step` on, of the whole iteration.
 
-        0 where nobody knows: neither the task nor the source says it, and the batch itself could be mistaken.
+        0 where unknown: neither the task nor the source says it, and the batch itself could be mistaken.
         """
 
     @property
@@ -89,7 +89,7 @@ class Run(Protocol):
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """What the latest validation or test found."""
+        """The metrics of the latest validation or test."""
 
     @property
     def step_skipped(self) -> bool:
@@ -117,7 +117,7 @@ class Run(Protocol):
         """
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
-        """Record a number (or a tensor of one element, which stays on the device until somebody else fetches it).
+        """Record a number, or a tensor of one element, which stays on the device until another thread fetches it.
 
         Hooks at `on_log` are called with it before this returns. Raises TypeError when it is something else.
         """
@@ -126,8 +126,9 @@ class Run(Protocol):
         """Keep an image in the run directory as PNG, and record it.
 
         `image` is a tensor, an array or a PIL image: height × width, with 1 (grey), 3 (RGB) or 4 (RGBA) channels first
-        or last; uint8, floating in 0…1 (clipped), or boolean. It is copied, and another thread writes it. What comes
-        faster than that can write is dropped and told. Raises TypeError when it is something else.
+        or last; uint8, floating in 0…1 (clipped), or boolean. It is copied, and another thread writes it. Numbers that
+        come faster than they can be written are dropped, and the log says so. Raises TypeError when it is something
+        else.
         """
 
     def log_figure(self, name: str, figure: Any) -> None:
@@ -151,7 +152,7 @@ class Run(Protocol):
     def sum(self, value: float | torch.Tensor) -> Any:
         """Return the sum over all ranks of a number or a tensor of any shape; where there is one, `value` itself.
 
-        All ranks must call it, one as often as another. Of several each is given the same tensor, to the bit; a number
+        All ranks must call it, one as often as another. Each rank receives the same tensor, to the bit; a number
         becomes a float64. It stays on the device, and on CUDA the training does not wait for it. Raises UserError in
         a hook that fires on rank "zero" alone.
         """
@@ -165,7 +166,7 @@ class Run(Protocol):
     def fire(self, point: str, *offered: Any) -> None:
         """Fire a point that the pipeline declares for itself, with what it offers beside the run, in that order.
 
-        Who is bound there is called before this returns; their time is theirs, not the caller's. Raises UserError
+        Bindings of that point fire before this call returns; their time is theirs, not the caller's. Raises UserError
         with the nearest name when there is no such point, or when it offers more or less.
         """
 
@@ -212,10 +213,10 @@ class Run(Protocol):
         """Save the state at the next safe point, to go by `names`, and by "last" in any case.
 
         That is after this iteration, this epoch's validation, the end of training, or the test; asked for at
-        `on_exception`, it is what stands then, and no run resumes from it. With that, `moved` gives names to
-        checkpoints that stand, by their iteration. `keep` is how many of the newest whole ones stay, beside those that
-        bear a name; all of them if nobody says. It does not wait for the disk. Raises UserError with a name that no
-        file can have.
+        `on_exception`, it is what stands then, and no run resumes from it. Then `moved` gives names to existing
+        checkpoints, by their iteration. `keep` is how many of the newest whole ones stay, beside those that bear a
+        name; all of them by default. It does not wait for the disk. Raises UserError with a name that no file can
+        have.
         """
 
     def metric(self, name: str) -> float:

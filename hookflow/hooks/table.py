@@ -156,7 +156,7 @@ def _can_be_name(text: str) -> bool:
 
 
 class _Missing:
-    """Stands for a hook that has not been found, so that its points and edges are looked at all the same."""
+    """Replaces a hook that does not exist, so that its points and edges are checked too."""
 
 
 class HookTable:
@@ -221,14 +221,14 @@ class HookTable:
         )
 
     def unknown(self) -> Iterator[Problem]:
-        """Yield what cannot be told of the hook, since it is not imported."""
+        """Yield a problem if the hook is not imported."""
         if self.hook is NotImported:
             text = f'hook "{self.name}": {self.said.use} is not imported: only the keys of this table are known'
             yield Problem(text, self.where)
 
     def _phase(self) -> Phase:
         stated = self.said.phase or getattr(self.hook, "phase", "normal")
-        return stated if stated in PHASES else "normal"  # which is told as what is wrong with the class
+        return stated if stated in PHASES else "normal"  # the check of the class reports it
 
     def _ranks(self) -> Ranks:
         stated = self.said.ranks or getattr(self.hook, "ranks", "all")
@@ -376,7 +376,7 @@ class HookTable:
         return []
 
     def _fill_all(self) -> None:
-        """Take each argument of a plain function as given: where its point is wrong, nobody knows what that gives."""
+        """Take each argument of a plain function as given: at a wrong point they are unknown."""
         if self.hook is not _Missing:
             self.filled.update(parameter.name for parameter in parameters_of(self.hook))
 

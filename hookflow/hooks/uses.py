@@ -2,7 +2,7 @@
 
 Only what is certain is found. The run is the parameter `run` of a method at a point, and a parameter of another method
 of the same object that is given it in a call. A function that binds the name to anything else is passed over, and so is
-a function inside of one: nobody knows when it is called.
+a function inside of one: the time of its call is unknown.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def first_line(tree: FunctionTree | ast.Lambda) -> int:
 def own_nodes(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Yield these parts of a function and all in them, in the order of its source.
 
-    Functions and classes inside of it are left out: nobody knows when they are called.
+    Functions and classes inside of it are left out: the time of their calls is unknown.
     """
     waiting = [*nodes][::-1]
     while waiting:
@@ -137,12 +137,12 @@ def _in_python(found: Any, *more: Any) -> _Function | None:
 def _uses(function: _Function, run: str) -> tuple[Use, ...]:
     try:
         return tuple(_find(function, run, set()))
-    except RecursionError:  # nobody has written methods that hand the run on to one another that often
+    except RecursionError:  # no methods pass the run on that often
         return ()
 
 
 def _find(function: _Function, run: str, seen: set[tuple[_Function, str]]) -> Iterator[Use]:
-    """Yield the uses of the run, which goes by the name `run` in this function."""
+    """Yield the uses of the run, which this function calls `run`."""
     tree = _tree(function.function)
     if tree is None or (function, run) in seen or _binds(tree, run):
         return
@@ -172,7 +172,7 @@ def _names(code: CodeType) -> Iterator[str]:
 def _given(call: ast.Call, run: str, helper: _Function) -> Iterator[str]:
     """Yield the parameters of `helper` that a call of it gives the run."""
     in_place = takewhile(lambda argument: not isinstance(argument, ast.Starred), call.args)
-    parameters = inspect.getargs(helper.function.__code__).args  # those of keywords alone stand behind the others
+    parameters = inspect.getargs(helper.function.__code__).args  # keyword arguments follow the others
     names = parameters[helper.takes_self : helper.function.__code__.co_argcount]
     yield from (name for name, argument in zip(names, in_place, strict=False) if _is(argument, run))
     yield from (k.arg for k in call.keywords if k.arg in parameters and _is(k.value, run))
@@ -197,7 +197,7 @@ def _attributes_in(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.Attribute, as
 
 
 _ONLY_NAME = (ast.Attribute, ast.keyword, ast.arg, ast.Constant, ast.MatchClass)
-"""What may hold a name without binding it in the function; every other node that holds it does."""
+"""Nodes that may hold a name without binding it in the function; every other node that holds it does."""
 
 
 def _binds(tree: _Tree, name: str) -> bool:

@@ -106,7 +106,7 @@ def _missing_object(use: str, where: Where | None) -> Problem | None:
 
 @cache
 def _names(file: Path) -> set[str] | None:
-    """Return what a module defines at its top level; None when that cannot be told without running it."""
+    """Return what a module defines at its top level; None where only running it would tell."""
     try:
         names = {name for name, _ in bindings_in(parse_file(file))}
     except (OSError, SyntaxError, RecursionError):

@@ -9,7 +9,7 @@ A condition is made of
     comparisons           < <= > >= == !=, in chains too: 0.1 < loss < 10
     and, or, not, isnan(x)
 
-What depends on a name without a value does not hold. "epoch == 0 or loss > 3" does not depend on the loss in epoch 0.
+A comparison with an unknown name does not hold. "epoch == 0 or loss > 3" does not depend on the loss in epoch 0.
 All numbers are floats: what has no value (1 / 0) is not a number, and what is too large is infinite.
 """
 
@@ -33,7 +33,7 @@ FACTS = ("epoch", "iter", "max_epochs", "max_iters", "rank")
 """Names that every run has a number for; every other name is that of a scalar."""
 
 METRICS = "metrics."
-"""What stands before a metric's name where the scalar of that name is not meant."""
+"""The prefix of a metric, as opposed to a scalar of that name."""
 
 Look = Callable[[str], float | None]
 """Tells the number that a name has at this moment; None when it has none yet."""

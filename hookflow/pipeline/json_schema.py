@@ -103,8 +103,8 @@ def _type(schema: Schema, definitions: Mapping[str, Schema]) -> object:
 def _united(options: list[Schema]) -> Schema:
     """Return one schema for several, which are of different types, so that their keywords do not meet.
 
-    Of two tables, one is to be written alone and the other holds such ones by name: any key that the first does not
-    know is a name. Which keys must be there then depends on which of them it is, and is not told.
+    A table is either one component, or holds several by name: any key that the first does not
+    know is a name. The required keys then depend on the kind, and are not declared.
     """
     united = {key: value for option in options for key, value in option.items()}
     types = [option["type"] for option in options]
@@ -129,18 +129,18 @@ def _value(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 ANY = "*"
-"""Stands for a name that the user chooses, and for the place of an item in a list."""
+"""Placeholder of a name that the user chooses, and of an index in a list."""
 
 
 NAMES = {"hooks": "ema", "points": "after_densify", "model": "generator", "optimizer": "generator"}
-"""What stands for a chosen name in examples, by the table that it stands in."""
+"""Placeholders of chosen names in examples, by table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
     """A key: its sentence, its type in words, whether it must be given, its default, and an example.
 
-    What is not declared is empty. `keys` are those of a table.
+    Undeclared parts are empty. `keys` are those of a table.
     """
 
     key: str
@@ -294,9 +294,9 @@ def _example(schema: Schema) -> Any:
 def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str]) -> Schema:
     """Return the schema of a pipeline file.
 
-    `hooks` are the arguments of hooks by their short name, each as a model with the hook's sentence; `points` are
-    names with a sentence. They are offered; others are taken too. What a file must hold may as well stand in one that
-    it extends, so a file with `extends` need not hold it.
+    `hooks` are the arguments of hooks by their short name, each as a model with the hook's sentence; `points` are names
+    with a sentence. They are offered; others are taken too. A required key may be in the extended file, so a file with
+    `extends` need not hold it.
     """
     schema = declared(Pipeline)
     arguments = {name: declared(model) for name, model in hooks.items()}

@@ -20,12 +20,12 @@ from hookflow.pipeline.source_map import Key, SourceMap, dotted, split_key
 from hookflow.pipeline.values import BesidePipeline, walk
 
 MOST_BYTES = 1_000_000
-"""Of a pipeline file. To read fifty times as much would take minutes, and all memory."""
+"""The largest pipeline file in bytes. To read fifty times as much would take minutes, and all memory."""
 
 TOO_LONG = f"longer than {MOST_BYTES // 1_000_000} MB, which is too much for a pipeline"
 
 MOST_BITS = 14_000
-"""Of an integer; Python writes no more than 4,300 digits."""
+"""The longest integer in digits; Python writes no more than 4,300 digits."""
 
 _TOO_MANY_DIGITS = re.compile(r"\d[\d_]{4300,}")
 
@@ -33,14 +33,14 @@ _TOO_MANY_DIGITS = re.compile(r"\d[\d_]{4300,}")
 def read(path: Path, named: Where | None = None, *, recorded: bool = False) -> str:
     """Return the text of a file; `named` is the place of another file that names it. Raises UserError.
 
-    A file that is named, or `recorded` in a run, is no pipe: nobody waits for who might write to it.
+    A file that is named, or `recorded` in a run, is no pipe: a pipe is not read.
     """
     where = named or Where(str(path))
     file = f'the file "{path}" ' if named else ""
     try:
         if (
             named and path.exists() and not (path.is_file() or path.is_dir())
-        ):  # a device that never ends, a pipe that nobody writes to
+        ):  # an endless device, or a pipe without a writer
             raise UserError(Problem(f'"{path}" is not a file', where))
         with open_regular(path) if recorded else path.open("rb") as opened:
             data = opened.read(MOST_BYTES + 1)
@@ -177,7 +177,7 @@ def _value(text: str) -> Any:
 
 
 def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:
-    """Set the value, making tables on the way. Whether the keys may be there is asked later, of the whole."""
+    """Set the value, making tables on the way. The whole is validated later."""
     for depth, name in enumerate(key):
         last = depth == len(key) - 1
         if isinstance(tree, list):
@@ -224,7 +224,7 @@ class _Step(NamedTuple):
 
 
 def extended(text: str, source: Path, on_the_way: tuple[_Step, ...] = ()) -> tuple[dict[str, Any], SourceMap]:
-    """Return what a file says, laid over all that it extends, and where each key of the whole is said.
+    """Return the tables of a file merged over those that it extends, and the position of each key.
 
     Tables are merged key by key, and anything else is replaced; so is a table that `use`s something else than the
     one below it, because its arguments would not fit. Raises UserError when a file cannot be read, or extends itself.

@@ -67,7 +67,7 @@ def add_default_hooks(tree: dict[str, Any], places: SourceMap) -> None:
 
 
 _STUB = {"use": "builtins:print", "points": ["before_run"]}
-"""Stands for a hook that cannot be understood, so that others may name it."""
+"""Replaces an invalid hook, so that other hooks may name it."""
 
 _REST = {
     "run": {"name": "stub", "max_iters": 1},
@@ -128,7 +128,7 @@ class Loaded:
 
 
 TABLES = Path("<dict>")
-"""What stands for the file of a pipeline that was given as tables."""
+"""The name of a pipeline without a file."""
 
 PipelineSource = Path | Mapping[str, Any]
 """A pipeline file, or the tables that one would hold."""
@@ -138,7 +138,7 @@ Said = str | Override
 
 
 class UnsoundError(UserError):
-    """What is wrong with a file; `rest` is what can be understood of it all the same: its hooks, the others made up."""
+    """The problems of a file; `rest` is the valid part: its hooks, the others made up."""
 
     def __init__(self, problems: Iterable[Problem], rest: Loaded | None) -> None:
         super().__init__(sorted(problems, key=by_place))
@@ -157,7 +157,7 @@ def load(
     """Read a pipeline file, lay `key=value` overrides over it, fill in its `${…}`, and check it.
 
     The hooks named in `without` are switched off, and, where `only` names any, all that it does not name. A file that
-    is `recorded` has been written by `dump`: its default hooks stand in it. To show or compare it, the
+    is `recorded` has been written by `dump`: it includes its default hooks. To show or compare it, the
     `environment` need not be asked: its references then stay what they are.
     Raises UserError with everything that is wrong, each with its line.
     """
@@ -255,7 +255,7 @@ def _understood(
 def dump(public: Pipeline, where: Where | None = None) -> str:
     """Return a pipeline, as it is recorded, as TOML that parses to an equal one; it extends no other.
 
-    Raises UserError, at `where`, when nobody could read it back: it is longer than a pipeline file may be.
+    Raises UserError, at `where`, when it could not be read back: it is longer than a pipeline file may be.
     """
     written = tomli_w.dumps(as_tables(public))
     if len(written.encode("utf-8", "replace")) > MOST_BYTES:

@@ -105,7 +105,7 @@ def explain(
 ) -> list[tuple[Key, Problem]]:
     """Return a problem for each error, by the key that is at fault. `tree` is what was validated.
 
-    What the environment gave is shown as it is `written`, by its key: it may be a secret.
+    Values of the environment are shown as `written`, by key: it may be a secret.
     """
     result = []
     for details in error.errors(include_url=False)[: 2 * SHOWN]:  # some may be about one key
@@ -130,7 +130,7 @@ def key_of(details: ErrorDetails) -> Key:
 def wrong_value(details: ErrorDetails, name: str, written: str = "") -> tuple[str, str]:
     """Return what is wrong with the value of `name`, and a hint (or an empty one).
 
-    `written` is what stands in the file for a value of the environment, which is not shown.
+    `written` replaces a value of the environment, which is not shown.
     """
     value, context = details["input"], details.get("ctx", {})
     match details["type"]:

@@ -32,7 +32,7 @@ class Interpolated(NamedTuple):
 
     tree: dict[str, Any]
     problems: dict[Key, Problem]
-    """What is wrong, by the key of the string that is at fault."""
+    """The problems, by the key of the faulty string."""
     variables: tuple[str, ...]
     """The variables of the environment that it refers to."""
 
@@ -108,7 +108,7 @@ class _Resolver:
         return value
 
     def _string(self, text: str, path: Key) -> Any:
-        """Return what the string stands for. Where it is asked for by another one, a failure is that one's too."""
+        """Return what the string stands for. A failure is also a failure of every reference to it."""
         outermost = not self._within
         try:
             if path in self._within:

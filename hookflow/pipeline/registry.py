@@ -31,7 +31,7 @@ def missing_package(
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """What an installed package offers: its short name, where it stands, and the package with its version."""
+    """An offer of an installed package: its short name, where it stands, and the package with its version."""
 
     name: str
     use: str
@@ -60,7 +60,7 @@ class Registry:
     """
 
     kind: str
-    """What a message calls one of them: "hook"."""
+    """The word for one of them in messages: "hook"."""
     group: str
     """The group of entry points by which a package offers them: `clip = "my_package.hooks:Clip"`."""
     built_in: Mapping[str, str] = field(default_factory=dict)

@@ -59,7 +59,7 @@ class RunSection(Section):
     """How long, where and how."""
 
     name: FolderName
-    """What the run is called; runs are kept under `dir`, in a folder of this name."""
+    """The name of the run; runs are kept under `dir`, in a folder of this name."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Where every random generator starts."""
     max_epochs: int | None = Field(default=None, ge=1)
@@ -85,7 +85,8 @@ class RunSection(Section):
     device: Device = "auto"
     """Where to compute: "cpu", "cuda", "cuda:1", "mps", or "auto" for the best that is there."""
     precision: Literal["auto", "fp32", "tf32", "bf16", "fp16"] = "fp32"
-    """What to compute in; "auto" is bf16 where the hardware computes in it, else fp32. fp16 scales the loss."""
+    """The precision of computation; "auto" is bf16 where the hardware computes in it, else fp32. fp16 scales the
+    loss."""
     compile: bool | Literal["default", "reduce-overhead", "max-autotune"] = False
     """Whether `torch.compile` compiles the networks, or in which of its modes."""
     deterministic: bool = False
@@ -93,7 +94,7 @@ class RunSection(Section):
     cudnn_benchmark: bool = False
     """Whether cuDNN tries its algorithms out on each new shape and keeps the fastest."""
     on_nan: Literal["raise", "skip", "ignore"] = "raise"
-    """What a loss that is not finite does: end the run, leave that step out, or nothing."""
+    """The reaction to a loss that is not finite: end the run, leave that step out, or nothing."""
     max_skipped_steps: int = Field(default=25, ge=1)
     """How many steps in a row of one optimizer `on_nan = "skip"` leaves out before the run ends with an error."""
     detect_anomaly: bool = False
@@ -115,7 +116,7 @@ class RunSection(Section):
 
     @property
     def unit(self) -> str:
-        """What the loop counts: "ep" or "it"."""
+        """The unit of the loop: "ep" or "it"."""
         return "it" if self.max_epochs is None else "ep"
 
     @field_validator("deterministic")
@@ -243,7 +244,7 @@ class OptimizerSection(Component):
 
 
 def _one_or_several(table: Any) -> str:
-    """Say whether a table is one component, or holds several by name: then all that stands in it are tables."""
+    """Say whether a table is one component, or holds several by name: then it holds tables only."""
     if not isinstance(table, dict) or not table or table.keys() & {"use", "args", "groups", "weights"}:
         return "<one>"
     return "<several>" if all(isinstance(inner, dict | Component) for inner in table.values()) else "<one>"
@@ -289,13 +290,13 @@ class LoaderSection(Section):
     multiprocessing_context: Literal["forkserver", "spawn", "fork"] | None = None
     """How workers are started; left out: "forkserver", or "fork" for data that cannot be pickled."""
     collate: Named | None = None
-    """What makes a batch of a list of examples; PyTorch's own stacks them."""
+    """The function that collates a list of examples; PyTorch's own stacks them."""
     sampler: Named | None = None
-    """What says which examples an epoch takes: called with the data set, it gives their indices, one by one."""
+    """The sampler of the examples of an epoch; called with the data set, it gives their indices, one by one."""
     on_device: bool = False
     """Whether the whole data set is collated once and kept on the device, where batches are taken out of it."""
     augment: Named | None = None
-    """What changes a batch on the device before it is trained on: called with the batch and a generator there."""
+    """The augmentation of a batch on the device: called with the batch and a generator there."""
     batches: int | None = Field(default=None, ge=1)
     """Batches of an epoch: fewer than there are, or those of a stream without a length; left out, all of them."""
 
@@ -341,9 +342,9 @@ class DistributedSection(Section):
     """How several processes train one model together; how many there are, the command that starts them says."""
 
     strategy: Literal["ddp", "fsdp"] = "ddp"
-    """What each process holds: the whole model ("ddp"), or its share of every parameter ("fsdp")."""
+    """The part of the model in each process: the whole model ("ddp"), or its share of every parameter ("fsdp")."""
     backend: Literal["auto", "nccl", "gloo"] = "auto"
-    """What carries tensors from process to process; "auto" is nccl on CUDA, else gloo."""
+    """The backend of the process group: "auto" is nccl on CUDA, else gloo."""
     timeout: int = Field(default=600, ge=1)
     """Seconds that a process waits for the others before it gives them up."""
     units: list[str] = []
@@ -368,7 +369,7 @@ class WriterSection(Component):
     """A writer: it carries what the run logs to somewhere else."""
 
     use: Use = Field(examples=["tensorboard"])
-    """What makes it: a registered name, "package.module:Name" or "./file.py:Name"."""
+    """The class or function that creates it: a registered name, "package.module:Name" or "./file.py:Name"."""
 
 
 class BindingSpec(Section):
@@ -420,7 +421,7 @@ class OwnPoint(Section):
     offers: list[str] = []
     """The arguments that it offers beside `run`, in the order in which `run.fire` is given them."""
     about: str = ""
-    """What has happened when it fires."""
+    """The state of the run when it fires."""
 
 
 def _kind_of_args(args: Any) -> str:
@@ -490,14 +491,14 @@ class HookNode(Section):
     default: bool = False
     """Whether it is a default hook, as recorded pipelines say: it gives way to another hook of its class."""
     on_error: Literal["raise", "disable", "ignore"] = "raise"
-    """What an error inside the hook does: end the run, switch the hook off, or nothing but be recorded."""
+    """The reaction to an error inside the hook: end the run, switch the hook off, or nothing but be recorded."""
 
 
 class Pipeline(Section):
     """A whole pipeline file."""
 
     extends: str | None = Field(default=None, examples=["base.toml"])
-    """Another pipeline file that this one is built on, relative to this one; what is said here goes over it."""
+    """Another pipeline file that this one is built on, relative to this one; keys given here override it."""
     run: RunSection
     """How long, where and how."""
     model: Models
@@ -505,7 +506,7 @@ class Pipeline(Section):
     optimizer: Optimizers
     """The optimizer: called with the parameters and `args`. Several have names: `[optimizer.generator]`."""
     task: Component = Component(use="hookflow.zoo.tasks:Classification")
-    """What is learned, how a batch becomes a loss: a class, or a function of the run and the batch."""
+    """The task, by which a batch becomes a loss: a class, or a function of the run and the batch."""
     data: DataSection
     """Where the batches come from."""
     distributed: DistributedSection = DistributedSection()

@@ -127,7 +127,7 @@ _IN_USE: ContextVar[Mapping[str, Maker]] = ContextVar("objects in use", default=
 
 
 class Objects:
-    """The objects of one pipeline: what makes each, by the text that stands for it."""
+    """The objects of one pipeline: the factory of each object, by its text."""
 
     def __init__(self) -> None:
         self.makers: dict[str, Maker] = {}

@@ -38,7 +38,7 @@ NOISE = 6
 
 
 def labelled(name: str, text: str, width: int) -> str:
-    """Return a text behind the name of what it is about, wrapped; an option (`--set`) is not broken at its hyphen."""
+    """Return a wrapped text behind its label; an option (`--set`) is not broken at its hyphen."""
     head, indent = f"  {name:<10} ", " " * 15
     return textwrap.fill(text, width, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
 

@@ -39,7 +39,7 @@ def lint(loaded: Loaded, plan: Plan, forecasts: Mapping[int, Forecast]) -> Itera
 def _silent(
     loaded: Loaded, plan: Plan, name: str, bindings: list[Binding], forecasts: Mapping[int, Forecast]
 ) -> Iterator[tuple[str, str]]:
-    """Yield that a hook would not fire once, not even if the run is asked to test; or not at some of its points.
+    """Yield a problem for a hook that never fires, even with a test; or not at some of its points.
 
     A point that the run does not come to, for want of data, is passed over where the hook fires elsewhere, unless the
     hook reads metrics there that it reads nowhere else: it is to choose by them.
@@ -178,7 +178,7 @@ def open_target(
 ) -> Target:
     """Return the pipeline file or the run that `named` means; None is the only pipeline file here with these `hooks`.
 
-    What a run has recorded is not changed from outside. Unless it `imports`, of the user's hooks only the file's words
+    The record of a run is never changed from outside. Unless it `imports`, of the user's hooks only the file's words
     are known. Raises UserError when there is no such thing, it is not valid, or a run is to be changed.
     """
     from hookflow.hooks.compile import compile_pipeline
@@ -196,7 +196,7 @@ def open_target(
 
 
 def warn_unknown(plan: Plan) -> None:
-    """Print what cannot be told of hooks that are not imported, beside the output."""
+    """Print a line for each hook that is not imported."""
     for problem in plan.unknown:
         print_error(f"unknown: {problem}")
 

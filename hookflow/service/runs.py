@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LATEST = "latest"
 """The newest run of all, where no run is called so."""
 TRAINED = re.compile(rb'"it":[1-9]')
-"""What is in the log of a run that has done an iteration."""
+"""Record kinds in the log of a run that has done an iteration."""
 
 
 def find_run(
@@ -74,7 +74,7 @@ def _find(
 
 
 def _nothing(said: str, near: str, otherwise: str, no_file: str | None) -> UserError:
-    """Return that there is no such run, nor a file called `no_file` if that is asked for; and what may be meant."""
+    """Return the error for an unknown run, and for a missing file of that name; and what may be meant."""
     if not no_file:
         return _problem(said, near or otherwise)
     from hookflow.pipeline.layers import nearest_file

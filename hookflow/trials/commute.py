@@ -31,7 +31,7 @@ WORDS = {
     "logged": "logged",
     "task": "task",
 }
-"""What the parts of a trace are called, in the order in which they are told."""
+"""Names of the parts of a trace, in the order of reports."""
 
 NAMED = 3
 """How many values are named, of a part in which several differ."""
@@ -63,7 +63,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What two trials differ in: first at `point`, in `parts`, and afterwards in what `later` names, too.
+    """The difference of two trials: first at `point`, in `parts`, and afterwards in what `later` names, too.
 
     `raised` says which of them has raised what, if that is how they differ.
     """
@@ -116,7 +116,7 @@ def changing(a: Trace, b: Trace) -> frozenset[Leaf]:
 def whose(leaf: Leaf) -> Leaf:
     """Return what is compared or not as a whole: what a hook knows, or else the value alone.
 
-    Of a hook with one value that depends on the time, the others may do so, too, now and then.
+    If one value of a hook depends on the time, its other values may depend on it too.
     """
     if leaf[:2] == ("checkpoint", "hooks"):
         leaf = leaf[1:]
@@ -178,7 +178,7 @@ ENOUGH = f"the limit of {TRIALS} trials, or {SECONDS:g} s, was reached"
 """Why a pair has not been tried."""
 
 COMPARED = ("model", "gradients", "optimizer", "lr", "rng")
-"""What must be the same in two trials of the same order: else nothing follows from a difference."""
+"""Parts that must be equal in two trials of the same order: else nothing follows from a difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Commuted:
-    """What trials of all orders have shown: the `steps` that differ, the pairs in which `same` is seen, and the rest.
+    """The results of trials of all orders: the `steps` that differ, the pairs in which `same` is seen, and the rest.
 
     `leaking` are pairs that no trial can judge: one of the two holds other values in two trials of the same order.
     `untried` says why of each pair that has not been tried; `unlooked` whether there are more pairs than were looked
@@ -211,7 +211,7 @@ class Commuted:
 def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], None]) -> Commuted:
     """Try every pair that nothing orders. `say` takes the messages of the run; files are relative to `base`.
 
-    What raises in the plan's own order goes through, as in a dry run.
+    Exceptions in the order of the plan propagate, as in a dry run.
     """
     result = list(islice(unordered(plan), PAIRS + 1))
     unlooked, pairs = len(result) > PAIRS, result[:PAIRS]
@@ -229,7 +229,7 @@ def commute(loaded: Loaded, plan: Plan, base: Path, say: Callable[[str, Level], 
 
 
 class _Search:
-    """Compares orders of one pipeline. What differs between two trials of the same order is noise, and not compared."""
+    """Compares orders of one pipeline. Differences between two trials of the same order are noise, and not compared."""
 
     def __init__(self, made: Trials, plan: Plan) -> None:
         self._made = made
@@ -243,7 +243,7 @@ class _Search:
 
     @property
     def noise(self) -> tuple[str, ...]:
-        """What is not compared: hooks, by their names, and other values."""
+        """Values that are not compared: hooks, by their names, and other values."""
         return tuple(sorted(".".join(leaf[1:] if leaf[0] == "hooks" else leaf) for leaf in self._noise))
 
     def fires(self, pair: Pair) -> bool:
@@ -290,8 +290,8 @@ class _Search:
     def all(self, pairs: Sequence[Pair]) -> tuple[list[Step], list[Pair], list[tuple[Pair, str]]]:
         """Turn each of these pairs once; return the steps that differ, the pairs that do not, and the rest with why.
 
-        As many are turned at once as stand side by side, and the next from there on, as in a sort. What differs is
-        turned back before: the others are tried in an order whose results are those of the declared one.
+        As many are turned at once as stand side by side, and the next from there on, as in a sort. A differing pair is
+        turned back first: the others are tried in an order whose results are those of the declared one.
         """
         left = dict.fromkeys(pairs)
         steps: list[Step] = []

@@ -132,8 +132,8 @@ def in_temporary_run(
 ) -> tuple[Found, list[Record]]:
     """Let `execute` use a trainer and the store of its checkpoints; return what comes of it, and what was recorded.
 
-    `say` is given the messages; `observer`, if any, watches the hooks. The sources are closed. Whatever raises goes
-    through, printed with its traceback where it is no mistake in the pipeline, unless `prints_failure` is off.
+    `say` is given the messages; `observer`, if any, watches the hooks. The sources are closed. Exceptions propagate; a
+    traceback is printed unless the pipeline is at fault or `prints_failure` is off.
     """
     with tempfile.TemporaryDirectory(prefix="hookflow-") as folder:
         run_dir = RunDir(Path(folder))
@@ -162,7 +162,7 @@ def in_temporary_run(
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a dry run has found, and what the run itself would train."""
+    """The results of a dry run, and the size of the run itself."""
 
     model: str
     params: int
@@ -214,7 +214,7 @@ def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) ->
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What was seen, and what an observed run could not see."""
+    """The observations, and the gaps of an observed run."""
 
     seen: Sequence[Seen]
     silent: Sequence[Silent]
@@ -228,7 +228,7 @@ class Observed:
 def observe(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> Observed:
     """Train for a few iterations and watch; `say` takes lines for people. Files of the pipeline are relative to `base`.
 
-    Whatever raises that is not a hook goes through, printed with its traceback where it is no mistake in the pipeline.
+    Exceptions outside of hooks propagate; a traceback is printed unless the pipeline is at fault.
     """
     began = time.perf_counter()
     run = loaded.pipeline.run.model_copy(update={"compile": False})

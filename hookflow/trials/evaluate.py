@@ -30,7 +30,7 @@ Say = Callable[[str, Level], None]
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """What was found: the metrics, how far the training was (iterations and epochs done), and on which data."""
+    """The metrics: the metrics, how far the training was (iterations and epochs done), and on which data."""
 
     checkpoint: Path
     it: int
@@ -41,7 +41,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What was predicted, a row for each example by name; else as `Evaluated`."""
+    """Predictions by name, a row for each example; else as `Evaluated`."""
 
     checkpoint: Path
     it: int
@@ -55,8 +55,8 @@ def evaluate_checkpoint(
 ) -> Evaluated:
     """Validate or test a checkpoint of the run, by the pipeline that it was saved with, `overrides` laid over it.
 
-    The run's directory is only read: what hooks log goes to a folder that is gone afterwards. Whatever raises goes
-    through, printed with its traceback where a hook has raised it. Raises UserError when there are no such data.
+    The run's directory is only read: what hooks log goes to a folder that is gone afterwards. Exceptions propagate; a
+    traceback is printed where a hook raised. Raises UserError when there are no such data.
     """
     result, state, data = _with_checkpoint(
         run_dir, checkpoint, split, overrides, say, lambda trainer, path: dict(trainer.evaluate(path, split))

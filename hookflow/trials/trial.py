@@ -45,7 +45,7 @@ from hookflow.runner.process.main import collected_between
 from hookflow.trials.dry_run import BATCHES, EPOCHS, ITERS, fired_in, in_temporary_run, without_amounts
 
 NAME = "the probe"
-"""What the probe goes by among the hooks; no table can be called so."""
+"""The name of the probe among the hooks; no table can be called so."""
 
 KINDS = ("standard", "step", "own")
 """The points at which it looks: PyTorch's own lie within them, and what fires there shows at the next of these."""
@@ -56,7 +56,7 @@ ALWAYS = ("after_train_iter", "after_train_epoch", "after_val", "before_save_che
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """What a run held when a point had been fired: the fingerprint of each value."""
+    """The values of a run after a firing of a point: the fingerprint of each value."""
 
     point: str
     iter: int
@@ -216,7 +216,7 @@ class EnoughError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """What a trial held whenever a point had been fired, and what its hooks have logged.
+    """The values of a trial after each firing of a point, and the logged numbers.
 
     `fired` are the bindings that have fired. `raised` says what has ended it, if anything has.
     """
@@ -227,7 +227,7 @@ class Trace:
 
 
 class FewBatches(Repeated):
-    """The first batches of a source, fetched once; an epoch is as long as before, for whoever asks."""
+    """The first batches of a source, fetched once; an epoch keeps its length."""
 
     def __len__(self) -> int:
         return self.whole
@@ -262,7 +262,7 @@ class Trials:
         return trace
 
     def again(self, plan: Plan, *, may_raise: bool = True) -> Trace:
-        """Make a trial, whether there has been one or not. Whatever raises goes through, unless it `may_raise`."""
+        """Make a trial, whether there has been one or not. Exceptions propagate, unless it `may_raise`."""
         if self.count >= TRIALS or self.seconds > SECONDS:
             raise EnoughError
         self.collect()

@@ -1,1 +1,1 @@
-"""What carries the results of a run to somewhere else: the base class, and the built-in writers (a file each)."""
+"""Writers that send the results of a run elsewhere: the base class, and the built-in writers (a file each)."""

@@ -14,7 +14,7 @@ class Writer(ABC):
     It is made before the training. Its constructor is given `dir` (a folder of its own in the run directory),
     `run_name` and `run_id` where it takes them and the pipeline does not give them. All other calls come from one
     thread of its own, one at a time, in the order in which things were logged; so a slow writer delays no training and
-    no other writer. Of several processes that train together rank 0 alone has writers. An exception that a call raises
+    no other writer. With several ranks, rank 0 alone has writers. An exception that a call raises
     loses that call; `docs/writers.md` says what follows.
 
     `iteration` and `epoch` are how many were done, `time` is in seconds since 1970.
@@ -57,8 +57,8 @@ class Writer(ABC):
         """Forget what earlier attempts have written after `iteration`, and return whether it does.
 
         Called first in every attempt but the first that has the writer. The run resumes at that iteration or later:
-        what the writer may lack up to there, as the process was killed, is written again then. Of one that cannot
-        forget, and returns False, nothing is asked twice: what it was given before is passed over when the resumed run
-        logs it again.
+        what the writer may lack up to there, as the process was killed, is written again then. A writer that cannot
+        forget returns False, and is not asked again: what it was given before is passed over when the resumed run logs
+        it again.
         """
         return False

@@ -12,7 +12,7 @@ from hookflow.pipeline.values import flat
 from hookflow.writers.base import Writer
 
 PARAMETERS_AT_ONCE, PARAMETER_LENGTH = 100, 500
-"""What MLflow takes in one call, and of one value."""
+"""The limits of one call of MLflow, and of one value."""
 
 
 class MLflowWriter(Writer):

@@ -21,7 +21,7 @@ FOLDER = "cifar-10-batches-bin"
 def fetch(root: Path, say: Callable[[str], None]) -> None:
     """Make `root/cifar-10-batches-bin` out of the archive, which is fetched into `root` unless it is there already.
 
-    Several processes may ask for it at once: one fetches, the others wait. Raises DownloadError, and OSError when
+    Several processes may request it at once: one fetches, the others wait. Raises DownloadError, and OSError when
     the disk refuses.
     """
     root.mkdir(parents=True, exist_ok=True)

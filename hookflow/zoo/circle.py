@@ -16,7 +16,7 @@ SPLITS = {"train": 1024, "val": 256, "test": 256}
 """Points of each split."""
 
 RADIUS = 0.8
-"""Of the circle around the origin; half of the square from -1 to 1 lies in it."""
+"""The radius of the circle around the origin; half of the square from -1 to 1 lies in it."""
 
 
 class Circle:

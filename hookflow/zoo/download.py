@@ -27,7 +27,7 @@ NUMBER = r"[0-9]{1,18}"
 """A number that a server states; another one says nothing."""
 
 BROKEN = (urllib.error.URLError, http.client.HTTPException, ssl.SSLError, TimeoutError, ConnectionError, ValueError)
-"""What a connection may end with (ValueError: an answer that leads to no address); another OSError is the disk's."""
+"""The errors of a connection (ValueError: an answer that leads to no address); another OSError is the disk's."""
 
 
 class TooLongError(Exception):
@@ -43,9 +43,8 @@ def download(url: str, target: Path, md5: str, most: int, say: Callable[[str], N
 
     It has at most `most` bytes: a server that sends more is not listened to, and nothing of it is kept.
 
-    A target that is there and right is left alone. What has come so far stands in `<target>.part` and is gone on
-    with, now and by the next call. `say` takes lines about the progress. Raises DownloadError, and OSError when the
-    disk refuses.
+    A target that is there and right is left alone. A partial download stays in `<target>.part`; the next call continues
+    it. `say` takes lines about the progress. Raises DownloadError, and OSError when the disk refuses.
     """
     if target.exists():
         if _md5(target) != md5:

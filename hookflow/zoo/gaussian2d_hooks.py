@@ -1,4 +1,4 @@
-"""What happens to the Gaussians beside their training: more of them where the image is wrong, fewer where they idle."""
+"""Changes of the Gaussians during their training: more of them where the image is wrong, fewer where they idle."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Densify(Hook):
 
 
 class Prune(Hook):
-    """Removes Gaussians that nobody sees: those of less colour than a threshold in all three channels."""
+    """Removes invisible Gaussians: those of less colour than a threshold in all three channels."""
 
     reads: ClassVar[Slots] = ("model",)
     writes: ClassVar[Slots] = ("model", "grads", "optimizer")

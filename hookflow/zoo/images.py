@@ -1,4 +1,4 @@
-"""A labelled set of small images that lives on the device whole and is augmented there, a batch at a time."""
+"""A labelled set of small images, kept on the device as a whole and augmented there, a batch at a time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Images:
     `sizes` are the sides, in pixels, that images are scaled to, epoch by epoch; the last goes for all that follow.
     A net that takes any size learns most of what it needs from small images first, at the square of their side.
 
-    Of several processes that train together each (`rank` of `world`) has its share of every batch.
+    With several ranks, each (`rank` of `world`) has its share of every batch.
 
     Draws come from generators of their own, on the CPU: they are the same on every device, and take nothing from the
     global generators.

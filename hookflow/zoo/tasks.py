@@ -1,4 +1,4 @@
-"""What a step computes: from a batch to a loss. Each task trains `run.model`."""
+"""The tasks: from a batch to a loss. Each task trains `run.model`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.nn import functional
 
 
 class HasModel(Protocol):
-    """What these tasks need of the run."""
+    """The parts of the run that these tasks use."""
 
     model: nn.Module
 

@@ -88,7 +88,7 @@ def _mermaid_label(plan: Plan, binding: Binding) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text as it may stand in a label: what Mermaid, its Markdown or HTML would read otherwise, by number.
+    """Return a text escaped for a label: what Mermaid, its Markdown or HTML would read otherwise, by number.
 
     A space of no width follows a backslash: before an n, it would break the line however it is written.
     """

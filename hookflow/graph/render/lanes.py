@@ -59,7 +59,7 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Stub:
-    """What is seen, at a box, of its edges of one kind that come from rows above, or that lead to rows below.
+    """The visible part, at a box, of its edges of one kind to other rows.
 
     It is the box's `port`th arrow, counted from that side, and as high as `rise` lines of labels.
     """
@@ -167,7 +167,7 @@ class Row:
                     yield Arrow(link, stub.kind, corners, start=starts[first, stub.kind])
 
     def labels(self, y: float) -> Iterator[Label]:
-        """Yield what stands beside the stubs, a text a line."""
+        """Yield the texts beside the stubs, one a line."""
         for place, stubs in self.stubs.items():
             for stub in stubs:
                 x = self._stub_x(place, stub) + (5 if stub.comes else -5)
@@ -412,7 +412,7 @@ def _wrapped(firings: Firings, room: float) -> list[range]:
 def _rails(lanes: Sequence[Lane], right: float) -> tuple[tuple[Rail, ...], int]:
     """Return a rail for each pair, the short ones nearest, and how many find no room.
 
-    Those that do not overlap may share a column.
+    Edges without overlap may share a column.
     """
     stands = [(k, box.binding) for k, lane in enumerate(lanes) for box in lane.boxes]
     result = pairs([binding for _, binding in stands])

@@ -1,7 +1,6 @@
 """A plan as a picture that stands alone: SVG without fonts, scripts or styles from elsewhere, for light and dark.
 
-Kinds of edges are told apart by their strokes: solid, double, dashed, dotted. What lies below the pointer says where
-it comes from.
+Strokes distinguish the kinds of edges: solid, double, dashed, dotted. A tooltip shows the source of an edge.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ LOOKS: dict[str, dict[str, str]] = {
     "rail": {"fill": "none", "stroke": "dim", "stroke-width": "1.2"},
     "grab": {"fill": "none", "stroke-width": "8", "pointer-events": "stroke"},
 }
-"""Colours are named as in LIGHT and DARK. What has none is filled with ink, as all of the drawing is unless it says."""
+"""Colours are named as in LIGHT and DARK. Elements without a fill are filled with ink."""
 
 
 def styled(look: str) -> str:
@@ -86,7 +85,7 @@ def dark_sheet() -> str:
 
 
 _FORBIDDEN = re.compile(r"[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""What XML has no way to write, not even escaped."""
+"""Characters that XML cannot represent, not even escaped."""
 
 
 def as_svg(plan: Plan, title: str = "") -> str:

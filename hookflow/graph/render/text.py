@@ -24,7 +24,7 @@ KINDS: dict[EdgeKind, str] = {
     "flow": "data flow: who writes a slot, before who reads it",
     "pair": "last in, first out",
 }
-"""What each kind of edge is, in a legend."""
+"""The kinds of edges, for a legend."""
 
 _MIRRORED = {"first": "last", "early": "late", "normal": "normal", "late": "early", "last": "first"}
 """The phase in which the second half of an `around` fires, by that of the first."""
@@ -44,8 +44,7 @@ def title_of(plan: Plan, shown: str = "") -> str:
 def marks(plan: Plan, binding: Binding) -> list[str]:
     """Return what is out of the ordinary about a binding.
 
-    That is the half of an `around`, phase, trigger, what it fires on and what is said of that, ranks, and whether its
-    hook is a default one.
+    These are the half of an `around`, phase, trigger, its condition, ranks, and a mark for default hooks.
     """
     verb = {"whole": "", "enter": "enters", "exit": "leaves"}[binding.half]
     around = f"{verb} {binding.method}" if verb else ""
@@ -87,7 +86,7 @@ def said(edge: Edge) -> str:
 def edges_that_gave_way(plan: Plan) -> Iterator[str]:
     """Yield the edges of a plan that are not kept, with those that overruled them; a circle of flows is one sentence.
 
-    Of each point the first are told one by one.
+    For each point the first ones are listed.
     """
     yield from dict.fromkeys(_gave_way(plan, given) for given in plan.given_way)
     for point, count in plan.gave_way_unexplained().items():
@@ -273,7 +272,7 @@ def _finish(line: str, width: int, waits: bool, leads: bool) -> str:
 
 _GUTTER_GOES_ON = str.maketrans({**dict.fromkeys("┌┬├┼", "│"), **dict.fromkeys("└┴─▶", " ")})
 _RAILS_GO_ON = str.maketrans({"╭": "│", "╰": " "})
-"""What of a row is to be seen on the line below it."""
+"""The parts of a row that continue on the line below."""
 
 _ROOM_FOR_NOTES = 28
 _MOST_RAILS = 6

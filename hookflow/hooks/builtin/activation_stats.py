@@ -17,10 +17,10 @@ class ActivationStats(Hook):
     """Logs mean, standard deviation and fraction of zeros of module outputs in training.
 
     They are called `activation/<name>/mean`, `…/std` (of the population) and `…/zeros` (from 0 to 1); those of the
-    network itself go by `model`. `modules` says which by globs over their names; all of them if left out. Of several
-    tensors that a module returns it is the first one, and what is no floating-point tensor is left out. A ReLU whose
-    share of zeros is nearly 1 is dead. Computed on the device, on this rank's share of the batch, so that nothing
-    waits; while `every` keeps it idle, it computes nothing.
+    network itself go by `model`. `modules` says which by globs over their names; all of them if left out. If a module
+    returns several tensors, the first counts, and a tensor of integers is left out. A ReLU whose share of zeros is
+    nearly 1 is dead. Computed on the device, on this rank's share of the batch, so that nothing waits; while `every`
+    keeps it idle, it computes nothing.
     """
 
     reads: ClassVar[Slots] = {"before_run": ("model",)}

@@ -119,7 +119,7 @@ class Average(Hook):
         self.weights = [local(weight) for weight in weights.values()]
 
     def _swap(self, run: Run) -> None:
-        """Exchange the weights with their average, in place: whoever holds the tensors sees the other ones."""
+        """Exchange the weights with their average, in place: every holder of the tensors sees the other values."""
         weights = _floating(self.network(run)) if self.average else {}
         for name, tensor in weights.items():
             weight, average = local(tensor), local(self.average[name])

@@ -26,7 +26,7 @@ class Checkpoint(Hook):
     checkpoints are in `<out_dir>/<run.name>/<id>/`, and `checkpoints` in the run directory is a link to that: what
     looks for them there finds them.
 
-    Saving is asked for here and done by the runner at the next safe point, when every hook has had its turn: so no
+    The hook requests a save, and the runner makes it at the next safe point, after all hooks: so no
     hook's state is saved half a step late, and no average is ever caught swapped in.
     """
 

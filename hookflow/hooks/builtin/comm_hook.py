@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 class CommHook(Hook):
     """Compresses DDP's gradient all-reduce with one of PyTorch's communication hooks.
 
-    For several ranks with `strategy = "ddp"`; elsewhere it is refused. What PowerSGD has learned of the gradients is
-    not kept: a resumed run averages in full for two iterations (DDP arranges its buckets anew in the first), and then
-    begins with it anew.
+    For several ranks with `strategy = "ddp"`; elsewhere it is refused. The state that PowerSGD has learned is not kept:
+    a resumed run averages in full for two iterations (DDP arranges its buckets anew in the first), and then begins with
+    it anew.
     """
 
     reads: ClassVar[Slots] = {"ddp_comm": ("grads",)}

@@ -33,7 +33,7 @@ DIGITS = 8
 class Export(Hook):
     """Writes weights of a checkpoint at the end of the run, with the first digits of their SHA-256 in the name.
 
-    `checkpoint` is what the checkpoint goes by, such as `best`; `weights` which of its weights, such as `model_ema` for
+    `checkpoint` is the name of the checkpoint, such as `best`; `weights` which of its weights, such as `model_ema` for
     the average of a hook called ema. The file is `<checkpoint>-<weights>-1a2b3c4d.pt`; one of that name that is there
     holds the same, and those of other runs stay. The formats:
 
@@ -142,7 +142,7 @@ PLAIN: dict[Format, Callable[[Mapping[str, Tensor], Path], None]] = {
     "state_dict": write_state_dict,
     "safetensors": write_safetensors,
 }
-"""What writes weights alone, by the format."""
+"""The functions that write weights, by format."""
 
 
 def write_exported(model: nn.Module, inputs: Tensor, weights: Mapping[str, Tensor], path: Path) -> None:

@@ -36,7 +36,7 @@ class Log(Hook):
     logged. Each example counts alike, with gradient accumulation and over several processes too. An epoch's mean is
     logged when the epoch is done, as `<name>_epoch`. A resumed run logs the means of one that was never interrupted.
 
-    Numbers that live on the device are copied over later by somebody who may wait; the training does not. Where
+    Numbers on the device are copied later by a thread that may wait; the training does not. Where
     several processes train together, an output is the mean over the examples of all of them.
     """
 
@@ -72,7 +72,7 @@ class Log(Hook):
     def add(self, run: Run, outputs: dict[str, Any]) -> None:
         """Take in what an iteration has given, logged or not."""
         picked = self._picked(outputs)
-        examples = run.batch_size or 1  # where nobody knows, each batch counts alike
+        examples = run.batch_size or 1  # where the examples are unknown, each batch counts alike
         for name, value in picked.items():
             self.newest[name] = value.detach() if hasattr(value, "detach") else value, examples
         if not (self.window or self.epoch):
@@ -144,8 +144,8 @@ Setting = Literal["momentum", "weight_decay"]
 class LRMonitor(Hook):
     """Logs the learning rate of each parameter group as `lr/0`, `lr/1`, …, or by the group's own `name`.
 
-    Where there are several optimizers, the optimizer's name comes first: `lr/generator/0`. What `also` names is logged
-    likewise: `momentum/0`, `weight_decay/0`. The momentum of Adam and its kin is the first of their `betas`.
+    Where there are several optimizers, the optimizer's name comes first: `lr/generator/0`. The names of `also` are
+    logged likewise: `momentum/0`, `weight_decay/0`. The momentum of Adam and its kin is the first of their `betas`.
     """
 
     reads = ("lr", "optimizer")

@@ -49,7 +49,7 @@ class WeightedSum:
         self.total = total
         self.weight = weight
         self.lost = lost
-        """What rounding has added to `total` too much; only in float32."""
+        """The rounding error of `total`; only in float32."""
 
     def add(self, value: float | Tensor, weight: int) -> None:
         """Add a number; from the second on, all are on the device of the latest."""

@@ -180,9 +180,9 @@ class Metrics(Hook):
     """Computes metrics of torchmetrics during validation and test, over all ranks, and adds them to the metrics.
 
     Each is given two of the task's outputs, batch by batch: what was predicted, and the target. It counts on the
-    device; at the end of the pass torchmetrics brings the counts of all ranks together. What it then gives must be one
-    number. Metrics that check their arguments wait for a GPU in each batch, unless `validate_args = false` is among
-    theirs. Needs torchmetrics: pip install 'hookflow[metrics]'.
+    device; at the end of the pass torchmetrics brings the counts of all ranks together. The result must be one number.
+    Metrics that check their arguments wait for a GPU in each batch, unless `validate_args = false` is among theirs.
+    Needs torchmetrics: pip install 'hookflow[metrics]'.
     """
 
     reads: ClassVar[Slots] = dict.fromkeys(("after_val_iter", "after_test_iter"), ("outputs",))
@@ -239,7 +239,7 @@ class Metrics(Hook):
 
 
 def made(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the metrics of torchmetrics by name. Raises UserError with all that cannot be made as is said."""
+    """Return the metrics of torchmetrics by name. Raises UserError with all metrics that cannot be constructed."""
     import torchmetrics
 
     result: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What a run has predicted of the test data, in a file."""
+"""Predictions of the test data, written to a file; and test-time augmentation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Rows:
     """The rows of a pass over the data.
 
-    `source` begins what is said of wrong ones: "the task's predict has returned".
+    `source` begins the messages about wrong ones: "the task's predict has returned".
     """
 
     def __init__(self, source: str) -> None:
@@ -88,7 +88,7 @@ WRITERS: dict[str, Callable[[Path, Mapping[str, Tensor]], None]] = {
     ".jsonl": _jsonl,
     ".pt": _pt,
 }
-"""What writes a file, by how its name ends."""
+"""The functions that write predictions, by suffix."""
 
 
 def _known_ending(file: str) -> str:
@@ -100,8 +100,8 @@ def _known_ending(file: str) -> str:
 class Predict(Hook):
     """Writes outputs of the task for every example of the test data to a file in the run directory.
 
-    Each output is a tensor with a row for each example of the batch. Of several ranks each writes the rows of its own
-    shard: `predictions.rank1.npz`. What a checkpoint predicts of data without targets: `hookflow predict`.
+    Each output is a tensor with a row for each example of the batch. Each rank writes the rows of its own shard:
+    `predictions.rank1.npz`. Predictions of a checkpoint for data without targets: `hookflow predict`.
     """
 
     reads: ClassVar[Slots] = {"after_test_iter": ("outputs",)}

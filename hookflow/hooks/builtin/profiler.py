@@ -23,8 +23,8 @@ class Profiler(Hook):
 
     A trace is named after the last iteration in it, counted as `run.iter` does, and a message says so: it is JSON in
     Chrome's trace format, which ui.perfetto.dev opens. It has the operators on the host and, where there is CUDA, the
-    kernels on the device. In a `warmup` iteration the profiler runs already and keeps nothing. What is waited for, and
-    what comes after the last trace, costs next to nothing. A resumed run begins with `wait` again. Bound on all ranks
+    kernels on the device. In a `warmup` iteration the profiler runs already and keeps nothing. Waiting before a trace,
+    and everything after the last one, costs next to nothing. A resumed run begins with `wait` again. Bound on all ranks
     (`ranks = "all"`), each writes its own.
     """
 

@@ -45,7 +45,7 @@ class Link(Component):
 
 
 class ChainError(ValueError):
-    """What is wrong with a chain, and a hint at the mend."""
+    """A problem of a chain, and a hint."""
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -84,7 +84,7 @@ def _check_link(link: Mapping[str, Any], called: str, last: bool) -> None:
 
 
 def found_schedulers(chain: Sequence[Link], per: Per) -> list[type]:
-    """Return the scheduler classes. Raises UserError with all that are not there, or cannot be made as is said."""
+    """Return the scheduler classes. Raises UserError with all schedulers that do not exist or cannot be constructed."""
     from torch.optim import lr_scheduler
 
     base = lr_scheduler.LRScheduler
@@ -124,7 +124,7 @@ def _wrong(kind: type, link: Link) -> Iterator[Problem]:
 def derived(kind: type, args: Mapping[str, Any], steps: int) -> dict[str, int]:
     """Return the arguments of a scheduler that are its length, but for those that the pipeline gives.
 
-    `total_steps` is not given to a scheduler that is told `epochs`, from which it makes its own.
+    `total_steps` is not given to a scheduler that receives `epochs` and derives its own.
     """
     takes = inspect.signature(kind).parameters
     return {
@@ -285,7 +285,7 @@ def _mode(metric: str, args: Mapping[str, Any]) -> Mode:
     return mode_of(metric, args.get("mode"), beside=" in its args")
 
 
-# A scheduler is made anew by a resumed run; what has not changed since, like a table of milestones, need not be saved.
+# A resumed run creates its schedulers again; what has not changed since, like a table of milestones, need not be saved.
 
 
 def _changes(state: dict[str, Any], began: dict[str, Any]) -> dict[str, Any]:

@@ -175,7 +175,7 @@ def _not_negative(values: list[tuple[int | str, float]]) -> list[tuple[int | str
 
 
 Values = Annotated[list[tuple[Progress, float]], Field(min_length=1), AfterValidator(_not_negative)]
-"""What a setting is when so much of the run is done: [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]."""
+"""The value of a setting at a fraction of the run: [[0, 0.95], ["30%", 0.85], ["100%", 0.95]]."""
 
 
 class ParamSchedule(Hook):

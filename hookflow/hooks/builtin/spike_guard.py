@@ -69,7 +69,9 @@ class SpikeGuard(Hook):
         """The weights and the state of the optimizers in the last checkpoint, and the losses before it."""
 
     def before_train(self, run: Run) -> None:
-        if getattr(run.task, "steps_itself", False) and len(run.optimizers) > 1:  # which loss is whose is not told
+        if (
+            getattr(run.task, "steps_itself", False) and len(run.optimizers) > 1
+        ):  # the optimizer of each loss is unknown
             raise UserError(Problem("spike_guard knows one loss, and this task steps several optimizers by theirs"))
         if self.rollback and any(map(is_sharded, run.model.parameters())):
             message = "spike_guard cannot roll back a model that is sharded across the ranks"
