@@ -45,7 +45,7 @@ from hookflow.numbers import span
 def exit_on_hang_up(terminal: int) -> None:
     """End this process as SIGHUP does, once the terminal with this file descriptor is closed on the other side.
 
-    A signal is not sent to everybody who paints on a terminal, and may come too late: whoever paints waits by then.
+    A signal is not sent to everybody who paints on a terminal, and may come too late: every painter waits by then.
     Nothing is done where it is no terminal.
     """
     if os.isatty(terminal):
@@ -54,7 +54,7 @@ def exit_on_hang_up(terminal: int) -> None:
 
 def _wait(terminal: int) -> None:
     poll = select.poll()
-    poll.register(terminal, 0)  # for nothing but what is told in any case: that it has hung up
+    poll.register(terminal, 0)  # for nothing beyond the record: that it has hung up
     if any(what & select.POLLHUP for _, what in poll.poll()):
         os._exit(128 + signal.SIGHUP)
 

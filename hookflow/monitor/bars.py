@@ -44,7 +44,7 @@ def can_show_bars(out: TextIO) -> bool:
 
 
 class Bar(NamedTuple):
-    """One row: how much is `done` of how much (0: nobody knows), how fast, for how long, and the latest numbers."""
+    """One row: how much is `done` of how much (0: unknown), how fast, for how long, and the latest numbers."""
 
     name: str
     done: int

@@ -102,7 +102,7 @@ def ticks(values: Sequence[float], width: int) -> list[str]:
 
 
 def _power(exponent: re.Match[str]) -> str:
-    """Return the head of a power of ten without what nobody needs: e-7 for e-07, e7 for e+07."""
+    """Return the mantissa of a power of ten without superfluous digits: e-7 for e-07, e7 for e+07."""
     return "e" + exponent[1].replace("+", "")
 
 

@@ -144,7 +144,7 @@ KINDS = {"frame": FRAME, "run": BEGIN}
 
 
 UNREADABLE = Plan("unreadable", (), (), ())
-"""Stands for a plan that is none, or of a version that is not known."""
+"""Replaces an invalid plan, or one of an unknown version."""
 
 
 def read_plan(run: RunDir, attempt: int | None = None) -> Plan | None:
@@ -330,7 +330,7 @@ def follow_records(
 ) -> int:
     """Give every record to `tell`, after it was folded, until the run is over; return the exit code to leave with.
 
-    `look` is called before each look at the log, and told whether it is the last one.
+    `look` is called before each look at the log; its argument is true at the last one.
     """
     while True:
         code = child_exit() if child_exit is not None else None

@@ -113,7 +113,7 @@ CAUSES = 6
 def end_reason(state: RunState) -> list[str]:
     """Return a sentence or two; nothing for a run that goes on, is lost, or did all its iterations.
 
-    Of several ranks, the error that came first ended the run: the others', and the signal that ended them, follow.
+    With several ranks, the first error ended the run: the others', and the signal that ended them, follow.
     """
     if state.end is None:
         return _failure(state)

@@ -26,7 +26,7 @@ GLYPHS: dict[Kind, str] = {
 }
 
 BECAME = {"raise": "ends the run", "disable": "hook switched off", "ignore": "ignored"}
-"""What becomes of an error, in words."""
+"""The consequences of an error, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Journal:
         return entry
 
     def add_shown(self, t: float, kind: Kind, source: str, text: str, it: int, shows: int) -> None:
-        """Add something to look at. What one hook logs of a kind at one iteration is one entry: there may be many."""
+        """Add something to look at. The logs of one hook, kind and iteration are one entry: there may be many."""
         last = self._entries[-1] if self._entries else None
         if last is None or (last.kind, last.source, last.it) != (kind, source, it):
             self.add(t, kind, source, text, it=it, shows=shows)

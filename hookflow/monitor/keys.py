@@ -29,12 +29,12 @@ Action = Literal[
     "slower",
     "faster",
 ]
-"""What a key asks of the app, beyond the view."""
+"""Requests of a key to the app, beyond the view."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What a key answers where it can do nothing."""
+    """The answer of a key without effect."""
 
     text: str
 

@@ -21,7 +21,7 @@ SKIPPED = (b'{"k":"frame"', b'{"k":"scalars"')
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What a list of runs tells of one."""
+    """The facts about a run in a list of runs."""
 
     run: RunDir
     state: RunState

@@ -38,14 +38,14 @@ LONGEST = 600.0
 
 
 class StallWatch:
-    """Watches one run, which somebody else folds."""
+    """Watches the stalls of one run, whose state is folded elsewhere."""
 
     def __init__(self, run: RunDir, live: Live) -> None:
         self._run = run
         self._live = live
         self._looked = 0.0
         self._since = 0.0  # when the training was last seen to get on, while it hangs; else 0
-        self._next = 0.0  # seconds of standing still at which it is told next
+        self._next = 0.0  # seconds of the next report of a stall
 
     def look(self, clock: float) -> tuple[str, str] | None:
         """Return what there is to tell at this moment (seconds since 1970), the condition and a sentence; else None."""
@@ -84,7 +84,7 @@ class Output:
         self._rest = b""
 
     def read(self, last: bool = False) -> list[str]:
-        """Return the next whole lines; with `last` also one that nobody has ended. None when there is nothing new."""
+        """Return the next whole lines; with `last` also one that was not ended. None when there is nothing new."""
         try:
             with open_regular(self._path) as file:
                 file.seek(self._at)
@@ -110,7 +110,7 @@ def last_lines(path: Path, count: int) -> list[str]:
 
 
 EVERY = 10.0
-"""Seconds of the run between lines on its progress, when nothing else is told."""
+"""Seconds of the run between lines on its progress, without other lines."""
 
 SCALARS = 5
 """Numbers in such a line, at most."""
@@ -129,7 +129,7 @@ def follow(
     With `bars`, for which `out` must be a terminal, progress bars stand below the lines, and a table of the metrics at
     the end. The exit code is the run's own, or 1 when it went without an end record. `child_exit` returns the exit code
     of the process that trains once it has ended, when the caller is its parent; `interrupts`, how often Ctrl-C has been
-    pressed, which that process has heard. Of a resumed run the newest attempt is printed, with what had changed. A
+    pressed, which that process has heard. For a resumed run the newest attempt is printed, with the changes. A
     mistake that ends a run before it has begun is left for the caller to print.
     """
     live = Live(run)
@@ -333,7 +333,7 @@ class _Printer:
             pace.iters_per_s and not self._sheet.has_bars
         ):  # else no iteration has been timed yet: a run may be over in no time
             facts.append(f"{pace.iters_per_s:.1f} it/s")
-            facts += [f"{many(pace.samples_per_s)} samples/s"] * bool(pace.samples_per_s)  # else nobody knows it
+            facts += [f"{many(pace.samples_per_s)} samples/s"] * bool(pace.samples_per_s)  # else it is unknown
             facts += [f"ETA {span(pace.eta)}"] if pace.eta is not None else []
             facts += [word] if (word := bottleneck(state, pace)) != "compute-bound" else []
         return _line("train", *facts)

@@ -18,10 +18,10 @@ MEETING: Mapping[str, tuple[str, ...]] = {"ddp": ("backward",), "fsdp": ("forwar
 """Phases in which the ranks bring something together, and so wait for one another, by strategy."""
 
 NO_PLAN = Plan("", (), (), ())
-"""What stands for a plan that has not been written yet."""
+"""The plan before it is written."""
 
 NO_RUN = cast("Run", {})
-"""What stands for a run record that has not been written yet; false, and nothing is in it."""
+"""The run record before it is written; false, and nothing is in it."""
 
 TRACK = 64
 """Frames back to which it is remembered how far a rank was."""
@@ -52,7 +52,7 @@ class Work:
 
 
 class Rank:
-    """What is known of one rank since its `run` record: `work` in the last WINDOW seconds, `total` in all."""
+    """The state of one rank since its `run` record: `work` in the last WINDOW seconds, `total` in all."""
 
     def __init__(self, run: Run | None = None) -> None:
         self.run: Run = run or NO_RUN
@@ -116,7 +116,7 @@ class Rank:
 
 
 class Timed(Protocol):
-    """Whatever has timed iterations: a rank, or a whole run."""
+    """Sources of iteration times: a rank, or a whole run."""
 
     now: float
 
@@ -143,10 +143,10 @@ def booked(timed: Timed, plan: Plan) -> dict[str, int]:
 
 
 SHARE, LEAST = 0.05, 1e6
-"""What the waiting must cost to be told: this share of the iteration, and these ns."""
+"""The smallest share of waiting that is reported: this share of the iteration, and these ns."""
 
 STAYS = 0.6
-"""Of that, what is enough for a rank that has been told of, so that it does not come and go."""
+"""The smallest share for a rank that is already reported, so that it does not flicker."""
 
 ENOUGH = 3
 """Iterations of the last minute that there must be of each rank to judge."""
@@ -187,7 +187,7 @@ def can_compare(ranks: Mapping[int, Rank]) -> bool:
 
 
 def find_straggler(ranks: Mapping[int, Rank], held: int | None) -> Straggler | None:
-    """Return the rank that the others wait for; None when they are even. `held` is the one told of last."""
+    """Return the rank that the others wait for; None when they are even. `held` is the rank reported last."""
     slowest, cost = surplus({number: rank.work for number, rank in ranks.items()})
     whole = ranks[slowest].work.whole
     if cost <= max(SHARE * whole, LEAST) * (STAYS if slowest == held else 1.0):
@@ -228,7 +228,7 @@ def _each(times: Mapping[str, float], rank: Rank) -> dict[str, float]:
 
 
 Said = Message | Error | End
-"""What several ranks may say alike."""
+"""Facts that may be equal on several ranks."""
 
 SILENCE = 10.0
 """Seconds without a word while others go on, from which on a rank is named; the longest between frames is two."""
@@ -237,7 +237,7 @@ ALIKE = 3.0
 """Seconds that what a rank says waits, for others that say the same."""
 
 HOLD = 5.0
-"""Seconds that a straggler must be one before it is told of, and that it must have caught up."""
+"""Seconds before a straggler is reported, and before it counts as caught up."""
 
 EXPLAINED = 30.0
 """Seconds for which the reason of a straggler is good: to find it takes longer than to find the straggler."""
@@ -248,7 +248,7 @@ REMEMBERED = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What is to be an entry of the journal."""
+    """New entries of the journal."""
 
     t: float
     kind: Kind
@@ -257,7 +257,7 @@ class _Said:
 
 
 class Ranks:
-    """The ranks that have been heard of, by number; 0 is always there. Of an earlier attempt nothing is kept."""
+    """The ranks that have been heard of, by number; 0 is always there. Nothing of an earlier attempt is kept."""
 
     def __init__(self, first: Rank | None = None, others: Mapping[int, Rank] | None = None) -> None:
         self.of: dict[int, Rank] = {0: first or Rank(), **(others or {})}
@@ -284,7 +284,8 @@ class Ranks:
         return max(rank.now for rank in self.of.values())
 
     def hear(self, number: int, record: Record, journal: Journal) -> None:
-        """Take a record of another rank than 0. What it shares with rank 0 (scalars, metrics, …) is passed over."""
+        """Take a record of another rank than 0. Records that it shares with rank 0 (scalars, metrics, …) are
+        skipped."""
         if self.of[0].run and number >= self.world:
             return  # a log that an attempt with more ranks has left
         if record["k"] == "run":
@@ -309,7 +310,7 @@ class Ranks:
         self._remember(_words(record))
 
     def look(self, t: float, plan: Plan, journal: Journal) -> None:
-        """Judge, once a second of the run, how even the ranks are; the journal is told when that changes."""
+        """Judge, once a second of the run, how even the ranks are; the journal records each change."""
         self._release(journal)
         if t < self._looked + 1 or not can_compare(self.of):
             return
@@ -356,7 +357,7 @@ class Ranks:
         return [number for number in range(self.world) if number not in self.of or not self.of[number].end]
 
     def places(self) -> dict[int, tuple[int, float, int]]:
-        """Return where each rank was at one moment, the last that all have told of: see `Rank.reached`."""
+        """Return the position of each rank at the latest moment that all have reported: see `Rank.reached`."""
         silent = self.silent
         speaking = {number: rank for number, rank in self.of.items() if rank.told and number not in silent}
         moment = min((rank.told for rank in speaking.values()), default=0.0)

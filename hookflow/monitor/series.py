@@ -91,7 +91,7 @@ class Best:
 
 
 class MetricHistory:
-    """The values of each metric with their iterations, oldest first. Those of a test are named "test <name>"."""
+    """The values of each metric with their iterations, oldest first. Metrics of a test are named "test <name>"."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, list[tuple[int, float]]] = {}
@@ -106,7 +106,7 @@ class MetricHistory:
     def add(self, name: str, new: Best, mode: Mode | None) -> bool:
         """Take a value in, and say whether it is the best.
 
-        One that is not finite never is; nor is one of a metric of which nobody has said whether less or more is better:
+        One that is not finite never is; nor is a metric without a mode:
         `mode` is None.
         """
         self.by_name.setdefault(name, []).append((new.it, new.value))

@@ -45,7 +45,7 @@ IDLE = ("start", "paused", "end")
 
 @dataclass(slots=True)
 class Request:
-    """A command that somebody gave; `answer` is the run's acknowledgement, None while it is awaited."""
+    """A command of a user; `answer` is the run's acknowledgement, None while it is awaited."""
 
     cmd: str
     asked: float
@@ -86,7 +86,7 @@ class Attempt:
 class RunState:
     """Everything that the screens show of a run. `apply` takes the records of the event log one by one.
 
-    What is shown is rank 0's, but for `ranks`.
+    The values are those of rank 0, except `ranks`.
     """
 
     def __init__(self) -> None:
@@ -243,7 +243,7 @@ class RunState:
     def epoch_of(self, it: int, ep: int) -> int:
         """Return the epoch, counted from 1, in which iteration `it` lies, when `ep` epochs were over then.
 
-        Where no attempt has been recorded nobody knows how long one is, and it is `ep`.
+        Without a recorded attempt its length is unknown, and it is `ep`.
         """
         if not self.run:
             return ep

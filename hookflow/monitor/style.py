@@ -1,6 +1,6 @@
 """Styled rows of an exact width, boxes around them, and rows side by side.
 
-Colours are those of Okabe and Ito, told apart by the colour-blind; whatever a colour says, a character says too.
+Colours are those of Okabe and Ito, distinguishable for the colour-blind; whatever a colour says, a character says too.
 Every segment carries a style: Textual's filter for NO_COLOR fails on one that has none.
 """
 
@@ -50,7 +50,7 @@ INKS = {
     "heat3": "#56b4e9",
     "heat4": "#f0e442",
 }
-"""What stands for what, as Rich writes styles."""
+"""The styles by meaning, in the syntax of Rich."""
 
 STYLES: dict[str, Style] = {
     name: Style.parse(style if " on " in style else f"{style} on {GROUND}") for name, style in INKS.items()

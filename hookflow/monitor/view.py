@@ -24,7 +24,7 @@ RANKS = 6
 @dataclass(slots=True)
 class View:
     """The choices. `point` empty means the busiest; `event` is an entry's number, None follows the newest;
-    `unbound` lists the points where nothing is bound too. Of the gallery, `logged` is the name that is looked at (None:
+    `unbound` lists the points where nothing is bound too. In the gallery, `logged` is the selected name (None:
     the first), `shown` the number of one of it (None: the newest)."""
 
     focus: int = 2

@@ -1,4 +1,4 @@
-"""What happened, newest last: validations, checkpoints, warnings, errors, answers to commands."""
+"""The events, newest last: validations, checkpoints, warnings, errors, answers to commands."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def progress(scene: Scene, width: int) -> Strip:
     eta = "ended" if state.end else span(pace.eta) if pace.eta is not None else "–:––:––"
     right: list[Part] = [(f"{pace.iters_per_s:6.1f} it/s", ""), "  "]
     if width >= 100:
-        unknown = pace.iters_per_s and not pace.samples_per_s  # nobody has said how many examples a batch has
+        unknown = pace.iters_per_s and not pace.samples_per_s  # the number of examples in a batch is unknown
         right += [(f"{'–' if unknown else many(pace.samples_per_s):>5} samples/s", ""), "  "]
     right += [("ETA ", "dim"), (f"{eta:>9} ", "strong")]
     if run.get("max_epochs"):

@@ -1,4 +1,4 @@
-"""What hooks have logged to be looked at: one image, text or histogram, and the names of all."""
+"""Images, histograms and texts that hooks have logged: one image, text or histogram, and the names of all."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def _legend(pace: Pace, phases: Sequence[str], wide: bool) -> list[tuple[str, st
 
 
 def _bar(pace: Pace, width: int) -> list[Part]:
-    """Return the phases at their lengths; rounding errors fall where nobody sees them."""
+    """Return the phases at their lengths; rounding errors stay invisible."""
     parts: list[Part] = []
     at, total = 0, 0.0
     for phase in PHASES:

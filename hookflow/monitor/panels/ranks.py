@@ -16,7 +16,7 @@ from hookflow.numbers import age, counted, rough
 
 FIGURES = {"data": "data", "forward": "fwd", "backward": "bwd", "optimizer": "opt", "hooks": "hooks", "other": "other"}
 WAITS = "·"
-"""What of the backward pass is waiting for the slowest rank."""
+"""The part of the backward pass that waits for the slowest rank."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class _Drawing:
         return [*parts, " ", *self._bar(rank, books)] if columns.bar else parts
 
     def _bar(self, rank: Rank, books: dict[str, int]) -> list[Part]:
-        """Return the phases at their lengths; what is waiting of the backward pass is told apart."""
+        """Return the phases at their lengths; its waiting part has a style of its own."""
         whole = sum(books.values()) or 1
         scale = self._columns.bar * rank.work.whole / (self._longest or 1) / whole
         waits = max(self._slowest - rank.work.own, 0.0) / (rank.work.whole or 1) * whole

@@ -75,7 +75,7 @@ def build(
     """Build everything. Paths of the pipeline's own files are relative to `base`; `say` takes lines for people.
 
     `splits` names the data that are needed; left out, those of a training. `ranks` is who this process is among those
-    that train together. What is not `fresh` is given the state of a checkpoint, and so no weights to begin with.
+    that train together. A model that is not `fresh` receives the state of a checkpoint, and no initial weights.
     Raises UserError with the place in the pipeline when something cannot be built from what is written there.
     """
     if splits is None:

@@ -111,16 +111,16 @@ class Parts:
     models: Mapping[str, nn.Module]
     optimizers: Mapping[str, torch.optim.Optimizer]
     trains: Mapping[str, nn.Module]
-    """What each optimizer trains: one of the models, or the whole network."""
+    """The models of each optimizer: one of the models, or the whole network."""
     model: nn.Module
     """The one model, or all of them in an `nn.ModuleDict`."""
     task: Any
     data: Mapping[str, Any]
     hooks: Mapping[str, Any]
     writers: Mapping[str, Callable[[Mapping[str, Any]], Writer]]
-    """What makes each writer, given what may be offered to it; none on any rank but the first."""
+    """The factory of each writer, called with the offered values; none on any rank but the first."""
     picked: Picked
-    """What the hooks inside the network fire at."""
+    """The modules at which hooks inside the network fire."""
     weights: dict[str, dict[str, Any]]
     """The weights that models began with, by the model's name, where hooks are bound at `after_load_checkpoint`."""
     place: Callable[[str], Where]

@@ -52,7 +52,7 @@ class Saving:
     ms: float
     """How long the training has waited for it."""
     thread: threading.Thread | None = None
-    """Who writes it: nobody here, on all ranks but the first."""
+    """The writing thread: none on all ranks but the first."""
     outcome: Future[Saved] = field(default_factory=Future)
 
     @property
@@ -76,7 +76,7 @@ class Saving:
 
 
 def begin(saving: Saving, write: Callable[[], Saved], ended: Callable[[], None]) -> None:
-    """Call `write` in a thread, and then `ended`. That is no reason for a process to live on."""
+    """Call `write` in a thread, and then `ended`. It does not keep a process alive."""
 
     def work() -> None:
         try:
@@ -94,9 +94,9 @@ def begin(saving: Saving, write: Callable[[], Saved], ended: Callable[[], None])
 class HostCopy:
     """Copies a state into the host's memory: pinned where it comes from a GPU, so that it waits for the device once.
 
-    Fresh memory costs more than the copy into it. So that of the last copy is written over by the next, tensor by
-    tensor of the same shape and kind; with `reuse` false every copy is its owner's to keep. Whatever the last copy was
-    made for must be done with it.
+    Fresh memory costs more than the copy into it. The memory of the last copy is written over by the next, tensor by
+    tensor of the same shape and kind; with `reuse` false every copy is its owner's to keep. Uses of the last copy must
+    be over.
     """
 
     def __init__(self, *, reuse: bool) -> None:
@@ -136,7 +136,7 @@ class HostCopy:
 
 
 LAST = "last"
-"""What the checkpoint that was saved latest goes by, whatever else it goes by."""
+"""The name of the latest checkpoint, beside its other names."""
 
 
 class CheckpointManager:
@@ -162,7 +162,7 @@ class CheckpointManager:
         keeps_nonfinite: bool,
     ) -> None:
         self.before_validation: Mapping[str, Any] | None = None
-        """What is saved instead of the present state: a validation was aborted, and the resumed run does it again."""
+        """The state to save instead of the present one: a validation was aborted, and the resumed run does it again."""
         self.saved_at: int | None = None
         """The iteration of the newest checkpoint."""
         self._plan = plan
@@ -223,7 +223,7 @@ class CheckpointManager:
                 self._recorder.say(warning, "warn")
 
     def request_last(self) -> None:
-        """Request that the end of the training is saved, unless it has been, or nobody saves anything in this run."""
+        """Request a save of the end of the training, unless it is saved, or the run saves nothing."""
         wanted = self._keep is not None or self.saved_at is not None
         if wanted and self.saved_at != self._state.iter > 0:
             self._requests.save([LAST])
@@ -242,9 +242,9 @@ class CheckpointManager:
         return requested
 
     def _copied(self) -> dict[str, Any]:
-        """Return the state in the host's memory. What hooks enter around a save is left once that is there.
+        """Return the state in the host's memory. Arounds of a save are left once the state is there.
 
-        Of several ranks the first one copies it, and with it what the others have of their own.
+        With several ranks the first one copies it, and with it the own state of the others.
         """
         entered = len(self._engine.arounds)
         state = dict(self.before_validation or self._snapshot.capture())
@@ -349,7 +349,7 @@ class CheckpointManager:
         self._if_possible(partial(self._save_after, error))
 
     def abandon(self) -> None:
-        """Call off what is still being written: the run ends. What is on the disk all the same is recorded."""
+        """Call off what is still being written: the run ends. Existing checkpoints are recorded."""
         self._store.abandon()
         if self._saving is not None and self._saving.thread:
             self._saving.thread.join(GRACE)

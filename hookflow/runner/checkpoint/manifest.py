@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pydantic_core import SchemaValidator
 
 VERSION = 7
-"""Of the format. It goes up with every change of what a run needs to go on; no other version is read."""
+"""The version of the format. It goes up with every change of what a run needs to go on; no other version is read."""
 MANIFEST = "manifest.json"
 TRAINING = "training.pt"
 EXCEPTION = "exception-"
@@ -48,7 +48,7 @@ class File(TypedDict):
 
 
 class Manifest(TypedDict):
-    """What is checked of a manifest; what was saved after an error says `exception`, and has no names."""
+    """The checked fields of a manifest; what was saved after an error says `exception`, and has no names."""
 
     version: int
     hookflow: str

@@ -19,7 +19,7 @@ Place = tuple[Any, ...]
 
 
 def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the same dicts, lists and tuples with `change` of whatever else is in them.
+    """Return the same dicts, lists and tuples, with `change` of every leaf.
 
     A `state_dict` carries versions beside its entries; they are copied with it.
     """

@@ -1,8 +1,7 @@
 """The keys of its pipeline that a resumed run may change, and the checks of a difference.
 
-What says how long to train, how often to look, and with which machinery to compute may change. What the checkpoint's
-weights are, and what they are trained on and how, may not: that would be another run. `docs/checkpoints.md` has the
-same table for the user.
+Keys about the length, the schedule of validations and the machinery may change. Keys about the weights, the data and
+the task may not: that would be another run. `docs/checkpoints.md` has the same table for the user.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Snapshot:
     def nonfinite_weights(self, state: Mapping[str, Any]) -> Iterator[str]:
         """Yield the names of parameters and running statistics in a captured state that are not finite.
 
-        Those of averages, which hooks have added, are among them. Other buffers may hold infinities, as masks do.
+        Modules of averages, which hooks have added, are among them. Other buffers may hold infinities, as masks do.
         """
         parameters = {name for model in self.models.values() for name, _ in model.named_parameters()}
         for key in [key for key in state if key.startswith("model")]:
@@ -89,7 +89,8 @@ class Snapshot:
                     yield name if key == "model" else f"{key.removeprefix('model_')}.{name}"
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Put the state back, as it was on this rank. What the checkpoint does not know starts anew; the run says so.
+        """Put the state back, as it was on this rank. Parts without an entry in the checkpoint start anew; the run says
+        so.
 
         Raises UserError when the checkpoint is that of another model or optimizer.
         """
@@ -155,18 +156,18 @@ class Snapshot:
             self.say(f"{lacks}: the task starts anew", "warn")
 
     def _key(self, binding_id: int) -> str:
-        """Return what a trigger goes by: a method at a point, and an `around_X` there, have one each."""
+        """Return the name of a trigger: a method at a point, and an `around_X` there, have one each."""
         binding = self.plan.bindings[binding_id]
         return f"{binding.hook}@{binding.method if binding.half == 'enter' else binding.point}"
 
 
 def state_key(section: str, name: str) -> str:
-    """Return what a model's or an optimizer's state goes by; that without a name by what it is."""
+    """Return the name of a model's or an optimizer's state; that without a name by what it is."""
     return section if name == section else f"{section}_{name}"
 
 
 class Unsaved:
-    """What the task and the data change in a run although no checkpoint holds it.
+    """State of the task and the data that changes and that no checkpoint holds.
 
     Their attributes are compared with what they were at the beginning. Objects that are `known` belong to other parts.
     """

@@ -70,7 +70,7 @@ class Saved:
 
 
 class AbandonedError(Exception):
-    """Raised in the middle of a write that nobody waits for any more."""
+    """Raised in the middle of an abandoned write."""
 
 
 class CheckpointStore:

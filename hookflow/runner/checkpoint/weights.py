@@ -19,13 +19,13 @@ from hookflow.runner.checkpoint.store import CPU, read_tensors
 from hookflow.runner.distributed.parallel import load_model
 
 ENTRIES = ("state_dict", "model_state_dict", "model")
-"""What training scripts and Lightning call the entry of a checkpoint that holds the model's `state_dict`."""
+"""Names of the checkpoint entry that holds the `state_dict` of the model, in training scripts and Lightning."""
 
 WRAPPERS = ("module.", "_orig_mod.", "model.", "net.")
-"""What DDP, `torch.compile` and a LightningModule put in front of the names of a network that they hold."""
+"""Prefixes that DDP, `torch.compile` and a LightningModule add to the names of a network."""
 
 FEW = 3
-"""How many names of a kind are told; of the others, how many there are."""
+"""The number of names reported of a kind; of the others, how many there are."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,19 +20,19 @@ HINT = (
 )
 
 Size = Callable[[int, Any], int | None]
-"""From a batch's index in the epoch, and the batch, to its number of examples; None where nobody knows."""
+"""From a batch's index in the epoch, and the batch, to its number of examples; None where unknown."""
 
 
 class BatchSizes:
-    """The sizes of the batches of one split. What says them is chosen here, before the first iteration.
+    """The sizes of the batches of one split. The source of these numbers is chosen here, before the first iteration.
 
     In this order: the task, by a method `batch_size(batch)`; the source, by the methods `batch_size(index)` for this
     rank and `global_batch_size(index)` for all of them; the batch itself, as `size_of` reads it.
 
     `local(index, batch)` returns how many examples this rank has in the batch that the source has given last, and
     `total(index, batch)` how many all ranks have together. All ranks must call `total`: where the source does not say
-    it, they sum what each of them has. Where nobody knows, both return None, with one warning; where that would make
-    wrong gradients or means (over ranks, and in gradient accumulation), they raise UserError.
+    it, they sum what each of them has. Where they are unknown, both return None, with one warning; where that would
+    make wrong gradients or means (over ranks, and in gradient accumulation), they raise UserError.
 
     `exact` says that no size will be None.
     """

@@ -17,13 +17,13 @@ SizeAt = Callable[[int], int]
 """From a batch's index in the epoch to its number of examples."""
 
 Sizes = tuple[SizeAt | None, SizeAt | None]
-"""Those of this rank, and of all ranks together; None where nobody knows."""
+"""The examples of this rank, and of all ranks together; None where unknown."""
 
 
 class Batches:
     """A source out of any iterable of batches with a length, such as a `torch.utils.data.DataLoader`.
 
-    The iterable is asked for its batches anew each epoch, after `set_epoch(epoch)` of its sampler if that has one.
+    Each epoch iterates anew, after `set_epoch(epoch)` of its sampler if that has one.
     Its random numbers come from the global generators (or the loader's own), whose state a checkpoint keeps; so
     every epoch that begins after a resume is the one that it would have been. To resume in the middle of an epoch,
     the batches before that place are loaded again and thrown away.
@@ -113,7 +113,7 @@ def _sizes_of(loader: Any, world: int) -> Sizes:
     sampler: Any = loader.sampler
     try:
         examples = len(sampler)
-    except TypeError:  # nor is there a number of batches, as will be told
+    except TypeError:  # nor is there a number of batches, as reported below
         return None, None
     size, drop_last = loader.batch_size, loader.drop_last
     full, rest = divmod(examples, size)

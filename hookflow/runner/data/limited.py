@@ -53,7 +53,7 @@ def _as_made(loader: LoaderSection | None) -> str:
 
 
 class Limited:
-    """The first `batches` batches of each epoch of a source. Whatever else the source can do, this can too.
+    """The first `batches` batches of each epoch of a source. It has all other abilities of the source.
 
     An epoch of a stream is a number of batches anyway: limited, it has fewer, and the next epoch continues after them.
     """
@@ -94,7 +94,7 @@ class Repeated:
         with seeded(seed):
             for index, batch in enumerate(islice(source.epoch(0), batches)):
                 self._batches.append(batch)
-                for name, known in sizes.items():  # a source is asked about the batch that it has given last
+                for name, known in sizes.items():  # the methods of a source refer to its last batch
                     if callable(size := getattr(source, name, None)):
                         known.append(size(index))
         self._sizes = {name: known for name, known in sizes.items() if known}

@@ -19,14 +19,14 @@ from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seeded
 from hookflow.runner.process.launch import cores
 
 Key = tuple[int, int, Tensor]
-"""What a batch is made of: its epoch, its index there, and the indices of its examples."""
+"""Key of a batch: its epoch, its index there, and the indices of its examples."""
 
 
 class Loader:
     """A source out of a map-style dataset: each batch is a pure function of the run's seed, the epoch and its index.
 
-    That holds for the random numbers of the dataset, too: whoever fetches a batch seeds Python's, NumPy's and torch's
-    generators for it alone. So neither the number of workers nor a resume changes a bit.
+    That holds for the random numbers of the dataset, too: the fetching process seeds the generators of Python, NumPy
+    and torch for it alone. So neither the number of workers nor a resume changes a bit.
     """
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:
@@ -81,11 +81,11 @@ class Loader:
         """End the workers, wherever they are."""
         if self._parts.section.workers and self._batches is not None:
             end_workers(self._batches, self.info["name"], self._parts.say)
-            self._batches = self._loader._iterator = None  # its pipes go with it, and not when Python gets round to it
+            self._batches = self._loader._iterator = None  # its pipes close at once, not at a garbage collection
 
 
 class _Keys:
-    """The keys of the batches of an epoch from a place on, for the loader to hand to whoever fetches."""
+    """The keys of the batches of an epoch from an index on, passed to the fetching processes."""
 
     def __init__(self, sampler: BatchSampler) -> None:
         self._sampler = sampler

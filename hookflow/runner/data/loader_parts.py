@@ -100,7 +100,7 @@ class CustomBatchSampler(BatchSampler):
 
 
 CALLED_WITH = {"collate": ("a list of examples",), "sampler": ("the dataset",), "augment": ("a batch", "a generator")}
-"""What each named part is called with."""
+"""The arguments of each named part."""
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seeded
 class OnDevice:
     """A source out of a map-style dataset that is collated once, as one batch of all its examples, and kept.
 
-    Each batch is a pure function of the run's seed, the epoch and its index. What the dataset draws at random
-    when an example is fetched is drawn once; what should differ from epoch to epoch belongs in `augment`. Raises
-    UserError where what `collate` makes is not tensors with a row for each example.
+    Each batch is a pure function of the run's seed, the epoch and its index. Random draws of the dataset are made once;
+    what should differ from epoch to epoch belongs in `augment`. Raises UserError where what `collate` makes is not
+    tensors with a row for each example.
     """
 
     def __init__(self, data: Any, parts: LoaderParts) -> None:

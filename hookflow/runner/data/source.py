@@ -25,14 +25,14 @@ EXPECTED = (
 class Source(Protocol):
     """One split of the data, as the runner and the hooks see it in `run.data`.
 
-    It may have two more methods, which are asked about the batch that it has given last, by its index in the epoch:
+    It may have two more methods about its latest batch, by index in the epoch:
     `batch_size(index)` returns how many examples this rank has in it, and `global_batch_size(index)`, how many all
     ranks have together. Without the first, the size of a batch is what its tensors say, where they cannot be mistaken
     (`hookflow.runner.data.batch_size.size_of`); without the second, the ranks sum what each of them has.
     """
 
     info: DataInfo
-    """What the data is; every face of a run shows it."""
+    """A description of the data; every face of a run shows it."""
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch: the same in every epoch, at least one."""
@@ -80,7 +80,7 @@ def as_source(
         raise _not_a_source(made, "which yields no batches", where)
     try:
         batches = len(made)
-    except TypeError as error:  # a DataLoader has __len__ always, and finds out when it is asked
+    except TypeError as error:  # a DataLoader always has __len__, which may raise
         raise _not_a_source(made, f"which has no length: {error}", where) from None
     _check_not_empty(batches, where)
     if world > 1 and not shards_itself:

@@ -38,8 +38,8 @@ STATES = ("data", "examples")
 class SeededIterable(Shipped, IterableDataset[Any]):
     """An iterable dataset that gives batches, and seeds the generators for each of them.
 
-    The dataset's `__iter__` runs within the first batch, under its seed. So a pass gives the same batches after a
-    resume, and finds its place though the dataset itself has no state: then by loading what lies before it.
+    The dataset's `__iter__` runs within the first batch, under its seed. A pass gives the same batches after a resume,
+    and finds its place though the dataset has no state: then by loading what lies before it.
 
     Of `world` ranks each goes through all of it, and takes every `world`-th example from its `rank` on. A last group of
     fewer than `world` examples is left out. A dataset that `shards_itself` gives this rank's examples already.
@@ -83,9 +83,9 @@ class SeededIterable(Shipped, IterableDataset[Any]):
 class SeededIterator:
     """One pass through an iterable dataset, in one worker; its state says how far it has come.
 
-    A dataset may shuffle in `__iter__`, or with its first example if that is a generator function. So a resume begins
-    the pass under the seed of its first batch. A shuffle with the first example costs that example's random numbers.
-    Hence the state is taken one example early where a first batch draws random numbers, and that example is discarded.
+    A dataset may shuffle in `__iter__`, or with its first example if that is a generator function. A resume begins the
+    pass under the seed of its first batch. A shuffle with the first example costs that example's random numbers. Hence
+    the state is taken one example early where a first batch draws random numbers, and that example is discarded.
     """
 
     def __init__(self, of: SeededIterable) -> None:
@@ -185,8 +185,8 @@ class Stateful:
     """A source out of a loader with `state_dict` and `load_state_dict`, as `StatefulDataLoader` of torchdata is one.
 
     An epoch is so many batches. The stream goes on from epoch to epoch, and begins anew when it is through; it also
-    does when an epoch is asked for that does not follow, as each validation asks for epoch 0. Then the dataset's
-    `set_epoch` is told how many times it has been begun.
+    begins anew for an epoch that does not follow, as each validation requests epoch 0. Then `set_epoch` of the dataset
+    receives the number of its passes.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class Stateful:
         return {"next": list(self._next), "passes": self._passes, "stream": stream}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take back what `state_dict` returned; the stream is sought when the next epoch is asked for."""
+        """Take back what `state_dict` returned; the next epoch seeks the stream."""
         self._next, self._passes, self._saved = list(state["next"]), state["passes"], state["stream"]
         self._stream = None
 
@@ -294,7 +294,7 @@ class Stateful:
         """End the workers, wherever they are."""
         if hasattr(self._stream, "_shutdown_workers"):
             end_workers(self._stream, self.info["name"], self._say)
-            self._stream = self._loader._iterator = None  # its pipes go with it, and not when Python gets round to it
+            self._stream = self._loader._iterator = None  # its pipes close at once, not at a garbage collection
 
 
 class Stream(Stateful):
@@ -336,9 +336,9 @@ class Stream(Stateful):
 def stream_source(data: Any, parts: LoaderParts, shards_itself: bool) -> Stream:
     """Return an iterable dataset as a source; where it has workers, by torchdata's loader.
 
-    Of several ranks each takes its share of the stream, unless the dataset, which was given `rank` and `world`,
-    `shards_itself`. Raises UserError when torchdata is needed and not there. It is also raised when the section has a
-    key that a stream cannot have, or when it is not known how long an epoch is.
+    Each rank takes its share of the stream, unless the dataset takes its rank as an argument. Raises UserError when
+    torchdata is needed and not there. It is also raised when the section has a key that a stream cannot have, or when
+    it is not known how long an epoch is.
     """
     section = parts.section
     problems = [

@@ -29,7 +29,7 @@ class Augment:
 
 
 def to_device(batch: Any, device: torch.device, channels_last: bool) -> Any:
-    """Return the batch with every tensor on the device; on CUDA nobody waits for the copy.
+    """Return the batch with every tensor on the device; on CUDA without waiting for the copy.
 
     Tensors of four dimensions get the channels_last memory format if asked for. Dicts, lists and tuples are looked
     into, and anything else is left as it is.
@@ -84,5 +84,5 @@ def _after_copy(batch: Any, copied: torch.cuda.Event) -> Any:
     for tensor in tensors(batch):
         current = torch.cuda.current_stream(tensor.device)
         current.wait_event(copied)
-        tensor.record_stream(current)  # so that its memory is not reused before this stream is through with it
+        tensor.record_stream(current)  # so that its memory is not reused before this stream is done with it
     return batch

@@ -38,13 +38,13 @@ CAUGHT = re.compile(r"Caught \w+ in DataLoader worker process (\d+)\.\nOriginal 
 """How the message begins of what PyTorch raises in the place of a worker."""
 
 KILLED = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal: ([^.]+)")
-"""What PyTorch raises, wherever the training is, when a worker has died of a signal."""
+"""The error of PyTorch, at any point of the training, after a worker was killed."""
 
 GONE = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
 """The same, when PyTorch sees that the worker is gone before it hears of what."""
 
 PINNING = "in pin memory thread"
-"""What is in the message of an exception that the thread has handed on which pins memory."""
+"""Part of the message of an exception from the thread that pins memory."""
 
 PATIENCE = 10.0
 """Seconds in which a worker has an exit code, where PyTorch has only seen yet that its socket is gone."""
@@ -55,7 +55,7 @@ REMEDIES = {
     "SIGBUS": "probably shared memory ran out: enlarge /dev/shm (docker run --shm-size=8g), or use fewer workers",
     **dict.fromkeys(("SIGSEGV", "SIGABRT", "SIGILL", "SIGFPE"), CRASHED),
 }
-"""What to try, by the signal that a worker died of."""
+"""Advice, by the signal that killed a worker."""
 
 
 class WorkerError(Exception):
@@ -68,7 +68,7 @@ class WorkerError(Exception):
 def explaining_worker_errors(train: Callable[[], Result]) -> Result:
     """Call `train`; raise a WorkerError of one line for what a worker of a loader has raised or died of.
 
-    PyTorch tells of a worker that was killed by an exception wherever Python stands when SIGCHLD arrives. That may be
+    PyTorch raises an exception about a killed worker wherever Python is when SIGCHLD arrives. That may be
     here, while another exception is being looked at; at the entry of a context manager's exit nothing could catch it.
     """
     try:
@@ -161,10 +161,10 @@ SHM = Path("/dev/shm")  # noqa: S108
 def start_method(fetches: Shipped, name: str, parts: LoaderParts) -> str | None:
     """Return how the workers of a loader are started that fetch by `fetches`; None where there are none.
 
-    A fork of the training takes over the locks of its threads, held by nobody: that may hang. A fork server has none.
-    Where `__main__` is not hookflow's own, as for `train()` in a script, the default stays PyTorch's "fork": any other
-    method would run that script again in each worker. Raises UserError where the pipeline chooses a method that must
-    pickle the data, and they cannot be.
+    A fork of the training inherits the locks of its threads, which no thread releases: that may hang. A fork server has
+    none. Where `__main__` is not hookflow's own, as for `train()` in a script, the default stays PyTorch's "fork": any
+    other method would run that script again in each worker. Raises UserError where the pipeline chooses a method that
+    must pickle the data, and they cannot be.
     """
     chosen = parts.section.multiprocessing_context
     if not parts.section.workers:
@@ -288,8 +288,8 @@ class _Nowhere(io.RawIOBase):
 def begin_worker(worker: int) -> None:
     """Ignore Ctrl-C in a worker, and a SIGTERM to all processes of a job: the training decides what follows.
 
-    It may want some more batches. A worker is killed with the process that has forked it. The fork server ends once
-    nobody holds its pipe, of which each worker has a copy.
+    It may want some more batches. A worker is killed with the process that has forked it. The fork server ends once its
+    pipe is closed, of which each worker has a copy.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -28,7 +28,7 @@ Due = Callable[[], bool]
 
 
 class Gate(Protocol):
-    """What is asked whether a binding fires: not before `next` iterations are done, and then by calling it."""
+    """The decision whether a binding fires: not before `next` iterations are done, and then by calling it."""
 
     next: float
 
@@ -80,13 +80,14 @@ class Firing:
         return not self._disabled
 
     def disable(self) -> None:
-        """Never fire again. A condition is asked all the same: over ranks, the others wait for this one's numbers."""
+        """Never fire again. A condition is evaluated nevertheless: over ranks, the others wait for this one's
+        numbers."""
         self._disabled = True
         if self.gate and self.announce is None and self.binding.trigger.when is None:
             self.gate.next = inf
 
     def ask_once_per_iteration(self, state: RunState) -> None:
-        """Ask once an iteration whether it is due: what is said holds for all that the binding fires on."""
+        """Ask once an iteration whether it is due: its decision holds for all modules of the binding."""
         if self.due is None:
             return
         due, asked, answer = self.due, -1, False
@@ -142,7 +143,7 @@ def adapt(method: Callable[..., object], takes: tuple[str, ...], offers: tuple[s
 
 
 Report = Callable[[Binding, BaseException, OnError], None]
-"""Told of a hook that raised: its binding, the exception, and what becomes of it (raise, disable or ignore)."""
+"""Called after a hook has raised: its binding, the exception, and what becomes of it (raise, disable or ignore)."""
 
 Result = TypeVar("Result")
 
@@ -265,7 +266,7 @@ class Dispatcher:
         return result
 
     def failed(self, binding: Binding, error: BaseException) -> None:
-        """Tell of a hook that raised, and let the exception through if it ends the run. Ctrl-C is no hook's fault."""
+        """Report a hook that raised, and propagate the exception if it ends the run. Ctrl-C is no hook's fault."""
         action: OnError = self._plan.hook(binding.hook).on_error if isinstance(error, Exception) else "raise"
         if self._ending and action == "raise":
             action = "ignore"

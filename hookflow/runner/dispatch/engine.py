@@ -157,11 +157,11 @@ def whose(binding: Binding) -> tuple[str, str]:
 
 
 class Engine:
-    """The hooks of one run. Nothing fires before `bind` has been told what they are given as `run`.
+    """The hooks of one run. Nothing fires before `bind` has received the values of `run`.
 
-    Of several ranks only the first (`rank` 0) calls the hooks that are for it alone; `on_request` is told when a hook
-    is due, on all of them alike, that may ask for something (it writes "control" or "checkpoint"). With `generates`
-    false every point is fired by the readable dispatcher, which does the same.
+    With several ranks only the first (`rank` 0) calls the hooks of rank 0; `on_request` is called on all ranks when a
+    hook is due that may make a request (it writes "control" or "checkpoint"). With `generates` false every point is
+    fired by the readable dispatcher, which does the same.
     """
 
     def __init__(

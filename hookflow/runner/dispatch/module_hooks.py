@@ -1,6 +1,6 @@
 """Module hooks: bindings at module points, registered as PyTorch hooks on the selected modules.
 
-What a hook returns replaces what it was offered, as in PyTorch: the arguments at `forward_pre`, the output at
+The return value of a hook replaces its input, as in PyTorch: the arguments at `forward_pre`, the output at
 `forward`, the gradients at the other two; None leaves them as they are. Several hooks on one module fire in the plan's
 order, each with what those before it have left.
 
@@ -77,13 +77,13 @@ class Registration:
 
     @property
     def id(self) -> int:
-        """What PyTorch keeps it by."""
+        """The id of the hook in PyTorch."""
         assert self.handle is not None
         return self.handle.id
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What it goes by in a checkpoint: the hook, the point and the module."""
+        """Its name in a checkpoint: the hook, the point and the module."""
         return self.firing.binding.hook, self.firing.binding.point, self.name
 
     def add(self) -> None:
@@ -118,7 +118,7 @@ class Registration:
 
 
 def _callback(registration: Registration, call: Call) -> Callable[..., Any]:
-    """Return `call` as PyTorch calls it at a point. It hands over `kwargs` only to who asks, and wants them back then.
+    """Return `call` as PyTorch calls it at a point. It hands over `kwargs` on request only, and takes them back.
 
     It must be a function: a copy of the network keeps the hooks, and of anything else it would have a copy.
     """
@@ -208,7 +208,7 @@ class ModuleHooks:
 
     @property
     def handle(self) -> Handle:
-        """What takes the hook that is being called off the module that it is called for, and off no other."""
+        """The function that removes the current hook from the current module only."""
         current, here = self._current, self._engine.current
         if current is None or here is not current.firing.binding:
             hint = next((f'another hook writes run.handles["{hook}"]' for hook in self.handles), "")
@@ -256,9 +256,10 @@ class ModuleHooks:
 
 
 class Idling:
-    """A binding that is idle at times. What its trigger says holds for all its modules until an iteration is done.
+    """A binding that is idle at times. The decision of its trigger holds for all its modules until the iteration is
+    done.
 
-    If it `stays`, it is registered all the same.
+    If it `stays`, it is registered in any case.
     """
 
     def __init__(self, firing: Firing, *, stays: bool) -> None:

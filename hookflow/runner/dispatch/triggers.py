@@ -1,6 +1,6 @@
 """Triggers at run time: `every`, `from` and `until` by `hookflow.graph.schedule`, then `when`.
 
-`when` is asked last, and only where all else says that the binding is due: so beside an `every` it costs nothing in
+`when` is evaluated last, and only where the binding is due otherwise: so beside an `every` it costs nothing in
 between. A multiple at which the condition does not hold is spent: the next chance is the next multiple.
 """
 
@@ -28,7 +28,7 @@ Holds = Callable[[], bool]
 
 
 class Progress(Protocol):
-    """What a trigger looks at; a total of 0 is not known yet."""
+    """The counters of a trigger; a total of 0 is not known yet."""
 
     iter: int
     epoch: int
@@ -148,7 +148,7 @@ class Trigger:
 def make_triggers(plan: Plan, run: Progress, condition: Callable[[Binding], Holds]) -> dict[int, Trigger]:
     """Return the trigger of each binding that has one, by the binding's id; `condition` makes a question of a `when`.
 
-    What was entered is left, so that the second half of an `around_X` has none.
+    An around that was entered is left, so the second half of an `around_X` has no trigger.
     """
     return {
         binding.id: Trigger(
@@ -231,7 +231,7 @@ class Scalars:
         return None if value is None else as_number(value, f'"{name}" in a condition')
 
     def complaints(self) -> Iterator[str]:
-        """Yield a line for each name that a condition has asked for, and that nobody has given a value to this day."""
+        """Yield a line for each name in a condition that has no value yet."""
         metrics = self._state.metrics
         known = {*self._latest, *self._others, *metrics, *(f"{METRICS}{name}" for name in metrics)}
         for (hook, name), text in self._unseen.items():

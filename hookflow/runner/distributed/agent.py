@@ -1,6 +1,6 @@
 """The agent of `hookflow run --nproc`: starts the ranks, waits for them, and reports the end of the run.
 
-To start, watch and end them together is the work of torch.distributed's own launcher. What is ours: a signal is handed
+To start, watch and end them together is the work of torch.distributed's own launcher. Our own part: a signal is handed
 on to the ranks and waited for as long as they need; they are started again only where that may help; and the event log
 has its end, whichever of them was killed.
 """

@@ -4,9 +4,9 @@ At a safe point each rank wants a set of things, as bits. An exchange brings the
 and what any rank wants then happens at the same safe point on all of them. There are two kinds:
 
 - `settle` waits for the others: after an epoch, a validation, an iteration in which hooks that may ask have fired.
-  What all ranks ask for alike happens there and then.
-- `step` does not wait. Every few iterations it starts an exchange, and reads the outcome one iteration later. So a
-  signal, or a command, which rank 0 alone hears, costs the iterations in between nothing.
+  Wishes that all ranks share are granted at once.
+- `step` does not wait. Every few iterations it starts an exchange, and reads the outcome one iteration later. A signal,
+  or a command, which rank 0 alone receives, costs the iterations in between nothing.
 
 How many iterations lie between two exchanges is worked out on every rank from the same numbers, which travel with the
 bits: they take at most OVERHEAD of the time, unless what is wanted would then be heard later than LATENCY.
@@ -30,7 +30,7 @@ import torch.distributed as dist
 from hookflow.runner.distributed.rendezvous import Ranks
 
 STOP, END_EPOCH, SAVE, TELL, OBEY = (1 << bit for bit in range(5))
-"""What may be wanted at a safe point; several are added up."""
+"""The wishes at a safe point; several are added up."""
 
 BITS = (STOP, END_EPOCH, SAVE, TELL, OBEY)
 
@@ -136,7 +136,7 @@ class Consensus:
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
-        """Let `step` count the batches of an evaluation, from 0. What ranks wanted before waits until it is over."""
+        """Let `step` count the batches of an evaluation, from 0. Earlier wishes wait until it is over."""
         self._heard |= self._outcome()
         self._count_anew(1)
         yield
@@ -239,7 +239,7 @@ def consensus_of(ranks: Ranks, timeout: float) -> AnyConsensus:
 def iterations_between(iteration: int, exchange: int) -> int:
     """Return after how many iterations the next exchange starts; both are given in microseconds.
 
-    What is wanted right after an exchange has started waits for so many iterations, and one more.
+    A wish right after an exchange has started waits for that many iterations, and one more.
     """
     cheap = math.ceil(exchange / (OVERHEAD * iteration))
     prompt = LATENCY // iteration - 1

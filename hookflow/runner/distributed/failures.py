@@ -23,7 +23,7 @@ from hookflow.runner.process.signals import SIGNALS, Stop
 from hookflow.text import print_error
 
 _SAID = re.compile(r"Timed out waiting (\d+)\s*ms")
-"""What gloo says; nccl ends the process instead."""
+"""The message of gloo; nccl ends the process instead."""
 
 
 def is_timeout(error: BaseException) -> bool:
@@ -70,7 +70,7 @@ CLAIM_PERIOD = 0.05
 def is_peer_lost(error: BaseException) -> bool:
     """Say whether `error` means no more than that another rank, or the launcher, has gone.
 
-    One that has not come in time has not gone; that is told as a failure, of the rank that has waited.
+    One that has not come in time has not gone; it is reported as a failure of the waiting rank.
     """
     from torch.distributed import DistError
 
@@ -91,8 +91,8 @@ def explain_loss(error: BaseException) -> str:
 def agree_on_failure(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
     """Return how the run ends on every rank, where it has ended on this one by `mine`: as on the first that failed.
 
-    That is `mine` itself when this rank has been interrupted and nobody has failed, and when it has only `lost`
-    another one that has given no reason.
+    It is `mine` itself when this rank was interrupted and no rank has failed, or when it has only `lost` another one
+    without a reason.
     """
     store = rendezvous.joined()
     if store is None:
@@ -106,7 +106,7 @@ def agree_on_failure(ranks: Ranks, mine: Stop, *, lost: bool) -> Stop:
         while lost and not store.check([KEY]) and time.monotonic() < until:
             time.sleep(CLAIM_PERIOD)  # to wait for a key is answered with a warning when it does not come
         return _stop_of_claim(store.get(KEY)) if store.check([KEY]) else mine
-    except RuntimeError:  # nobody has said anything, or the launcher is gone
+    except RuntimeError:  # there is no report, or the launcher is gone
         return _stop_of_claim(claim.encode()) if mine.status == "failed" and not lost else mine
 
 
@@ -128,7 +128,7 @@ PERIOD = 0.1
 class ChildExit:
     """Returns the exit code of a process that `start` has just started, and records its end where it left none.
 
-    A signal that killed it is a negative number. None stands for a run of which any process lives. The call also keeps
+    A signal that killed it is a negative number. None means that a process of the run is alive. The call also keeps
     `now.bin` open, so it is to be repeated a few times a second. Any thread may call it.
     """
 
@@ -190,8 +190,7 @@ def exit_status(run_dir: RunDir, since: float, failed: Mapping[int, int], interr
     """Return how the attempt that began at `since` (seconds since 1970) has ended.
 
     `failed` are the exit codes of the ranks that did not end with 0, a signal that killed one as a negative number.
-    What a rank itself says of its failure counts most, then that the user has `interrupted` the run and a rank has
-    ended of that (the others, that it is gone), then that one was killed, then what rank 0 says.
+    Reports count in this order: of a failed rank itself, an interrupt of the user, a killed rank, rank 0.
     """
     ends = {rank: end for rank in (0, *failed) if (end := _end_record(run_dir, rank, since))}
     for end in ends.values():
@@ -257,7 +256,7 @@ def appending(run_dir: RunDir, done: int = 0) -> Put:
 
 
 def read_records(run_dir: RunDir, rank: int = 0) -> list[Record]:
-    """Return what stands in the event log of a rank."""
+    """Return the records in the event log of a rank."""
     return event_log(run_dir.events_of(rank)).read_all()
 
 
@@ -269,7 +268,7 @@ def _end_record(run_dir: RunDir, rank: int, since: float) -> End | Refused | Non
 def _failure(run_dir: RunDir, rank: int, since: float) -> str:
     """Return what a rank that has left no end has said of its failure, in the words of an end; empty if nothing.
 
-    One that will be started again ends with a message instead; one that was killed on its way out has told the error.
+    One that will be started again ends with a message instead; a killed rank has reported its error.
     """
     records = [entry for entry in read_records(run_dir, rank) if entry["t"] >= since]
     last = next((record for record in reversed(records) if record["k"] not in ("frame", "scalars")), None)

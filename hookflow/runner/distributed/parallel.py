@@ -60,7 +60,7 @@ def _of_strategy(kind: type) -> bool:
 class Parallel:
     """The base of a strategy of several ranks. Each computes the gradients of its share of a batch.
 
-    What a method does is told in `strategy.Strategy`.
+    The interface is documented in `strategy.Strategy`.
     """
 
     several = True
@@ -189,7 +189,7 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
         numbers = [number for group in state["param_groups"] for number in group["params"]]
         shared = {
             number: {name: _like(value, parameter) for name, value in state["state"][number].items()}
-            for number, parameter in zip(numbers, parameters, strict=False)  # it is told of too few, or too many, below
+            for number, parameter in zip(numbers, parameters, strict=False)  # too few, or too many, are reported below
             if number in state["state"]
         }
         state = {**state, "state": state["state"] | shared}
@@ -331,7 +331,7 @@ def unmatched_units(section: DistributedSection, network: nn.Module, place: Plac
 def units_of(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
     """Return the modules that the globs mean, the outer ones first.
 
-    What lies within a module that a glob means is not meant by the same glob: "layers.*" are the layers. Nor are
+    Modules inside a matched module are not matched by the same glob: "layers.*" are the layers. Nor are
     lists of modules, which are not called, and modules without parameters.
     """
     meant: dict[str, set[str]] = {glob: set() for glob in globs}

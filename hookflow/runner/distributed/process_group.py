@@ -19,7 +19,7 @@ UNUSED = (
     "some parameters received no gradient; DDP waits for them: freeze those that no loss reaches "
     '(requires_grad_(False)), or use strategy = "fsdp"'
 )
-"""What to do about parameters without a gradient, in place of PyTorch's own advice."""
+"""Advice on parameters without a gradient, in place of PyTorch's own."""
 
 Place = Callable[[str], Where]
 """Where in the pipeline a key is written."""

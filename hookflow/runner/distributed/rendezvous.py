@@ -35,7 +35,7 @@ ALONE = Ranks()
 
 
 def of_environment() -> Ranks:
-    """Return what the launcher (torchrun, or `hookflow run --nproc`) has told this process."""
+    """Return the environment that the launcher (torchrun, or `hookflow run --nproc`) has set."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     return Ranks(*(int(os.environ.get(name, alone)) for name, alone in zip(names, "010", strict=True)))
 
@@ -60,7 +60,7 @@ def restarts() -> tuple[int, int]:
 def store(seconds: float) -> Store:
     """Return the store at `MASTER_ADDR` and `MASTER_PORT`, with what ranks of earlier starts may have left in it.
 
-    Whoever waits for a key in it does so for at most `seconds`. Raises RuntimeError when it cannot be reached.
+    A wait for a key in it lasts at most `seconds`. Raises RuntimeError when it cannot be reached.
     """
     from torch._C._distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous as of_torch
@@ -108,7 +108,7 @@ def rendezvous(ranks: Ranks, seconds: float) -> Store:
 
 
 def _answer(found: Store, name: str, world: int) -> None:
-    """Tell whoever has arrived, ranks of an earlier start among them, how the part of these ranks is named."""
+    """Publish the prefix of these ranks in the store, also for ranks of an earlier start."""
     for rank in range(1, world):
         if found.check([f"arrived {rank}"]):
             found.set(f"answer {found.get(f'arrived {rank}').decode()}", name)

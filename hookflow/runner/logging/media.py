@@ -1,7 +1,7 @@
 """Images and histograms: written to disk and logged by a thread of their own.
 
 The training thread copies what it is given, where that lies, and puts it into a queue; everything that waits for a
-device or a disk is done here. What the queue has no room for is dropped, counted and told.
+device or a disk is done here. Items beyond the size of the queue are dropped, counted and reported.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _of_array(image: Any, called: str) -> Tensor:
 def drawn(figure: Any, called: str) -> Tensor:
     """Return what a figure of matplotlib looks like. Raises TypeError when it is something else.
 
-    It is drawn here and now, by whoever calls: matplotlib knows no threads, and the caller may change the figure next.
+    The calling thread draws it at once: matplotlib knows no threads, and the caller may change the figure next.
     """
     if not hasattr(figure, "set_canvas"):
         raise TypeError(f"{called} needs a figure of matplotlib, not a {type(figure).__name__} ({figure!r:.40})")
@@ -118,12 +118,12 @@ class Media:
         self._given_up = False
 
     def image(self, name: str, image: Tensor, caption: str, hook: str, *, figure: bool = False) -> None:
-        """Take an image that nobody changes any more, height × width × channels."""
+        """Take an image that does not change any more, height × width × channels."""
         it, ep = self._place.iter, self._place.epoch
         self._submit(image.nbytes, partial(self._write_image, name, image, caption, hook, figure, it, ep))
 
     def histogram(self, name: str, values: Tensor, bins: int, hook: str) -> None:
-        """Take values that nobody changes any more, to count them."""
+        """Take values that do not change any more, to count them."""
         it, ep = self._place.iter, self._place.epoch
         self._submit(values.nbytes, partial(self._count, name, values, bins, hook, it, ep))
 

@@ -46,11 +46,11 @@ GRACE = 10.0
 """Seconds that the end of a run waits for a disk that does not answer."""
 
 SANITY = "the sanity pass over the validation"
-"""What a note names that an exception has been given there."""
+"""The name in a note on an exception."""
 
 
 class Progress(Protocol):
-    """What a record says of the run's place."""
+    """The position of the run in a record."""
 
     iter: int
     epoch: int
@@ -59,7 +59,7 @@ class Progress(Protocol):
 
     @property
     def stage(self) -> Stage:
-        """What the run is doing."""
+        """The stage of the run."""
 
 
 class Recorder:
@@ -81,12 +81,12 @@ class Recorder:
     ) -> None:
         self.held = held
         self.reported: BaseException | None = None
-        """What `failure` has told of that ends the run."""
+        """The failure reported to `failure` that ends the run."""
         self.why = ""
-        """What it has said of it."""
+        """Its message."""
         self.traceback = ""
         self.listener: Callable[[Sequence[Record]], None] | None = None
-        """Who is handed the records of each flush, by whoever flushes; it must neither wait nor raise."""
+        """The listener receives the records of each flush, in the flushing thread; it must neither wait nor raise."""
         self.put: Put = self._put
         self._run_dir = run_dir
         self._log = Appender(run_dir.events_of(ranks.rank))
@@ -146,7 +146,7 @@ class Recorder:
     def failure(self, error: BaseException, *, hook: str = "", point: str = "", action: OnError = "raise") -> None:
         """Record what raised, with its whole traceback, and print that to where the process prints.
 
-        What says no more than that another rank is gone is not told: that one's own word is what counts.
+        A failure that follows from another rank is not reported: that one's own word is what counts.
         """
         if action == "raise":
             self.reported = error
@@ -249,7 +249,8 @@ class Recorder:
         return [*sorted([*numbers, *_take(self._queue, came)], key=itemgetter("t")), *frame]
 
     def _anew(self, news: Sequence[Record]) -> list[Record]:
-        """Return what a log begins with that somebody has removed: the attempt's first record, and a word on that."""
+        """Return the first records of a log that replaces a removed one: the attempt's first record, and a word on
+        that."""
         if not self._log.reopen_if_removed():
             return []
         text = "the event log was removed while the run went on: what stood in it is lost"
@@ -321,7 +322,7 @@ def _on_host(values: list[float | torch.Tensor]) -> list[float | Exception]:
 
 
 class _Clock:
-    """Notices when the system's clock is set, by one that nobody sets."""
+    """Notices changes of the system clock, by a clock that cannot be set."""
 
     def __init__(self) -> None:
         self._apart = time.time() - time.monotonic()

@@ -1,13 +1,13 @@
 """Timing: the training thread stamps the clock, another thread computes sums and histograms.
 
-What the training thread writes are rows of numbers in preallocated memory (`Rows`), without a lock:
+The training thread writes rows of numbers in preallocated memory (`Rows`), without a lock:
 
 - the timeline: marks, each saying what the time since the mark before it was spent on;
 - firings of the readable dispatcher: binding, begin, duration;
 - firings of a point that the generated dispatcher calls: all its stamps in one row;
 - spans: when hooks had the training thread, so that their time can be taken out of the phase around them.
 
-`Books` takes them a few times a second. It is the only one who writes the sums, so that nobody need lock those either.
+`Books` takes them a few times a second. Only that thread writes the sums, so they need no lock either.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DATA, FORWARD, BACKWARD, OPTIMIZER, HOOKS, OTHER = (float(k) for k in range(len(
 ITERATION = float(len(PHASES))
 """Other time, and the end of an iteration."""
 NOBODY = ITERATION + 1
-"""Time in nobody's iteration: a validation, a checkpoint, a pause."""
+"""Time outside of iterations: a validation, a checkpoint, a pause."""
 
 CHUNK = 4096
 """Rows that are allocated at a time."""
@@ -105,7 +105,7 @@ class Rows:
 
 class Timeline:
     """The marks of the training thread. `samples` counts the examples of the iterations done, `excluded_s` the seconds
-    that were in nobody's iteration."""
+    outside of iterations."""
 
     def __init__(self) -> None:
         self.rows = Rows(2, several=5)
@@ -138,12 +138,12 @@ class Timeline:
         self.samples += samples
 
     def restart(self) -> None:
-        """Begin anew here: what went before is nobody's."""
+        """Begin anew here: earlier time belongs to no iteration."""
         self.mark(NOBODY)
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
-        """What is done meanwhile belongs to no phase of training; hooks that fire are still booked to themselves."""
+        """Its time belongs to no phase of training; hooks that fire are still booked to themselves."""
         began = perf_counter()
         self.mark(OTHER)
         self._excluded += 1
@@ -159,7 +159,7 @@ class Timeline:
 class Cell:
     """The durations of one thing, in nanoseconds: how many, their sum, the last, the longest, and a histogram.
 
-    `longest` is since whoever reads it last set it to zero.
+    `longest` counts since its reader last set it to zero.
     """
 
     __slots__ = ("bins", "last", "longest", "n", "total")
@@ -193,7 +193,7 @@ def bins_of(ns: Array) -> Array:
 
 
 class Books:
-    """What everything has cost so far: a cell for each binding, one for iterations, and the nanoseconds of each phase.
+    """The cost of everything so far: a cell for each binding, one for iterations, and the nanoseconds of each phase.
 
     `update` is for the recorder's thread alone. Durations come as seconds and are kept as whole nanoseconds.
     """
@@ -204,11 +204,11 @@ class Books:
         self.phases = dict.fromkeys(PHASES, 0)
         self.timeline = timeline
         self.firings = Rows(4)
-        """Of the readable dispatcher: binding, begin, seconds, and 1 (0 where its trigger has said no)."""
+        """From the readable dispatcher: binding, begin, seconds, and 1 (0 where its trigger has said no)."""
         self.spans = Rows(2)
         """Begin and end of the time that hooks of the readable dispatcher took."""
         self.points: list[tuple[tuple[int, ...], Rows]] = []
-        """Of the generated dispatcher: the bindings of a point, and the rows of their stamps."""
+        """From the generated dispatcher: the bindings of a point, and the rows of their stamps."""
         self._waiting: list[Array] = []
         self._mark = self._ended = perf_counter()
 

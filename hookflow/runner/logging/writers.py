@@ -71,7 +71,7 @@ class WriterProgress:
 
 
 Series = tuple[str, str]
-"""What is logged under one name: what kind of thing it is ("scalar", "image", …), and the name."""
+"""Numbers of one name: what kind of thing it is ("scalar", "image", …), and the name."""
 
 
 class Call(NamedTuple):
@@ -133,10 +133,10 @@ class LatestIteration:
 
 
 class History:
-    """What earlier attempts at a run have logged, which resumes at `iteration` now.
+    """The logs of earlier attempts at a run that resumes at `iteration`.
 
-    Calls have numbers, in the order of the event log; `calls` is how many there are. What was logged after the
-    checkpoint that a later attempt resumed from does not stand any more.
+    Calls have numbers, in the order of the event log; `calls` is how many there are. Logs after the checkpoint of a
+    later attempt are left out.
     """
 
     def __init__(self, run_dir: RunDir, iteration: int) -> None:
@@ -200,7 +200,8 @@ CONFIGURED, PROGRESS = "configured", "progress"
 
 
 class WriterThread:
-    """Makes the calls of one writer, whose `folder` is in the run directory. What raises loses that call; it is told.
+    """Makes the calls of one writer, whose `folder` is in the run directory. An exception loses that call; it is
+    reported.
 
     No step of a series is written twice, or after a later one: in a resumed run what is trained again is passed over,
     so far as the writer has kept it, and what waited when the process was killed is made up for from the event log. A

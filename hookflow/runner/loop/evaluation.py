@@ -29,7 +29,7 @@ Sums = Mapping[str, tuple[float, int]]
 
 
 class Means:
-    """The mean of each number over the examples of a pass; over its batches, where nobody knows the size of one.
+    """The mean of each number over the examples of a pass; over its batches, where their sizes are unknown.
 
     The sums stay on the device until the end. `exact` says that every size will be known.
     """
@@ -121,8 +121,8 @@ class Evaluation:
     def __call__(self, split: Split) -> bool:
         """Walk over the data of a split once and leave what was found in `RunState.metrics`.
 
-        Gradients are off, for hooks too. Return False when a signal has cut the walk short: then nobody gets half the
-        metrics; `after_X_epoch` and `after_X` do not fire, but what was entered around them is left.
+        Gradients are off, for hooks too. Return False when a signal has cut the walk short: no metric is incomplete
+        then; `after_X_epoch` and `after_X` do not fire, but what was entered around them is left.
         """
         state, fire = self._state, self._engine.fire
         began = time.perf_counter()
@@ -191,8 +191,8 @@ class Evaluation:
     def predict(self, split: Split, predict: Callable[[Any, Any], Any]) -> dict[str, torch.Tensor]:
         """Return what `predict` gives for a split: a row for each example, by name, in the memory of the host.
 
-        There may be no targets, so the points that offer outputs or metrics do not fire. What hooks do before a pass
-        and its batches, they do: an average of the weights is there, a batch is what they make of it.
+        There may be no targets, so the points that offer outputs or metrics do not fire. Hooks before a pass and its
+        batches fire: an average of the weights is there, a batch is what they make of it.
         """
         entered = len(self._engine.arounds)
         rows = Rows("the task's predict has returned")

@@ -1,7 +1,7 @@
 """One training iteration, from the batch to the new weights, in its three forms.
 
 `choose` picks one before the loop. Each is a function of the epoch's batches that trains until the loop has to look up:
-somebody wants attention, or as many iterations are done as `RunState.next_stop` says.
+attention is set, or `RunState.next_stop` iterations are done.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def plain(it: Iteration) -> Iterate:
             if after_backward:
                 after_backward(batch, index, outputs)
             s.batch_idx = index + 1
-            if requests.skips_step:  # the task may ask for it, too
+            if requests.skips_step:  # the task may read it, too
                 requests.skips_step = False
                 update.leave_out(True)
                 optimizer = clock()
@@ -144,7 +144,7 @@ def plain(it: Iteration) -> Iterate:
 
 
 class _Batchwise(ABC):
-    """What the iterations have in common that take their batches one by one."""
+    """The common part of iterations that take several batches."""
 
     def __init__(self, it: Iteration) -> None:
         self.it = it
@@ -152,7 +152,7 @@ class _Batchwise(ABC):
         self.total = 0
         """The examples of the current batch on all ranks."""
         self.offered = Offering("before_train_iter", it.run, it.state, it.engine, it.requests, it.consensus)
-        """What hooks make of a batch; of the later ones of an iteration, those alone that write the batch."""
+        """The batch after the hooks; of the later ones of an iteration, those alone that write the batch."""
         self.writers = self._writers() if it.accumulate > 1 else ()
 
     def __call__(self, batches: Iterator[Any]) -> None:

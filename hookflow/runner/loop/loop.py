@@ -88,7 +88,7 @@ class SafePoint:
     def should_abort(self, batches: int) -> bool:
         """Say whether a signal ends the current evaluation, of which so many batches are done.
 
-        What else is due waits for the next safe point: it is still wanted there.
+        Other requests wait for the next safe point: it is still wanted there.
         """
         wants = STOP if self._signal else 0
         if self._consensus.step(batches, wants) & STOP:
@@ -151,7 +151,7 @@ class SafePoint:
         return saves
 
     def _next_commands(self) -> tuple[list[CommandRecord], bool, bool]:
-        """Return the commands that have come, whether a checkpoint is there to be told of, and whether a pause is over.
+        """Return new commands, whether a finished checkpoint must be reported, and whether a pause is over.
 
         In a pause it waits a little for something to come; of several ranks the first one does.
         """
@@ -183,7 +183,7 @@ class SafePoint:
 
 
 class Loop:
-    """Trains until `max_epochs` or `max_iters`, or until somebody stops the run."""
+    """Trains until `max_epochs` or `max_iters`, or until a stop."""
 
     def __init__(
         self,
@@ -353,7 +353,7 @@ class Loop:
     def _validate(self) -> None:
         """Validate. When a signal cuts that short, what will be saved is the state from before it.
 
-        So a resumed run validates first, and continues as if nothing had been. To keep that state costs nothing: its
+        A resumed run validates first, and continues as if nothing had been. To keep that state costs nothing: its
         tensors are the run's own, and a validation leaves them as they were.
         """
         state = self._state

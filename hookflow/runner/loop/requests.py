@@ -21,7 +21,7 @@ from hookflow.runner.process.state import RunState
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 SKIPPED: Any = object()
-"""Stands for a batch that is skipped: None is one, too, of a task that makes its own."""
+"""Marks a skipped batch: None is one, too, of a task that makes its own."""
 WITH_A_BATCH = ("before_train_iter", "before_val_iter", "before_test_iter")
 BEFORE_THE_GRADIENTS = ("after_forward", "before_backward")
 BEFORE_THE_STEP = ("after_forward", "before_backward", "after_backward", "before_optimizer_step")
@@ -69,7 +69,7 @@ class Requests:
         self.keeps_gradients = False
         """The next iteration adds to the gradients of this one, which takes no step."""
         self.loss_weight = 1.0
-        """What the next loss counts."""
+        """The weight of the next loss."""
         self.saves: dict[str, int | None] = {}
         """The names to save by; with an iteration, the name of a checkpoint that exists."""
         self.keep: int | None = None
@@ -77,7 +77,7 @@ class Requests:
     def stop(self, reason: str, *, this_process: bool = False) -> None:
         """End the training at the next safe point. Without the declaration that is obeyed, with a warning.
 
-        What concerns `this_process` alone stops no other one that resumes from a state before that safe point.
+        Requests about `this_process` alone stop no other run that resumes from an earlier state.
         """
         allowed = [point.name for point in self._points if point.name not in TOO_LATE_TO_STOP]
         if undeclared := self._check("stop", allowed):

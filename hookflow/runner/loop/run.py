@@ -53,7 +53,7 @@ class Media(Protocol):
 
 
 class Run:
-    """One run. What hooks may rely on is said in `hookflow.hooks.run.Run`."""
+    """One run. `hookflow.hooks.run.Run` documents the promises to hooks."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class Run:
         wanted = self.models[model]
         return wanted if any(trained in (wanted, self.model) for trained in whole.values()) else None
 
-    # What hooks tell.
+    # Reports of hooks.
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
         number = scalar(value, f'run.log("{name}", …)')
@@ -208,7 +208,7 @@ class Run:
         self._recorder.say(text, level, self._speaker())
 
     def _speaker(self) -> str:
-        """Return who calls: the hook that is being called, else the task; of another thread nobody knows."""
+        """Return who calls: the hook that is being called, else the task; unknown in another thread."""
         if get_ident() != self._engine.dispatcher.thread:
             return HOOKFLOW
         here = self._engine.current
@@ -235,7 +235,7 @@ class Run:
             message = f'the hook "{here.hook}" fires on rank 0 alone, and run.{call} needs all ranks'
             raise UserError(Problem(message, hint='let it fire on all: ranks = "all"'))
 
-    # What hooks may ask for.
+    # Requests of hooks.
 
     def stop(self, reason: str, *, this_process: bool = False) -> None:
         self._requests.stop(reason, this_process=this_process)
@@ -272,7 +272,7 @@ class Run:
                 raise UserError(Problem(message, hint=hint))
         self._requests.save(names or ("last",), moved, keep)
 
-    # What a task may do that steps its optimizers itself.
+    # Methods for a task that steps its optimizers itself.
 
     def backward(self, loss: torch.Tensor, *optimizers: str) -> None:
         """Add the gradients of `loss` to the parameters of these optimizers (of all if none is named), no others.

@@ -54,8 +54,8 @@ def sanity_check(
 ) -> None:
     """Validate two batches, and hold the metrics against what hooks read by name.
 
-    Raises what the task raises, and UserError for a metric that nobody makes. Where hooks prepare the batches there is
-    no pass: without them the task could not be asked.
+    Raises the exceptions of the task, and UserError for a metric that no hook makes. Where hooks prepare the batches
+    there is no pass: without them the task could not be asked.
     """
     bound = [binding for point in BEFORE for binding in plan.at(point)]
     if any("batch" in binding.writes for binding in bound):
@@ -258,7 +258,7 @@ def _names(said: Any) -> Iterable[str]:
 
 
 def _mentioned(plan: Plan) -> Iterator[tuple[Binding, str]]:
-    """Yield what conditions speak of after a validation, be it a metric or a number that somebody will log."""
+    """Yield the names in conditions after a validation, metrics or numbers that will be logged."""
     for binding in plan.bindings:
         if binding.point in AFTER:
             for name in _in_condition(binding):

@@ -14,15 +14,15 @@ from hookflow.errors import Problem, UserError, nearest, nearest_or_all
 Part = TypeVar("Part")
 
 Issue = tuple[str, str]
-"""What is wrong, and a hint at the mend."""
+"""A problem and a hint;"""
 
 
 class Task(Protocol):
-    """What is learned: how a batch becomes a loss.
+    """The task: how a batch becomes a loss.
 
     `step` and `evaluate` are given the run (`run.model`, or `run.models["generator"]`) and the batch. They return a
     dict: "loss", a tensor of no dimensions, averaged over the batch; other single numbers, of which an evaluation
-    gives the mean over all examples; and whatever else hooks may find of use as `outputs`. A class without `evaluate`
+    gives the mean over all examples; and further values for hooks, as `outputs`. A class without `evaluate`
     is evaluated by its `step`, and so is a task that is a plain function.
 
     A task may have a method `predict(run, batch)` that `hookflow predict` calls in place of `evaluate`, with a batch
@@ -155,7 +155,7 @@ def check_outputs(outputs: Any, method: str, own_steps: bool = False) -> None:
 def single_numbers(outputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the numbers among a task's outputs, and the tensors of no dimensions, which stay on their device.
 
-    Those of 16 bits become float32: they are to be summed, and a sum is soon beyond fp16, or too coarse in bf16.
+    Numbers of 16 bits become float32: they are to be summed, and a sum is soon beyond fp16, or too coarse in bf16.
     """
     result = {n: _wide(v.detach()) if isinstance(v, Tensor) else v for n, v in outputs.items()}
     return {n: v for n, v in result.items() if isinstance(v, int | float) or (isinstance(v, Tensor) and not v.ndim)}

@@ -158,8 +158,7 @@ class Trainer:
         """Run to the end and return why it ended early, if it did.
 
         `resume` is the checkpoint to resume from, and `begin` is called once it has been read; `test` runs the test
-        after training. Whatever raises goes through, after `on_exception`, the second half of what hooks had entered,
-        and `after_run`.
+        after training. Exceptions propagate, after `on_exception`, the second halves of arounds, and `after_run`.
         """
         with self._running():
             if resume is not None:
@@ -202,8 +201,7 @@ class Trainer:
     def evaluate(self, checkpoint: Path, split: Split) -> Mapping[str, float]:
         """Validate or test what a checkpoint holds, and return the metrics; nothing is trained, and nothing saved.
 
-        Fires the points of a run that is resumed, without those of training. Whatever raises goes through as in
-        `train`.
+        Fires the points of a run that is resumed, without those of training. Exceptions propagate as in `train`.
         """
         with self._running():
             self._load(checkpoint)

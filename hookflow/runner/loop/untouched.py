@@ -1,6 +1,6 @@
 """Undo for calls of user code: weights, generators, modes and attributes are restored.
 
-What is not reached: what the code changes outside of its own objects (files, module globals), and what holds a thread
+Not restored: what the code changes outside of its own objects (files, module globals), and what holds a thread
 or a lock, which others may be using.
 """
 
@@ -27,7 +27,7 @@ LONGEST = 1000
 """Items of a list, or of a dict, whose own attributes are looked after."""
 
 OF_TORCH = frozenset(vars(nn.Module()))
-"""What every module has: its parameters, buffers, hooks and mode."""
+"""Attributes of every module: its parameters, buffers, hooks and mode."""
 
 _ATOMS = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size)
 _IN_USE = (threading.Thread, type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
@@ -56,7 +56,7 @@ def untouched(model: nn.Module, device: torch.device, *others: Any, data: Iterab
 
 
 class _Kept:
-    """What objects are like now, and how each of them is put back."""
+    """The state of objects, and how to restore each."""
 
     def __init__(self, *, tensors: bool) -> None:
         self._tensors = tensors
@@ -121,7 +121,7 @@ def is_object(thing: Any) -> bool:
 
 def _tensor(tensor: Tensor) -> Iterator[Undo]:
     """Keep a copy, on the host. A parameter says whether it was written to; of a buffer batch norm does not tell."""
-    if tensor.is_inference():  # nobody can write to it
+    if tensor.is_inference():  # it is read-only
         return
     version, gradient = tensor._version, tensor.grad if tensor.is_leaf else None
     copy = tensor.detach().to("cpu", copy=True)

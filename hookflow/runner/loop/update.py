@@ -1,6 +1,6 @@
 """The update: gradients and optimizer steps of every iteration that is not plain.
 
-The five step points fire here, in this order whoever asks: `after_forward`, `before_backward`, `after_backward` at each
+The five step points fire here, always in this order: `after_forward`, `before_backward`, `after_backward` at each
 loss; `before_optimizer_step`, `after_optimizer_step` at each step. `hookflow.runner.loop.iteration.plain` does the same
 for one batch and one process.
 """

@@ -1,1 +1,1 @@
-"""What numbers are computed in, and what becomes of those that are not finite or do not fit."""
+"""Precision of numbers, and handling of those that are not finite or too large."""

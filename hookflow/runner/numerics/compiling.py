@@ -23,11 +23,12 @@ HOOKS = {
 
 WITHOUT = "take run.compile out"
 COMPILERS = {"c": ("C", "CC", ("gcc", "clang")), "c++": ("C++", "CXX", ("g++", "clang++"))}
-"""What PyTorch's compilers build with, on CUDA and elsewhere: the variable that names it, and what is looked for."""
+"""The build tools of the compilers of PyTorch, on CUDA and elsewhere: the variable that names it, and what is looked
+for."""
 
 
 def check_compiler(device: torch.device, where: Where) -> None:
-    """Raise UserError when nothing here could compile for the device; `where` is where that is asked for."""
+    """Raise UserError when nothing here could compile for the device; `where` is the place of the request."""
     if device.type == "cuda" and find_spec("triton") is None:
         raise UserError(Problem("run.compile needs Triton on CUDA, which is not installed", where, WITHOUT))
     language, variable, known = COMPILERS["c" if device.type == "cuda" else "c++"]
@@ -39,9 +40,9 @@ def check_compiler(device: torch.device, where: Where) -> None:
 class Compiled:
     """The networks of a run, compiled. Their parameters keep their names.
 
-    Module hooks that are there at the first call are compiled along. `look` tells of those that have come since, and of
-    a `forward` that has been replaced: each of them makes PyTorch compile anew. (It would never call them, had it put
-    the network into a wrapper; the versions before 2.13 have not been looked at.)
+    Module hooks that are there at the first call are compiled along. `look` returns hooks added since, and a replaced
+    `forward`: each of them makes PyTorch compile anew. (It would never call them, had it put the network into a
+    wrapper; the versions before 2.13 have not been looked at.)
     """
 
     def __init__(self, models: Mapping[str, nn.Module], mode: bool | str, say: Callable[..., None]) -> None:

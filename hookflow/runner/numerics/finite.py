@@ -32,7 +32,7 @@ class AsyncScalarCopy(Generic[Mark]):
     """Single numbers in the order in which they were sent, each with a mark that says what it is.
 
     On CUDA each is copied to pinned memory once the device has come so far; on the CPU it is there at once. Other
-    devices cannot say how far they are: there, who asks waits.
+    devices cannot say how far they are: there a reader waits.
     """
 
     def __init__(self) -> None:
@@ -215,7 +215,7 @@ class StepGuard:
             self._counts.send(self._left_out, (self._state.iter + 1, names))
             return False
         refused = bool(found_inf)
-        if refused:  # the host has waited already: so this is told in the iteration itself, whatever the device
+        if refused:  # the host has waited already: so this is reported in the iteration itself, on any device
             self._counts.send(self._left_out.cpu(), (self._state.iter + 1, names))
         else:
             self._in_a_row.pop(names, None)

@@ -39,8 +39,8 @@ def choose_device(wanted: str) -> torch.device:
 def choose_precision(wanted: str, device: torch.device, say: Callable[..., None]) -> str:
     """Return what is computed in: "fp32", "tf32", "bf16" or "fp16".
 
-    "auto" takes bf16 where the hardware computes in it, since elsewhere it is slower, and else fp32. `say` is told
-    where something else is computed in than was asked for.
+    "auto" takes bf16 where the hardware computes in it, since elsewhere it is slower, and else fp32. `say` is called
+    where the precision differs from the requested one.
     """
     if wanted == "tf32" and device.type != "cuda":
         say(f'run.precision = "tf32" is for CUDA: on {device} this run computes in fp32', "warn")
@@ -126,7 +126,7 @@ def _set(put_back: ExitStack, owner: Any, name: str, value: object) -> None:
 def _set_float32(put_back: ExitStack, tf32: bool) -> None:
     """Let CUDA multiply float32 as such or as TF32. PyTorch's default is TF32 in convolutions and nowhere else.
 
-    By the older of two interfaces, which all code may read; the newer one raises wherever the older is asked.
+    By the older of two interfaces, which all code may read; the newer key raises wherever the older one is read.
     """
     for owner in (torch.backends.cuda.matmul, torch.backends.cudnn):
         _set(put_back, owner, "allow_tf32", tf32)

@@ -36,7 +36,7 @@ def set_random_state(state: dict[str, Any], device: torch.device) -> None:
 
 
 class RNGStream(IntEnum):
-    """What random numbers are for; each purpose has its own. The values are part of every derived seed."""
+    """The uses of random numbers; each purpose has its own. The values are part of every derived seed."""
 
     ORDER = 1
     EXAMPLES = 2

@@ -1,6 +1,6 @@
 """The observer: records the slots that each firing reads and writes.
 
-What fires within a firing (a hook inside the network that another one calls) is watched on its own, and no part of it.
+A firing within a firing (a hook inside the network during another hook) is observed by itself.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ KEYED = ("outputs", "metrics", "checkpoint")
 
 @dataclass(slots=True)
 class Touched:
-    """What the firings of a binding have touched by now."""
+    """The slots touched by the firings of a binding so far."""
 
     firings: int = 0
     reads: set[str] = field(default_factory=set)
@@ -97,7 +97,7 @@ class Frame:
     opaque: Set[int] = frozenset()
     before: dict[str, Hashable] = field(default_factory=dict)
     held: list[Tensor] = field(default_factory=list)
-    """What is at those addresses, so that nothing else can be meanwhile."""
+    """The objects at those addresses, kept alive so that the addresses stay unique."""
 
 
 class Observer:
@@ -162,7 +162,7 @@ class Observer:
             for found in [self._touched[binding.id]]
         ]
 
-    # What the watched objects tell.
+    # Notifications of the watched objects.
 
     def note(self, verb: Verb, slot: str) -> None:
         """Take that the hook that is being called has read or written a slot."""

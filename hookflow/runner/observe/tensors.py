@@ -34,7 +34,7 @@ Leaves = dict[Path, bytes]
 
 SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, Enum, PurePath)
 OF_SEVERAL = b"tensor "
-"""What the fingerprint of a tensor of several numbers begins with: two of them are alike by no accident."""
+"""The prefix of the fingerprint of a tensor of several numbers: two of them are alike by no accident."""
 
 
 class Fingerprints:
@@ -156,8 +156,8 @@ def checksum(tensor: Tensor) -> int:
 def mark(value: Any, opaque: Set[int] = frozenset()) -> Hashable:
     """Return the mark of any value.
 
-    What is too deep is told by identity alone, and so are the objects and tensors whose ids and addresses are in
-    `opaque`: they are somebody else's.
+    Objects nested too deep are compared by identity, and so are those whose ids and addresses are in `opaque`: they
+    belong to others.
     """
     return _mark(value, opaque, DEPTH, iter(range(VALUES)))
 
@@ -223,7 +223,7 @@ def slot_of(kind: str, name: str, unnamed: str) -> str:
 
 
 class RunTensors:
-    """The tensors that a run trains, by slot. `noting` says who is told of what is done with a parameter group."""
+    """The tensors that a run trains, by slot. `noting` receives the accesses of a parameter group."""
 
     def __init__(self, parts: Parts) -> None:
         self._models = parts.models
@@ -276,7 +276,7 @@ class RunTensors:
             yield slot_of(RATE, name, "optimizer")
 
     def watch_groups(self, noted: Any) -> None:
-        """Let every parameter group note who reads and writes it: `noted(slot)` makes what is told of it."""
+        """Let every parameter group note who reads and writes it: `noted(slot)` creates its notification."""
         for name, optimizer in self._optimizers.items():
             groups = optimizer.param_groups
             for k, group in enumerate(groups):

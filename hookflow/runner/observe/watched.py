@@ -31,10 +31,10 @@ class WatchedDict(dict[str, Any]):
             super().update(self._original)
 
     def quietly(self) -> dict[str, Any]:
-        """Return a copy, which nobody has asked for."""
+        """Return a copy, without a notification."""
         return {name: super(WatchedDict, self).__getitem__(name) for name in super().__iter__()}
 
-    # What reads.
+    # Reading methods.
 
     def __getitem__(self, name: str) -> Any:
         self._note("reads", name)
@@ -95,7 +95,7 @@ class WatchedDict(dict[str, Any]):
         self._note("reads", None)
         return dict, (self.quietly(),)
 
-    # What writes.
+    # Writing methods.
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._note("writes", name)
@@ -183,7 +183,7 @@ class Notes(Protocol):
 
 
 class WatchedTask:
-    """Stands for the task. Its attributes are slots, `task.<name>`; what a method of it touches is not seen."""
+    """A proxy of the task. Its attributes are slots, `task.<name>`; what a method of it touches is not seen."""
 
     def __init__(self, task: Any, notes: Notes) -> None:
         vars(self).update(_task=task, _notes=notes)
@@ -203,7 +203,7 @@ class WatchedTask:
 
 
 class WatchedRun:
-    """Stands for the run. What hooks set on it is the run's, too, and the slot `run.<name>`."""
+    """A proxy of the run. Attributes that hooks set on it are set on the run, and are slots `run.<name>`."""
 
     def __init__(self, run: Any, notes: Notes) -> None:
         vars(self).update(_run=run, _notes=notes, _added=set())

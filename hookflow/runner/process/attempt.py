@@ -127,7 +127,7 @@ def execute(
     """Build and run what stands in `run_dir`, from its newest checkpoint if `resume`; return why it ended.
 
     `built` is called once everything is there and the training is about to begin.
-    Whatever raises goes through; `recorder` has been told of a hook that did. Raises UserError when the hooks are not
+    Exceptions propagate; `recorder` has received one of a hook. Raises UserError when the hooks are not
     those of the checkpoint, unless that is allowed.
     """
 
@@ -244,7 +244,7 @@ def _with_places(recorded: Loaded, run_dir: RunDir) -> Loaded:
     try:
         message = [in_python(text) if facts.get("in_python") else text for text in facts["overrides"]]
         written = load(Path(facts["source"]), message)
-    except (UserError, KeyError, TypeError):  # it is not valid any more, or nobody knows which it was
+    except (UserError, KeyError, TypeError):  # it is invalid by now, or unknown
         return recorded
     return written if written.public == recorded.public else recorded
 

@@ -110,7 +110,7 @@ def start(run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts
     That is one process, or an agent that starts `nproc` of them, and starts them again so many times when one fails.
     `options` are those of `hookflow.runner.process.main`. The working directory is not searched for modules (`-P`): a
     `json.py` that lies there is not taken for the standard library's.
-    What it prints goes to the run's `output.log`. A signal that reaches it before it listens waits until it does.
+    Its output goes to the run's `output.log`. A signal that reaches it before it listens waits until it does.
     Raises UserError when the run is already running, or needs objects of a program that has ended.
     """
     if "--resume" in options and (missing := missing_objects(load(short(run_dir.wanted().pipeline), recorded=True))):
@@ -138,11 +138,11 @@ def start(run_dir: RunDir, *options: str, nproc: int | None = None, max_restarts
 
 
 def claim(run_dir: RunDir) -> Locks:
-    """Lock the run for whoever holds what is returned, and for its children that inherit it.
+    """Lock the run for the owner of the returned locks, and for child processes that inherit them.
 
     The system lets go of the lock when the last of them, and of those that `hold` it beside them, has ended, however
-    it ends. Raises UserError when somebody else holds it, or where a process trains in the directory that holds none:
-    two that train in one directory would write over each other. What this process keeps already is returned.
+    it ends. Raises UserError when another process holds it, or trains in the directory without a lock:
+    two that train in one directory would write over each other. Existing locks of this process are returned.
     """
     if (kept := _KEPT.pop(run_dir.path, None)) is not None:
         return kept
@@ -163,9 +163,9 @@ _KEPT: dict[Path, Locks] = {}
 
 
 def hold(run_dir: RunDir) -> Locks:
-    """Hold the lock of a run that has been claimed, for one of its ranks: nobody may claim it before that has ended.
+    """Hold the lock of a run that has been claimed, for one of its ranks: no claim is possible before that has ended.
 
-    Raises UserError when the run is somebody else's by now.
+    Raises UserError when another process owns the run by now.
     """
     return _lock(run_dir, shared=True)
 

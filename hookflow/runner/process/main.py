@@ -1,6 +1,6 @@
 """The entry of the training process: one attempt at a run, from its directory to an exit code.
 
-Imports no torch before `train` listens for signals: that takes seconds, and nobody waits them out after Ctrl-C.
+Imports no torch before `train` listens for signals: that takes seconds, too long after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def train(
     """Execute the run whose pipeline and plan stand in `run_dir`; return the exit code.
 
     0: finished or stopped as asked; 1: something raised; 2: the user's mistake; 130 (SIGINT) and 143 (SIGTERM,
-    SIGUSR1): interrupted, but 0 under an `agent`, which reads it in the event log. Whatever happens, that gets its
-    `end` record, or `refused` where a resume has not read its checkpoint, but in two cases: an `agent` that has started
+    SIGUSR1): interrupted, but 0 under an `agent`, which reads it in the event log. In any case it gets its `end`
+    record, or `refused` where a resume has not read its checkpoint, with two exceptions: an `agent` that has started
     the ranks writes it where this one knows only that another is gone; and after exit code 1 it is no end while the
     ranks are to be started again, `restarts_left` times.
 
@@ -187,7 +187,7 @@ def train(
 
 
 def _ended_by(error: BaseException, signals: Signals, recorder: Recorder, lost: bool) -> Stop:
-    """Return how a run ends that raised; what has not been told yet (a failing hook has) is told.
+    """Return how a run ends that raised; a failure is reported, unless its hook was.
 
     That another rank was `lost` is no failure of this one, and has no traceback.
     """

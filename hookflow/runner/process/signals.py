@@ -1,6 +1,6 @@
 """Interruptions of a run: signals of the system and commands of users. Imports no torch.
 
-A signal handler runs in the middle of anything, also while the main thread holds a lock. So it takes none: it sets
+A signal handler runs in the middle of anything, also while the main thread holds a lock. It takes none: it sets
 plain attributes, and the training looks at them where it is safe.
 """
 
@@ -21,7 +21,7 @@ from typing import Protocol
 from hookflow.events.records import CommandRecord, Status
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
-"""What asks a run to end; SIGUSR1 is Slurm's warning."""
+"""The signals that end a run; SIGUSR1 is Slurm's warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +69,9 @@ def handlers_put_back() -> Iterator[None]:
 
 
 class HasAttention(Protocol):
-    """Has the one flag that the training loop looks at: `attention`, whether somebody wants something of the run.
+    """Has the one flag that the training loop looks at: `attention`, the request for a safe point.
 
-    Who looks sets it to False first, and looks at what is wanted then: so nothing that comes meanwhile is missed.
+    The reader sets it to False first, and then handles the requests: so nothing that comes meanwhile is missed.
     """
 
     attention: bool

@@ -1,7 +1,7 @@
 """The state of a run: counters, stage, and the attention flag.
 
-Who writes a field is said below it; everybody else reads. `attention` alone is there to be set by anybody: signals,
-commands, hooks, finished writes. The safe point clears it.
+A comment below each field names its writer; everybody else reads. `attention` alone is there to be set by anybody:
+signals, commands, hooks, finished writes. The safe point clears it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class RunState:
 
     def __init__(self) -> None:
         self.attention = False
-        """Somebody wants to be heard at the next safe point."""
+        """A request waits for the next safe point."""
         self.next_stop = 0
         """The iterations done at which the loop must look up by count. Written by the loop."""
         self.iter = self.epoch = self.batch_idx = 0
@@ -31,7 +31,7 @@ class RunState:
         self.done = memoryview(bytearray(8)).cast("q")
         """`iter` once more, where other processes see it. Written by the loops."""
         self.batch_size = 0
-        """Examples of this rank in the current batch, 0 where nobody knows. Written by who takes or replaces it."""
+        """Examples of this rank in the current batch, 0 where unknown. Written by who takes or replaces it."""
         self.batches = 0
         """Batches of the current pass."""
         self.batch: Any = None
@@ -44,7 +44,7 @@ class RunState:
         self.validated_at = 0
         """The iteration of the latest validation that began. Written by the loop."""
         self.metrics: Mapping[str, float] = NONE
-        """What the latest validation or test has found. Written by the evaluation."""
+        """The metrics of the latest validation or test. Written by the evaluation."""
         self.metrics_at = 0
         """The iteration that they are of."""
         self.max_epochs: int | None = None

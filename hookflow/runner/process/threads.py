@@ -20,7 +20,7 @@ from typing import NoReturn
 from hookflow.events.rundir import short
 
 SETTLE = 1.0
-"""Seconds for threads to end by themselves before a word is said about them."""
+"""Seconds for threads to end by themselves before a warning."""
 
 GRACE = 5.0
 """Seconds that a process which has nothing else to do waits for them, and again for what is to happen at its exit."""
@@ -76,7 +76,7 @@ def _exit_at_once(code: int) -> NoReturn:
 def _exit_soon(code: int) -> None:
     """End the process with `code` GRACE seconds from now if it is still waiting for threads then.
 
-    What it has printed is written, and what is registered for its exit (atexit, logging) is done, if that ends.
+    Its output is flushed, and exit handlers (atexit, logging) are called.
     """
     exiting = threading.Event()
     atexit.register(exiting.set)  # which comes after the threads, and first of all that is registered
