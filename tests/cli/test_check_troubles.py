@@ -140,7 +140,7 @@ def hookflow(*arguments: str, stdout: int | IO[str] = subprocess.PIPE) -> subpro
 
 
 def test_where_nothing_but_ascii_is_taken_the_rest_is_question_marks() -> None:
-    done = hookflow("graph", "p.toml")
+    done = hookflow("graph", "p.toml", "--set", "hooks.log.before=['print']")
     assert (done.returncode, done.stderr) == (0, "")
     assert "?" in done.stdout
 
