@@ -118,7 +118,7 @@ def _heading(labels: list[str]) -> str:
 def _inner(section: type[Section], path: str) -> Iterator[tuple[str, type[Section]]]:
     """Yield every table below one, depth first, as it is written: "[run]", "[model.NAME]", "[[hooks.NAME.points]]".
 
-    What several keys of a table share (`train`, `val`, `test`) is looked into once.
+    A type that several keys of a table share (`train`, `val`, `test`) is described once.
     """
     seen: dict[type[Section], str] = {}
     for name, field in section.model_fields.items():

@@ -1,4 +1,4 @@
-"""What MkDocs does beside: README and other files of the repository become pages, and links to them work in the site.
+"""Additions to MkDocs: README and other files of the repository become pages, and links to them work in the site.
 
 On GitHub the links of docs/ and of README are relative to the file. In the site, README is `index.md`, and a file of
 code that a page links to is a page that shows it.

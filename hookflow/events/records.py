@@ -217,7 +217,7 @@ class ImageFields(TypedDict):
     ep: int
     """The epochs done then."""
     name: str
-    """What it is called."""
+    """Its name."""
     path: str
     """The PNG file, relative to the run directory."""
     width: int
@@ -242,7 +242,7 @@ class Image(ImageFields):
 
 class TextFields(TypedDict):
     name: str
-    """What it is called."""
+    """Its name."""
     text: str
     """The text."""
     hook: str
@@ -261,7 +261,7 @@ class HistogramFields(TypedDict):
     ep: int
     """The epochs done then."""
     name: str
-    """What it is called."""
+    """Its name."""
     edges: list[float]
     """The edges of the bins, one more than there are bins."""
     counts: list[int]

@@ -228,7 +228,7 @@ class RunDir:
     def life(self) -> Life:
         """Say whether the process behind the run lives: asked of the system, never guessed from a missing `end`.
 
-        Of several ranks, rank 0 alone keeps the run alive: when their launcher is killed, they still save.
+        With several ranks, rank 0 alone keeps the run alive: when their launcher is killed, they still save.
         """
         facts = self.describe()
         if "pid" not in facts:  # the run is locked before its process starts

@@ -187,7 +187,7 @@ class Run(Protocol):
         """Let the loss of this iteration count `weight` in the gradients, which without `step` the next one adds to.
 
         Without it the optimizer takes no step, as after `skip_step`, but the gradients stay. All ranks must ask for the
-        same. Who calls it writes `control`.
+        same. A hook that calls it writes `control`.
         """
 
     def stop_epoch(self, reason: str) -> None:
@@ -197,7 +197,7 @@ class Run(Protocol):
         """End the training at the next safe point: after this iteration, or after this epoch's validation.
 
         Where a signal cuts that validation short, the resumed run validates and then stops, too, unless the reason
-        concerns `this_process` alone, such as the time of its job. Who calls it writes `control`.
+        concerns `this_process` alone, such as the time of its job. A hook that calls it writes `control`.
         """
 
     def add_param_group(self, params: Iterable[nn.Parameter], optimizer: str | None = None, **settings: Any) -> None:

@@ -232,7 +232,7 @@ class HookTable:
 
     def _ranks(self) -> Ranks:
         stated = self.said.ranks or getattr(self.hook, "ranks", "all")
-        return stated if stated in RANKS else "all"  # which is told as what is wrong with the class
+        return stated if stated in RANKS else "all"  # which the check of the class reports
 
     def _check_arguments(self) -> None:
         filled = () if isinstance(self.hook, type) else self.filled

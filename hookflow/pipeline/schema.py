@@ -159,7 +159,7 @@ class Component(Section):
     """Something to be made: a class or function, and the arguments to call it with."""
 
     use: Use = Field(examples=["torch.optim:SGD"])
-    """What to call: a registered name, "package.module:Name" or "./file.py:Name"."""
+    """The class or function: a registered name, "package.module:Name" or "./file.py:Name"."""
     args: Args = {}
     """The arguments, by name."""
 
@@ -443,7 +443,7 @@ class HookNode(Section):
     """A hook: what it is, where and when it fires, and what becomes of its errors."""
 
     use: Use = Field(examples=["ema"])
-    """What to call: a registered name, "package.module:Name" or "./file.py:Name"."""
+    """The hook: a registered name, "package.module:Name" or "./file.py:Name"."""
     args: Annotated[
         Annotated[Args, Tag("<table>")] | Annotated[ArgList, Tag("<list>")], Discriminator(_kind_of_args)
     ] = {}

@@ -184,7 +184,7 @@ class DryRun:
 def dry_run(loaded: Loaded, plan: Plan, base: Path, say: Callable[..., None]) -> DryRun:
     """Do everything once; `say` takes lines for people. Files of the pipeline are relative to `base`.
 
-    Whatever raises goes through, printed with its traceback where it is no mistake in the pipeline.
+    Exceptions propagate, with a traceback unless the pipeline is at fault.
     """
     began = time.perf_counter()
     run = loaded.pipeline.run
