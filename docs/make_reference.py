@@ -32,7 +32,7 @@ from hookflow.pipeline.json_schema import sentences
 from hookflow.pipeline.registry import COMPONENTS, DATA, WRITERS
 from hookflow.pipeline.schema import Pipeline, Section
 from hookflow.pipeline.use import refer
-from hookflow.runner.build.components import OFFERED_TO_WRITERS
+from hookflow.runner.builder.components import OFFERED_TO_WRITERS
 
 FOLDER = Path(__file__).parent
 PIECES: dict[str, Callable[[], str]] = {

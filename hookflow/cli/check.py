@@ -122,9 +122,9 @@ def _look(
     return Findings.of(loaded, with_observed(plan, seen.observed.seen)), seen
 
 
-def _tried(found: Findings) -> Findings:
+def _tried(result: Findings) -> Findings:
     """Return the findings with what trials show of pairs that nothing orders."""
     from hookflow.trials.commute import commute
 
     with exits_after_traceback():
-        return replace(found, commuted=commute(found.loaded, found.plan, found.loaded.source.parent, warn_of))
+        return replace(result, commuted=commute(result.loaded, result.plan, result.loaded.source.parent, warn_of))

@@ -51,19 +51,19 @@ def diff(
     raise typer.Exit(1 if result else 0)
 
 
-def difference_lines(old: Target, new: Target, found: Difference) -> Iterator[str]:
+def difference_lines(old: Target, new: Target, result: Difference) -> Iterator[str]:
     """Yield what differs, as `hookflow diff` shows it."""
-    if not found:
+    if not result:
         yield f"{old.name} and {new.name} amount to the same"
         return
     yield f"- {old.name}"
     yield f"+ {new.name}"
     for title, lines in (
-        ("keys", _keys(found.keys)),
-        ("hooks", _hooks(old, new, found)),
-        ("fire at", [*_points("-", found.unbound), *_points("+", found.bound)]),
-        ("edges", [*_arrows("-", found.edges_removed), *_arrows("+", found.edges_added)]),
-        ("order", [line for t in found.order for line in (t.point, *_order("-", t.old), *_order("+", t.new))]),
+        ("keys", _keys(result.keys)),
+        ("hooks", _hooks(old, new, result)),
+        ("fire at", [*_points("-", result.unbound), *_points("+", result.bound)]),
+        ("edges", [*_arrows("-", result.edges_removed), *_arrows("+", result.edges_added)]),
+        ("order", [line for t in result.order for line in (t.point, *_order("-", t.old), *_order("+", t.new))]),
     ):
         if shown := list(lines):
             yield f"\n{title}"
@@ -80,8 +80,8 @@ def _keys(changes: Sequence[Change]) -> Iterator[str]:
             yield from (change.key, f"  - {old}", f"  + {new}")
 
 
-def _hooks(old: Target, new: Target, found: Difference) -> Iterator[str]:
-    for sign, target, names in (("-", old, found.hooks_removed), ("+", new, found.hooks_added)):
+def _hooks(old: Target, new: Target, result: Difference) -> Iterator[str]:
+    for sign, target, names in (("-", old, result.hooks_removed), ("+", new, result.hooks_added)):
         for name in names:
             hook = target.plan.hook(name)
             yield f"{sign} {name}  {hook.use}({hook.written_args})"

@@ -104,21 +104,21 @@ def warns(text: str, level: str) -> None:
         warn(text)
 
 
-def _lines(run_dir: RunDir, found: Evaluated, split: str) -> list[str]:
-    width = max(map(len, found.metrics), default=0)
-    metrics = (f"  {name:<{width}}  {number(value)}" for name, value in found.metrics.items())
-    return [*headed(run_dir, found, split), *metrics]
+def _lines(run_dir: RunDir, evaluated: Evaluated, split: str) -> list[str]:
+    width = max(map(len, evaluated.metrics), default=0)
+    metrics = (f"  {name:<{width}}  {number(value)}" for name, value in evaluated.metrics.items())
+    return [*headed(run_dir, evaluated, split), *metrics]
 
 
-def headed(run_dir: RunDir, found: Evaluated | Predicted, split: str) -> list[str]:
+def headed(run_dir: RunDir, result: Evaluated | Predicted, split: str) -> list[str]:
     """Return which checkpoint of which run it was, and on which data."""
     from hookflow.monitor.overview import read_overview
 
-    data = found.data
-    epoch = read_overview(run_dir, time.time()).state.epoch_of(found.it, found.ep)
+    data = result.data
+    epoch = read_overview(run_dir, time.time()).state.epoch_of(result.it, result.ep)
     synthetic = "SYNTHETIC " * data["synthetic"]
-    where = f"{run_dir.path.parent.name} {run_dir.id}, {found.checkpoint.name}"
-    head = f"{split} of {where} (iteration {found.it:,}, epoch {epoch:,})"
+    where = f"{run_dir.path.parent.name} {run_dir.id}, {result.checkpoint.name}"
+    head = f"{split} of {where} (iteration {result.it:,}, epoch {epoch:,})"
     return [head, f"on {counted(data['examples'], 'example')} of {synthetic}{data['name']}"]
 
 

@@ -60,28 +60,28 @@ def explain(
         case ["hooks", hook, "args", name] if hook != "*":
             result = _argument(key, hook, name, pipeline)
         case ["hooks", hook, "args"] if pipeline or hook in HOOKS.names():
-            result = replace(find_key(key), example=_example(hook, _told(hook, pipeline).arguments))
+            result = replace(find_key(key), example=_example(hook, _described(hook, pipeline).arguments))
         case _:
             result = find_key(key)
     echo("\n".join(_page(result, min(shutil.get_terminal_size().columns, 100))))
 
 
-def _page(found: Declared, width: int) -> Iterator[str]:
+def _page(declared: Declared, width: int) -> Iterator[str]:
     from hookflow.pipeline.json_schema import find_key
 
-    if found.key:
-        yield found.key
-    yield from textwrap.wrap(found.about, width)
+    if declared.key:
+        yield declared.key
+    yield from textwrap.wrap(declared.about, width)
     yield ""
-    if found.key:
-        kind = f"{found.type}, required" if found.required else found.type
-        facts = {"type": kind, "default": found.default, "example": found.example}
+    if declared.key:
+        kind = f"{declared.type}, required" if declared.required else declared.type
+        facts = {"type": kind, "default": declared.default, "example": declared.example}
         for name, text in facts.items():
             for k, line in enumerate(text.split("\n") if text else []):
                 yield f"  {name if k == 0 else '':<8} {line}"
-    if found.keys:
-        yield "" if found.key else "The tables and keys of a pipeline file:"
-        rows = [find_key(f"{found.key}.{name}".lstrip(".")) for name in found.keys]
+    if declared.keys:
+        yield "" if declared.key else "The tables and keys of a pipeline file:"
+        rows = [find_key(f"{declared.key}.{name}".lstrip(".")) for name in declared.keys]
         names = [f"{row.key}{'  (required)' * row.required}" for row in rows]
         left = max(map(len, names)) + 4
         for name, row in zip(names, rows, strict=True):
@@ -90,7 +90,7 @@ def _page(found: Declared, width: int) -> Iterator[str]:
             yield from (f"{'':<{left}}{line}" for line in lines[1:])
 
 
-def _told(hook: str, pipeline: str | None) -> Description:
+def _described(hook: str, pipeline: str | None) -> Description:
     """Return what a hook is: a built-in one, or one of a pipeline. Raises UserError when there is no such hook."""
     from hookflow.errors import Problem, UserError, nearest
     from hookflow.graph.points import POINTS
@@ -110,9 +110,9 @@ def _told(hook: str, pipeline: str | None) -> Description:
 
 def _example(hook: str, arguments: Sequence[Argument]) -> str:
     """Return how these arguments are written, with values: those that must be given, or else the first; or nothing."""
-    given = [argument for argument in arguments if argument.default is None] or arguments[:1]
-    written = ", ".join(f"{item.name} = {item.default or item.example}" for item in given)
-    return f"[hooks.{hook}]\nargs = {{ {written} }}" if given else ""
+    provided = [argument for argument in arguments if argument.default is None] or arguments[:1]
+    written = ", ".join(f"{item.name} = {item.default or item.example}" for item in provided)
+    return f"[hooks.{hook}]\nargs = {{ {written} }}" if provided else ""
 
 
 def _argument(key: str, hook: str, name: str, pipeline: str | None) -> Declared:
@@ -120,7 +120,7 @@ def _argument(key: str, hook: str, name: str, pipeline: str | None) -> Declared:
     from hookflow.errors import Problem, UserError
     from hookflow.pipeline.json_schema import Declared
 
-    by_name = {argument.name: argument for argument in _told(hook, pipeline).arguments}
+    by_name = {argument.name: argument for argument in _described(hook, pipeline).arguments}
     if name not in by_name:
         hint = nearest_or_all(name, by_name, "it takes")
         raise UserError(Problem(f'the hook "{hook}" has no argument "{name}"', hint=hint))
@@ -291,7 +291,7 @@ def hooks(
         target = open_target(pipeline, imports=not no_import)
     width = shutil.get_terminal_size().columns
     find = _finder(imports=not no_import and (target is None or target.imports))
-    echo("\n".join(_list(target, find, width) if name is None else _one(name, target, find, width)))
+    echo("\n".join(_list(target, find, width) if name is None else _detailed(name, target, find, width)))
 
 
 def _finder(*, imports: bool) -> Find:
@@ -390,7 +390,7 @@ def _can_be_hook(thing: Any, points: Points) -> bool:
     return isfunction(thing) and not thing.__name__.startswith("_") and fitting_point(thing, points) is not None
 
 
-def _one(name: str, target: Target | None, find: Find, width: int) -> Iterator[str]:
+def _detailed(name: str, target: Target | None, find: Find, width: int) -> Iterator[str]:
     from hookflow.graph.points import POINTS
     from hookflow.hooks.compile import looking_at
     from hookflow.hooks.describe import describe
@@ -409,11 +409,11 @@ def _one(name: str, target: Target | None, find: Find, width: int) -> Iterator[s
     yield use if ":" in use else f"{use}  ({hook.__module__}:{hook.__qualname__})"
     yield from _wrap(description.about, width)
     yield ""
-    yield from (f"wrong: {said}{f'; {hint}' * bool(hint)}\n" for said, hint in description.faults)
+    yield from (f"wrong: {message}{f'; {hint}' * bool(hint)}\n" for message, hint in description.faults)
     yield from _methods(description)
     yield ""
     if stands := list(_stands(description)):
-        yield from (f"{key:<8}  {said}" for key, said in stands)
+        yield from (f"{key:<8}  {message}" for key, message in stands)
         yield ""
     if name in DEFAULT_HOOKS and name == use:
         yield from _wrap(
@@ -434,30 +434,34 @@ def _one(name: str, target: Target | None, find: Find, width: int) -> Iterator[s
     yield textwrap.indent(description.as_toml(name if name in declared else _table_name(use), use), "  ")
 
 
-def _methods(told: Description) -> Iterator[str]:
+def _methods(description: Description) -> Iterator[str]:
     """Yield the methods as a table: what they take, and the slots that they read and write."""
-    if not told.methods:
-        yield f"a plain function: it fires where `points` says, e.g. {told.fits}" if told.fits else "a plain function"
+    if not description.methods:
+        yield (
+            f"a plain function: it fires where `points` says, e.g. {description.fits}"
+            if description.fits
+            else "a plain function"
+        )
         return
     rows = [("methods", "reads", "writes", "")]
-    for method in told.methods:
+    for method in description.methods:
         called = f"  {method.name}({', '.join(method.takes)})"
-        reads, writes = (" ".join(slots.get(method.name, ())) for slots in (told.reads, told.writes))
-        rows.append((called, reads, writes, "" if method.name in told.bound else told.elsewhere))
+        reads, writes = (" ".join(slots.get(method.name, ())) for slots in (description.reads, description.writes))
+        rows.append((called, reads, writes, "" if method.name in description.bound else description.elsewhere))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     shown = [column for column in range(4) if any(row[column] for row in rows[1:])]
     for row in rows:
         yield "  ".join(f"{row[column]:<{widths[column]}}" for column in shown).rstrip()
 
 
-def _stands(told: Description) -> Iterator[Row]:
+def _stands(description: Description) -> Iterator[Row]:
     """Yield how the class wants to stand among others."""
-    if told.phase != "normal":
-        yield "phase", told.phase
-    if told.ranks != "all":
-        yield "ranks", told.ranks
+    if description.phase != "normal":
+        yield "phase", description.phase
+    if description.ranks != "all":
+        yield "ranks", description.ranks
     for key in ("after", "before", "requires", "modules", "parameters"):
-        if names := getattr(told, key):
+        if names := getattr(description, key):
             yield key, ", ".join(names)
 
 

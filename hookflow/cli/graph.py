@@ -37,8 +37,8 @@ def only_hook(plan: Plan, hook: str) -> Plan:
     own = {binding.id for binding in plan.bindings if binding.hook == hook}
     parts = tuple(part for bundle in plan.bundles for part in bundle.touching(own))
     plan = replace(plan, bundles=parts, given_way_bundles=())
-    ends = [(link.first, link.then) for point in bound_points(plan) for link in stated(plan, point.name)]
-    shown = {binding.id for pair in ends for binding in pair if hook in (pair[0].hook, pair[1].hook)}
+    bounds = [(link.first, link.then) for point in bound_points(plan) for link in stated(plan, point.name)]
+    shown = {binding.id for pair in bounds for binding in pair if hook in (pair[0].hook, pair[1].hook)}
     return _part(
         plan,
         lambda binding: binding.hook == hook or binding.id in shown,
@@ -54,7 +54,7 @@ def _part(plan: Plan, bound: Callable[[Binding], bool], kept: Callable[[Edge], b
         hooks=tuple(hook for hook in plan.hooks if hook.name in there),
         bindings=bindings,
         edges=tuple(filter(kept, plan.edges)),
-        given_way=tuple(given for given in plan.given_way if kept(given.edge)),
+        given_way=tuple(provided for provided in plan.given_way if kept(provided.edge)),
     )
 
 

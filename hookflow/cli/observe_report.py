@@ -341,8 +341,8 @@ def _declared(loaded: Loaded, plan: Plan, more: Sequence[Declaration]) -> Plan:
     return compile_pipeline(replace(loaded, pipeline=pipeline), shuffle=plan.shuffle)
 
 
-def _pair(one: Ambiguity) -> tuple[str, frozenset[str]]:
-    return one.point, frozenset((one.first.hook, one.then.hook))
+def _pair(ambiguity: Ambiguity) -> tuple[str, frozenset[str]]:
+    return ambiguity.point, frozenset((ambiguity.first.hook, ambiguity.then.hook))
 
 
 def _row(seen: Seen) -> tuple[str, ...]:

@@ -192,9 +192,9 @@ def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: 
         raise UserError(sorted(refused, key=by_place))
 
 
-def _follows_length(found: Difference, plan: Plan) -> Iterator[str]:
+def _follows_length(result: Difference, plan: Plan) -> Iterator[str]:
     """Yield a line on what changes with the length of the run, where that is another."""
-    if not any(change.key in ("run.max_epochs", "run.max_iters") for change in found.keys):
+    if not any(change.key in ("run.max_epochs", "run.max_iters") for change in result.keys):
         return
     from hookflow.graph.slots import root
 

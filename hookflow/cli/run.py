@@ -43,29 +43,29 @@ def print_dry_run(loaded: Loaded, plan: Plan) -> None:
     echo("\n".join(_lines(loaded, plan, result)))
 
 
-def _by_reason(found: DryRun) -> dict[str, list[str]]:
+def _by_reason(result: DryRun) -> dict[str, list[str]]:
     """Return what has not fired, as "hook at point", by the reason."""
     reasons: dict[str, list[str]] = {}
-    for silent in found.silent:
+    for silent in result.silent:
         reasons.setdefault(silent.why, []).append(f"{silent.hook} at {silent.point}")
     return reasons
 
 
-def _lines(loaded: Loaded, plan: Plan, found: DryRun) -> Iterator[str]:
+def _lines(loaded: Loaded, plan: Plan, result: DryRun) -> Iterator[str]:
     run = loaded.pipeline.run
-    yield f"{loaded.source}: dry run passed in {found.seconds:.1f} s; nothing was kept"
-    yield f"  {'model':<10} {found.model}, {found.params:,} parameters, on {found.device} in {found.precision}"
-    for split, data in found.data.items():
+    yield f"{loaded.source}: dry run passed in {result.seconds:.1f} s; nothing was kept"
+    yield f"  {'model':<10} {result.model}, {result.params:,} parameters, on {result.device} in {result.precision}"
+    for split, data in result.data.items():
         synthetic = "SYNTHETIC " * data["synthetic"]
         size = f" of {data['batch_size']:,}" if data["batch_size"] else ""
         yield f"  {split:<10} {synthetic}{data['name']}, {counted(data['batches'], 'batch')}{size}"
-    of_each = counted(found.iters_per_epoch, "iteration")
+    of_each = counted(result.iters_per_epoch, "iteration")
     epochs = f"{counted(run.max_epochs, 'epoch')} of {of_each}: " if run.max_epochs else ""
-    yield f"  {'length':<10} {epochs}{counted(found.max_iters, 'iteration')}"
-    yield f"  {'fired':<10} {found.fired} of {len(plan.bindings)} bindings, at {counted(found.points, 'point')}"
-    for k, (why, silent) in enumerate(_by_reason(found).items()):
+    yield f"  {'length':<10} {epochs}{counted(result.max_iters, 'iteration')}"
+    yield f"  {'fired':<10} {result.fired} of {len(plan.bindings)} bindings, at {counted(result.points, 'point')}"
+    for k, (why, silent) in enumerate(_by_reason(result).items()):
         yield f"  {'' if k else 'not fired':<10} {why}: {', '.join(silent)}"
-    yield f"  {'checkpoint':<10} written and read back, {found.checkpoint:,} bytes"
+    yield f"  {'checkpoint':<10} written and read back, {result.checkpoint:,} bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,14 +166,14 @@ def run(
         only=tuple(only or ()),
         shuffle=shuffle,
     )
-    given = {"--detach": detach, "--in-process": in_process, "--nproc": nproc, "--max-restarts": max_restarts}
+    passed = {"--detach": detach, "--in-process": in_process, "--nproc": nproc, "--max-restarts": max_restarts}
     from hookflow.runner.distributed.rendezvous import started_by_torchrun
 
     if started_by_torchrun():
-        wrong = given | {"--ui=tui": ui is UI.tui, "--dry-run": dry_run}
+        wrong = passed | {"--ui=tui": ui is UI.tui, "--dry-run": dry_run}
         raise typer.Exit(_as_rank(target, changes, ui, wrong, resume=resume, allow_changed_hooks=allow_changed_hooks))
     if dry_run:
-        _refuse("--dry-run does everything once, in this process", given | {"--resume": resume})
+        _refuse("--dry-run does everything once, in this process", passed | {"--resume": resume})
         _dry_run(target, changes)
         return
     if in_process:
@@ -193,7 +193,7 @@ def run(
 
     began = time.time()
     options = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}
-    passed_on = (option for option, given in options.items() if given)
+    passed_on = (option for option, provided in options.items() if provided)
     child = start(run_dir, *passed_on, nproc=ranks, max_restarts=max_restarts)
     if detach:
         echo(f"{run_dir.id} is running (pid {child.pid}); see it with: hookflow watch {run_dir.id}")
@@ -231,9 +231,9 @@ def _as_rank(
     return train_as_rank(find, face, resume=resume, allow_changed_hooks=allow_changed_hooks)
 
 
-def _refuse(why: str, given: Mapping[str, object]) -> None:
+def _refuse(why: str, provided: Mapping[str, object]) -> None:
     """Raise UserError for each of these options that has been given."""
-    if wrong := [option for option, value in given.items() if value]:
+    if wrong := [option for option, value in provided.items() if value]:
         raise UserError(Problem(f"cannot be given here: {why}", Where(option)) for option in wrong)
 
 

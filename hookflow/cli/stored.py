@@ -92,8 +92,8 @@ def _seen(path: Path, names: list[str], verify: bool) -> dict[str, Any]:
     return {"path": str(short(path)), "names": names, **text, **whole, "damage": damage(path, thorough=verify)}
 
 
-def _echo(found: list[dict[str, Any]], state: RunState, *, verified: bool) -> None:
-    rows = [HEADS, *(_row(item, state, "verified" if verified else "whole") for item in found)]
+def _echo(result: list[dict[str, Any]], state: RunState, *, verified: bool) -> None:
+    rows = [HEADS, *(_row(item, state, "verified" if verified else "whole") for item in result)]
     lines = columns(rows)
     if sys.stdout.isatty() and max(map(len, lines)) > shutil.get_terminal_size().columns:
         lines = _narrow(rows)
@@ -110,22 +110,26 @@ def _narrow(rows: Sequence[Sequence[str]]) -> list[str]:
     return lines
 
 
-def _row(one: dict[str, Any], state: RunState, whole: str) -> tuple[str, ...]:
+def _row(item: dict[str, Any], state: RunState, whole: str) -> tuple[str, ...]:
     """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
     from hookflow.numbers import age, number, size
 
-    metrics = " ".join(f"{name}={number(float(value))}" for name, value in (one["metrics"] or {}).items())
-    if metrics and one["metrics_it"] != one["it"]:
-        metrics += f" (of iteration {one['metrics_it']})"
+    metrics = " ".join(f"{name}={number(float(value))}" for name, value in (item["metrics"] or {}).items())
+    if metrics and item["metrics_it"] != item["it"]:
+        metrics += f" (of iteration {item['metrics_it']})"
     return (
-        Path(one["path"]).name,
-        ",".join(one["names"]) or "-",
-        "-" if one["it"] is None else str(one["it"]),
-        "-" if one["ep"] is None else str(state.epoch_of(one["it"], one["ep"])),
+        Path(item["path"]).name,
+        ",".join(item["names"]) or "-",
+        "-" if item["it"] is None else str(item["it"]),
+        "-" if item["ep"] is None else str(state.epoch_of(item["it"], item["ep"])),
         metrics or "-",
-        "-" if one["bytes"] is None else size(one["bytes"]),
-        "-" if one["saved"] is None else age(time.time() - one["saved"]),
-        f"unusable: {one['damage']}" if one["damage"] else f"after {one['exception']}" if one["exception"] else whole,
+        "-" if item["bytes"] is None else size(item["bytes"]),
+        "-" if item["saved"] is None else age(time.time() - item["saved"]),
+        f"unusable: {item['damage']}"
+        if item["damage"]
+        else f"after {item['exception']}"
+        if item["exception"]
+        else whole,
     )
 
 

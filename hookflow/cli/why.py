@@ -211,7 +211,7 @@ def _folded(plan: Plan, a: str, answers: Sequence[Answer], turning: Turning, mea
     """Yield the answers, those that differ in nothing but the point as one."""
     points: dict[tuple[str, ...], list[str]] = {}
     for answer in answers:
-        block = [*_told(plan, answer), *measured.lines(answer)]
+        block = [*_described(plan, answer), *measured.lines(answer)]
         if answer.reason != "file" or not _touched(plan, answer):  # which has its own advice
             block += turning.lines(answer)
         points.setdefault((_order(plan, answer, a), *block), []).append(answer.point)
@@ -225,7 +225,7 @@ def _order(plan: Plan, answer: Answer, a: str) -> str:
     return f"{first} fires before {then}" if answer.first.hook == a else f"{then} fires after {first}"
 
 
-def _told(plan: Plan, answer: Answer) -> Iterator[str]:
+def _described(plan: Plan, answer: Answer) -> Iterator[str]:
     """Yield what is to be said of an answer beside its point and order: the reason in a sentence, then in detail."""
     first, then = answer.first, answer.then
     yield f"  {_reason(plan, answer)}"
@@ -235,12 +235,12 @@ def _told(plan: Plan, answer: Answer) -> Iterator[str]:
             yield from _table([(name, plan.hook(name).where) for name in (first.hook, then.hook)])
         yield from _advice(plan, answer)
     yield from (line for binding in (first, then) for line in _moved(plan, binding))
-    if circular := dict.fromkeys(edge for given in answer.overruled for edge in plan.circle(given)):
+    if circular := dict.fromkeys(edge for provided in answer.overruled for edge in plan.circle(provided)):
         yield "  these flows go in a circle, so none of them counts:"
         yield from _table([(f"{edge.first} → {edge.then}", _source(edge)) for edge in circular])
-    for given in answer.overruled:
-        if given.edge not in circular:
-            yield from _overruled(given)
+    for passed in answer.overruled:
+        if passed.edge not in circular:
+            yield from _overruled(passed)
 
 
 def _reason(plan: Plan, answer: Answer) -> str:
@@ -273,7 +273,7 @@ def _advice(plan: Plan, answer: Answer) -> Iterator[str]:
 
     if both := _touched(plan, answer):
         yield f"  both touch {' and '.join(both)}, so it may matter; to state which is right:"
-        yield from (f"    {way}" for way in ways_to_state(answer.first.hook, answer.then.hook))
+        yield from (f"    {path}" for path in ways_to_state(answer.first.hook, answer.then.hook))
 
 
 def _touched(plan: Plan, answer: Answer) -> tuple[str, ...]:
@@ -289,12 +289,12 @@ def _moved(plan: Plan, binding: Binding) -> Iterator[str]:
         yield f"  {binding.hook} is {own} by itself; its edges make it {binding.phase} here"
 
 
-def _overruled(given: GivenWay) -> Iterator[str]:
-    edge = given.edge
+def _overruled(given_way: GivenWay) -> Iterator[str]:
+    edge = given_way.edge
     slots = " and ".join(edge.slots)
-    to = " to" if given.against else ": it is one of very many flows that contradict others"
+    to = " to" if given_way.against else ": it is one of very many flows that contradict others"
     yield f"  {edge.first} writes {slots}, which {edge.then} reads; that would turn the order, but gives way{to}"
-    steps = [(step, f"at {step.point}, " * (step.point != edge.point)) for step in given.against]
+    steps = [(step, f"at {step.point}, " * (step.point != edge.point)) for step in given_way.against]
     yield from _table([(f"{step.first} → {step.then}", f"{at}{_source(step)}") for step, at in steps])
 
 

@@ -114,17 +114,17 @@ def is_time(value: object) -> bool:
     return isinstance(value, int | float) and 0 <= value < LATEST
 
 
-def only_of(checks: Mapping[str, Callable[[Any], bool]], found: object) -> dict[str, Any]:
+def only_of(checks: Mapping[str, Callable[[Any], bool]], result: object) -> dict[str, Any]:
     """Return an object without the keys whose values do not pass their check; nothing where it is no object."""
-    if not isinstance(found, Mapping):
+    if not isinstance(result, Mapping):
         return {}
-    return {key: value for key, value in found.items() if key not in checks or checks[key](value)}
+    return {key: value for key, value in result.items() if key not in checks or checks[key](value)}
 
 
-def valid(validator: SchemaValidator, found: dict[str, Any]) -> Any:
+def valid(validator: SchemaValidator, result: dict[str, Any]) -> Any:
     """Return what was found, as a `validator_of` its type takes it. Raises ValueError, which says what is wrong."""
     try:
-        return found | validator.validate_python(found)  # in the order in which it was written
+        return result | validator.validate_python(result)  # in the order in which it was written
     except ValidationError as error:
         (first, *_) = error.errors()
         place = ".".join(map(str, first["loc"]))

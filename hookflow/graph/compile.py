@@ -44,7 +44,7 @@ def compile_plan(
         edges=tuple(edge for point, order in there for edge in order.edges(point)),
         bundles=tuple(bundle for point, order in there for bundle in order.bundles(point)),
         own=tuple(point for point in points if point.kind == "own"),
-        given_way=tuple(given for point, order in there for given in order.given_way(point)),
+        given_way=tuple(provided for point, order in there for provided in order.given_way(point)),
         given_way_bundles=tuple(bundle for point, order in there for bundle in order.given_way_bundles(point)),
         warnings=(*_idle(nodes, met), *doubtful_slots(nodes), *doubtful_keys(nodes, disabled), *drifting_slots(nodes)),
         shuffle=shuffle,
@@ -72,30 +72,30 @@ def _unknown(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
     for name, node in nodes.items():
         for wish in dict.fromkeys(_wishes(nodes, name)):  # both halves of an around have the same
             if wish.hook == name:
-                yield _told(f'hook "{name}" cannot stand before or after itself', wish, node)
+                yield _described(f'hook "{name}" cannot stand before or after itself', wish, node)
             elif wish.hook not in nodes and wish.hook not in disabled and not wish.optional:
                 hint = nearest(wish.hook, nodes) or f'write "{wish.hook}?" if it may be missing'
                 message = f'hook "{name}" has an edge to "{wish.hook}", which is not in this pipeline'
-                yield _told(message, wish, node, hint)
+                yield _described(message, wish, node, hint)
         for wish in node.requires:
             if wish.optional:
                 message = f'hook "{name}" requires "{wish.hook}?", and what is required cannot be optional'
-                yield _told(message, wish, node, f'write "{wish.hook}", or an edge: after = ["{wish.hook}?"]')
+                yield _described(message, wish, node, f'write "{wish.hook}", or an edge: after = ["{wish.hook}?"]')
             elif wish.hook not in nodes:
                 gone = "is switched off" if wish.hook in disabled else "is not in this pipeline"
                 hint = nearest(wish.hook, nodes)
-                yield _told(f'hook "{name}" requires the hook "{wish.hook}", which {gone}', wish, node, hint)
+                yield _described(f'hook "{name}" requires the hook "{wish.hook}", which {gone}', wish, node, hint)
         for wish in node.ambiguous_with:
             if wish.hook not in nodes and wish.hook not in disabled and not wish.optional:
                 message = f'hook "{name}" is ambiguous with "{wish.hook}", which is not in this pipeline'
-                yield _told(message, wish, node, nearest(wish.hook, nodes))
+                yield _described(message, wish, node, nearest(wish.hook, nodes))
 
 
-def _told(said: str, wish: EdgeSpec, node: Node, hint: str = "") -> Problem:
+def _described(message: str, wish: EdgeSpec, node: Node, hint: str = "") -> Problem:
     """Return what is wrong with a wish, where the user wrote it: of one of the hook's class, that is the `use`."""
     if wish.kind == "class":
-        return Problem(f"{said} (stated by {wish.where})", node.where, hint)
-    return Problem(said, wish.where, hint)
+        return Problem(f"{message} (stated by {wish.where})", node.where, hint)
+    return Problem(message, wish.where, hint)
 
 
 def _wishes(nodes: Nodes, name: str) -> Iterable[EdgeSpec]:

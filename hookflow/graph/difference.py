@@ -114,10 +114,10 @@ def _bound_here(here: Plan, there: Plan, common: set[str]) -> dict[str, tuple[st
 
 def _arrows_here(here: Plan, there: Plan, common: set[str]) -> tuple[Arrow, ...]:
     """Return the edges between common hooks that one plan has alone; the place in the file does not count."""
-    elsewhere = {_ends(edge) for edge in there.every_edge()}
+    elsewhere = {_bounds(edge) for edge in there.every_edge()}
     result: dict[tuple[str, str], list[str]] = {}
     for edge in here.every_edge():
-        if {edge.first, edge.then} <= common and _ends(edge) not in elsewhere:
+        if {edge.first, edge.then} <= common and _bounds(edge) not in elsewhere:
             result.setdefault((edge.first, edge.then), []).append(edge.point)
     return tuple(Arrow(first, then, tuple(points)) for (first, then), points in result.items())
 
@@ -135,5 +135,5 @@ def _stand(binding: Binding) -> tuple[str, str, str]:
     return binding.hook, binding.point, binding.half
 
 
-def _ends(edge: Edge) -> tuple[str, str, str]:
+def _bounds(edge: Edge) -> tuple[str, str, str]:
     return edge.first, edge.then, edge.point

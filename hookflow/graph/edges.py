@@ -195,13 +195,13 @@ class EdgeGraph:
         """Add the stated edges; of two that say the same the first counts."""
         self.edges.setdefault(self._rows_of(statement), statement)
 
-    def add_flows(self, found: Sequence[Flow]) -> None:
+    def add_flows(self, result: Sequence[Flow]) -> None:
         """Add an edge from each writer of a slot to its readers, save where that would close a cycle."""
         bundles: list[Flow] = []
-        single = [flow for flow in found if len(flow) <= MANY]
-        if len(single) < len(found):
+        single = [flow for flow in result if len(flow) <= MANY]
+        if len(single) < len(result):
             parting = _Parting(self)
-            for flow in found:
+            for flow in result:
                 if len(flow) > MANY:
                     kept, rest, lost = parting.parts(flow)
                     bundles += kept
@@ -291,9 +291,9 @@ class EdgeGraph:
             else:
                 yield edges[first, then]
 
-    def _single(self, found: Iterable[Flow]) -> Iterator[Statement]:
+    def _single(self, result: Iterable[Flow]) -> Iterator[Statement]:
         """Yield an edge for each pair of flows, unless it is stated, too."""
-        for first, then, slots in sorted(pair for flow in found for pair in flow.pairs()):
+        for first, then, slots in sorted(pair for flow in result for pair in flow.pairs()):
             if self.names[first] != self.names[then]:
                 statement = Statement(first, then, "flow", Where(""), slots)
                 if self._rows_of(statement) not in self.edges:
@@ -304,14 +304,14 @@ class EdgeGraph:
         first, then = self.spots[statement.first], self.spots[statement.then]
         return (then, first) if statement.then in self.closing else (first, then)
 
-    def _ends(self, flow: Flow) -> tuple[list[int], list[int]]:
+    def _bounds(self, flow: Flow) -> tuple[list[int], list[int]]:
         """Return where the edges of a flow begin in the graph, and where they end."""
         firsts, thens = ([self.spots[row] for row in rows] for rows in (flow.firsts, flow.thens))
         return (thens, firsts) if flow.thens[0] in self.closing else (firsts, thens)
 
     def _arcs(self, bundles: Sequence[Flow]) -> Iterator[Rows]:
         """Yield the edges of the graph that lead to and from the rows of bundles."""
-        for hub, (tails, heads) in enumerate(map(self._ends, bundles), len(self.names)):
+        for hub, (tails, heads) in enumerate(map(self._bounds, bundles), len(self.names)):
             yield from ((tail, hub) for tail in tails)
             yield from ((hub, head) for head in heads)
 

@@ -200,14 +200,14 @@ _AT_EACH: dict[Kind, str] = {
 """The visits of a point within an iteration."""
 
 
-def _forecast(trigger: Trigger, point: Point, asked: Point, length: Length) -> Forecast:
+def _forecast(trigger: Trigger, point: Point, requested: Point, length: Length) -> Forecast:
     """Return the forecast of a trigger, evaluated at point `asked` for a firing at `point`."""
-    visits = _visits(asked, length)
-    if visits.count == 0 or window_is_empty(trigger, asked):
+    visits = _visits(requested, length)
+    if visits.count == 0 or window_is_empty(trigger, requested):
         return Forecast("never", 0, "never")
-    schedule = Schedule.of(trigger, asked, length.totals)
+    schedule = Schedule.of(trigger, requested, length.totals)
     every = schedule.every
-    cadence = f"every {_amount(trigger.every, asked)}" if trigger.every else _each(point)
+    cadence = f"every {_amount(trigger.every, requested)}" if trigger.every else _part(point)
     used = {side.counter for side in (every, schedule.opens, schedule.closes) if side}
     if not visits.counts or not used <= visits.counts.keys():
         window = f" from {trigger.since}" * bool(trigger.since) + f" until {trigger.until}" * bool(trigger.until)
@@ -273,7 +273,7 @@ def _amount(every: str, point: Point) -> str:
     return nouns.removesuffix("s") if value == 1 else f"{number} {nouns}"
 
 
-def _each(point: Point) -> str:
+def _part(point: Point) -> str:
     """Return how often a point comes that nothing limits."""
     if point.unit in ("it", "ep"):
         return "every iteration" if point.unit == "it" else "every epoch"

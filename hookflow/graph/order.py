@@ -157,7 +157,7 @@ class Order:
         except CycleError:
             from hookflow.graph.strong_components import cycles_of
 
-            self.cycles = [self._cycle(way) for way in cycles_of(self._graph.edges)]
+            self.cycles = [self._cycle(path) for path in cycles_of(self._graph.edges)]
         else:
             self._add_flow()
             self._phases = self._moved_phases()
@@ -186,8 +186,8 @@ class Order:
     def given_way(self, point: str) -> list[GivenWay]:
         """Return the weaker edges of a point that are not kept, once the bindings have their numbers."""
         return [
-            GivenWay(self._edge(flow), tuple(map(self._edge, way)))
-            for flow, way in self._graph.overridden
+            GivenWay(self._edge(flow), tuple(map(self._edge, path)))
+            for flow, path in self._graph.overridden
             if self._point(flow) == point
         ]
 
@@ -349,10 +349,10 @@ class Order:
     def _ids_of(self, rows: Iterable[int]) -> tuple[int, ...]:
         return tuple(sorted(self._ids[row] for row in rows))
 
-    def _cycle(self, way: Sequence[Rows]) -> Cycle:
+    def _cycle(self, path: Sequence[Rows]) -> Cycle:
         """Return a cycle as a person reads it: forwards at the second point, if any of it is stated there."""
-        backwards = any(self._graph.edges[step].then in self._closing for step in way)
-        steps = [self._graph.edges[step] for step in (way[::-1] if backwards else way)]
+        backwards = any(self._graph.edges[step].then in self._closing for step in path)
+        steps = [self._graph.edges[step] for step in (path[::-1] if backwards else path)]
         start = min(range(len(steps)), key=lambda k: steps[k].first)
         steps = [*steps[start:], *steps[:start]]
         return Cycle(

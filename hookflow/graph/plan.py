@@ -256,16 +256,16 @@ class Plan:
 
     @cached_property
     def _dropped(self) -> frozenset[Edge]:
-        return frozenset(given.edge for given in self.given_way)
+        return frozenset(provided.edge for provided in self.given_way)
 
-    def circle(self, given: GivenWay) -> tuple[Edge, ...]:
+    def circle(self, given_way: GivenWay) -> tuple[Edge, ...]:
         """Return the circle of flows that an edge gave way to, from its first name on; () where a kept edge did it.
 
         Of such a circle no edge is kept, since none is the stronger.
         """
-        if not given.against or not self._dropped.issuperset(given.against):
+        if not given_way.against or not self._dropped.issuperset(given_way.against):
             return ()
-        edges = (given.edge, *given.against)
+        edges = (given_way.edge, *given_way.against)
         start = min(range(len(edges)), key=lambda k: edges[k].first)
         return (*edges[start:], *edges[:start])
 
@@ -298,7 +298,7 @@ class Plan:
             edges=_edges(data["edges"]),
             own=tuple(Point(**_tuples(point)) for point in data["own"]),
             given_way=tuple(
-                GivenWay(_edges([given["edge"]])[0], _edges(given["against"])) for given in data["given_way"]
+                GivenWay(_edges([provided["edge"]])[0], _edges(provided["against"])) for provided in data["given_way"]
             ),
             warnings=tuple(_problem(**warning) for warning in data["warnings"]),
             notes=tuple(_problem(**note) for note in data.get("notes", ())),  # older plans have none

@@ -129,9 +129,11 @@ def doubtful_keys(nodes: Nodes, disabled: Collection[str]) -> Iterator[Problem]:
                 text = f'hook "{name}" reads the state of a hook "{owner}", which is not in this pipeline'
                 yield Problem(text, where, nearest(owner, nodes))
         elif len(near) < MANY and not written.intersection((slot, *wider(slot))):
-            meant = next((other for other in near if misspelt(slot, other)), None)
-            if meant:
-                yield Problem(f'hook "{name}" reads "{slot}", which no hook writes', where, f'did you mean "{meant}"?')
+            suggestion = next((other for other in near if misspelt(slot, other)), None)
+            if suggestion:
+                yield Problem(
+                    f'hook "{name}" reads "{slot}", which no hook writes', where, f'did you mean "{suggestion}"?'
+                )
 
 
 def _parts_read(nodes: Nodes) -> dict[tuple[str, str], None]:
@@ -324,24 +326,25 @@ def doubts(plan: Plan, nodes: Nodes, validates_in_epoch: bool) -> tuple[list[Pro
     warnings: list[Problem] = []
     notes: list[Problem] = []
     for entry in lifetimes.stale():
-        text = _told(entry, nodes[entry.reader.hook].where)
+        text = _described(entry, nodes[entry.reader.hook].where)
         warnings += [text] if entry.doubtful else []
         notes += [] if entry.doubtful else [replace(text, hint="")]
     warnings += (_in_vain(item, nodes[item.writer.hook].where) for item in lifetimes.vain())
     return warnings, notes
 
 
-def _told(one: Stale, where: Where) -> Problem:
-    how = f' (when = "{one.reader.trigger.when}")' if one.slot in _asked(one.reader) else ""
-    by = f' by "{one.writer.hook}"' if one.writer else ""
-    what = f"what it reads is the last {one.round}'s" if one.round else "there is nothing to read yet"
-    message = (
-        f'hook "{one.reader.hook}" reads {one.slot} at {one.reader.point}{how}, and it is first written at {one.point}'
-    )
-    hint = f"fire it at {one.point} or later" + (f", if it is to read this {one.round}'s" if one.round else "")
+def _described(stale: Stale, where: Where) -> Problem:
+    how = f' (when = "{stale.reader.trigger.when}")' if stale.slot in _asked(stale.reader) else ""
+    by = f' by "{stale.writer.hook}"' if stale.writer else ""
+    what = f"what it reads is the last {stale.round}'s" if stale.round else "there is nothing to read yet"
+    reads = f'hook "{stale.reader.hook}" reads {stale.slot} at {stale.reader.point}{how}'
+    message = f"{reads}, and it is first written at {stale.point}"
+    hint = f"fire it at {stale.point} or later" + (f", if it is to read this {stale.round}'s" if stale.round else "")
     return Problem(f"{message}{by}: {what}", where, hint)
 
 
-def _in_vain(one: Vain, where: Where) -> Problem:
-    message = f'hook "{one.writer.hook}" writes {one.slot} at {one.writer.point}, when the step has already used them'
+def _in_vain(vain: Vain, where: Where) -> Problem:
+    message = (
+        f'hook "{vain.writer.hook}" writes {vain.slot} at {vain.writer.point}, when the step has already used them'
+    )
     return Problem(message, where, "fire it at before_optimizer_step")

@@ -20,7 +20,7 @@ def cycles_of(edges: Iterable[Rows]) -> list[list[Rows]]:
     """Return cycles that together hold every edge which lies on any (up to `SHOWN` of those that are entangled)."""
     graph = _graph(edges)
     components = [graph.subgraph(sorted(rows)) for rows in nx.strongly_connected_components(graph) if len(rows) > 1]
-    return [way for component in components for way in _ways_around(component)]
+    return [path for component in components for path in _ways_around(component)]
 
 
 def knots_of(edges: Iterable[Rows]) -> dict[int, int]:
@@ -46,7 +46,7 @@ def _ways_around(component: nx.DiGraph[int]) -> list[list[Rows]]:
     result: list[list[Rows]] = []
     for first, then in sorted(component.edges):
         if (first, then) not in covered and len(result) < SHOWN:
-            way = list(pairwise([first, *nx.shortest_path(component, then, first)]))
-            covered.update(way)
-            result.append(way)
+            path = list(pairwise([first, *nx.shortest_path(component, then, first)]))
+            covered.update(path)
+            result.append(path)
     return result

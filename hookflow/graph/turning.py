@@ -150,4 +150,4 @@ def way(plan: Plan, other: Plan) -> list[Pair]:
 
 
 def _places(order: Iterable[tuple[str, Sequence[Key]]]) -> Places:
-    return {(point, *one): place for point, there in order for place, one in enumerate(there)}
+    return {(point, *item): place for point, there in order for place, item in enumerate(there)}

@@ -73,14 +73,14 @@ def wrong_arguments(
     free = [n for n in named if n not in offered]
     takes = f"it takes {', '.join(free)}" if free else "it takes none"
     if isinstance(args, Mapping):
-        given, places = dict(args), {name: name for name in args}
+        provided, places = dict(args), {name: name for name in args}
     else:
         firsts = first_names(make, len(args), offered)
-        given, places = dict(zip(firsts, args, strict=False)), {name: str(k) for k, name in enumerate(firsts)}
+        provided, places = dict(zip(firsts, args, strict=False)), {name: str(k) for k, name in enumerate(firsts)}
         if len(args) > len(firsts) and inspect.Parameter.VAR_POSITIONAL not in kinds:
             count = "1 argument" if len(firsts) == 1 else f"{len(firsts)} arguments"
             yield Problem(f"{called} takes {count}, and is given {len(args)}", place(""), takes)
-    for name, value in given.items():
+    for name, value in provided.items():
         if name in named and name in offered:
             message = f'{called}: "{name}" is what the point offers, so it cannot be given here'
             yield Problem(message, place(places[name]), "give the argument another name")
@@ -90,7 +90,7 @@ def wrong_arguments(
         elif inspect.Parameter.VAR_KEYWORD not in kinds:
             hint = nearest(name, free) or takes
             yield Problem(f'{called} takes no argument "{name}"', place(places[name]), hint)
-    missing = [n for n, p in named.items() if p.default is p.empty and n not in given and n not in filled]
+    missing = [n for n, p in named.items() if p.default is p.empty and n not in provided and n not in filled]
     if missing:
         yield Problem(f"{called} needs the argument " + ", ".join(f'"{name}"' for name in missing), place(""))
 

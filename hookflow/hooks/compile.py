@@ -26,7 +26,7 @@ from hookflow.user_code import explained, is_ctrl_c, is_ours
 
 
 @contextmanager
-def looking_at(use: str, where: Where | None = None, whose: str = "") -> Iterator[None]:
+def looking_at(use: str, where: Where | None = None, owner: str = "") -> Iterator[None]:
     """Raise UserError at `where` for what is raised by something that is only looked at; `whose` begins the message.
 
     UserError and KeyboardInterrupt propagate.
@@ -37,7 +37,7 @@ def looking_at(use: str, where: Where | None = None, whose: str = "") -> Iterato
         if is_ours(error) or is_ctrl_c(error):
             raise
         message, *chain = explained(error)
-        raise UserError(Problem(f"{whose}looking at {use} raises {message}", where, "\n    ".join(chain))) from None
+        raise UserError(Problem(f"{owner}looking at {use} raises {message}", where, "\n    ".join(chain))) from None
 
 
 @uncollected()
@@ -105,7 +105,7 @@ def _replaced_defaults(declared: Mapping[str, HookNode], inspected: Inspected) -
             with suppress(UserError):  # which the turn of that hook reports
                 others.append(inspected.find(hook.use, None))
     classes = tuple(other for other in others if issubclass(type(other), type))  # whose looks may raise
-    return [name for name, kind in defaults.items() if any(issubclass(one, kind) for one in classes)]  # type: ignore[arg-type]
+    return [name for name, kind in defaults.items() if any(issubclass(item, kind) for item in classes)]  # type: ignore[arg-type]
 
 
 def find_hook(use: str, base: Path, where: Where | None) -> Callable[..., Any]:

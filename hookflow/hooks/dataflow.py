@@ -42,11 +42,11 @@ def with_scalars(nodes: Mapping[str, Node], hooks: Hooks) -> tuple[dict[str, Nod
 
     def flowing(name: str, bound: Bound) -> Bound:
         logs = {*chain(*logged[name][bound.method])}
-        given = {f"{SCALARS}{number}" for number in wanted if any(_may_be(log, number) for log in logs)}
+        provided = {f"{SCALARS}{number}" for number in wanted if any(_may_be(log, number) for log in logs)}
         requested = reads.get(bound.trigger.when or "", frozenset()) if bound.half != "exit" else frozenset()
-        if not given and not requested:
+        if not provided and not requested:
             return bound
-        return replace(bound, reads=_with(bound.reads, requested), writes=_with(bound.writes, given))
+        return replace(bound, reads=_with(bound.reads, requested), writes=_with(bound.writes, provided))
 
     result = {name: replace(node, bound=tuple(flowing(name, b) for b in node.bound)) for name, node in nodes.items()}
     logs = {log for methods in logged.values() for several in methods.values() for log in chain(*several)}
@@ -128,10 +128,12 @@ def _misspelt(
         for when in dict.fromkeys(bound.trigger.when for bound in node.bound if bound.trigger.when):
             for message in sorted(named[when]):
                 bare = message.removeprefix(METRICS)
-                meant = next((item for item in sorted(known) if misspelt(bare, item)), LOSS if _is_loss(bare) else None)
-                if meant and bare not in known and not any(_may_be(log, bare) for log in logs):
+                suggestion = next(
+                    (item for item in sorted(known) if misspelt(bare, item)), LOSS if _is_loss(bare) else None
+                )
+                if suggestion and bare not in known and not any(_may_be(log, bare) for log in logs):
                     text = f'hook "{name}": the condition "{when}" names "{message}", which no hook gives'
-                    yield Problem(text, node.where, f'did you mean "{meant}"?')
+                    yield Problem(text, node.where, f'did you mean "{suggestion}"?')
 
 
 ATTRIBUTES = {"model": ("model",), "optimizer": ("optimizer", "lr")}
@@ -160,7 +162,7 @@ def undeclared_slots(plan: Plan, nodes: Nodes, hooks: Mapping[str, Callable[...,
         decided = Decided(plan, point) if result else None
         for reader, read, writer in result:
             if decided and _open(plan, decided, reader, writer):
-                yield _told(plan, reader, read, writer, nodes[reader.hook].where)
+                yield _described(plan, reader, read, writer, nodes[reader.hook].where)
 
 
 def _declared(*slots: tuple[str, ...]) -> bool:
@@ -187,16 +189,16 @@ def _touches(writer: Binding, slot: str) -> bool:
     return any(slot == other or slot in wider(other) or other in wider(slot) for other in writer.writes)
 
 
-def _open(plan: Plan, decided: Decided, one: Binding, other: Binding) -> bool:
+def _open(plan: Plan, decided: Decided, item: Binding, other: Binding) -> bool:
     """Say whether nothing that anybody has stated orders two bindings: no edge, no phase, no word that either may."""
-    first, then = sorted((one, other), key=lambda binding: binding.id)
-    allowed = {one.hook, other.hook}
+    first, then = sorted((item, other), key=lambda binding: binding.id)
+    allowed = {item.hook, other.hook}
     if any({hook.name, name} == allowed for hook in plan.hooks for name in hook.ambiguous_with):
         return False
-    return one.hook != other.hook and one.phase == other.phase and decided.reason(first, then) != "edge"
+    return item.hook != other.hook and item.phase == other.phase and decided.reason(first, then) != "edge"
 
 
-def _told(plan: Plan, reader: Binding, read: Read, writer: Binding, where: Where) -> Problem:
+def _described(plan: Plan, reader: Binding, read: Read, writer: Binding, where: Where) -> Problem:
     slot, source, line = read
     message = f'hook "{reader.hook}" reads {source} at {reader.point}{f" ({in_words(line)})" if line else ""}'
     order = "before" if reader.id < writer.id else "after"

@@ -76,15 +76,15 @@ class Description:
         if self.fits:
             lines.append(f"points = [{as_toml(self.fits)}]")
         lines += (f'{key} = ["*"]' for key in self.needs)
-        given = [f"{argument.name} = {argument.example}" for argument in self.arguments if argument.shown]
-        return "\n".join(lines + ([f"args = {{ {', '.join(given)} }}"] if given else []))
+        provided = [f"{argument.name} = {argument.example}" for argument in self.arguments if argument.shown]
+        return "\n".join(lines + ([f"args = {{ {', '.join(provided)} }}"] if provided else []))
 
 
 def describe(hook: Callable[..., Any], points: Points) -> Description:
     """Look into a hook's class or function. Raises UserError when it can be no hook."""
     result, faults = methods(hook, points) if isinstance(hook, type) else ([], _foreign(hook))
     if isinstance(hook, type) and not result:
-        raise UserError(Problem(said, hint=hint) for said, hint in faults)
+        raise UserError(Problem(message, hint=hint) for message, hint in faults)
     order = {point.name: k for k, point in enumerate(points)}
     once = sorted((method for method in result if method.half != "exit"), key=lambda method: order[method.point])
     wanted = points_for(hook, {})
@@ -138,14 +138,14 @@ def _arguments(hook: Callable[..., Any], offered: set[str]) -> Iterator[Argument
         if parameter.name in offered:
             continue
         schema = _schema(hook, parameter.name)
-        given = parameter.default is not parameter.empty
+        provided = parameter.default is not parameter.empty
         yield Argument(
             name=parameter.name,
             kind=type_words(schema) or "any value",
             about=str(schema.get("description", "")),
-            default=as_toml(parameter.default) if given else None,
+            default=as_toml(parameter.default) if provided else None,
             example=as_toml(schema["enum"][0] if "enum" in schema else _example(hook, parameter.name)),
-            shown=not given or bool(schema.get("examples")),
+            shown=not provided or bool(schema.get("examples")),
         )
 
 

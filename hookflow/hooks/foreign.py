@@ -57,8 +57,8 @@ def in_pytorch_s_order(
     return None
 
 
-def _fits(known: Collection[str], name: str, given: str) -> bool:
-    return name not in known or ALIASES.get(name, name) == ALIASES.get(given, given)
+def _fits(known: Collection[str], name: str, provided: str) -> bool:
+    return name not in known or ALIASES.get(name, name) == ALIASES.get(provided, provided)
 
 
 Issue = tuple[str, str]

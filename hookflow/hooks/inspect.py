@@ -168,12 +168,12 @@ def function_at(
     `offered` is what all points of the hook offer it: a list of arguments fills the others.
     """
     offers = points[point].offers
-    given = args if isinstance(args, Mapping) else first_names(function, len(args), offered)
-    names = tuple(name for name in _names(function, offers) if name not in given)
+    provided = args if isinstance(args, Mapping) else first_names(function, len(args), offered)
+    names = tuple(name for name in _names(function, offers) if name not in provided)
     in_order = isinstance(args, Mapping) or not args  # a list fills by position, too
     takes = (in_order and in_pytorch_s_order(parameters_of(function), names, point, points)) or names
     called = getattr(function, "__name__", repr(function))
-    faults = [*_no_call(function, called, point, points), *foreign_arguments(function, called, given)]
+    faults = [*_no_call(function, called, point, points), *foreign_arguments(function, called, provided)]
     return Method(point, "", "whole", takes, names), [*faults, *_not_offered(called, takes, point, offers)]
 
 
@@ -209,8 +209,8 @@ def _misspelt(name: str, points: Points) -> bool:
     return any(_are_alike(name.lower(), point) for point in points.names)
 
 
-def _are_alike(one: str, other: str) -> bool:
-    matcher = SequenceMatcher(None, one, other)
+def _are_alike(item: str, other: str) -> bool:
+    matcher = SequenceMatcher(None, item, other)
     ratios = (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio)  # upper bounds first: they are quick
     return all(ratio() > LIKENESS for ratio in ratios)
 

@@ -26,7 +26,7 @@ class ModuleKeys:
     def __init__(
         self,
         hook: str,
-        said: HookNode,
+        message: HookNode,
         modules: Sequence[str] | None,
         points: Points,
         place: Callable[[str], Where],
@@ -36,7 +36,7 @@ class ModuleKeys:
         self.problems: list[Problem] = []
         self.prepended: dict[str, Where] = {}
         self._called = f'hook "{hook}"'
-        self._said = said
+        self._said = message
         self._modules = modules
         self._points = points
         self._place = place
@@ -127,8 +127,8 @@ class ModuleKeys:
             message = f"{self._called} takes kwargs at {method.point}, so with_kwargs cannot be false"
             self._wrong(message, at, "leave the key out: the signature says it")
 
-    def _wrong(self, said: str, key: str, hint: str = "") -> None:
-        self.problems.append(Problem(said, self._place(key), hint))
+    def _wrong(self, message: str, key: str, hint: str = "") -> None:
+        self.problems.append(Problem(message, self._place(key), hint))
 
 
 def with_prepended_first(nodes: Mapping[str, Node], prepended: Mapping[str, Mapping[str, Where]]) -> dict[str, Node]:
@@ -164,13 +164,13 @@ class ParameterKeys:
     def __init__(
         self,
         hook: str,
-        said: HookNode,
+        message: HookNode,
         in_class: tuple[str, ...] | None,
         points: Points,
         place: Callable[[str], Where],
     ) -> None:
         self._hook = hook
-        self._said = said
+        self._said = message
         self._in_class = in_class
         self._points = points
         self._place = place

@@ -70,9 +70,9 @@ def filled(
 
 def _keys(hook: Callable[..., Any], args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
     """Return what the keys of a hook's slots are: by default its arguments, as given or not."""
-    given = args if isinstance(args, Mapping) else dict(zip(first_names(hook, len(args)), args, strict=False))
+    provided = args if isinstance(args, Mapping) else dict(zip(first_names(hook, len(args)), args, strict=False))
     defaults = {p.name: None if p.default is p.empty else p.default for p in parameters_of(hook)}
-    whole = {**defaults, **given}
+    whole = {**defaults, **provided}
     return {**whole, **getattr(hook, "slot_keys", dict)(whole)}
 
 
@@ -277,7 +277,7 @@ class HookTable:
         if self.hook is _Missing:
             return []
         there, faults = self.inspected.methods(self.said.use)
-        self._told(faults, self.where)
+        self._described(faults, self.where)
         return there
 
     def _slots(self, kind: Verb) -> dict[str, tuple[str, ...]]:
@@ -287,9 +287,9 @@ class HookTable:
         if isinstance(stated, list):
             return dict.fromkeys(names, tuple(sorted(stated)))
         result, faults = ({}, []) if self.hook is _Missing else self.inspected.slots(self.said.use, kind, names)
-        self._told(faults, self.where)
+        self._described(faults, self.where)
         keyed = {name: filled(touched, self.hook, self.name, self.said.args) for name, touched in result.items()}
-        self._told(dict.fromkeys(issue for _, issues in keyed.values() for issue in issues), self.where)
+        self._described(dict.fromkeys(issue for _, issues in keyed.values() for issue in issues), self.where)
         return {name: touched for name, (touched, _) in keyed.items()} | self._slots_by_method(
             kind, stated or {}, names
         )
@@ -371,7 +371,7 @@ class HookTable:
                 method, faults = object_at(self.hook, spec.at, self.points)
             else:
                 method, faults = function_at(self.hook, spec.at, self.said.args, self.points, self._offered())
-            self._told(faults, where)
+            self._described(faults, where)
             return [self._bound(method, spec, f"points.{k}")]
         return []
 
@@ -384,8 +384,8 @@ class HookTable:
         """Say whether the hook may have a method that is not seen."""
         return self.hook is NotImported and method not in {seen.name for seen in self.methods}
 
-    def _refuse_twice(self, found: Sequence[Bound]) -> None:
-        seen = [(bound.point, bound.half) for bound in found]
+    def _refuse_twice(self, result: Sequence[Bound]) -> None:
+        seen = [(bound.point, bound.half) for bound in result]
         for point in sorted({point for point, half in seen if seen.count((point, half)) > 1}):
             self.problems.append(Problem(f'hook "{self.name}" is bound to {point} twice', self._place("points")))
 
@@ -427,8 +427,8 @@ class HookTable:
 
         return tuple(EdgeSpec(n.removesuffix("?"), n.endswith("?"), kind, where(k)) for k, n in enumerate(names))
 
-    def _told(self, faults: Iterable[Issue], where: Where) -> None:
-        self.problems += (Problem(said, where, hint) for said, hint in faults)
+    def _described(self, faults: Iterable[Issue], where: Where) -> None:
+        self.problems += (Problem(message, where, hint) for message, hint in faults)
 
     def _place(self, key: str) -> Where:
         return self.places.of(f"hooks.{self.name}.{key}")

@@ -127,9 +127,9 @@ def _method_of(mro: tuple[type, ...], name: str, first: int = 0) -> _Function | 
     return None
 
 
-def _in_python(found: Any, *more: Any) -> _Function | None:
+def _in_python(result: Any, *more: Any) -> _Function | None:
     """Return a function as it is written, below decorators that keep what they wrap (`torch.no_grad`)."""
-    function = inspect.unwrap(found) if isinstance(found, FunctionType) else None
+    function = inspect.unwrap(result) if isinstance(result, FunctionType) else None
     return _Function(function, *more) if isinstance(function, FunctionType) else None
 
 
@@ -256,9 +256,9 @@ def undeclared_calls(hook: Callable[..., Any], node: Node) -> Iterator[Problem]:
 def _undeclared(use: Use, node: Node, bound: Bound) -> Problem:
     slot, name = SLOT[use.name], node.hook.name
     message = f'hook "{name}" calls run.{use.name} at {bound.point} ({in_words(use.where)})'
-    ends = "" if use.name == "stop" else ", which would end the run with an error"
+    bounds = "" if use.name == "stop" else ", which would end the run with an error"
     hint = how_to_declare(slot, name, bound.writes)
-    return Problem(f'{message} without declaring that it writes "{slot}"{ends}', node.where, hint)
+    return Problem(f'{message} without declaring that it writes "{slot}"{bounds}', node.where, hint)
 
 
 def how_to_declare(slot: str, hook: str, writes: Iterable[str]) -> str:

@@ -96,7 +96,7 @@ def bars(state: RunState, plan: Plan) -> Iterator[Bar]:
     names = monitored_first(sorted(state.scalars, key=lambda name: (name != "loss", name)), plan)
     latest = [(name, state.scalars[name].last) for name in names]
     name = "paused" if state.stage == "paused" else "train"
-    yield Bar(name, state.it, state.total_iters, per_s, span(state.elapsed), left, _told(latest))
+    yield Bar(name, state.it, state.total_iters, per_s, span(state.elapsed), left, _described(latest))
     per = state.run["iters_per_epoch"]
     validates = state.stage in ("val", "test")
     if 0 < per < state.total_iters:
@@ -106,10 +106,10 @@ def bars(state: RunState, plan: Plan) -> Iterator[Bar]:
     if validates:
         metrics = in_order(state.metrics.by_name, plan)
         result = [(name, state.metrics.by_name[name][-1][1]) for name in metrics if state.metrics.by_name[name]]
-        yield Bar(state.stage, state.batch, state.batches, numbers=_told(result))
+        yield Bar(state.stage, state.batch, state.batches, numbers=_described(result))
 
 
-def _told(numbers: list[tuple[str, float]]) -> tuple[str, ...]:
+def _described(numbers: list[tuple[str, float]]) -> tuple[str, ...]:
     return tuple(f"{clean(name)} {number(value)}" for name, value in numbers[:SCALARS])
 
 
@@ -128,8 +128,10 @@ def drawn(rows: Sequence[Bar], width: int) -> Text:
         done = round(bar * row.done / row.whole) if row.whole else 0
         parts = [(fit(row.name, names), "bold"), (f"  {'━' * done}", INKS["bar"]), ("╌" * (bar - done), "dim")]
         parts += [(f"  {fit(cells[place], _widest(cells), '>')}", "") for cells in columns if _widest(cells)]
-        ends = accumulate(GAP + cell_len(text) for text in row.numbers)
-        parts += [(f"  {text}", INKS["val"]) for text, end in zip(row.numbers, ends, strict=True) if end <= free - bar]
+        bounds = accumulate(GAP + cell_len(text) for text in row.numbers)
+        parts += [
+            (f"  {text}", INKS["val"]) for text, end in zip(row.numbers, bounds, strict=True) if end <= free - bar
+        ]
         lines.append(Text.assemble(*parts))
     return Text("\n").join(lines)
 

@@ -34,7 +34,7 @@ class Iterations:
     last: int
 
     @classmethod
-    def of(cls, told: Sequence[int], it: int, total: int) -> Iterations:
+    def of(cls, summary: Sequence[int], it: int, total: int) -> Iterations:
         """Return the axis for values at the iterations `told`, of a run that is at iteration `it` of `total`.
 
         It ends at the run's iteration, rounded up by a tenth at most, so that it holds still for a while. It begins at
@@ -42,8 +42,8 @@ class Iterations:
         """
         step = _round_up(it / 25)
         last = max(min(math.ceil(it / step) * step, max(it, total)), 1)
-        begin = min(told, default=0) // step * step
-        return cls(begin if begin > last / 5 and len(set(told)) > 1 else 0, last)
+        begin = min(summary, default=0) // step * step
+        return cls(begin if begin > last / 5 and len(set(summary)) > 1 else 0, last)
 
     def place(self, it: int) -> float:
         """Return 0 to 1 from left to right."""

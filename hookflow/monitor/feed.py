@@ -91,7 +91,7 @@ def _is_head(record: Record) -> TypeGuard[Frame]:
 
 def _added(head: Frame, following: Frame) -> Frame:
     phases = {phase: ns + head["phases"].get(phase, 0) for phase, ns in following["phases"].items()}
-    iters = [one + other for one, other in zip(head["iters"], following["iters"], strict=True)]
+    iters = [item + other for item, other in zip(head["iters"], following["iters"], strict=True)]
     return {**following, "phases": phases, "iters": iters}
 
 

@@ -81,7 +81,7 @@ def costliest(state: RunState, plan: Plan, pace: Pace) -> list[tuple[str, float]
     shares: dict[str, float] = {}
     for binding in plan.bindings:
         shares[binding.hook] = shares.get(binding.hook, 0.0) + share(state, plan, pace, binding)
-    return sorted(((hook, taken) for hook, taken in shares.items() if taken), key=lambda item: -item[1])
+    return sorted(((hook, used) for hook, used in shares.items() if used), key=lambda item: -item[1])
 
 
 def bottleneck(state: RunState, pace: Pace) -> str:
@@ -270,6 +270,6 @@ def _stalled(state: RunState, still: float, plan: Plan | None, inside: Mapping[i
     for at, ranks in stuck.items():
         if len(ranks) == fewest:
             stuck_in, since = plan.bindings[at], max(inside[rank][1] for rank in ranks)
-            whose = f"{named(ranks)}: " * (state.ranks.world > 1)
-            lines.append(f'{whose}{lasting(since)} inside "{stuck_in.hook}" at {stuck_in.point}')
+            owner = f"{named(ranks)}: " * (state.ranks.world > 1)
+            lines.append(f'{owner}{lasting(since)} inside "{stuck_in.hook}" at {stuck_in.point}')
     return ", ".join(lines)

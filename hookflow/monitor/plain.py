@@ -221,14 +221,14 @@ class _Printer:
         if self._attempt == self._skip and record["k"] == "run":
             self.divide(record["t"], self._attempt)
             prepared = self._live.state.attempts[-1].prepared
-            self._print(*(f"{clock(entry.t)} {_said(entry)}" for entry in prepared))
+            self._print(*(f"{clock(entry.t)} {_message(entry)}" for entry in prepared))
         lines = [f"{clock(record['t'])} {line}" for line in self._lines(record, entries)]
-        self._print(*lines, *self._found(entries))
+        self._print(*lines, *self._matches(entries))
 
     def warn(self) -> None:
         """Print what has come from other ranks, or was found, since the last record of rank 0."""
         entries = self._fresh()
-        self._print(*(self._found(entries) if self._attempt >= self._skip else ()))
+        self._print(*(self._matches(entries) if self._attempt >= self._skip else ()))
 
     def divide(self, t: float, attempt: int) -> None:
         """Print that the run has been resumed, and pass over what has been warned of before."""
@@ -273,11 +273,11 @@ class _Printer:
         self._seen = fresh[-1].number + 1 if fresh else self._seen
         return fresh
 
-    def _found(self, entries: list[Entry]) -> Iterator[str]:
+    def _matches(self, entries: list[Entry]) -> Iterator[str]:
         """Yield lines for what the fold itself has warned of, and for what other ranks say."""
         for entry in entries:
             if entry.own:
-                for line in [_said(entry), *self._traceback(entry.detail)]:
+                for line in [_message(entry), *self._traceback(entry.detail)]:
                     yield f"{clock(entry.t)} {line}"
 
     def _traceback(self, text: str) -> list[str]:
@@ -311,10 +311,10 @@ class _Printer:
             case "error":
                 return [_line("error", _raised(record, self._live.state.it)), *self._traceback(record["traceback"])]
             case "refused" if not self._live.state.failed_to_start:
-                return [*map(_said, entries), *self._traceback(record.get("traceback", ""))]
+                return [*map(_message, entries), *self._traceback(record.get("traceback", ""))]
             case "end" | "refused":
                 return [] if self._live.state.failed_to_start else [_line("end", entry.text) for entry in entries]
-        return [_said(entry) for entry in entries if not entry.own]
+        return [_message(entry) for entry in entries if not entry.own]
 
     def _at(self, record: Record) -> str:
         """Return how far the run was, or is now: the epoch and the iteration."""
@@ -343,7 +343,7 @@ def _line(kind: str, *facts: str) -> str:
     return f"{kind:<10} {'  '.join(facts)}"
 
 
-def _said(entry: Entry) -> str:
+def _message(entry: Entry) -> str:
     if entry.kind == "command":
         return _line("command", entry.text)
     return _line(entry.kind, f"{entry.source}: {entry.text}")
@@ -366,8 +366,8 @@ def _place(state: RunState, epoch: int, it: int) -> str:
 def _raised(record: Error, it: int) -> str:
     """Return what raised, where and when, and what became of it."""
     at = f", at {place}" if (place := raised_at(record)) else ""
-    whose = f'hook "{record["hook"]}" at {record["point"]}, ' if record["hook"] else ""
-    return f"{whose}iteration {it}, {BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}{at}"
+    owner = f'hook "{record["hook"]}" at {record["point"]}, ' if record["hook"] else ""
+    return f"{owner}iteration {it}, {BECAME[record['action']]}: {record['type']}: {one_line(record['text'])}{at}"
 
 
 def _beginning(run: RunDir, live: Live) -> list[str]:

@@ -197,11 +197,11 @@ def find_straggler(ranks: Mapping[int, Rank], held: int | None) -> Straggler | N
 
 def reason(ranks: Mapping[int, Rank], plan: Plan, slowest: int) -> str:
     """Return the phase that takes this rank so much longer than the others, or the hook."""
-    phases = {number: _each(booked(rank, plan), rank) for number, rank in ranks.items()}
+    phases = {number: _part(booked(rank, plan), rank) for number, rank in ranks.items()}
     phase = _largest([phase for phase in PHASES if phase not in ranks[slowest].meeting], phases, slowest)
     if phase != "hooks":
         return phase
-    hooks = {number: _each(_by_hook(rank, plan), rank) for number, rank in ranks.items()}
+    hooks = {number: _part(_by_hook(rank, plan), rank) for number, rank in ranks.items()}
     return f"hook {_largest(list(hooks[slowest]), hooks, slowest)}" if hooks[slowest] else phase
 
 
@@ -221,7 +221,7 @@ def _by_hook(rank: Rank, plan: Plan) -> Counter[str]:
     return hooks
 
 
-def _each(times: Mapping[str, float], rank: Rank) -> dict[str, float]:
+def _part(times: Mapping[str, float], rank: Rank) -> dict[str, float]:
     """Return times of the last minute as times of an iteration."""
     iters = rank.minute.sums(rank.now)["iters"] or 1
     return {name: ns / iters for name, ns in times.items()}
@@ -381,13 +381,13 @@ class Ranks:
         slowest, cost = surplus(totals)
         return slowest, max(cost, 0.0), totals[slowest].whole
 
-    def _wait(self, number: int, record: Said, said: _Said) -> None:
+    def _wait(self, number: int, record: Said, message: _Said) -> None:
         """Keep what a rank says until it is clear who says the same."""
         words = _words(record)
         if words in self._waiting:
             self._waiting[words][1].append(number)
         elif words not in self._said:
-            self._waiting[words] = (said, [number])
+            self._waiting[words] = (message, [number])
 
     def _hear_error(self, number: int, record: Error, journal: Journal) -> None:
         if record["action"] == "raise":

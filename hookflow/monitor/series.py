@@ -15,8 +15,8 @@ from hookflow.metric_mode import Mode, mode_by_name
 
 def monitored(plan: Plan) -> list[str]:
     """Return the metrics that hooks are given as `monitor` (checkpoint, early_stop), in the pipeline's order."""
-    given = (hook.args.get("monitor") for hook in plan.hooks if isinstance(hook.args, Mapping))
-    return list(dict.fromkeys(name for name in given if isinstance(name, str)))
+    provided = (hook.args.get("monitor") for hook in plan.hooks if isinstance(hook.args, Mapping))
+    return list(dict.fromkeys(name for name in provided if isinstance(name, str)))
 
 
 def monitored_first(names: Iterable[str], plan: Plan) -> list[str]:
@@ -75,10 +75,10 @@ class Series:
 
     def _halve(self) -> None:
         self._stride *= 2
-        ends = self._buckets[1::2]
-        pairs = zip(self._buckets[::2], ends, strict=False)
+        bounds = self._buckets[1::2]
+        pairs = zip(self._buckets[::2], bounds, strict=False)
         merged = [(right[0], left[1] + right[1], left[2] + right[2]) for left, right in pairs]
-        self._buckets = merged + self._buckets[2 * len(ends) :]
+        self._buckets = merged + self._buckets[2 * len(bounds) :]
 
 
 @dataclass(frozen=True, slots=True)

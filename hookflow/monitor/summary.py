@@ -63,7 +63,7 @@ def print_folded(lines: Iterable[str], out: TextIO) -> None:
 
 def _folded(line: str, width: int) -> list[str]:
     inner = " " * (len(line) - len(line.lstrip()) + 2)
-    kept = COMMAND.sub(lambda found: found[0].replace(" ", "\0"), line)  # as one word, for no line has a \0
+    kept = COMMAND.sub(lambda result: result[0].replace(" ", "\0"), line)  # as one word, for no line has a \0
     parts = textwrap.wrap(kept, width, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False)
     return [part.replace("\0", " ") for part in parts]
 

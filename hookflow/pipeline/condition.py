@@ -46,8 +46,8 @@ Truth = Callable[[Look], bool | None]
 class ConditionError(ValueError):
     """A condition that cannot be understood; `hint` says what was probably meant."""
 
-    def __init__(self, said: str, column: int, hint: str = "") -> None:
-        super().__init__(f"{said}, at column {column} of the condition" if column else said)
+    def __init__(self, message: str, column: int, hint: str = "") -> None:
+        super().__init__(f"{message}, at column {column} of the condition" if column else message)
         self.hint = hint
 
 
@@ -253,9 +253,9 @@ class _Reader:
         if depth > DEEPEST:
             raise self._refused(f"this is nested more than {DEEPEST} deep", node)
 
-    def _refused(self, said: str, node: ast.expr, hint: str = "") -> ConditionError:
+    def _refused(self, message: str, node: ast.expr, hint: str = "") -> ConditionError:
         before = self._text.encode()[: node.col_offset].decode()  # Python counts bytes
-        return ConditionError(said, self._blank + len(before) + 1, hint)
+        return ConditionError(message, self._blank + len(before) + 1, hint)
 
 
 def _constant(value: float, look: Look) -> float:

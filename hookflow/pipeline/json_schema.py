@@ -208,20 +208,20 @@ class _Place:
     def inner(self) -> list[str]:
         """Return the keys of a table, `*` for those that the user chooses, or for the items of a list of tables."""
         names = [name for shape in _shapes(self.schema) for name in shape.get("properties", {})]
-        return list(dict.fromkeys([*names, *([ANY] if self._each() else [])]))
+        return list(dict.fromkeys([*names, *([ANY] if self._part() else [])]))
 
     def below(self, part: str) -> _Place | None:
         """Return what a key of this table is; the first of its shapes that has the key counts."""
         for shape in _shapes(self.schema):
             if part in shape.get("properties", {}):
                 return _Place(shape["properties"][part], part in shape.get("required", ()), (*self.way, part))
-        if (each := self._each()) is None:
+        if (each := self._part()) is None:
             return None
         schema, item = each
         chosen = NAMES.get(self.way[-1], "name") if part == ANY else part
         return _Place(schema, way=(*self.way, "[]" if item else chosen))
 
-    def _each(self) -> tuple[Schema, bool] | None:
+    def _part(self) -> tuple[Schema, bool] | None:
         """Return the schema of tables below names that the user chooses, or of those in a list, and which it is."""
         for shape in _shapes(self.schema):
             named = [*shape.get("patternProperties", {}).values(), shape.get("additionalProperties")]
@@ -300,10 +300,10 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
     """
     schema = declared(Pipeline)
     arguments = {name: declared(model) for name, model in hooks.items()}
-    hook = _each(schema["properties"]["hooks"])
+    hook = _part(schema["properties"]["hooks"])
     binding = hook["properties"]["points"]["items"]
     _offer(hook["properties"]["use"], {name: table.pop("description", "") for name, table in arguments.items()})
-    for point in (binding, binding["properties"]["at"], _each(schema["properties"]["points"])["properties"]["follows"]):
+    for point in (binding, binding["properties"]["at"], _part(schema["properties"]["points"])["properties"]["follows"]):
         _offer(point, points)
     epochs, iters = OTHER_LENGTH
     schema["properties"]["run"]["not"] = {"required": [epochs, iters]}
@@ -314,7 +314,7 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
     ((names, needs),) = hooks_needed.items()
     others = f"(?!({'|'.join(DEFAULT_HOOKS)})$)"  # a default hook is there without its `use`
     needed["properties"]["hooks"]["patternProperties"] = {names.replace("^", f"^{others}", 1): needs}
-    _each(needed["properties"]["hooks"]).update(_by_use(arguments_needed, must=True))
+    _part(needed["properties"]["hooks"]).update(_by_use(arguments_needed, must=True))
     hook.update(_by_use(arguments))
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
@@ -326,7 +326,7 @@ def json_schema(hooks: Mapping[str, type[BaseModel]], points: Mapping[str, str])
     }
 
 
-def _each(table: Schema) -> Schema:
+def _part(table: Schema) -> Schema:
     """Return the schema of every value of a table whose keys the user chooses."""
     (schema,) = table.get("patternProperties", {"": table.get("additionalProperties")}).values()
     return schema  # type: ignore[no-any-return]

@@ -76,7 +76,7 @@ def tables(text: str, source: str) -> tuple[dict[str, Any], SourceMap]:
         raise UserError(Problem("this is not TOML: an integer has too many digits", Where(source, line))) from None
     except RecursionError:
         raise UserError(Problem("this is not TOML: nested too deep", Where(source))) from None
-    if wrong := [Problem(said, places.of(key)) for key, said in impossible(result)]:
+    if wrong := [Problem(message, places.of(key)) for key, message in impossible(result)]:
         raise UserError(wrong)
     return result, places
 
@@ -198,12 +198,12 @@ def _put(key: Key, value: Any, tree: Any, where: Where) -> Problem | None:
 
 def _take_away(key: Key, tree: Any, where: Where) -> Problem | None:
     """Remove a key. That one is not there is a mistake, but for a length, which may have given way already."""
-    *way, last = key
-    for name in way:
+    *route, last = key
+    for name in route:
         tree = tree.get(name) if isinstance(tree, dict) else None
     if isinstance(tree, dict) and last in tree:
         del tree[last]
-    elif last not in OTHER_LENGTH or way != ["run"]:
+    elif last not in OTHER_LENGTH or route != ["run"]:
         hint = nearest(last, tree) if isinstance(tree, dict) else ""
         return Problem(f'there is no "{dotted(key)}" to take away', where, hint)
     return None
@@ -242,10 +242,10 @@ def over_base(
     if not isinstance(named, str) or "\0" in named:
         hint = "one file; what that one extends, it says itself"
         raise UserError(Problem("extends must be the name of a file, in quotes", where, hint))
-    way = (*on_the_way, _Step(source, where))
+    route = (*on_the_way, _Step(source, where))
     base = _shortest(source.parent / named)
-    _refuse_circle(base, way)
-    whole, base_places = extended(read(base, where), base, way)
+    _refuse_circle(base, route)
+    whole, base_places = extended(read(base, where), base, route)
     if folder := os.path.dirname(named):  # noqa: PTH120  # a Path would drop the "./" that a file begins with
         whole = _aimed(whole, Pipeline, folder)
     _drop_length(whole, tree)
@@ -262,10 +262,10 @@ def _shortest(path: Path) -> Path:
     return short if os.path.realpath(short) == os.path.realpath(path) else path
 
 
-def _refuse_circle(base: Path, way: tuple[_Step, ...]) -> None:
-    files = [os.path.realpath(step.file) for step in way]
+def _refuse_circle(base: Path, route: tuple[_Step, ...]) -> None:
+    files = [os.path.realpath(step.file) for step in route]
     if os.path.realpath(base) in files:
-        circle = way[files.index(os.path.realpath(base)) :]
+        circle = route[files.index(os.path.realpath(base)) :]
         names = " → ".join(str(step.file) for step in (*circle, circle[0]))
         lines = "\n    ".join(f"{step.where}" for step in circle[1:])
         hint = f"it goes on at {lines}" if lines else ""

@@ -79,7 +79,7 @@ class Registry:
         if ":" in use or use in self.built_in:
             return self.built_in
         offers = installed(self.group)
-        return {**{name: one[0].use for name, one in offers.items() if len(one) == 1}, **self.built_in}
+        return {**{name: item[0].use for name, item in offers.items() if len(item) == 1}, **self.built_in}
 
     def ambiguity(self, use: str, where: Where | None) -> Problem | None:
         """Return what is wrong with a short name that several packages offer; None for any other."""

@@ -224,9 +224,9 @@ class _Outline:
         self._match(_COMMA)
 
     def _take(self, token: str) -> bool:
-        taken = self.text.startswith(token, self.at)
-        self.at += len(token) * taken
-        return taken
+        used = self.text.startswith(token, self.at)
+        self.at += len(token) * used
+        return used
 
     def _skip(self) -> None:
         self._match(_BLANK)

@@ -284,8 +284,8 @@ def _inside(file: Path, use: str) -> str:
     return f"name what is in it: {named}" if named else ""
 
 
-def _called(found: Any, module_name: str) -> str:
-    return module_name if isinstance(found, ModuleType) else getattr(found, "__qualname__", repr(found))
+def _called(result: Any, module_name: str) -> str:
+    return module_name if isinstance(result, ModuleType) else getattr(result, "__qualname__", repr(result))
 
 
 def _from_package(module_name: str, name: str, base: Path, where: Where | None) -> ModuleType:

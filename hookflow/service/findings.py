@@ -266,9 +266,9 @@ class Findings:
             "default_hooks": [hook.name for hook in self.plan.hooks if hook.default],
             "firings": [
                 {"hook": binding.hook, "point": binding.point, "trigger": str(binding.trigger)}
-                | {"first": told.first, "times": told.times, "text": told.text}
+                | {"first": summary.first, "times": summary.times, "text": summary.text}
                 for binding in self.plan.bindings
-                for told in [self.forecasts[binding.id]]
+                for summary in [self.forecasts[binding.id]]
             ],
             **({"commute": commuted_to_json(self.plan, self.commuted)} if self.commuted else {}),
         }
@@ -283,22 +283,23 @@ class Findings:
         doubts += [counted(len(self.plan.warnings), "warning")] * bool(self.plan.warnings)
         return f", with {' and '.join(doubts)}" if doubts else ""
 
-    def _ambiguity(self, one: Ambiguity) -> Problem:
-        first, then = one.first.hook, one.then.hook
-        message = f'at {one.point}, "{first}" and "{then}" touch {" and ".join(one.slots)}, and no edge orders them'
+    def _ambiguity(self, ambiguity: Ambiguity) -> Problem:
+        first, then = ambiguity.first.hook, ambiguity.then.hook
+        slots = " and ".join(ambiguity.slots)
+        message = f'at {ambiguity.point}, "{first}" and "{then}" touch {slots}, and no edge orders them'
         hint = f"state which is right. {'; '.join(ways_to_state(first, then))}"
         return Problem(message, self.loaded.places.of(f"hooks.{then}"), hint)
 
     def _details(self) -> Iterator[tuple[str, str]]:
-        yield from _some("ambiguous", _folded(self.alarms), more=len(self.alarms) == COUNTED)
+        yield from _first_few("ambiguous", _folded(self.alarms), more=len(self.alarms) == COUNTED)
         if self.alarms:
             yield "", "(state which fires first, by after or before; or that either may, by ambiguous_with)"
         if self.commuted:
             settled = [pair for pair in self.ambiguous if pair not in self.alarms]
             yield from commuted_lines(self.plan, self.commuted, settled)
-        yield from _some("gave way", _gave_way(self.plan))
+        yield from _first_few("gave way", _gave_way(self.plan))
         firings = self._firings()
-        yield from _some("fires", firings)
+        yield from _first_few("fires", firings)
         if firings and self.epoch:
             yield "", f"({self.epoch})"
 
@@ -310,9 +311,9 @@ class Findings:
 
 def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
     yield pipeline.run.name, _length(pipeline)
-    yield "model", _each(pipeline.models)
+    yield "model", _part(pipeline.models)
     yield "task", pipeline.task.use
-    yield "optimizer", _each(pipeline.optimizers)
+    yield "optimizer", _part(pipeline.optimizers)
     data = {"train": pipeline.data.train, "val": pipeline.data.val, "test": pipeline.data.test}
     yield "data", ", ".join(f"{split} {part.use}" if part else f"no {split}" for split, part in data.items())
     keys = ("limit_train", "limit_val", "limit_test", "overfit")
@@ -332,7 +333,7 @@ def _summary(pipeline: Pipeline, plan: Plan) -> Iterator[tuple[str, str]]:
         yield "order", _order(reasons, plan.shuffle)
 
 
-def _each(parts: Mapping[str, Component]) -> str:
+def _part(parts: Mapping[str, Component]) -> str:
     """Return what is used, each with its name where there are several."""
     return ", ".join(f"{name} {part.use}" if len(parts) > 1 else part.use for name, part in parts.items())
 
@@ -350,7 +351,7 @@ def _order(reasons: Counter[Reason], shuffle: int | None) -> str:
     """Say what decides between hooks that fire one right after the other."""
     alone = "the file" if shuffle is None else f"the shuffle with seed {shuffle}"
     words: dict[Reason, str] = {"edge": "by edges", "phase": "by phase", "file": f"by {alone} alone"}
-    lines = [f"{reasons[reason]} {said}" for reason, said in words.items() if reasons[reason]]
+    lines = [f"{reasons[reason]} {message}" for reason, message in words.items() if reasons[reason]]
     harmless = ", which is no fault by itself" if reasons["file"] else ""
     return f"{counted(reasons.total(), 'pair')} of neighbours: ordered {', '.join(lines)}{harmless}"
 
@@ -367,9 +368,9 @@ def _folded(ambiguous: Iterable[Ambiguity]) -> dict[str, None]:
 def _gave_way(plan: Plan) -> list[str]:
     """Return what gave way, and to what; a circle of flows, of which none is the stronger, once."""
     lines = []
-    for given in plan.given_way:
-        edge = given.edge
-        if circle := plan.circle(given):
+    for provided in plan.given_way:
+        edge = provided.edge
+        if circle := plan.circle(provided):
             flows = ", ".join(
                 f"{item.first} → {item.then} ({', '.join(item.slots)})"
                 + f" at {item.point}" * (item.point != edge.point)
@@ -377,21 +378,21 @@ def _gave_way(plan: Plan) -> list[str]:
             )
             lines.append(f"{flows}: a circle of flows, so none of them counts; at {edge.point}")
         else:
-            lines.append(f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {_way(given)}; at {edge.point}")
+            lines.append(f"{edge.first} → {edge.then} ({', '.join(edge.slots)}), to {_path(provided)}; at {edge.point}")
     for point, count in plan.gave_way_unexplained().items():
         lines.append(f"{counted(count, 'more flow')}, to others; at {point}")
     return list(dict.fromkeys(lines))
 
 
-def _way(given: GivenWay) -> str:
+def _path(given_way: GivenWay) -> str:
     """Return what is stronger: the hooks on the way, or edges of two points, which make no one way."""
-    edge, way = given.edge, given.against
-    if all(step.point == edge.point for step in way):
-        return " → ".join([*(step.first for step in way), edge.first])
-    return " and ".join(f"{step.first} → {step.then} at {step.point}" for step in way)
+    edge, path = given_way.edge, given_way.against
+    if all(step.point == edge.point for step in path):
+        return " → ".join([*(step.first for step in path), edge.first])
+    return " and ".join(f"{step.first} → {step.then} at {step.point}" for step in path)
 
 
-def _some(name: str, entries: Iterable[str], more: bool = False) -> Iterator[tuple[str, str]]:
+def _first_few(name: str, entries: Iterable[str], more: bool = False) -> Iterator[tuple[str, str]]:
     """Yield the first few entries under their name, and how many there are beyond."""
     every = list(entries)
     for k, entry in enumerate(every[:SHOWN]):

@@ -73,13 +73,13 @@ def _find(
     raise _nothing(message, nearest(name, names), "`hookflow runs` lists them", no_file)
 
 
-def _nothing(said: str, near: str, otherwise: str, no_file: str | None) -> UserError:
+def _nothing(message: str, near: str, otherwise: str, no_file: str | None) -> UserError:
     """Return the error for an unknown run, and for a missing file of that name; and what may be meant."""
     if not no_file:
-        return _problem(said, near or otherwise)
+        return _problem(message, near or otherwise)
     from hookflow.pipeline.layers import nearest_file
 
-    return _problem(f'there is no file "{no_file}", and {said}', near or nearest_file(Path(no_file)) or otherwise)
+    return _problem(f'there is no file "{no_file}", and {message}', near or nearest_file(Path(no_file)) or otherwise)
 
 
 def has_checkpoint(run: RunDir) -> bool:
@@ -105,8 +105,8 @@ def _problem(message: str, hint: str) -> UserError:
 def failure_report(run_dir: RunDir) -> str:
     """Return the reason that a run has recorded for its end: what the user did wrong, as found while building it."""
     records = event_log(run_dir.events).read_all()
-    ends = [each for each in records if (each["k"] == "end" or each["k"] == "refused") and "reason" in each]
-    return str(ends[-1]["reason"]) if ends else f"the run ended without a reason; see {short(run_dir.output)}"
+    bounds = [each for each in records if (each["k"] == "end" or each["k"] == "refused") and "reason" in each]
+    return str(bounds[-1]["reason"]) if bounds else f"the run ended without a reason; see {short(run_dir.output)}"
 
 
 def recorded_plan(run: RunDir) -> Plan:

@@ -110,7 +110,7 @@ def _visits(a: Trace, b: Trace, noise: frozenset[Leaf]) -> Iterator[tuple[Visit,
 def changing(a: Trace, b: Trace) -> frozenset[Leaf]:
     """Return what differs between two trials of the same order: times, and what follows from them."""
     visits = zip(a.visits, b.visits, strict=False)
-    return frozenset(whose(leaf) for one, other in visits for leaf in _differing(one.leaves, other.leaves))
+    return frozenset(whose(leaf) for item, other in visits for leaf in _differing(item.leaves, other.leaves))
 
 
 def whose(leaf: Leaf) -> Leaf:

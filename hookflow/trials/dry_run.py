@@ -18,8 +18,8 @@ from hookflow.events.rundir import RunDir
 from hookflow.graph.observation import Seen
 from hookflow.graph.plan import Binding, Plan, Trigger
 from hookflow.pipeline.load import Loaded
-from hookflow.runner.build.build import build
-from hookflow.runner.build.components import Parts
+from hookflow.runner.builder.build import build
+from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.data.limited import Limited
 from hookflow.runner.data.source import close

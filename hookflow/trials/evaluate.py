@@ -14,7 +14,7 @@ from hookflow.events.records import DataInfo, Level
 from hookflow.events.rundir import RunDir, short
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.build.build import build
+from hookflow.runner.builder.build import build
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.loop.evaluation import Split
 from hookflow.runner.loop.trainer import Trainer

@@ -32,7 +32,7 @@ from hookflow.graph.slots import OFFERED
 from hookflow.graph.turning import Key, key, keys
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import Loaded
-from hookflow.runner.build.build import build
+from hookflow.runner.builder.build import build
 from hookflow.runner.data.limited import Repeated
 from hookflow.runner.data.source import close
 from hookflow.runner.loop.run import Run
@@ -145,8 +145,8 @@ def with_probe(plan: Plan) -> Plan:
 def _of_run(run: Run) -> Iterator[tuple[tuple[str, ...], bytes]]:
     """Yield the fingerprints of weights, gradients, modes, optimizers, learning rates, metrics and generators."""
     names: dict[int, str] = {}
-    for whose, model in run.models.items():
-        prefix = f"{whose}." * (len(run.models) > 1)
+    for owner, model in run.models.items():
+        prefix = f"{owner}." * (len(run.models) > 1)
         for name, weights in model.named_parameters():
             names[id(weights)] = prefix + name
             yield ("model", prefix + name), of_tensor(weights)
@@ -155,10 +155,10 @@ def _of_run(run: Run) -> Iterator[tuple[tuple[str, ...], bytes]]:
         for name, buffer in model.named_buffers():
             yield ("model", prefix + name), of_tensor(buffer)
         modes = [name for name, module in model.named_modules() if module.training]
-        yield ("modes", whose), of_bytes(" ".join(modes).encode())
+        yield ("modes", owner), of_bytes(" ".join(modes).encode())
     look = Fingerprints()
-    for whose, optimizer in run.optimizers.items():
-        prefix = f"{whose}." * (len(run.optimizers) > 1)
+    for owner, optimizer in run.optimizers.items():
+        prefix = f"{owner}." * (len(run.optimizers) > 1)
         for k, group in enumerate(optimizer.param_groups):
             for name, value in group.items():
                 if name != "params":

@@ -54,8 +54,8 @@ class MLflowWriter(Writer):
             return name
         if any(other.startswith(f"{name}/") for other in self._metrics):
             return f"{name}/value"
-        taken = next((other for other in self._metrics if name.startswith(f"{other}/")), None)
-        return name if taken is None else f"{taken}.{name[len(taken) + 1 :]}"
+        used = next((other for other in self._metrics if name.startswith(f"{other}/")), None)
+        return name if used is None else f"{used}.{name[len(used) + 1 :]}"
 
     def write_image(self, name: str, file: Path, caption: str, iteration: int, epoch: int, time: float) -> None:
         self._client.log_artifact(self._run, str(file), f"images/{_allowed(name)}")

@@ -12,7 +12,7 @@ import torch
 
 from hookflow.events.rundir import RunDir
 from hookflow.pipeline.problems import as_toml
-from hookflow.runner.build.components import Parts
+from hookflow.runner.builder.components import Parts
 from hookflow.runner.dispatch import torch_hooks
 from hookflow.runner.loop import trainer
 from hookflow.runner.process.state import RunState

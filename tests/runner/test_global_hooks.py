@@ -14,7 +14,7 @@ from torch.nn.modules import module as torch_module
 from torch.utils.data import Dataset
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.build.components import Parts
+from hookflow.runner.builder.components import Parts
 from hookflow.runner.process.state import RunState
 from tests.conftest import NewRun, records
 from tests.runner.by_hand import (

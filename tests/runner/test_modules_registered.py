@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.build.components import Parts
+from hookflow.runner.builder.components import Parts
 from hookflow.trials.evaluate import evaluate_checkpoint
 from tests.conftest import NewRun, records
 from tests.runner.same import assert_same_end

@@ -16,7 +16,7 @@ import torch
 from hookflow.graph.observation import Method, Seen, Slots, missing, never_seen
 from hookflow.graph.plan import Plan
 from hookflow.pipeline.load import load
-from hookflow.runner.build.build import build
+from hookflow.runner.builder.build import build
 from hookflow.runner.loop.trainer import Trainer
 from hookflow.runner.numerics.precision import torch_settings
 from hookflow.runner.observe.observer import Observer

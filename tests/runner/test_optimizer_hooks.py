@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from hookflow.events.rundir import RunDir
-from hookflow.runner.build.components import Parts
+from hookflow.runner.builder.components import Parts
 from hookflow.runner.process.state import RunState
 from tests.conftest import TOY, NewRun
 from tests.runner.by_hand import (

@@ -9,7 +9,7 @@ import torch
 
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import ParamGroup
-from hookflow.runner.build.selectors import param_groups, scale_groups
+from hookflow.runner.builder.selectors import param_groups, scale_groups
 from tests.conftest import NewRun, records
 from tests.runner.same import final_state
 from tests.toy import Net, Tied

@@ -19,7 +19,7 @@ from hookflow.graph.plan import Plan
 from hookflow.graph.render.text import marks
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.build.components import Parts
+from hookflow.runner.builder.components import Parts
 from hookflow.runner.process.state import RunState
 from tests.conftest import TOY, NewRun, records
 from tests.runner.by_hand import (

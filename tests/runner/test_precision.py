@@ -12,7 +12,7 @@ import torch
 from hookflow.events.rundir import RunDir, all_runs
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
-from hookflow.runner.build.build import build
+from hookflow.runner.builder.build import build
 from hookflow.runner.numerics.precision import choose_precision
 from tests.conftest import TESTS, TOY, NewRun, hookflow, records
 from tests.processes import Training
@@ -147,7 +147,7 @@ def test_tf32_is_tf32_on_cuda() -> None:
 def test_the_gpu_that_is_named_is_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
     made_current: list[torch.device] = []
     device = torch.device("cuda", 1)
-    monkeypatch.setattr("hookflow.runner.build.build.device_of", lambda *asked: device)
+    monkeypatch.setattr("hookflow.runner.builder.build.device_of", lambda *asked: device)
     monkeypatch.setattr(torch.cuda, "set_device", made_current.append)
     monkeypatch.setattr(torch.nn.Module, "to", lambda *args, **more: 1 / 0)  # so far it comes where there is none
     loaded = load(TOY)

@@ -16,7 +16,7 @@ from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
-from hookflow.runner.build.build import build
+from hookflow.runner.builder.build import build
 from hookflow.runner.process.attempt import user_key
 from hookflow.runner.process.launch import prepare, start
 from hookflow.text import mask, masked, unmask

@@ -189,12 +189,12 @@ class Row:
         for comes, word, nets in ((False, "before", self.below), (True, "after", self.above)):
             kinds = [kind for kind in KINDS if (place, kind) in nets]
             for port, kind in sorted(enumerate(kinds, 1), reverse=True):
-                lines = tuple(self._ends(place, word, [other for other, _ in nets[place, kind]]))
+                lines = tuple(self._bounds(place, word, [other for other, _ in nets[place, kind]]))
                 rise += len(lines)
                 stubs.append(Stub(kind, comes, port, lines, rise))
         return stubs
 
-    def _ends(self, place: int, word: str, others: Sequence[int]) -> Iterator[str]:
+    def _bounds(self, place: int, word: str, others: Sequence[int]) -> Iterator[str]:
         """Say where the other ends of a stub are, nearest first."""
         near = sorted(others, key=lambda other: abs(other - place))
         named = near if len(near) <= NAMED + 1 else near[:NAMED]
@@ -238,7 +238,7 @@ class Row:
         for net in sorted(self.nets, key=lambda net: (self._end(net) - net[0], net)):
             # two nets may share a track when one ends at the box where the other begins: ins are left of outs
             span = net[0], self._end(net)
-            at = next((k for k, taken in enumerate(busy) if is_free(taken, span)), len(busy))
+            at = next((k for k, used in enumerate(busy) if is_free(used, span)), len(busy))
             if at == len(busy):
                 busy.append([])
             busy[at].insert(bisect(busy[at], span), span)
@@ -247,8 +247,8 @@ class Row:
 
     def _straight_arrows(self, y: float) -> Iterator[Arrow]:
         for first, link in self.straight:
-            ends = ((self.xs[first] + self.widths[first], y), (self.xs[first + 1], y))
-            yield Arrow(link, link.edge.kind, ends)  # type: ignore[union-attr]
+            bounds = ((self.xs[first] + self.widths[first], y), (self.xs[first + 1], y))
+            yield Arrow(link, link.edge.kind, bounds)  # type: ignore[union-attr]
 
     def _tracked_arrows(self, y: float) -> Iterator[Arrow]:
         left = {k: 1 + sum(stub.comes for stub in stubs) for k, stubs in self.stubs.items()}
@@ -265,10 +265,10 @@ class Row:
                 yield Arrow(link, net[1], corners, None if then == last else (x, level))
 
 
-def is_free(taken: Sequence[tuple[int, int]], span: tuple[int, int]) -> bool:
-    at = bisect(taken, span)
-    before = at == 0 or taken[at - 1][1] <= span[0]
-    return before and (at == len(taken) or span[1] <= taken[at][0])
+def is_free(used: Sequence[tuple[int, int]], span: tuple[int, int]) -> bool:
+    at = bisect(used, span)
+    before = at == 0 or used[at - 1][1] <= span[0]
+    return before and (at == len(used) or span[1] <= used[at][0])
 
 
 def _notes(plan: Plan, binding: Binding) -> tuple[str, ...]:
@@ -352,8 +352,8 @@ def lay_out(plan: Plan, top: float) -> Picture:
 
 def _label_end(points: Iterable[tuple[Point, float, int]]) -> float:
     """Return where the boxes begin, right of the labels of the points, each with its indent and its number of rows."""
-    ends = (x + PAD + _label_width(point, label_notes(point, rows, rows)) for point, x, rows in points)
-    return max(ends, default=MARGIN) + 2 * PAD
+    bounds = (x + PAD + _label_width(point, label_notes(point, rows, rows)) for point, x, rows in points)
+    return max(bounds, default=MARGIN) + 2 * PAD
 
 
 def _label_width(point: Point, notes: Iterable[str]) -> float:
@@ -420,7 +420,7 @@ def _rails(lanes: Sequence[Lane], right: float) -> tuple[tuple[Rail, ...], int]:
     columns: list[list[tuple[int, int]]] = []
     members: list[list[tuple[Binding, float, float]]] = []
     for upper, lower, binding in sorted(spans, key=lambda span: span[1] - span[0]):
-        at = next((k for k, taken in enumerate(columns) if is_free(taken, (upper, lower))), len(columns))
+        at = next((k for k, used in enumerate(columns) if is_free(used, (upper, lower))), len(columns))
         if at == len(columns):
             columns.append([])
             members.append([])

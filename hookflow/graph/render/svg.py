@@ -404,7 +404,7 @@ def _row(texts: Iterable[str], data: dict[str, str]) -> str:
     return f"<tr{facts}>{''.join(f'<td>{escape(text)}</td>' for text in texts)}</tr>"
 
 
-def _list(name: str, said: Iterable[str]) -> Iterator[str]:
-    body = [f"<li>{escape(text)}</li>" for text in said]
+def _list(name: str, message: Iterable[str]) -> Iterator[str]:
+    body = [f"<li>{escape(text)}</li>" for text in message]
     if body:
         yield from (f"<h2>{name}</h2>", "<ul>", *body, "</ul>")

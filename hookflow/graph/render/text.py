@@ -61,9 +61,9 @@ def marks(plan: Plan, binding: Binding) -> list[str]:
 def _phase(plan: Plan, binding: Binding) -> str:
     """Return the phase, unless it is the normal one, and the one it was moved from, if an edge moved it."""
     own = plan.hook(binding.hook).phase
-    meant = _MIRRORED[own] if binding.half == "exit" else own
-    if binding.phase != meant:
-        return f"{binding.phase} (moved from {meant})"
+    suggestion = _MIRRORED[own] if binding.half == "exit" else own
+    if binding.phase != suggestion:
+        return f"{binding.phase} (moved from {suggestion})"
     return binding.phase if binding.phase != "normal" else ""
 
 
@@ -88,15 +88,15 @@ def edges_that_gave_way(plan: Plan) -> Iterator[str]:
 
     For each point the first ones are listed.
     """
-    yield from dict.fromkeys(_gave_way(plan, given) for given in plan.given_way)
+    yield from dict.fromkeys(_gave_way(plan, provided) for provided in plan.given_way)
     for point, count in plan.gave_way_unexplained().items():
         yield f"at {point}, {counted(count, 'more flow')} gave way to others"
 
 
-def _gave_way(plan: Plan, given: GivenWay) -> str:
-    if circle := plan.circle(given):
-        return f"at {given.edge.point}, a circle of flows, so none of them counts: {', '.join(map(said, circle))}"
-    return f"at {given.edge.point}, {said(given.edge)} gave way to: {', '.join(map(said, given.against))}"
+def _gave_way(plan: Plan, given_way: GivenWay) -> str:
+    if circle := plan.circle(given_way):
+        return f"at {given_way.edge.point}, a circle of flows, so none of them counts: {', '.join(map(said, circle))}"
+    return f"at {given_way.edge.point}, {said(given_way.edge)} gave way to: {', '.join(map(said, given_way.against))}"
 
 
 def slots(binding: Binding) -> list[str]:
@@ -164,13 +164,13 @@ def pairs(bindings: Sequence[Binding]) -> list[tuple[int, int]]:
 
 def rails(bindings: Sequence[Binding], limit: int) -> list[str]:
     """Return one text a binding, all equally wide. Pairs beyond `limit` at a time have no rail."""
-    ends = dict(pairs(bindings))
+    bounds = dict(pairs(bindings))
     lanes: list[int | None] = []  # for each rail the row in which it ends
     drawn = []
     for row in range(len(bindings)):
         line = ["│" if end is not None else " " for end in lanes]
-        if row in ends and (lane := _free(lanes, limit)) is not None:
-            lanes[lane:] = [ends[row], *lanes[lane + 1 :]]
+        if row in bounds and (lane := _free(lanes, limit)) is not None:
+            lanes[lane:] = [bounds[row], *lanes[lane + 1 :]]
             line[lane:] = ["╭", *line[lane + 1 :]]
         if row in lanes:
             lane = lanes.index(row)
@@ -220,13 +220,13 @@ def reduced(links: Mapping[int, Iterable[int]]) -> dict[int, list[int]]:
     reach: dict[int, int] = {}  # as bits: quick to unite
     kept: dict[int, list[int]] = {}
     for row in sorted(links, reverse=True):
-        implied = ends = 0
+        implied = bounds = 0
         for then in sorted(links[row]):
             if not implied >> then & 1:
                 kept.setdefault(row, []).append(then)
             implied |= reach.get(then, 0)
-            ends |= 1 << then
-        reach[row] = implied | ends
+            bounds |= 1 << then
+        reach[row] = implied | bounds
     return kept
 
 

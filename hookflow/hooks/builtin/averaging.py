@@ -93,7 +93,7 @@ class Average(Hook):
         if self.average:
             model = self.network(run)
             first = _first_names(model)
-            averaged = {name: self.average[one] for name, one in first.items() if one in self.average}
+            averaged = {name: self.average[item] for name, item in first.items() if item in self.average}
             checkpoint[f"model_{self.name}"] = dict(model.state_dict()) | averaged
 
     def after_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -298,6 +298,6 @@ class SWA(Average):
 
 def annealed_rate(begin: float, end: float, step: int, steps: int, shape: Ease) -> float:
     """Return the learning rate after `step` of the `steps` from `begin` to `end`."""
-    way = min(1.0, step / steps) if steps else 1.0
-    share = eased(way, shape)
+    path = min(1.0, step / steps) if steps else 1.0
+    share = eased(path, shape)
     return end * share + begin * (1 - share)

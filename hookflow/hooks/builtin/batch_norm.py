@@ -101,8 +101,8 @@ def measured(model: nn.Module, norms: list[Any]) -> Iterator[list[list[Tensor]]]
 
 def _summing(sums: list[Tensor]) -> Callable[[nn.Module, Any], None]:
     def add(module: nn.Module, args: Any) -> None:
-        given = args[0].detach()
-        values = given.to(sum_dtype(given.device)).transpose(0, 1).flatten(1)
+        provided = args[0].detach()
+        values = provided.to(sum_dtype(provided.device)).transpose(0, 1).flatten(1)
         sums[0] = sums[0] + values.shape[1]
         sums[1] = sums[1] + values.sum(1)
         sums[2] = sums[2] + values.square().sum(1)

@@ -122,8 +122,8 @@ class Log(Hook):
 
     def state_dict(self) -> dict[str, Any]:
         means = {"window": self.window, "epoch": self.epoch}
-        states = {name: one.state_dict() for name, one in means.items() if one}
-        newest = {name: list(one) for name, one in self.newest.items()}
+        states = {name: item.state_dict() for name, item in means.items() if item}
+        newest = {name: list(item) for name, item in self.newest.items()}
         return {**states, "newest": newest, "logged": sorted(self.logged)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -242,11 +242,11 @@ def machine() -> dict[str, Any]:
     }
 
 
-def summary(found: dict[str, Any]) -> str:
+def summary(result: dict[str, Any]) -> str:
     """Return what was found as lines for people, without the packages."""
-    code = found["git"]
-    lines = {key: value for key, value in found.items() if key not in ("git", "packages")}
-    lines["gpus"] = ", ".join(found["gpus"]) or "none"
+    code = result["git"]
+    lines = {key: value for key, value in result.items() if key not in ("git", "packages")}
+    lines["gpus"] = ", ".join(result["gpus"]) or "none"
     dirty = f", {len(code['dirty'])} files differ from it" if code and code["dirty"] else ""
     commit = f"{code['commit'][:12]} on {code['branch']}{dirty}" if code else "no repository"
     return "\n".join(f"{key:9} {value}" for key, value in {"git": commit, **lines}.items())

@@ -112,7 +112,7 @@ class LRFinder(Hook):
         if diverged or self.steps == self.iters:
             self.done = True
             self._put_back(run)
-            message = _told(self.rates, self.losses, diverged)
+            message = _described(self.rates, self.losses, diverged)
             run.say(message)
             run.stop(f"lr_finder: {message}")
 
@@ -136,7 +136,7 @@ class LRFinder(Hook):
         vars(self).update(state)
 
 
-def _told(rates: Sequence[float], losses: Sequence[float], diverged: bool) -> str:
+def _described(rates: Sequence[float], losses: Sequence[float], diverged: bool) -> str:
     result = steepest(rates, losses)
     swept_to = f"{'diverged' if diverged else 'ended'} at {number(rates[-1])}"
     if result is None:

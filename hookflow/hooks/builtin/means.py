@@ -155,10 +155,10 @@ class EpochSums:
             self._sums.setdefault(name, WeightedSum()).add(value, examples)
 
     def sums(self) -> Sums:
-        return {name: (one.total, one.weight) for name, one in self._sums.items()}
+        return {name: (item.total, item.weight) for name, item in self._sums.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"epoch": self._epoch, "sums": {name: one.state_dict() for name, one in self._sums.items()}}
+        return {"epoch": self._epoch, "sums": {name: item.state_dict() for name, item in self._sums.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._epoch = state["epoch"]

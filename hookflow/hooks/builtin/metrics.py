@@ -73,8 +73,8 @@ def _metric(topk: int) -> str:
 
 
 def _missing(outputs: dict[str, Any]) -> Problem:
-    given = ", ".join(f'"{name}"' for name in outputs) or "nothing"
-    message = f'accuracy needs the outputs "logits" (N, classes) and "target" (N) of the task, which gives {given}'
+    provided = ", ".join(f'"{name}"' for name in outputs) or "nothing"
+    message = f'accuracy needs the outputs "logits" (N, classes) and "target" (N) of the task, which gives {provided}'
     return Problem(
         message, hint="return them beside the loss, as hookflow.zoo.tasks:Classification does, or leave it out"
     )
@@ -110,8 +110,8 @@ class ConfusionMatrix(Hook):
 
     def after_val_iter(self, outputs: dict[str, Any]) -> None:
         if "logits" not in outputs or "target" not in outputs:
-            given = ", ".join(outputs)
-            message = f'confusion_matrix needs the outputs "logits" and "target" of the task, which gives {given}'
+            provided = ", ".join(outputs)
+            message = f'confusion_matrix needs the outputs "logits" and "target" of the task, which gives {provided}'
             hint = "return them beside the loss, as hookflow.zoo.tasks:Classification does"
             raise UserError(Problem(message, hint=hint))
         logits, target = outputs["logits"], outputs["target"]
@@ -133,8 +133,8 @@ class ConfusionMatrix(Hook):
             return
         names = self.classes or [str(k) for k in range(len(total))]
         if len(names) != len(total):
-            given = f"the names of {len(names)} classes"
-            message = f"confusion_matrix is given {given}, and the task's logits have {len(total)}"
+            provided = f"the names of {len(names)} classes"
+            message = f"confusion_matrix is given {provided}, and the task's logits have {len(total)}"
             raise UserError(Problem(message))
         run.log_text(name, text(total.tolist(), names))
         run.log_image(name, image(total), "rows: the class; columns: what it is taken for")
@@ -155,7 +155,7 @@ def text(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> str:
     """Return the matrix as a table; of many classes the pairs that are confused most."""
     if len(names) > WIDEST:
         wrong = [(n, i, j) for i, row in enumerate(matrix) for j, n in enumerate(row) if n and i != j]
-        worst = sorted(wrong, key=lambda found: -found[0])[:WIDEST]
+        worst = sorted(wrong, key=lambda result: -result[0])[:WIDEST]
         return "\n".join(f"{n:6d} × {names[i]} taken for {names[j]}" for n, i, j in worst)
     width = max(len(str(cell)) for cell in (*names, *(n for row in matrix for n in row)))
     head = " ".join(f"{name:>{width}}" for name in names)
@@ -244,8 +244,8 @@ def made(metrics: Mapping[str, Metric | Mapping[str, Any]]) -> dict[str, Any]:
 
     result: dict[str, Any] = {}
     problems: list[Problem] = []
-    for name, given in metrics.items():
-        metric = Metric.model_validate(given)
+    for name, provided in metrics.items():
+        metric = Metric.model_validate(provided)
         try:
             kind = refer(metric.use, Path(), None, _short_names(torchmetrics))
             if wrong := [*wrong_arguments(kind, metric.args, f'the metric "{name}"', lambda _: Where(""))]:

@@ -52,9 +52,9 @@ class Rows:
 
         return {name: torch.cat(batches) for name, batches in self._batches.items()}
 
-    def _no_rows(self, found: str) -> UserError:
+    def _no_rows(self, result: str) -> UserError:
         hint = "return a dict of tensors, each with a row for each example of the batch"
-        return UserError(Problem(f"{self._source} {found}", hint=hint))
+        return UserError(Problem(f"{self._source} {result}", hint=hint))
 
 
 def _npz(path: Path, rows: Mapping[str, Tensor]) -> None:

@@ -117,8 +117,8 @@ def found_schedulers(chain: Sequence[Link], per: Per) -> list[type]:
 
 def _wrong(kind: type, link: Link) -> Iterator[Problem]:
     filled = {"optimizer", *DERIVED}
-    given = {name: value for name, value in link.args.items() if name != "optimizer"}
-    yield from wrong_arguments(kind, given, kind.__name__, lambda name: Where(""), filled)
+    provided = {name: value for name, value in link.args.items() if name != "optimizer"}
+    yield from wrong_arguments(kind, provided, kind.__name__, lambda name: Where(""), filled)
 
 
 def derived(kind: type, args: Mapping[str, Any], steps: int) -> dict[str, int]:

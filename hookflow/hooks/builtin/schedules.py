@@ -59,9 +59,9 @@ Ease = Literal["cosine", "linear"]
 """The way from one value to the next."""
 
 
-def eased(way: float, shape: Ease) -> float:
+def eased(path: float, shape: Ease) -> float:
     """Return the share of the difference that is made when so much of the way is done, each from 0 to 1."""
-    return way if shape == "linear" else (1 - math.cos(math.pi * way)) / 2
+    return path if shape == "linear" else (1 - math.cos(math.pi * path)) / 2
 
 
 Shape = Literal["linear", "cosine", "exponential", "constant"]
@@ -154,13 +154,13 @@ class LRSchedule(Hook):
         """Return the factor when `done` (0 to 1) of the run is over, of which the warm-up takes `share`."""
         if done < share:
             return self.start + (1 - self.start) * done / share
-        way = min((done - share) / (1 - share), 1.0)
+        path = min((done - share) / (1 - share), 1.0)
         if self.shape == "linear":
-            return 1 + (self.end - 1) * way
+            return 1 + (self.end - 1) * path
         if self.shape == "exponential":
-            return float(self.end**way)
+            return float(self.end**path)
         if self.shape == "cosine":
-            return self.end + (1 - self.end) * (1 + math.cos(math.pi * way)) / 2
+            return self.end + (1 - self.end) * (1 + math.cos(math.pi * path)) / 2
         return 1.0
 
 
@@ -218,9 +218,9 @@ class ParamSchedule(Hook):
                 raise _has_no(name, "weight decay")
 
     def before_train(self, run: Run) -> None:
-        given = {"momentum": self.momentum, "weight_decay": self.weight_decay}
+        provided = {"momentum": self.momentum, "weight_decay": self.weight_decay}
         self.schedules = {
-            name: at_iterations(name, values, run) for name, values in given.items() if values is not None
+            name: at_iterations(name, values, run) for name, values in provided.items() if values is not None
         }
         for _, group in self._groups(run) if self.weight_decay is not None else ():
             group.setdefault("initial_weight_decay", group["weight_decay"])  # after a checkpoint has been loaded
@@ -256,8 +256,8 @@ def value_at(done: int, places: Sequence[tuple[int, float]], shape: Curve) -> fl
     if after == len(places) or shape == "constant":
         return value
     end, target = places[after]
-    way = (done - begin) / (end - begin)
-    return value + (target - value) * eased(way, shape)
+    path = (done - begin) / (end - begin)
+    return value + (target - value) * eased(path, shape)
 
 
 Batches = Annotated[list[tuple[Progress, Annotated[int, Field(ge=1)]]], Field(min_length=1)]

@@ -120,10 +120,10 @@ def _hook(scene: Scene, width: int) -> tuple[str, list[Strip]]:
 def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
     hook, timing = scene.plan.hook(binding.hook), scene.state.timing(binding.id)
     inside = scene.plan.points.in_iteration(binding.point)
-    taken = f"{percent(scene.share(binding))} %" if inside else "none: it fires outside iterations"
+    used = f"{percent(scene.share(binding))} %" if inside else "none: it fires outside iterations"
     figures = (
         f"{timing.count} {plural(timing.count, 'firing')}   last {ms(timing.last)}   p50 {ms(timing.percentile(0.5))}"
-        f"   p95 {ms(timing.percentile(0.95))}   max {ms(timing.longest)} ms   share {taken}"
+        f"   p95 {ms(timing.percentile(0.95))}   max {ms(timing.longest)} ms   share {used}"
     )
     facts = {
         "what": f"{hook.use}   {hook.about}",
@@ -146,18 +146,20 @@ def _facts(scene: Scene, binding: Binding, width: int) -> list[Strip]:
 
 
 def _edges(scene: Scene, binding: Binding, width: int) -> list[Strip]:
-    given_way = dict.fromkeys(given.edge for given in scene.plan.given_way if given.edge.point == binding.point)
+    given_way = dict.fromkeys(
+        provided.edge for provided in scene.plan.given_way if provided.edge.point == binding.point
+    )
     by_id = {other.id: other for other in scene.plan.at(binding.point)}
     parts = (part for bundle in scene.plan.bundles_at(binding.point) for part in bundle.touching({binding.id}))
-    bundled = (part.edge(*ends) for part in parts for ends in part.pairs(by_id))
+    bundled = (part.edge(*bounds) for part in parts for bounds in part.pairs(by_id))
     lines = []
     for edge in (*scene.plan.edges_at(binding.point), *bundled, *given_way):
         if _ends_at(edge, binding):
             after = edge.then == binding.hook if edge.then_id is None else edge.then_id == binding.id
             other = edge.first if after else edge.then
-            told: list[Part] = [(f" {'after' if after else 'before':<10}", "dim"), (fit(other, 24), "")]
+            text: list[Part] = [(f" {'after' if after else 'before':<10}", "dim"), (fit(other, 24), "")]
             source = f"flow: {', '.join(edge.slots)}" if edge.kind == "flow" else f"{edge.kind}: {edge.where}"
-            lines.append(row(width, *told, (f" {source}{', given way' * (edge in given_way)}", "dim")))
+            lines.append(row(width, *text, (f" {source}{', given way' * (edge in given_way)}", "dim")))
     return lines or [row(width, (f" {'edges':<10}", "dim"), "none: only phase and the file's order place it")]
 
 

@@ -103,7 +103,7 @@ def progress(scene: Scene, width: int) -> Strip:
     batch = state.stage if state.end is None else ""
     if known:
         batch = f"{word} {state.batch:>{len(str(state.batches))}}/{state.batches}"
-    taken = (
+    used = (
         1
         + len(whole)
         + 1
@@ -114,7 +114,7 @@ def progress(scene: Scene, width: int) -> Strip:
         + 2
         + sum(len(part if isinstance(part, str) else part[0]) for part in right)
     )
-    room = max(width - taken, 0)
+    room = max(width - used, 0)
     first = min(room * 3 // 5 if known else room, 40)
     left: list[Part] = [" ", (whole, ""), " ", *bar(first, done), (f" {100 * done:3.0f}%", "strong"), "  "]
     left += [(batch, ""), " "]

@@ -59,8 +59,8 @@ def _point_line(scene: Scene, point: str, name: int, cells: int, wide: bool, inn
     number = f" {len(bound) or '':>2} " if wide else " "
     parts: list[Part] = [("▸" if here else " ", "focus"), (fit(label, name), style), (number, "dim")]
     parts += [_heat(fired, ns / (WINDOW / cells * 1e9)) for fired, ns in heat] or [(" " * cells, "")]
-    taken = percent(scene.share(*bound)) if alive and scene.plan.points.in_iteration(point) else "·" if bound else ""
-    line = row(inner, *parts, (f" {taken:>5}", style if alive or here else "faint"))
+    used = percent(scene.share(*bound)) if alive and scene.plan.points.in_iteration(point) else "·" if bound else ""
+    line = row(inner, *parts, (f" {used:>5}", style if alive or here else "faint"))
     return highlighted(line) if here else line
 
 
@@ -173,8 +173,8 @@ def _ms(timing: Timing, ns: float) -> str:
 
 
 def _share(scene: Scene, binding: Binding) -> str:
-    taken = scene.share(binding)
-    return percent(taken) if taken else "·"
+    used = scene.share(binding)
+    return percent(used) if used else "·"
 
 
 def slowest(scene: Scene, width: int, height: int) -> list[Strip]:
@@ -189,9 +189,9 @@ def slowest(scene: Scene, width: int, height: int) -> list[Strip]:
 
 
 def _slow_line(scene: Scene, binding: Binding, name: int, cells: int, wide: bool, width: int) -> Strip:
-    timing, taken = scene.state.timing(binding.id), scene.share(binding)
+    timing, used = scene.state.timing(binding.id), scene.share(binding)
     figures = [ms(timing.percentile(part)) if timing.count else "·" for part in ((0.5, 0.95) if wide else (0.95,))]
-    figures.append(percent(taken) if taken else "·")
+    figures.append(percent(used) if used else "·")
     style = "" if timing.spent(scene.state.now) else "dim"
     label = f"{fit(binding.hook, min(cell_len(binding.hook), max(name - 14, 6)))} {binding.point}"
     parts: list[Part] = [" ", (fit(label, name), style), ("".join(f" {figure:>5}" for figure in figures), style)]

@@ -63,37 +63,37 @@ def line(scene: Scene, width: int) -> Strip:
     return row(width, (head, "strong"), (fit(verdict, max(width - len(head) - 1, 0)), style))
 
 
-def judged(found: Ranks, width: int) -> tuple[str, str]:
+def judged(result: Ranks, width: int) -> tuple[str, str]:
     """Return what there is to say of all ranks in so many cells, and the style for it: what is worst goes first."""
-    if failed := found.first_failure:
+    if failed := result.first_failure:
         number, error = failed
         return f"✗ rank {number} failed: {error['type']}: {error['text']}", "error"
-    if silent := found.silent:
+    if silent := result.silent:
         number = max(silent, key=lambda rank: silent[rank])
         others = f", and {len(silent) - 1} more" if len(silent) > 1 else ""
         return f"? nothing from rank {number} for {age(silent[number])}{others}", "alarm"
-    if gone := found.gone:
+    if gone := result.gone:
         return f"? no end record from rank {', '.join(map(str, gone))}", "warn"
-    if behind := found.behind():
+    if behind := result.behind():
         number = max(behind, key=lambda rank: behind[rank])
         return f"▲ rank {number} is {counted(behind[number], 'iteration')} behind", "warn"
-    if found.straggler:
-        sentence = f"▲ {found.straggler.sentence}"
-        return sentence if len(sentence) <= width else f"▲ {found.straggler.phrase}", "warn"
-    return ("even" if can_compare(found.of) else "not yet compared"), "dim"
+    if result.straggler:
+        sentence = f"▲ {result.straggler.sentence}"
+        return sentence if len(sentence) <= width else f"▲ {result.straggler.phrase}", "warn"
+    return ("even" if can_compare(result.of) else "not yet compared"), "dim"
 
 
-def _shown(found: Ranks, room: int, picked: int | None) -> list[int]:
+def _shown(result: Ranks, room: int, picked: int | None) -> list[int]:
     """Return the ranks to list: those around the cursor; without one the first to look at."""
-    numbers = list(range(found.world))
+    numbers = list(range(result.world))
     if len(numbers) <= room:
         return numbers
     if picked is not None:
         return numbers[window(len(numbers), max(room, 0), picked)]
-    silent, behind = found.silent, found.behind()
+    silent, behind = result.silent, result.behind()
 
     def urgency(number: int) -> tuple[bool, bool, bool, float]:
-        rank = found.of.get(number)
+        rank = result.of.get(number)
         failed = rank is not None and rank.fatal is not None
         return failed, number in silent, number in behind, rank.work.own if rank else 0.0
 

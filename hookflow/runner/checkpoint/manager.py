@@ -106,32 +106,32 @@ class HostCopy:
     def of(self, state: Mapping[str, Any]) -> dict[str, Any]:
         """Return a copy of a state; what is one tensor there is one in the copy."""
         copies: dict[Any, torch.Tensor] = {}
-        taken: dict[Any, list[torch.Tensor]] = {}
-        copied: dict[str, Any] = mapped(dict(state), lambda leaf: self._copied(leaf, copies, taken))
+        used: dict[Any, list[torch.Tensor]] = {}
+        copied: dict[str, Any] = mapped(dict(state), lambda leaf: self._copied(leaf, copies, used))
         for device in {key[0] for key in copies if key[0].type == "cuda"}:
             torch.cuda.current_stream(device).synchronize()
         if self._reuse:
-            self._spare = taken
+            self._spare = used
         return copied
 
-    def _copied(self, value: Any, copies: dict[Any, torch.Tensor], taken: dict[Any, list[torch.Tensor]]) -> Any:
+    def _copied(self, value: Any, copies: dict[Any, torch.Tensor], used: dict[Any, list[torch.Tensor]]) -> Any:
         if isinstance(value, torch.Tensor):
             if value.layout != torch.strided:
                 return value.detach().to("cpu", copy=True)
             storage = value.untyped_storage().data_ptr()
             key = (value.device, storage, value.storage_offset(), value.shape, value.stride(), value.dtype)
             if key not in copies:
-                memory = self._memory_for(value, taken)
+                memory = self._memory_for(value, used)
                 copies[key] = memory.copy_(value.detach(), non_blocking=value.is_cuda)
             return copies[key]
         return copy.deepcopy(value)
 
-    def _memory_for(self, tensor: torch.Tensor, taken: dict[Any, list[torch.Tensor]]) -> torch.Tensor:
+    def _memory_for(self, tensor: torch.Tensor, used: dict[Any, list[torch.Tensor]]) -> torch.Tensor:
         """Return host memory that lies as the tensor does: spare one, if there is."""
         kind = (tensor.shape, tensor.stride(), tensor.dtype, tensor.is_cuda)
         spare = self._spare.get(kind)
         memory = spare.pop() if spare else torch.empty_like(tensor.detach(), device="cpu", pin_memory=tensor.is_cuda)
-        taken.setdefault(kind, []).append(memory)
+        used.setdefault(kind, []).append(memory)
         return memory
 
 

@@ -97,12 +97,12 @@ def changes_between(then: tuple[Pipeline, Plan], now: tuple[Pipeline, Plan]) -> 
     return list(_changes(difference(then, now), then[1], now[1]))
 
 
-def _changes(found: Difference, then: Plan, now: Plan) -> Iterator[Changed]:
-    for hook in found.hooks_removed:
+def _changes(result: Difference, then: Plan, now: Plan) -> Iterator[Changed]:
+    for hook in result.hooks_removed:
         yield Changed("", May.ALLOWED, f'the hook "{hook}" is gone, and what it knew with it')
-    for hook in found.hooks_added:
+    for hook in result.hooks_added:
         yield _of_hooks(hook, f'the hook "{hook}" is new: it starts anew')
-    for change in found.keys:
+    for change in result.keys:
         rule = rule_of(change.key)
         may = rule.may
         if (match := re.match(r"hooks\.([^.]+)\.points\b", change.key)) and _fires_alike(match[1], then, now):
@@ -110,11 +110,11 @@ def _changes(found: Difference, then: Plan, now: Plan) -> Iterator[Changed]:
         yield Changed(
             change.key, may, f"{change.key} was {_written(change.old)}, and is {_written(change.new)}", rule.why
         )
-    for hook, points in found.unbound.items():
+    for hook, points in result.unbound.items():
         yield _of_hooks(hook, f'the hook "{hook}" fires no more at {", ".join(points)}')
-    for hook, points in found.bound.items():
+    for hook, points in result.bound.items():
         yield _of_hooks(hook, f'the hook "{hook}" fires at {", ".join(points)}, too')
-    for turned in found.order:
+    for turned in result.order:
         old, new = " → ".join(turned.old), " → ".join(turned.new)
         yield Changed("hooks", May.ALLOWED, f"at {turned.point} the order was {old}, and is {new}")
 
@@ -129,8 +129,17 @@ def _fires_alike(hook: str, then: Plan, now: Plan) -> bool:
     return before == after
 
 
-def _where(one: Binding) -> tuple[object, ...]:
-    return one.point, one.half, one.method, one.modules, one.parameters, one.stages, one.prepend, one.always_call
+def _where(binding: Binding) -> tuple[object, ...]:
+    return (
+        binding.point,
+        binding.half,
+        binding.method,
+        binding.modules,
+        binding.parameters,
+        binding.stages,
+        binding.prepend,
+        binding.always_call,
+    )
 
 
 def _matches(pattern: str, key: str) -> bool:

@@ -131,14 +131,14 @@ def _state_dict(path: Path, where: Where) -> dict[str, Any]:
     return dict(result)
 
 
-def _renamed(found: dict[str, Any], rename: Mapping[str, str], place: Callable[[str], Where]) -> dict[str, Any]:
+def _renamed(result: dict[str, Any], rename: Mapping[str, str], place: Callable[[str], Where]) -> dict[str, Any]:
     """Return the weights with prefixes of their names replaced; of a name, the first prefix that it has."""
-    if unused := [prefix for prefix in rename if not any(name.startswith(prefix) for name in found)]:
+    if unused := [prefix for prefix in rename if not any(name.startswith(prefix) for name in result)]:
         raise UserError(
-            Problem(f'no name begins with "{prefix}"', place(f"rename.{prefix}"), _there_are(found))
+            Problem(f'no name begins with "{prefix}"', place(f"rename.{prefix}"), _there_are(result))
             for prefix in unused
         )
-    return {_renamed_one(name, rename): value for name, value in found.items()}
+    return {_renamed_one(name, rename): value for name, value in result.items()}
 
 
 def _renamed_one(name: str, rename: Mapping[str, str]) -> str:
@@ -146,15 +146,15 @@ def _renamed_one(name: str, rename: Mapping[str, str]) -> str:
     return rename.get(prefix, "") + name.removeprefix(prefix)
 
 
-def _unwrapped(found: dict[str, Any], wanted: Collection[str]) -> tuple[dict[str, Any], list[str]]:
+def _unwrapped(result: dict[str, Any], wanted: Collection[str]) -> tuple[dict[str, Any], list[str]]:
     """Return the weights without what wrappers have put in front, as far as more names fit then; and these prefixes."""
-    versions: list[tuple[dict[str, Any], list[str]]] = [(found, [])]
-    while prefix := next((item for item in WRAPPERS if any(name.startswith(item) for name in found)), ""):
-        shorter = {name.removeprefix(prefix): value for name, value in found.items()}
-        if len(shorter) < len(found):
+    versions: list[tuple[dict[str, Any], list[str]]] = [(result, [])]
+    while prefix := next((item for item in WRAPPERS if any(name.startswith(item) for name in result)), ""):
+        shorter = {name.removeprefix(prefix): value for name, value in result.items()}
+        if len(shorter) < len(result):
             break  # two names would become one
-        found = shorter
-        versions.append((found, [*versions[-1][1], prefix]))
+        result = shorter
+        versions.append((result, [*versions[-1][1], prefix]))
     return max(versions, key=lambda version: len(version[0].keys() & wanted))
 
 
@@ -168,18 +168,18 @@ def _excluded(names: Collection[str], globs: Sequence[str], place: Callable[[str
     return set().union(*result)
 
 
-def _compare(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Fit:
+def _compare(wanted: Mapping[str, Any], result: Mapping[str, Any]) -> Fit:
     reshaped = {}
     for name, tensor in wanted.items():
-        if name not in found or not isinstance(tensor, torch.Tensor):
+        if name not in result or not isinstance(tensor, torch.Tensor):
             continue  # what a module says of itself beside its tensors
-        shapes = [tuple(tensor.shape), tuple(getattr(found[name], "shape", ()))]
-        if not isinstance(found[name], torch.Tensor) or shapes[0] != shapes[1]:
+        shapes = [tuple(tensor.shape), tuple(getattr(result[name], "shape", ()))]
+        if not isinstance(result[name], torch.Tensor) or shapes[0] != shapes[1]:
             reshaped[name] = (shapes[1], shapes[0])
-    return Fit([n for n in wanted if n not in found], [n for n in found if n not in wanted], reshaped)
+    return Fit([n for n in wanted if n not in result], [n for n in result if n not in wanted], reshaped)
 
 
-def _misfits(fit: Fit, wanted: Mapping[str, Any], found: Mapping[str, Any], where: Where) -> Iterator[Problem]:
+def _misfits(fit: Fit, wanted: Mapping[str, Any], result: Mapping[str, Any], where: Where) -> Iterator[Problem]:
     """Yield the first few of what the file has too much, too little, or in another shape, and how many there are."""
     for name in fit.unexpected[:FEW]:
         hint = nearest(name, fit.missing) or (f"the model still needs {_few(fit.missing)}" if fit.missing else "")
@@ -189,7 +189,7 @@ def _misfits(fit: Fit, wanted: Mapping[str, Any], found: Mapping[str, Any], wher
         yield Problem(f'the weights lack "{name}", which the model has', where, hint)
     for name, (theirs, ours) in islice(fit.reshaped.items(), FEW):
         yield Problem(f'the weights have "{name}" in the shape {theirs}, and the model in {ours}', where)
-    fitting = len(wanted.keys() & found.keys()) - len(fit.reshaped)
+    fitting = len(wanted.keys() & result.keys()) - len(fit.reshaped)
     glob = f"{fit.all[0].rpartition('.')[0]}.*".lstrip(".")
     hint = f'to leave some out: weights = {{ file = "…", exclude = ["{glob}"] }}; or strict = false'
     yield Problem(f"{fitting} of {len(wanted)} fit; {_counts(fit)}", where, hint)

@@ -152,4 +152,4 @@ def _method(owner: Any, name: str, takes: str) -> Callable[[Any], int] | None:
     except ValueError:
         pass  # written in C, without a signature to read
 
-    return lambda given: as_int(method(given))
+    return lambda provided: as_int(method(provided))

@@ -84,13 +84,13 @@ class CustomBatchSampler(BatchSampler):
         if set_epoch := getattr(self._sampler, "set_epoch", None):
             set_epoch(epoch)
         with seeded(derive_seed(self.seed, RNGStream.ORDER, epoch)):
-            return torch.tensor([self._index(given) for given in self._sampler], dtype=torch.int64)
+            return torch.tensor([self._index(provided) for provided in self._sampler], dtype=torch.int64)
 
-    def _index(self, given: Any) -> int:
+    def _index(self, provided: Any) -> int:
         try:
-            index: int = given.__index__()
+            index: int = provided.__index__()
         except (AttributeError, TypeError):
-            message = f"the sampler gave a {type(given).__name__} where an index is needed"
+            message = f"the sampler gave a {type(provided).__name__} where an index is needed"
             hint = "a sampler gives one index at a time; batches are made of them here"
             raise UserError(Problem(message, self._where, hint)) from None
         if not 0 <= index < self._data:
@@ -210,8 +210,8 @@ def _made(
     takes = [] if is_object else [p.name for p in parameters_of(make) if p.name not in part.args]
     filled = {*takes[: len(called_with)], *({"seed"} if name == "sampler" else ())}
 
-    def argument(given: str) -> Where:
-        return place(f"{name}.args.{given}" if given else name)
+    def argument(provided: str) -> Where:
+        return place(f"{name}.args.{provided}" if provided else name)
 
     wrong = wrong_arguments(make, part.args, name, argument, filled, public=public.args)
     if problems := list(wrong):

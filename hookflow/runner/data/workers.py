@@ -280,9 +280,9 @@ class _Nowhere(io.RawIOBase):
 
     bytes = 0
 
-    def write(self, given: Any) -> int:
-        self.bytes += len(given)
-        return len(given)
+    def write(self, provided: Any) -> int:
+        self.bytes += len(provided)
+        return len(provided)
 
 
 def begin_worker(worker: int) -> None:

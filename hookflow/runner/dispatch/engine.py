@@ -97,9 +97,9 @@ def _lines(point: Point, firings: Sequence[Firing], rows: Rows) -> Iterator[str]
 
 def _call(firing: Firing, k: int, indent: str) -> Iterator[str]:
     id_, takes = firing.binding.id, firing.binding.takes
-    given = {name: "_run" if name == "run" else name for name in takes}
+    provided = {name: "_run" if name == "run" else name for name in takes}
     positional = by_position(firing.method, takes)
-    arguments = ", ".join(value if positional else f"{name}={value}" for name, value in given.items())
+    arguments = ", ".join(value if positional else f"{name}={value}" for name, value in provided.items())
     yield f"{indent}_times[0] = _t{k}"
     yield f"{indent}_here[0] = _ids[0] = {id_}"
     yield f"{indent}try:"

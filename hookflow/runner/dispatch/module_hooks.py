@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 from hookflow.errors import Problem, UserError
 from hookflow.events.records import Stage
 from hookflow.graph.plan import Binding
-from hookflow.runner.build.selectors import Picked
+from hookflow.runner.builder.selectors import Picked
 from hookflow.runner.dispatch.dispatcher import Firing
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.loop.task import Named

@@ -18,8 +18,8 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.globs import matching, named_parameters, no_match
 from hookflow.hooks.table import POINT
 from hookflow.hooks.tensors import is_sharded
-from hookflow.runner.build.components import Parts
-from hookflow.runner.build.selectors import Picked
+from hookflow.runner.builder.components import Parts
+from hookflow.runner.builder.selectors import Picked
 from hookflow.runner.dispatch.dispatcher import Call, Firing
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.distributed.strategy import Strategy

@@ -210,9 +210,9 @@ class Scalars:
 
     def _over_ranks(self, names: Sequence[str]) -> Mapping[str, float]:
         """Return the mean of each number over the ranks that have it. All must ask, and each waits for the others."""
-        given = [(self._number(name), 1.0) if name in self._latest else (0.0, 0.0) for name in names]
+        provided = [(self._number(name), 1.0) if name in self._latest else (0.0, 0.0) for name in names]
         result = self._strategy.all_reduce(
-            torch.tensor(given, dtype=sum_dtype(self._device), device=self._device), self._device
+            torch.tensor(provided, dtype=sum_dtype(self._device), device=self._device), self._device
         )
         return {name: total / ranks for name, (total, ranks) in zip(names, result.tolist(), strict=True) if ranks}
 

@@ -77,12 +77,12 @@ class Agent:
         has had the second and is still there after LAST seconds is killed: it is stuck in a library.
         """
         for rank in psutil.Process().children() if self._asked else ():
-            given, since = self._given.get(rank.pid, (0, 0.0))
+            provided, since = self._given.get(rank.pid, (0, 0.0))
             with contextlib.suppress(psutil.NoSuchProcess):
-                if given < len(self._asked):
-                    rank.send_signal(self._asked[given])
-                    self._given[rank.pid] = given + 1, time.monotonic()
-                elif given > 1 and time.monotonic() - since > LAST:
+                if provided < len(self._asked):
+                    rank.send_signal(self._asked[provided])
+                    self._given[rank.pid] = provided + 1, time.monotonic()
+                elif provided > 1 and time.monotonic() - since > LAST:
                     rank.kill()
 
     def _tell_of_signal(self) -> None:
@@ -132,9 +132,9 @@ def main() -> None:
     parser.add_argument("--nproc", type=int, required=True)
     parser.add_argument("--max-restarts", type=int, default=0)
     parser.add_argument("--locks", type=inherit)
-    given, options = parser.parse_known_args()
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(cores() // given.nproc, 1)))
-    raise SystemExit(Agent(given.run_dir, given.nproc, given.max_restarts, options).execute())
+    provided, options = parser.parse_known_args()
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(cores() // provided.nproc, 1)))
+    raise SystemExit(Agent(provided.run_dir, provided.nproc, provided.max_restarts, options).execute())
 
 
 if __name__ == "__main__":

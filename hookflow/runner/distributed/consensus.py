@@ -53,11 +53,11 @@ class Alone:
         self.ranks = Ranks()
         self.next_iteration = sys.maxsize
 
-    def settle(self, wants: int) -> int:
-        return wants
+    def settle(self, wishes: int) -> int:
+        return wishes
 
-    def step(self, position: int, wants: int) -> int:
-        return wants
+    def step(self, position: int, wishes: int) -> int:
+        return wishes
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:
@@ -108,13 +108,13 @@ class Consensus:
             self._exchange(0)
         self._began, self._seconds = time.monotonic(), 0.0
 
-    def settle(self, wants: int) -> int:
+    def settle(self, wishes: int) -> int:
         """Wait for the others, and return what is to happen here: all that any rank wants."""
         heard, self._heard = self._heard | self._outcome(), 0
         self._count_anew()
-        return heard | self._exchange(wants & ~heard)
+        return heard | self._exchange(wishes & ~heard)
 
-    def step(self, position: int, wants: int) -> int:
+    def step(self, position: int, wishes: int) -> int:
         """Return what is to happen after the iteration that makes it `position`, as wanted one iteration before.
 
         `wants` is what this rank wants now: that is heard at one of the next positions, as soon as an exchange is due.
@@ -128,7 +128,7 @@ class Consensus:
         if self._timed is None:
             self._timed, self._last = (position, time.perf_counter()), position - 1
         if position >= self._last + self._every:
-            self._start(wants, self._microseconds(position))
+            self._start(wishes, self._microseconds(position))
             self._last = position
         else:
             self.next_iteration = self._last + self._every
@@ -151,9 +151,9 @@ class Consensus:
 
     def broadcast_object(self, mine: Shared) -> Shared:
         """Return what rank 0 has given; each waits for rank 0."""
-        given: list[Any] = [mine]
-        dist.broadcast_object_list(given, src=0, group=self._group)
-        shared: Shared = given[0]
+        provided: list[Any] = [mine]
+        dist.broadcast_object_list(provided, src=0, group=self._group)
+        shared: Shared = provided[0]
         return shared
 
     def any_rank(self, flag: bool) -> bool:
@@ -188,18 +188,18 @@ class Consensus:
         """Return a clock that shows the same on every rank: it moves on at exchanges, and is no later than real."""
         return self._seconds
 
-    def _exchange(self, wants: int) -> int:
+    def _exchange(self, wishes: int) -> int:
         """Exchange and wait for the outcome. The fastest of these tells what one costs."""
         began = time.perf_counter()
-        self._start(wants, 0)
+        self._start(wishes, 0)
         heard = self._outcome()
         self._cost = min(self._cost, (time.perf_counter() - began) * 1e6)
         return heard
 
-    def _start(self, wants: int, microseconds: int) -> None:
+    def _start(self, wishes: int, microseconds: int) -> None:
         cost = 0 if math.isinf(self._cost) else int(self._cost)
         elapsed = int((time.monotonic() - self._began) * 1e3)
-        mine = torch.tensor([*(wants & bit for bit in BITS), elapsed, microseconds, cost])
+        mine = torch.tensor([*(wishes & bit for bit in BITS), elapsed, microseconds, cost])
         work = dist.all_reduce(mine, dist.ReduceOp.MAX, group=self._group, async_op=True)
         assert work is not None
         self._in_flight = work, mine

@@ -192,22 +192,22 @@ def exit_status(run_dir: RunDir, since: float, failed: Mapping[int, int], interr
     `failed` are the exit codes of the ranks that did not end with 0, a signal that killed one as a negative number.
     Reports count in this order: of a failed rank itself, an interrupt of the user, a killed rank, rank 0.
     """
-    ends = {rank: end for rank in (0, *failed) if (end := _end_record(run_dir, rank, since))}
-    for end in ends.values():
+    bounds = {rank: end for rank in (0, *failed) if (end := _end_record(run_dir, rank, since))}
+    for end in bounds.values():
         if end["exit"] in (1, 2):
             return _stop_of_end(end)
     for rank in failed:
-        if rank not in ends and (summary := _failure(run_dir, rank, since)):
+        if rank not in bounds and (summary := _failure(run_dir, rank, since)):
             return Stop(summary, "failed", 1, save=False)
     if interrupted is not None and any(code in INTERRUPTED for code in failed.values()):
-        return next((_stop_of_end(end) for end in ends.values() if end["exit"] in INTERRUPTED), interrupted)
+        return next((_stop_of_end(end) for end in bounds.values() if end["exit"] in INTERRUPTED), interrupted)
     killed = [rank for rank, code in failed.items() if code < 0 and -code not in SIGNALS]
     if killed:  # by SIGNALS a rank ends only where it is on its way out already
         rank = min(killed, key=lambda item: _last_time(run_dir, item))  # the launcher kills the others, but later
         reason = f"rank {rank} was {run_dir.ended_by(failed[rank])}; the others were ended"
         return Stop(reason, "failed", exit_code(failed[rank]), save=False)
-    if 0 in ends and (ends[0]["exit"] or not failed):
-        return _stop_of_end(ends[0])
+    if 0 in bounds and (bounds[0]["exit"] or not failed):
+        return _stop_of_end(bounds[0])
     rank, code = next(iter(failed.items()), (0, 0))
     return Stop(f"rank {rank} ended with exit code {code} without a reason", "failed", 1, save=False)
 

@@ -334,14 +334,14 @@ def units_of(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
     Modules inside a matched module are not matched by the same glob: "layers.*" are the layers. Nor are
     lists of modules, which are not called, and modules without parameters.
     """
-    meant: dict[str, set[str]] = {glob: set() for glob in globs}
+    suggestion: dict[str, set[str]] = {glob: set() for glob in globs}
     units = []
     for name, module in network.named_modules():
         called = type(module).forward is not nn.Module.forward and any(True for _ in module.parameters())
         for glob in globs:
-            within = any(name.startswith(f"{outer}.") for outer in meant[glob])
+            within = any(name.startswith(f"{outer}.") for outer in suggestion[glob])
             if name and called and not within and fnmatchcase(name, glob):
-                meant[glob].add(name)
+                suggestion[glob].add(name)
                 units += [module] if module not in units else []
     return units
 

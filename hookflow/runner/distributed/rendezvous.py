@@ -107,8 +107,8 @@ def rendezvous(ranks: Ranks, seconds: float) -> Store:
         time.sleep(PERIOD)
 
 
-def _answer(found: Store, name: str, world: int) -> None:
+def _answer(result: Store, name: str, world: int) -> None:
     """Publish the prefix of these ranks in the store, also for ranks of an earlier start."""
     for rank in range(1, world):
-        if found.check([f"arrived {rank}"]):
-            found.set(f"answer {found.get(f'arrived {rank}').decode()}", name)
+        if result.check([f"arrived {rank}"]):
+            result.set(f"answer {result.get(f'arrived {rank}').decode()}", name)

@@ -31,18 +31,18 @@ def copied(image: Any, called: str) -> Tensor:
     Raises TypeError when `called` was given something else than an image.
     """
     first = isinstance(image, Tensor)
-    given: Tensor = image.detach() if first else _of_array(image, called)
-    sizes = tuple(given.shape)
-    if given.ndim == 2:
-        given = given.unsqueeze(2)
-    elif given.ndim == 3 and sizes[0] in COLOUR_TYPES and (first or sizes[2] not in COLOUR_TYPES):
-        given = given.permute(1, 2, 0)
-    if given.ndim != 3 or given.shape[2] not in COLOUR_TYPES or not given.numel():
-        several = "; log the images of a batch one by one, or make a grid of them" if given.ndim == 4 else ""
+    provided: Tensor = image.detach() if first else _of_array(image, called)
+    sizes = tuple(provided.shape)
+    if provided.ndim == 2:
+        provided = provided.unsqueeze(2)
+    elif provided.ndim == 3 and sizes[0] in COLOUR_TYPES and (first or sizes[2] not in COLOUR_TYPES):
+        provided = provided.permute(1, 2, 0)
+    if provided.ndim != 3 or provided.shape[2] not in COLOUR_TYPES or not provided.numel():
+        several = "; log the images of a batch one by one, or make a grid of them" if provided.ndim == 4 else ""
         raise TypeError(f"{called} needs height × width × 1, 3 or 4 channels, last or first, not {sizes}{several}")
-    if not (given.is_floating_point() or given.dtype in (torch.uint8, torch.bool)):
-        raise TypeError(f"{called} needs uint8, floating (0…1) or boolean values, not {given.dtype}")
-    return given.clone(memory_format=torch.contiguous_format) if first else given.contiguous()
+    if not (provided.is_floating_point() or provided.dtype in (torch.uint8, torch.bool)):
+        raise TypeError(f"{called} needs uint8, floating (0…1) or boolean values, not {provided.dtype}")
+    return provided.clone(memory_format=torch.contiguous_format) if first else provided.contiguous()
 
 
 def _of_array(image: Any, called: str) -> Tensor:

@@ -179,8 +179,8 @@ class Recorder:
             action=action,
         )
         if self._prints_failure or action != "raise":  # after the record, since it may wait for who reads it
-            whose = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
-            print_error(f"{whose}{summary}".removesuffix("\n"))
+            owner = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
+            print_error(f"{owner}{summary}".removesuffix("\n"))
 
     def close(self) -> None:
         """Write what is left and end the thread; give it up after GRACE seconds, when the disk does not answer."""
@@ -274,11 +274,11 @@ class Recorder:
 
         This waits for the device where a number is still being computed, which is why it stands in this thread.
         """
-        taken = _take(self._scalars)
-        values = _on_host([value for *_, value in taken])
+        used = _take(self._scalars)
+        values = _on_host([value for *_, value in used])
         records: dict[tuple[int, int], Scalars] = {}
         unread: list[Record] = []
-        for (it, ep, t, name, _), value in zip(taken, values, strict=True):
+        for (it, ep, t, name, _), value in zip(used, values, strict=True):
             if not isinstance(value, Exception):
                 records.setdefault((it, ep), Scalars(k="scalars", t=t, it=it, ep=ep, v={}))["v"][name] = value
             elif name not in self._unread:

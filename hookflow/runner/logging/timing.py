@@ -88,19 +88,19 @@ class Rows:
         """Return all rows since the last time, float64 (rows, width)."""
         import numpy as np
 
-        taken = []
+        used = []
         while self._chunks:
             chunk = self._chunks[0]
             if chunk is not self._reading:  # the one before is done with, or was dropped
                 self._reading, self._taken = chunk, 0
             at = chunk.at
-            taken.append(np.frombuffer(chunk.data, np.float64, (at - self._taken) // 8, self._taken))
+            used.append(np.frombuffer(chunk.data, np.float64, (at - self._taken) // 8, self._taken))
             self._taken = at
             if at < self.end:
                 break
             with suppress(IndexError):
                 self._chunks.popleft()
-        return (np.concatenate(taken) if taken else np.empty(0)).reshape(-1, self.width)
+        return (np.concatenate(used) if used else np.empty(0)).reshape(-1, self.width)
 
 
 class Timeline:
@@ -233,8 +233,8 @@ class Books:
                 continue
             durations = _nanoseconds(np.diff(stamps, axis=1))
             for column, binding in enumerate(bindings):
-                taken = durations[:, column]
-                self.cells[binding].add(taken[taken > 0])  # a binding that was not due has both stamps alike
+                used = durations[:, column]
+                self.cells[binding].add(used[used > 0])  # a binding that was not due has both stamps alike
             self._waiting.append(stamps[:, [0, -1]])
 
     def _take_firings(self) -> None:
@@ -268,11 +268,11 @@ class Books:
         sums[int(OTHER)] += sums[int(ITERATION)]
         for phase, seconds in zip(PHASES, sums.tolist(), strict=False):
             self.phases[phase] += max(round(seconds * 1e9), 0)
-        ends = spent_on >= ITERATION
-        lasted = np.diff(times[ends], prepend=self._ended)
-        self.iterations.add(_nanoseconds(lasted[spent_on[ends] == ITERATION]))
-        if ends.any():
-            self._ended = float(times[ends][-1])
+        bounds = spent_on >= ITERATION
+        lasted = np.diff(times[bounds], prepend=self._ended)
+        self.iterations.add(_nanoseconds(lasted[spent_on[bounds] == ITERATION]))
+        if bounds.any():
+            self._ended = float(times[bounds][-1])
 
 
 def _nanoseconds(seconds: Array) -> Array:

@@ -286,8 +286,8 @@ class WriterThread:
         elif self._history is not None:
             self._try("resume_at", self._resume, self._history)
         number = self._first - 1
-        while (given := self._queue.get()) is not None and not self._hurried:
-            number, call = given
+        while (provided := self._queue.get()) is not None and not self._hurried:
+            number, call = provided
             if self._write(number, call):
                 self._done += 1
             else:

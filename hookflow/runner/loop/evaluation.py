@@ -63,7 +63,7 @@ class _Sums:
             self._sums.setdefault(name, WeightedSum()).add(value, weight)
 
     def read(self) -> Sums:
-        return {name: (float(one.total), one.weight) for name, one in self._sums.items()}
+        return {name: (float(item.total), item.weight) for name, item in self._sums.items()}
 
 
 def _mean(parts: Sequence[tuple[float, int]]) -> float:
@@ -178,10 +178,10 @@ class Evaluation:
         """Yield the batches of a split as hooks have left them, with their indices, but for those that are skipped."""
         state, sizes = self._state, self._sizes[split]
         state.batches = len(self._data[split])
-        for index, given in enumerate(self._data[split].epoch(0)):
-            state.batch_idx, state.batch_size = index, sizes.local(index, given) or 0
+        for index, provided in enumerate(self._data[split].epoch(0)):
+            state.batch_idx, state.batch_size = index, sizes.local(index, provided) or 0
             entered = len(self._engine.arounds)
-            batch = self._offered[split](given)
+            batch = self._offered[split](provided)
             if batch is SKIPPED:
                 self._engine.leave(entered)
             else:

@@ -255,7 +255,7 @@ class Group:
         if self.examples != self.expected:
             self.it.update.scale(self.expected / max(self.examples, 1))
         self.it.state.batch_size = self.local
-        means = {name: one.total / max(one.weight, 1) for name, one in self.sums.items()}
+        means = {name: item.total / max(item.weight, 1) for name, item in self.sums.items()}
         self.it.scalars.take(means)
         return {**outputs, **means}
 

@@ -64,8 +64,8 @@ class SafePoint:
         state, requests = self._state, self._requests
         state.attention = False  # before looking: what comes from here on sets it again
         synchronizes, self._synchronizes = self._synchronizes, False
-        wants = self._wants()
-        agreed = self._consensus.settle(wants) if wait or synchronizes else self._consensus.step(state.iter, wants)
+        wishes = self._wants()
+        agreed = self._consensus.settle(wishes) if wait or synchronizes else self._consensus.step(state.iter, wishes)
         if not agreed:
             return
         saves = bool(agreed & SAVE)
@@ -90,8 +90,8 @@ class SafePoint:
 
         Other requests wait for the next safe point: it is still wanted there.
         """
-        wants = STOP if self._signal else 0
-        if self._consensus.step(batches, wants) & STOP:
+        wishes = STOP if self._signal else 0
+        if self._consensus.step(batches, wishes) & STOP:
             self._stop_as_agreed()
             return True
         return False
@@ -104,14 +104,14 @@ class SafePoint:
     def _wants(self) -> int:
         """Return what this process has been asked for and has not done."""
         requests = self._requests
-        wants = OBEY if self._signals.commands else 0
+        wishes = OBEY if self._signals.commands else 0
         if requests.stop_reason is not None or self._signal is not None:
-            wants |= STOP
+            wishes |= STOP
         if requests.saves:
-            wants |= SAVE
+            wishes |= SAVE
         if self._checkpoints.has_written:
-            wants |= TELL
-        return wants | END_EPOCH if requests.epoch_end_reason is not None else wants
+            wishes |= TELL
+        return wishes | END_EPOCH if requests.epoch_end_reason is not None else wishes
 
     def _stop_as_agreed(self) -> bool:
         """Let the run end, for the gravest reason that any rank has; return whether its state is to be saved first."""
@@ -125,8 +125,8 @@ class SafePoint:
 
     def _stop_for(self, *reasons: Stop | None) -> bool:
         before = self.stop
-        given = [stop for stop in (before, *reasons) if stop is not None]
-        self.stop = max(given, key=lambda stop: GRAVITY.index(stop.status))
+        provided = [stop for stop in (before, *reasons) if stop is not None]
+        self.stop = max(provided, key=lambda stop: GRAVITY.index(stop.status))
         if saves := self.stop.save and self.stop != before:
             self._requests.save(["last"])
         return saves

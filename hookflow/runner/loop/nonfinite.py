@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map
 
 from hookflow.errors import first_few
-from hookflow.runner.build.components import Parts
+from hookflow.runner.builder.components import Parts
 from hookflow.runner.loop.run import Run
 from hookflow.runner.loop.sanity import Nowhere
 from hookflow.runner.loop.task import steps_itself

@@ -143,9 +143,9 @@ class Requests:
 
     def take_saves(self) -> tuple[dict[str, int | None], int | None]:
         """Return what is to be saved, by which names, and how many checkpoints to keep; and forget it."""
-        taken = self.saves, self.keep
+        used = self.saves, self.keep
         self.saves, self.keep = {}, None
-        return taken
+        return used
 
     def take_loss_weight(self) -> float:
         """Return what the loss counts of which the gradients are due, and forget it."""

@@ -15,7 +15,7 @@ from torch import nn
 from hookflow.errors import Problem, UserError, nearest_or_all
 from hookflow.events.records import HOOKFLOW, Level, Put, Stage
 from hookflow.hooks.run import Run as Promised
-from hookflow.runner.build.components import Parts
+from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.manifest import LONGEST_NAME, can_go_by
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.dispatch.module_hooks import Handle, ModuleHooks

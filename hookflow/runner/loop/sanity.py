@@ -21,7 +21,7 @@ from hookflow.events.records import Put
 from hookflow.graph.plan import Binding, Plan, PlannedHook
 from hookflow.graph.slots import root
 from hookflow.pipeline.condition import FACTS, METRICS, parse_condition
-from hookflow.runner.build.components import Parts
+from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.dispatch.dispatcher import Here
 from hookflow.runner.dispatch.engine import Engine
@@ -208,12 +208,12 @@ def _never(*anything: Any, **more: Any) -> None:
     pass
 
 
-def _check_names(parts: Parts, plan: Plan, found: set[str], say: Callable[..., None]) -> None:
+def _check_names(parts: Parts, plan: Plan, result: set[str], say: Callable[..., None]) -> None:
     """Hold what hooks read by name against what the task and other hooks make. Raises UserError with all that is not.
 
     Where a hook puts in metrics of which it does not say the names, a name that is missing is a warning.
     """
-    names, secretive = set(found), set()
+    names, secretive = set(result), set()
     for binding in plan.at("after_val_epoch"):
         made = getattr(parts.hooks[binding.hook], "makes_metrics", None)
         if made is not None:
@@ -251,9 +251,9 @@ def _read(parts: Parts, plan: Plan) -> Iterator[tuple[PlannedHook, str, str]]:
                 yield hook, name.removeprefix(METRICS), f"hooks.{hook.name}.when"
 
 
-def _names(said: Any) -> Iterable[str]:
+def _names(message: Any) -> Iterable[str]:
     """Return the names that a hook says; what is none means something else in a class that knows nothing of this."""
-    several = [said] if isinstance(said, str) else said if isinstance(said, Collection) else ()
+    several = [message] if isinstance(message, str) else message if isinstance(message, Collection) else ()
     return (name for name in several if isinstance(name, str))
 
 

@@ -191,12 +191,12 @@ def numbers(values: Any, called: str) -> Tensor:
     Raises TypeError, which says that `called` was given something else.
     """
     try:
-        given = values.detach().clone() if isinstance(values, Tensor) else torch.tensor(values)
+        provided = values.detach().clone() if isinstance(values, Tensor) else torch.tensor(values)
     except (TypeError, ValueError, RuntimeError):
         raise TypeError(f"{called} needs numbers, not a {type(values).__name__} ({values!r:.40})") from None
-    if given.is_complex():
-        raise TypeError(f"{called} needs real numbers, not {given.dtype}")
-    return given
+    if provided.is_complex():
+        raise TypeError(f"{called} needs real numbers, not {provided.dtype}")
+    return provided
 
 
 def scalar(value: Any, called: str) -> float | Tensor:

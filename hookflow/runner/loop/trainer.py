@@ -19,7 +19,7 @@ from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.hooks.builtin.gradients import GradClip
 from hookflow.hooks.builtin.log import Log
 from hookflow.pipeline.load import key_of
-from hookflow.runner.build.components import Parts
+from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved, state_key
 from hookflow.runner.checkpoint.store import CheckpointStore, read
@@ -174,8 +174,8 @@ class Trainer:
                 self._safe_point.process(wait=True)
             self._checkpoints.save_the_rest()
         stop = self._safe_point.stop
-        ends = stop is None or stop.status == "finished"  # a run that was stopped may be resumed, and log them then
-        logs = [hook for hook in self._parts.hooks.values() if isinstance(hook, Log) and ends]
+        bounds = stop is None or stop.status == "finished"  # a run that was stopped may be resumed, and log them then
+        logs = [hook for hook in self._parts.hooks.values() if isinstance(hook, Log) and bounds]
         for line in chain(self._scalars.complaints(), *(log.complaints() for log in logs)):
             self._recorder.say(line, "warn")
         if late := self._requests.saves:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError, first_few
-from hookflow.runner.build.selectors import Trained
+from hookflow.runner.builder.selectors import Trained
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.strategy import Strategy

@@ -257,12 +257,12 @@ class StepGuard:
                     raise NonFiniteLossError(self._too_many(names, it))
 
     def _too_many(self, names: tuple[str, ...], it: int) -> str:
-        whose = "" if len(names) == len(self._optimizers) else f" of {', '.join(names)}"
+        owner = "" if len(names) == len(self._optimizers) else f" of {', '.join(names)}"
         values = (p for name in names for group in self._optimizers[name].param_groups for p in group["params"])
         broken = not all(bool(local(value.detach()).isfinite().all()) for value in values)
         cause = "the weights are not finite" if broken else "the loss or a gradient is not finite in each"
         return (
-            f"{self._in_a_row[names]} steps in a row{whose} were skipped, the last in iteration {it}: {cause}. "
+            f"{self._in_a_row[names]} steps in a row{owner} were skipped, the last in iteration {it}: {cause}. "
             "To allow more: run.max_skipped_steps"
         )
 

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hookflow.graph.observation import Seen, Slots
 from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.slots import OFFERED, Verb
-from hookflow.runner.build.components import Parts
+from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.transfer import tensors
 from hookflow.runner.dispatch.dispatcher import Call
 from hookflow.runner.observe.tensors import RunTensors, address, mark, mark_of_random
@@ -49,9 +49,9 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._note = note
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = kwargs or {}
+        provided = kwargs or {}
         for k, argument in enumerate(func._schema.arguments):
-            value = given.get(argument.name) if argument.kwarg_only or k >= len(args) else args[k]
+            value = provided.get(argument.name) if argument.kwarg_only or k >= len(args) else args[k]
             for tensor in tensors(value):
                 at = address(tensor)
                 writes = argument.alias_info is not None and argument.alias_info.is_write
@@ -59,7 +59,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._note("writes", at)
                 if not (writes and (argument.is_out or func._schema.name.partition("::")[2] in OVERWRITE)):
                     self._note("reads", at)
-        return func(*args, **given)
+        return func(*args, **provided)
 
 
 class _TakenOut(TorchFunctionMode):
@@ -142,13 +142,13 @@ class Observer:
         names = self._plan.points[binding.point].offers
 
         def watched(offered: Sequence[Any]) -> object:
-            given = [self._given(binding, name, value) for name, value in zip(names, offered, strict=True)]
-            self._enter(Frame(binding, dict(zip(names, given, strict=True))))
+            provided = [self._given(binding, name, value) for name, value in zip(names, offered, strict=True)]
+            self._enter(Frame(binding, dict(zip(names, provided, strict=True))))
             try:
                 if len(self._frames) > 1:
-                    return call(given)
+                    return call(provided)
                 with watched_operators(self._operated):
-                    return call(given)
+                    return call(provided)
             finally:
                 self._leave()
 
@@ -157,9 +157,9 @@ class Observer:
     def observed(self) -> list[Seen]:
         """Return what each binding has touched, in the order of the plan."""
         return [
-            Seen(binding, found.firings, Slots() | Slots(tuple(found.reads), tuple(found.writes)))
+            Seen(binding, result.firings, Slots() | Slots(tuple(result.reads), tuple(result.writes)))
             for binding in self._plan.bindings
-            for found in [self._touched[binding.id]]
+            for result in [self._touched[binding.id]]
         ]
 
     # Notifications of the watched objects.

@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from hookflow.graph.slots import Verb
-from hookflow.runner.build.components import Parts
+from hookflow.runner.builder.components import Parts
 from hookflow.runner.loop.untouched import LONGEST, OF_TORCH, is_object
 from hookflow.runner.numerics.random_state import random_state
 from hookflow.runner.observe.watched import Note, WatchedDict

@@ -268,6 +268,6 @@ class WatchedRun:
     def accumulate(self, weight: float, **how: Any) -> None:
         self._ask("accumulate", weight, **how)
 
-    def _ask(self, call: str, *given: Any, **how: Any) -> None:
+    def _ask(self, call: str, *provided: Any, **how: Any) -> None:
         self._notes.note("writes", "control")
-        getattr(self._run, call)(*given, **how)
+        getattr(self._run, call)(*provided, **how)

@@ -27,8 +27,8 @@ from hookflow.graph.plan import Plan
 from hookflow.metric_mode import Mode
 from hookflow.pipeline.layers import in_python
 from hookflow.pipeline.load import Loaded, load
-from hookflow.runner.build.build import build
-from hookflow.runner.build.components import Parts
+from hookflow.runner.builder.build import build
+from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.manifest import read_manifest
 from hookflow.runner.checkpoint.resume_rules import May, changed_hooks, changes_since
 from hookflow.runner.checkpoint.store import CheckpointStore

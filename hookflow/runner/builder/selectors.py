@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
-from hookflow.errors import Problem
-from hookflow.errors import UserError
-from hookflow.errors import Where
-from hookflow.errors import first_few
-from hookflow.errors import nearest
-from hookflow.errors import nearest_or_all
-from hookflow.graph.plan import Binding
-from hookflow.graph.plan import Plan
-from hookflow.hooks.globs import class_names
-from hookflow.hooks.globs import named_parameters
-from hookflow.hooks.globs import no_match
-from hookflow.pipeline.schema import ParamGroup
-from hookflow.pipeline.schema import TYPE
-from hookflow.pipeline.use import refer
 from pathlib import Path
+from typing import Any
+
 from torch import nn
 from torch.optim import Optimizer
-from typing import Any
-import sys
 
+from hookflow.errors import Problem, UserError, Where, first_few, nearest, nearest_or_all
+from hookflow.graph.plan import Binding, Plan
+from hookflow.hooks.globs import class_names, named_parameters, no_match
+from hookflow.pipeline.schema import TYPE, ParamGroup
+from hookflow.pipeline.use import refer
 
 Picked = Mapping[int, Mapping[str, nn.Module]]
 """The modules that each binding inside the network fires at, by their names, by the binding's id."""
@@ -66,17 +55,21 @@ def _picked_by(entry: str, there: Mapping[str, nn.Module], base: Path, where: Wh
         return [name for name in there if fnmatchcase(name, entry)]
     kind = entry.removeprefix(TYPE)
     if ":" not in kind:
-        return [name for name, module in there.items() if any(fnmatchcase(class_name, kind) for class_name in class_names([module]))]
+        return [
+            name
+            for name, module in there.items()
+            if any(fnmatchcase(class_name, kind) for class_name in class_names([module]))
+        ]
     wanted = refer(kind, base, where)
     if not isinstance(wanted, type):
         raise UserError(Problem(f'"{kind}" is not a class', where))
     return [name for name, module in there.items() if any(_is_same(item, wanted) for item in type(module).__mro__)]
 
 
-def _is_same(one: type, wanted: type) -> bool:
+def _is_same(item: type, wanted: type) -> bool:
     """Say whether two classes are one; a file that is both imported and named by its path makes two of each."""
     file = _file(wanted)
-    return one is wanted or (file is not None and one.__qualname__ == wanted.__qualname__ and _file(one) == file)
+    return item is wanted or (file is not None and item.__qualname__ == wanted.__qualname__ and _file(item) == file)
 
 
 def _file(kind: type) -> str | None:
@@ -108,14 +101,14 @@ def param_groups(
     result: list[dict[str, Any]] = []
     problems = []
     for k, group in enumerate(groups):
-        taken: dict[nn.Parameter, None] = {}  # by the parameter, not the name: tied weights have several
+        used: dict[nn.Parameter, None] = {}  # by the parameter, not the name: tied weights have several
         for pattern in group.patterns:
             chosen = [left[name] for name in picked(pattern, model, left)]
-            if taken.keys() >= set(chosen):
+            if used.keys() >= set(chosen):
                 problems.append(_nothing_left(pattern, model, left, place(f"{k}.match")))
-            taken |= dict.fromkeys(chosen)
-        left = {name: p for name, p in left.items() if p not in taken}
-        result.append({"params": [*taken], **group.args})
+            used |= dict.fromkeys(chosen)
+        left = {name: p for name, p in left.items() if p not in used}
+        result.append({"params": [*used], **group.args})
     return [*result, {"params": [*dict.fromkeys(left.values())]}] if left else result, problems
 
 
@@ -206,4 +199,6 @@ class Trained:
             to.state.pop(parameter, None)
 
     def _held(self) -> set[nn.Parameter]:
-        return {p for optimizer in self._optimizers.values() for group in optimizer.param_groups for p in group["params"]}
+        return {
+            p for optimizer in self._optimizers.values() for group in optimizer.param_groups for p in group["params"]
+        }

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from hookflow.errors import Problem
-from hookflow.errors import UserError
-from hookflow.errors import Where
-from hookflow.errors import by_place
-from hookflow.hooks.arguments import parameters_of
-from hookflow.hooks.arguments import wrong_arguments
-from hookflow.pipeline.load import Loaded
-from hookflow.pipeline.load import named_parts
-from hookflow.pipeline.load import wrong_parts
-from hookflow.pipeline.registry import missing_extra
-from hookflow.pipeline.registry import registry_of
-from hookflow.pipeline.schema import Component
-from hookflow.pipeline.schema import Pipeline
-from hookflow.pipeline.schema import RunSection
-from hookflow.pipeline.use import refer
-from hookflow.runner.data.limited import Limited
-from hookflow.runner.data.limited import Repeated
-from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.runner.distributed.strategy import Strategy
-from hookflow.runner.build.selectors import Picked
-from hookflow.writers.base import Writer
 from math import ceil
 from pathlib import Path
-from torch import nn
 from typing import Any
-import torch
 
+import torch
+from torch import nn
+
+from hookflow.errors import Problem, UserError, Where, by_place
+from hookflow.hooks.arguments import parameters_of, wrong_arguments
+from hookflow.pipeline.load import Loaded, named_parts, wrong_parts
+from hookflow.pipeline.registry import missing_extra, registry_of
+from hookflow.pipeline.schema import Component, Pipeline, RunSection
+from hookflow.pipeline.use import refer
+from hookflow.runner.builder.selectors import Picked
+from hookflow.runner.data.limited import Limited, Repeated
+from hookflow.runner.distributed.rendezvous import Ranks
+from hookflow.runner.distributed.strategy import Strategy
+from hookflow.writers.base import Writer
 
 Maker = Callable[..., Any]
 

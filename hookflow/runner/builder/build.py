@@ -2,62 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from hookflow.errors import Problem
-from hookflow.errors import UserError
-from hookflow.errors import Where
-from hookflow.errors import by_place
-from hookflow.graph.plan import Binding
-from hookflow.graph.plan import Plan
-from hookflow.graph.plan import PlannedHook
-from hookflow.hooks.arguments import as_annotated
-from hookflow.hooks.arguments import parameters_of
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import nn
+
+from hookflow.errors import Problem, UserError, Where, by_place
+from hookflow.graph.plan import Binding, Plan, PlannedHook
+from hookflow.hooks.arguments import as_annotated, parameters_of
 from hookflow.hooks.compile import find_hook
-from hookflow.pipeline.load import Loaded
-from hookflow.pipeline.load import key_of
-from hookflow.pipeline.load import trained_by
+from hookflow.pipeline.load import Loaded, key_of, trained_by
+from hookflow.runner.builder.components import OFFERED_TO_DATA, Maker, Parts, find_makers
+from hookflow.runner.builder.selectors import Picked, param_groups, pick, scale_groups
 from hookflow.runner.checkpoint.weights import load_weights
-from hookflow.runner.loop.task import FunctionTask
-from hookflow.runner.loop.task import steps_itself
-from hookflow.runner.loop.task import wrong_task
-from hookflow.runner.data.limited import limit
-from hookflow.runner.data.limited import overfitted
-from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.data.loader_parts import loader_parts
-from hookflow.runner.numerics.random_state import RNGStream
-from hookflow.runner.numerics.random_state import derive_seed
-from hookflow.runner.numerics.random_state import seed_everything
+from hookflow.runner.data.limited import limit, overfitted
+from hookflow.runner.data.loader_parts import LoaderParts, loader_parts
 from hookflow.runner.data.source import as_source
+from hookflow.runner.dispatch.torch_hooks import wrong_parameters
 from hookflow.runner.distributed.parallel import unmatched_units
 from hookflow.runner.distributed.process_group import device_of
-from hookflow.runner.distributed.rendezvous import ALONE
-from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.runner.distributed.strategy import Strategy
-from hookflow.runner.distributed.strategy import choose_strategy
-from hookflow.runner.build.components import Maker
-from hookflow.runner.build.components import OFFERED_TO_DATA
-from hookflow.runner.build.components import find_makers
+from hookflow.runner.distributed.rendezvous import ALONE, Ranks
+from hookflow.runner.distributed.strategy import Strategy, choose_strategy
+from hookflow.runner.loop.task import FunctionTask, steps_itself, wrong_task
 from hookflow.runner.numerics.compiling import check_compiler
 from hookflow.runner.numerics.precision import choose_precision
-from hookflow.runner.build.selectors import param_groups
-from hookflow.runner.build.selectors import scale_groups
-from hookflow.runner.dispatch.torch_hooks import wrong_parameters
-from hookflow.runner.build.components import Parts
-from hookflow.runner.build.selectors import Picked
-from hookflow.runner.build.selectors import pick
+from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seed_everything
 from hookflow.user_code import explained
 from hookflow.writers.base import Writer
-from pathlib import Path
-from torch import nn
-from typing import Any
-from typing import Literal
-from typing import TypeVar
-import torch
-
 
 Made = TypeVar("Made")
 
@@ -176,8 +151,8 @@ class _Builder:
         self, makers: Mapping[str, Maker], loaders: Mapping[str, LoaderParts], device: torch.device
     ) -> dict[str, Any]:
         ranks = self.ranks
-        given = self.pipeline.run.seed, device, self.say, ranks.rank, ranks.world, self.base
-        offers = dict(zip(OFFERED_TO_DATA, given, strict=True))
+        provided = self.pipeline.run.seed, device, self.say, ranks.rank, ranks.world, self.base
+        offers = dict(zip(OFFERED_TO_DATA, provided, strict=True))
         result = {}
         for split in ("train", "val", "test"):
             if make := makers.get(f"data.{split}"):
@@ -300,9 +275,9 @@ class _Builder:
 
     def _writer(self, name: str, make: Maker, offers: Mapping[str, Any]) -> Writer:
         key, args = f"writers.{name}", self.pipeline.writers[name].args
-        given = as_annotated(make, args)
-        assert isinstance(given, Mapping)
-        return self._checked(key, self._call(make, {**_taken(make, offers), **given}, key), Writer)  # type: ignore[type-abstract]
+        provided = as_annotated(make, args)
+        assert isinstance(provided, Mapping)
+        return self._checked(key, self._call(make, {**_taken(make, offers), **provided}, key), Writer)  # type: ignore[type-abstract]
 
     def _call(self, make: Maker, args: Mapping[str, Any] | Sequence[Any], key: str) -> Any:
         """Call `make`; a value that it refuses is the user's mistake, with its place in the pipeline."""

@@ -1,0 +1,1 @@
+"""Building the components of a run."""
