@@ -6,7 +6,7 @@ STAMP   = $(VENV)/installed
 DOCS   ?= .venv-docs
 EXTRA   = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["docs"], sep="\n")
 
-.PHONY: run test test-long coverage mutate sbom audit bench bench-check lint docs docs-reference clean
+.PHONY: run test test-long coverage audit bench bench-check lint docs docs-reference clean
 
 run: $(STAMP)
 	@$(BIN)/hookflow run pipelines/cifar.toml $(ARGS)
@@ -26,15 +26,7 @@ coverage: $(STAMP)
 	$(BIN)/python -m coverage combine --quiet
 	$(BIN)/python -m coverage report
 
-# Changes one operator after the other in a file, and names the changes that no test notices.
-mutate: $(STAMP)
-	$(BIN)/python tools/mutate.py $(ARGS)
-
-# What hookflow is made of, as CycloneDX.
-sbom: $(STAMP)
-	@$(BIN)/python tools/sbom.py
-
-# What can be said of the dependencies without a network: they fit one another, and each is pinned.
+# Dependencies fit one another, and each is pinned: checked without a network.
 audit: $(STAMP)
 	$(BIN)/python -m pip check
 	$(BIN)/python -m pytest tests/test_dependencies.py

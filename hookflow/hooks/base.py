@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from hookflow.graph.plan import Phase, Ranks
-from hookflow.metric_mode import Mode
 
 Slots = Collection[str] | Mapping[str, Collection[str]]
 """The slots that every method of a hook touches, or those that each method does, by the method's name."""
@@ -18,7 +17,8 @@ class Hook:
 
     A method named like a point (`after_train_iter`) is called there, with the arguments that it names out of those
     the point offers (`hookflow.graph.points`). A generator method `around_X` that yields once runs its first half at
-    `before_X` and its second at `after_X`, also when what lies between raised.
+    `before_X` and its second at `after_X`. What is raised in between and ends the run is raised at the `yield`, as in
+    a context manager: put into `finally` what must run in any case.
 
     The class attributes say how the hook stands among others; the pipeline file may say otherwise. `points` are the
     points of the hook (None: wherever it has a method); `after` and `before` name hooks (`"ema?"`: only if there);
@@ -42,14 +42,6 @@ class Hook:
     modules: ClassVar[tuple[str, ...]] = ()
     parameters: ClassVar[tuple[str, ...]] = ()
     ranks: ClassVar[Ranks] = "all"
-
-    makes_metrics: Collection[str] | None = None
-    """The names of the metrics that it puts in at `after_val_epoch`; None: it does not say."""
-    modes: Mapping[str, Mode] = MappingProxyType({})
-    """The metrics that it monitors: the name of each, and whether its "min" or its "max" is the best."""
-
-    keeps_checkpoints_in: str | None = None
-    """The folder in which the run's checkpoints are kept, instead of in the run directory."""
 
     watches: Mapping[str, Callable[..., None]] = MappingProxyType({})
     """By the name of a method: what is called before it at every visit of its point, with the same arguments, whether

@@ -149,15 +149,15 @@ class Run(Protocol):
     def evaluate(self, batch: Any) -> dict[str, Any]:
         """Return the outputs of the task's evaluation of a batch, computed in the run's precision."""
 
-    def sum(self, value: float | torch.Tensor) -> Any:
-        """Return the sum over all ranks of a number or a tensor of any shape; where there is one, `value` itself.
+    def sum(self, value: float | torch.Tensor) -> torch.Tensor:
+        """Return the sum over all ranks of a number or a tensor of any shape: a new tensor on the device.
 
         All ranks must call it, one as often as another. Each rank receives the same tensor, to the bit; a number
-        becomes a float64. It stays on the device, and on CUDA the training does not wait for it. Raises UserError in
-        a hook that fires on rank "zero" alone.
+        becomes a float64 tensor of no dimensions. On CUDA the training does not wait for it. Raises UserError in a
+        hook that fires on rank "zero" alone.
         """
 
-    def mean(self, value: float | torch.Tensor) -> Any:
+    def mean(self, value: float | torch.Tensor) -> torch.Tensor:
         """Return the mean over all ranks, as `sum` does the sum. Each rank counts alike, whatever its examples."""
 
     def say(self, text: str, level: Level = "info") -> None:
@@ -170,9 +170,9 @@ class Run(Protocol):
         with the nearest name when there is no such point, or when it offers more or less.
         """
 
-    # Control flow, for hooks that declare it in `writes`. Each raises UserError at a point where it is not allowed, and
-    # in a hook that does not declare it; but an undeclared `stop` is obeyed with a warning. `docs/loops.md` says which
-    # points still fire.
+    # Control flow. Each call raises UserError at a point where it is not allowed, and in a hook that does not declare
+    # the slot that the call writes. Requests for the next safe point (`stop`, `stop_epoch`, `save_checkpoint`) write
+    # none. `docs/loops.md` says which points still fire.
 
     def replace_batch(self, batch: Any) -> None:
         """Let the task, and the hooks that fire after this one, have another batch; who calls it writes `batch`."""
@@ -191,13 +191,13 @@ class Run(Protocol):
         """
 
     def stop_epoch(self, reason: str) -> None:
-        """End the epoch after this iteration, as if the data were at their end; who calls it writes `control`."""
+        """End the epoch after this iteration, as if the data were at their end."""
 
     def stop(self, reason: str, *, this_process: bool = False) -> None:
         """End the training at the next safe point: after this iteration, or after this epoch's validation.
 
         Where a signal cuts that validation short, the resumed run validates and then stops, too, unless the reason
-        concerns `this_process` alone, such as the time of its job. A hook that calls it writes `control`.
+        concerns `this_process` alone, such as the time of its job.
         """
 
     def add_param_group(self, params: Iterable[nn.Parameter], optimizer: str | None = None, **settings: Any) -> None:

@@ -238,9 +238,12 @@ def _trees(file: str) -> Mapping[tuple[str, int], list[_Tree]]:
 SLOT = {
     "replace_batch": "batch",
     "add_param_group": "optimizer",
-    **dict.fromkeys(("skip_batch", "skip_step", "accumulate", "stop_epoch", "stop"), "control"),
+    **dict.fromkeys(("skip_batch", "skip_step", "accumulate"), "control"),
 }
-"""The slot that a hook must declare to write, by the call on the run."""
+"""The slot that a hook must declare to write, by the call on the run.
+
+`stop`, `stop_epoch` and `save_checkpoint` take effect after all hooks of their point, so no order decides about them.
+"""
 
 
 def undeclared_calls(hook: Callable[..., Any], node: Node) -> Iterator[Problem]:
@@ -256,9 +259,9 @@ def undeclared_calls(hook: Callable[..., Any], node: Node) -> Iterator[Problem]:
 def _undeclared(use: Use, node: Node, bound: Bound) -> Problem:
     slot, name = SLOT[use.name], node.hook.name
     message = f'hook "{name}" calls run.{use.name} at {bound.point} ({in_words(use.where)})'
-    bounds = "" if use.name == "stop" else ", which would end the run with an error"
     hint = how_to_declare(slot, name, bound.writes)
-    return Problem(f'{message} without declaring that it writes "{slot}"{bounds}', node.where, hint)
+    error = f'without declaring that it writes "{slot}", which would end the run with an error'
+    return Problem(f"{message} {error}", node.where, hint)
 
 
 def how_to_declare(slot: str, hook: str, writes: Iterable[str]) -> str:

@@ -40,20 +40,21 @@ def of_method(folder: Path, *lines: str, table: str = "", head: str = "", takes:
     return [line.partition("FILE:")[2].partition(")")[0] for line in said]
 
 
-STOP = 'run.stop("enough")'
+STOP = "run.skip_step()"
 
 
 class TestWhatIsTold:
     def test_with_its_place_and_what_to_declare(self, tmp_path: Path) -> None:
         (tmp_path / "mine.py").write_text(
             "class It:\n    writes = ('metrics',)\n    def after_val(self, run):\n        if run.epoch > 3:\n"
-            '            run.stop("enough")\n'
+            "            run.skip_step()\n"
         )
         text = f'{HEAD}[hooks.it]\nuse = "./mine.py:It"\n'
         (problem,) = compile_pipeline(parse(text, tmp_path / "p.toml")).warnings
         assert (
             problem.message
-            == 'hook "it" calls run.stop at after_val (mine.py:5) without declaring that it writes "control"'
+            == 'hook "it" calls run.skip_step at after_val (mine.py:5) without declaring that it writes "control", '
+            "which would end the run with an error"
         )
         assert problem.hint == 'declare it: writes = ["control", "metrics"] in [hooks.it], or in its class'
         assert problem.where is not None and problem.where.line == 7, "the hook's `use`"
@@ -61,7 +62,7 @@ class TestWhatIsTold:
     @pytest.mark.parametrize(
         ("call", "slot"),
         [
-            ('stop_epoch("x")', "control"),
+            ("accumulate(1.0, step=True)", "control"),
             ("skip_step()", "control"),
             ("skip_batch()", "control"),
             ("replace_batch(1)", "batch"),
@@ -79,13 +80,18 @@ class TestWhatIsTold:
         done = CliRunner().invoke(app, ["check", "p.toml", "--format", "json"], catch_exceptions=False)
         found = json.loads(done.stdout)
         assert found["valid"] and len(found["warnings"]) >= 1
-        assert any("calls run.stop at after_val (mine.py:2)" in warning["message"] for warning in found["warnings"])
+        assert any(
+            "calls run.skip_step at after_val (mine.py:2)" in warning["message"] for warning in found["warnings"]
+        )
         assert CliRunner().invoke(app, ["check", "p.toml", "--strict"]).exit_code == 1
         code = (
             "import sys; from hookflow.cli.app import main; sys.argv = ['hookflow', 'check', 'p.toml']\n"
             "try: main()\nexcept SystemExit: pass\nassert 'torch' not in sys.modules"
         )
-        assert "calls run.stop" in subprocess.run([sys.executable, "-c", code], stdout=-1, text=True, check=True).stdout
+        assert (
+            "calls run.skip_step"
+            in subprocess.run([sys.executable, "-c", code], stdout=-1, text=True, check=True).stdout
+        )
 
     def test_each_call_once(self, tmp_path: Path) -> None:
         code = f"class It:\n    def after_val(self, run):\n        {STOP}\n        {STOP}\n    after_run = after_val\n"
@@ -129,16 +135,17 @@ class TestWhereItIsFound:
         ids=["function", "lambda", "partial", "class", "object", "method", "static", "decorated"],
     )
     def test_whatever_kind_of_hook(self, tmp_path: Path, code: str) -> None:
-        line = code[: code.index("run.stop")].count("\n") + 1
+        line = code[: code.index("run.skip_step")].count("\n") + 1
         (said,) = warnings(tmp_path, code, POINT)
-        assert f"run.stop at after_val (FILE:{line})" in said
+        assert f"run.skip_step at after_val (FILE:{line})" in said
 
     def test_an_inherited_method_in_the_file_of_its_own(self, tmp_path: Path) -> None:
         code = (
-            "from hookflow.hooks.builtin.early_stop import EarlyStop\nclass It(EarlyStop):\n    writes = ('model',)\n"
+            "from hookflow.hooks.builtin.spike_guard import SpikeGuard\n"
+            "class It(SpikeGuard):\n    writes = ('model',)\n"
         )
-        (said,) = warnings(tmp_path, code, 'args = { monitor = "accuracy" }')
-        assert "early_stop.py:" in said
+        (said,) = warnings(tmp_path, code)
+        assert "spike_guard.py:" in said
 
     @pytest.mark.parametrize(
         "line", [f"with run.x: {STOP}", f"[{STOP} for _ in ()]", f"a = 1 and {STOP}", f"{'-' * 1500}{STOP}"]
@@ -152,7 +159,7 @@ class TestWhereItIsFound:
 
 
 class TestMethodsThatACallHandsTheRunTo:
-    HELPER = f"    def end(self, why, it, *, of=None):\n        {STOP.replace('run', 'it')}\n        of.skip_step()\n"
+    HELPER = f"    def end(self, why, it, *, of=None):\n        {STOP.replace('run', 'it')}\n        of.skip_batch()\n"
     STATIC = f"    @staticmethod\n    def end(why, it, of=None):\n        {STOP.replace('run', 'it')}\n"
 
     def said(self, folder: Path, call: str, helper: str = HELPER) -> list[str]:
@@ -161,10 +168,10 @@ class TestMethodsThatACallHandsTheRunTo:
         return [line.split()[3] for line in warnings(folder, code)]
 
     def test_by_place_and_by_name(self, tmp_path: Path) -> None:
-        assert self.said(tmp_path, "self.end(1, run)") == ["run.stop"]
-        assert self.said(tmp_path, "self.end(1, it=run)") == ["run.stop"]
-        assert self.said(tmp_path, "self.end(1, run, of=run)") == ["run.stop", "run.skip_step"]
-        assert self.said(tmp_path, "self.end(1, run)", self.STATIC) == ["run.stop"]
+        assert self.said(tmp_path, "self.end(1, run)") == ["run.skip_step"]
+        assert self.said(tmp_path, "self.end(1, it=run)") == ["run.skip_step"]
+        assert self.said(tmp_path, "self.end(1, run, of=run)") == ["run.skip_step", "run.skip_batch"]
+        assert self.said(tmp_path, "self.end(1, run)", self.STATIC) == ["run.skip_step"]
         assert not self.said(tmp_path, "self.end(1, run.task)")
         assert not self.said(tmp_path, "self.end(*run.x, run)")
         assert not self.said(tmp_path, "self.other.end(1, run)")
@@ -172,7 +179,9 @@ class TestMethodsThatACallHandsTheRunTo:
         assert not self.said(tmp_path, "self.end(1, run)", "    end = print\n")
 
     def test_one_that_calls_itself(self, tmp_path: Path) -> None:
-        assert self.said(tmp_path, "self.end(run)", f"    def end(self, run): {STOP}; self.end(run)\n") == ["run.stop"]
+        assert self.said(tmp_path, "self.end(run)", f"    def end(self, run): {STOP}; self.end(run)\n") == [
+            "run.skip_step"
+        ]
 
     def test_of_a_base_class(self, tmp_path: Path) -> None:
         base = f"class Base:\n    def after_val(self, run):\n        {STOP}\n    def end(self, run):\n        {STOP}\n"
@@ -209,12 +218,12 @@ class TestWhereItIsNotCertain:
             f"def later(): {STOP}",
             f"later = lambda: {STOP}",
             f"class Later: x = {STOP}",
-            "self.run.stop()",
-            "run.task.stop()",
-            "stop = run.stop",
-            "getattr(run, 'stop')()",
-            "run.stopped()",
-            "stop()",
+            "self.run.skip_step()",
+            "run.task.skip_step()",
+            "skip = run.skip_step",
+            "getattr(run, 'skip_step')()",
+            "run.step_skipped()",
+            "skip_step()",
         ],
     )
     def test_it_is_called_by_nobody_knows_whom(self, tmp_path: Path, line: str) -> None:
@@ -237,8 +246,8 @@ class TestWhereTheSourceCannotBeRead:
             f"exec('class It:\\n  def after_val(self, run): {STOP}\\n')",
             f"exec(compile('class It:\\n  def after_val(self, run): {STOP}\\n', 'gone.py', 'exec'))",
             f"exec(compile('class It:\\n  def after_val(self, run): {STOP}\\n', __file__, 'exec'))",
-            "class It: after_val = eval('lambda self, run: run.stop(1)')",
-            "class It: after_val, after_run = lambda self, run: run.stop(1), lambda self, run: 0",
+            "class It: after_val = eval('lambda self, run: run.skip_step()')",
+            "class It: after_val, after_run = lambda self, run: run.skip_step(), lambda self, run: 0",
         ],
         ids=["exec", "no such file", "other source", "eval", "two in a line"],
     )
@@ -265,5 +274,5 @@ def test_the_built_in_hooks_declare_what_they_call() -> None:
     assert plan(*(use for use in BUILT_IN if use not in ("lr_schedule", "early_stop"))).warnings == ()
     monitors = '[hooks.early_stop]\nuse = "early_stop"\nargs = { monitor = "accuracy" }\n'
     assert plan(more=monitors).warnings == ()
-    (said,) = plan(more=f"{monitors}writes = []\n").warnings
-    assert "calls run.stop" in said.message
+    (said,) = plan(more='[hooks.spike_guard]\nuse = "spike_guard"\nwrites = []\n').warnings
+    assert "calls run.skip_step" in said.message

@@ -120,12 +120,54 @@ def test_the_second_half_runs_at_the_closing_point() -> None:
     assert len(notes) == 4, "what has been left is not left again"
 
 
-def test_the_second_half_runs_when_what_lies_between_raises() -> None:
+def test_the_second_halves_run_when_a_pass_is_cut_short() -> None:
     notes: list[Any] = []
     fires, *_ = engine({name: Scribe(name, notes) for name in "ab"}, *around("a", "b"))
     fires.fire("before_val")
-    fires.unwind()
+    fires.leave(0)
     assert notes == ["a in", "b in", "b out", "a out"]
+
+
+class Guarded:
+    def __init__(self, notes: list[Any], reraise: Exception | None = None) -> None:
+        self.notes, self.reraise = notes, reraise
+
+    def around_val(self) -> Iterator[None]:
+        try:
+            yield
+        except ValueError as error:
+            self.notes.append(f"caught {error}")
+            if self.reraise:
+                raise self.reraise from error
+        finally:
+            self.notes.append("finally")
+
+
+def test_what_ends_the_run_is_thrown_into_the_arounds_that_are_open() -> None:
+    notes: list[Any] = []
+    hooks = {"guarded": Guarded(notes), "plain": Scribe("plain", notes)}
+    fires, *_ = engine(hooks, *around("guarded", "plain"))
+    fires.fire("before_val")
+    error = ValueError("no batch")
+    fires.unwind(error)
+    assert notes == ["plain in", "caught no batch", "finally"], "without a try, nothing behind the yield runs"
+    assert error.__traceback__ is None
+
+
+def test_another_exception_of_an_around_is_reported() -> None:
+    fires, _, reported = engine({"guarded": Guarded([], ValueError("worse"))}, *around("guarded"))
+    fires.fire("before_val")
+    fires.unwind(ValueError("no batch"))
+    assert reported == [("guarded", "worse", "ignore")]
+
+
+@pytest.mark.parametrize("error", [StopIteration("no batch"), KeyboardInterrupt(), GeneratorExit()])
+def test_any_exception_is_thrown(error: BaseException) -> None:
+    notes: list[Any] = []
+    fires, *_ = engine({"guarded": Guarded(notes)}, *around("guarded"))
+    fires.fire("before_val")
+    fires.unwind(error)
+    assert notes == ["finally"]
 
 
 def test_a_generator_must_yield_once() -> None:

@@ -79,15 +79,19 @@ class Average(Hook):
     def around_val(self, run: Run) -> Iterator[None]:
         before = run.metrics
         self._swap(run)
-        yield
-        self._swap(run)
+        try:
+            yield
+        finally:
+            self._swap(run)
         if self.average and run.metrics is not before:  # they are the same when a signal has cut the pass short
             self._save_best(run)
 
     def around_test(self, run: Run) -> Iterator[None]:
         self._swap(run)
-        yield
-        self._swap(run)
+        try:
+            yield
+        finally:
+            self._swap(run)
 
     def before_save_checkpoint(self, run: Run, checkpoint: dict[str, Any]) -> None:
         if self.average:

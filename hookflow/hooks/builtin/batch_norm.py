@@ -136,5 +136,5 @@ class SyncBuffers(Hook):
         if not buffers:
             return
         means = run.mean(torch.cat([buffer.flatten().double() for buffer in buffers]))
-        for buffer, mean in zip(buffers, means.split([buffer.numel() for buffer in buffers]), strict=True):
+        for buffer, mean in zip(buffers, torch.split(means, [buffer.numel() for buffer in buffers]), strict=True):
             buffer.copy_(mean.view_as(buffer))

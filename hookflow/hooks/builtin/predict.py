@@ -179,11 +179,13 @@ class TTA(Hook):
         model: nn.Module = run.model if self.model is None else run.models[self.model]
         outer = vars(model).get("forward")
         model.forward = averaging(model.forward, self.transforms)
-        yield
-        if outer is None:
-            del model.forward
-        else:
-            model.forward = outer
+        try:
+            yield
+        finally:
+            if outer is None:
+                del model.forward
+            else:
+                model.forward = outer
 
     around_test = around_val
 

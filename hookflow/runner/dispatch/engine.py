@@ -115,6 +115,8 @@ class Arounds:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._open: list[tuple[Binding, Generator[None]]] = []
+        self.error: BaseException | None = None
+        """The exception that ends the run: it is thrown into each generator that is left from here on."""
         self.resumed: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
@@ -137,7 +139,7 @@ class Arounds:
         for entry in reversed(self._open):
             if whose(entry[0]) == whose(binding):
                 self._open.remove(entry)
-                for _ in entry[1]:
+                if _yields_again(entry[1], self.error):
                     message = f'{binding.method} of the hook "{binding.hook}" must yield once, and has yielded again'
                     raise RuntimeError(message)
                 return
@@ -149,6 +151,24 @@ class Arounds:
         """Return the hooks that have been entered at `point` and not left; or will be, once a resumed run is there."""
         entered = {binding.hook for binding, _ in self._open if binding.point == point} | self.resumed
         return [binding.hook for binding in self._plan.at(point) if binding.hook in entered and binding.half == "enter"]
+
+
+def _yields_again(generator: Generator[None], error: BaseException | None) -> bool:
+    """Resume a generator, with an exception if there is one. The generator may catch it: it is raised all the same."""
+    if error is None:
+        return next(generator, generator) is None
+    traceback = error.__traceback__
+    try:
+        generator.throw(error)
+    except StopIteration:
+        return False
+    except BaseException as raised:
+        if raised is not error and not (isinstance(error, StopIteration) and raised.__cause__ is error):
+            raise
+        return False
+    finally:
+        error.__traceback__ = traceback
+    return True
 
 
 def whose(binding: Binding) -> tuple[str, str]:
@@ -307,9 +327,13 @@ class Engine:
         self.leave(entered)
         self.arounds.resumed = inside
 
-    def unwind(self) -> None:
-        """Leave everything: the run ends. From here on no hook that raises keeps others from their turn."""
+    def unwind(self, error: BaseException) -> None:
+        """Throw an exception into all arounds that are open, the latest first: the run ends.
+
+        From here on no hook that raises keeps others from their turn.
+        """
         self.dispatcher.end()
+        self.arounds.error = error
         self.leave(0)
 
     def _is_resumed(self, binding: Binding) -> bool:

@@ -99,10 +99,7 @@ class Parallel:
             model.set_requires_gradient_sync(wanted)  # type: ignore[operator]
 
     def all_reduce(self, value: float | Tensor, device: torch.device) -> Any:
-        if isinstance(value, Tensor):
-            total = value.detach().to(device, copy=True, memory_format=torch.contiguous_format)
-        else:
-            total = on_device(value, device)  # which waits for no device
+        total = summand(value, device)
         dist.all_reduce(total)
         return total
 
@@ -110,6 +107,13 @@ class Parallel:
         result = (module._buffers[name] for module, name in self._buffers)
         if buffers := [buffer for buffer in result if buffer is not None]:
             broadcast(buffers)
+
+
+def summand(value: float | Tensor, device: torch.device) -> Tensor:
+    """Return a copy of a number or a tensor as a contiguous tensor on the device; a number as float64."""
+    if isinstance(value, Tensor):
+        return value.detach().to(device, copy=True, memory_format=torch.contiguous_format)
+    return on_device(value, device)  # which waits for no device
 
 
 def _kept_buffers(network: nn.Module) -> Iterator[tuple[nn.Module, str]]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hookflow.pipeline.schema import DistributedSection
-from hookflow.runner.distributed.parallel import DDP, FSDP, DDPAtStep
+from hookflow.runner.distributed.parallel import DDP, FSDP, DDPAtStep, summand
 from hookflow.runner.distributed.process_group import Place
 from hookflow.runner.distributed.rendezvous import Ranks
 
@@ -37,7 +37,7 @@ class Single:
         pass
 
     def all_reduce(self, value: float | Tensor, device: torch.device) -> Any:
-        return value
+        return summand(value, device)
 
     def broadcast_buffers(self) -> None:
         pass
@@ -85,9 +85,9 @@ class Strategy(Protocol):
         """
 
     def all_reduce(self, value: float | Tensor, device: torch.device) -> Any:
-        """Return the sum of what each rank gives, on the device; `value` itself where there is one rank.
+        """Return the sum over the ranks: a new tensor of the shape of `value`, on the device.
 
-        A tensor keeps its shape; a number becomes a float64 tensor of no dimensions.
+        A number becomes a float64 tensor of no dimensions.
         """
 
     def broadcast_buffers(self) -> None:

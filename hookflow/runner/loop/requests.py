@@ -58,7 +58,6 @@ class Requests:
         self._sizes = sizes
         self._say = say
         self._several = several
-        self._warned: set[str] = set()
         self.offered: list[Any] = []
         self.stop_reason: str | None = None
         self.lasting_stop_reason: str | None = None
@@ -75,13 +74,11 @@ class Requests:
         self.keep: int | None = None
 
     def stop(self, reason: str, *, this_process: bool = False) -> None:
-        """End the training at the next safe point. Without the declaration that is obeyed, with a warning.
+        """End the training at the next safe point.
 
         Requests about `this_process` alone stop no other run that resumes from an earlier state.
         """
-        allowed = [point.name for point in self._points if point.name not in TOO_LATE_TO_STOP]
-        if undeclared := self._check("stop", allowed):
-            self._warn_once(undeclared)
+        self._check("stop", [point.name for point in self._points if point.name not in TOO_LATE_TO_STOP])
         self.stop_reason = self.stop_reason or reason
         if not this_process:
             self.lasting_stop_reason = self.lasting_stop_reason or reason
@@ -95,7 +92,7 @@ class Requests:
 
     def stop_epoch(self, reason: str) -> None:
         """End the epoch after this iteration, as if the data were at their end."""
-        self._require("stop_epoch", [p.name for p in self._points if self._points.in_iteration(p.name)])
+        self._check("stop_epoch", [p.name for p in self._points if self._points.in_iteration(p.name)])
         if not self._state.epoch_ends and self.epoch_end_reason is None:
             self._say(f"epoch {self._state.epoch + 1} ends early: {reason}")
             if self._several:  # who must agree with others first
@@ -110,29 +107,29 @@ class Requests:
 
     def skip_step(self) -> None:
         """Leave the weights as they are: the optimizer takes no step in this iteration, or not the current one."""
-        self._require("skip_step", BEFORE_THE_STEP)
+        self._check("skip_step", BEFORE_THE_STEP)
         self.skips_step = True
 
     def accumulate(self, weight: float, *, step: bool) -> None:
         """Let the loss count `weight` in the gradients; without `step`, those of the next iteration are added."""
-        self._require("accumulate", BEFORE_THE_GRADIENTS)
+        self._check("accumulate", BEFORE_THE_GRADIENTS)
         self.loss_weight, self.keeps_gradients = weight, not step
 
     def skip_batch(self) -> None:
         """Compute nothing of the current batch, and go on with the next one."""
-        self._require("skip_batch", WITH_A_BATCH)
+        self._check("skip_batch", WITH_A_BATCH)
         self.skips_batch = True
 
     def replace_batch(self, batch: Any) -> None:
         """Let the task, and the hooks that fire after this one, have another batch."""
-        self._require("replace_batch", WITH_A_BATCH)
+        self._check("replace_batch", WITH_A_BATCH)
         state = self._state
         self.offered[1] = batch
         state.batch_size = self._sizes[state.stage].replaced(batch, state.batch_size)
 
     def check_param_group(self) -> None:
         """Raise UserError where `run.add_param_group` is not allowed."""
-        self._require("add_param_group", BETWEEN_STEPS)
+        self._check("add_param_group", BETWEEN_STEPS)
 
     def save(self, names: Iterable[str], moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
         """Save the state at the next safe point; see `hookflow.hooks.run.Run.save_checkpoint`."""
@@ -179,15 +176,10 @@ class Requests:
         self.skips_step, self.saves, self.keep = state["skips_step"], dict(state["saves"]), state["keep"]
         self._state.attention = True
 
-    def _require(self, call: str, points: Collection[str]) -> None:
-        if undeclared := self._check(call, points):
-            raise UserError(undeclared)
+    def _check(self, call: str, points: Collection[str]) -> None:
+        """Raise UserError where the call is not allowed, or its hook has not declared the slot that it writes.
 
-    def _check(self, call: str, points: Collection[str]) -> Problem | None:
-        """Return what is wrong if the hook that is being called has not declared the slot that the call writes.
-
-        Raises UserError where the call means nothing. The task, and the runner itself, need declare nothing; but a
-        batch and a loss are the task's own to change.
+        The task and the runner declare nothing; but a batch and a loss are the task's own to change.
         """
         here = self._current()
         if here is None:
@@ -199,15 +191,8 @@ class Requests:
             raise UserError(Problem(f"run.{call} is not allowed at {here.point}", hint=_where(points)))
         elif self._points[here.point].kind == "module" and self._state.stage != "train" and call != "stop":
             raise UserError(Problem(f"run.{call} is not allowed at {here.point} in {self._state.stage}"))
-        elif SLOT[call] not in here.writes:
-            return _undeclared(call, SLOT[call], here)
-        return None
-
-    def _warn_once(self, undeclared: Problem) -> None:
-        here = self._current()
-        if here is not None and here.hook not in self._warned:
-            self._warned.add(here.hook)
-            self._say(f"{undeclared.message}; {undeclared.hint}", "warn")
+        elif call in SLOT and SLOT[call] not in here.writes:
+            raise UserError(_undeclared(call, SLOT[call], here))
 
 
 def _where(points: Collection[str]) -> str:

@@ -221,13 +221,13 @@ class Run:
         evaluate = in_precision(evaluation_of(self.task), self.device, self.precision)
         return evaluate(self, batch)  # type: ignore[no-any-return]
 
-    def sum(self, value: float | torch.Tensor) -> Any:
+    def sum(self, value: float | torch.Tensor) -> torch.Tensor:
         self._check_all_ranks("sum")
-        return self._strategy.all_reduce(value, self.device)
+        return self._strategy.all_reduce(value, self.device)  # type: ignore[no-any-return]
 
-    def mean(self, value: float | torch.Tensor) -> Any:
+    def mean(self, value: float | torch.Tensor) -> torch.Tensor:
         self._check_all_ranks("mean")
-        return self._strategy.all_reduce(value, self.device) / self.world if self._strategy.several else value
+        return self._strategy.all_reduce(value, self.device) / self.world  # type: ignore[no-any-return]
 
     def _check_all_ranks(self, call: str) -> None:
         here = self._engine.current

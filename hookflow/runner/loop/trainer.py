@@ -249,8 +249,9 @@ class Trainer:
                 self.state.enter("end")  # who calls the network from here on does not wake the hooks inside it
                 try:
                     engine.fire("after_run")
-                finally:
-                    engine.unwind()
+                except BaseException as error:
+                    engine.unwind(error)
+                    raise
 
     def _keep_initial_rates(self) -> None:
         """Note the rate that each parameter group starts with, where no scheduler has noted it.
@@ -265,7 +266,7 @@ class Trainer:
         """Fire what fires when something has raised; after a second signal, nothing is saved any more."""
         if is_oom(error):
             free_memory(error, self._update.drop, self._parts.device)
-        self._engine.unwind()
+        self._engine.unwind(error)
         saves = isinstance(error, Exception)
         if saves:
             self._checkpoints.report_if_possible()
