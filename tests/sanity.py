@@ -21,20 +21,16 @@ class Meter:
 
 
 class Leaves(Net):
-    """A network that notes each pass, in evaluation too: in a buffer, in an attribute, in a list."""
+    """A network that counts its passes in a buffer, in evaluation too, and draws from every generator."""
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("passes", torch.zeros(()))
-        self.calls = 0
-        self.means: list[float] = []
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         self.passes += 1
-        self.calls += 1
-        self.means.append(float(inputs.mean()))
-        noise = torch.randn(()) + random.random() + np.random.rand() + 1e-3 * (self.passes + self.calls)
-        return super().forward(inputs) + noise + self.means[0]
+        noise = torch.randn(()) + random.random() + np.random.rand() + 1e-3 * self.passes
+        return super().forward(inputs) + noise
 
 
 class Tracks:
@@ -54,11 +50,6 @@ class Tracks:
         return {"loss": loss + 1e-3 * (trace + drawn), "drawn": drawn, "trace": float(trace)}
 
     def evaluate(self, run: Any, batch: Any) -> dict[str, Any]:
-        if not self.evaluated:
-            with torch.enable_grad():
-                run.model(batch[0]).sum().backward()
-            with torch.no_grad():
-                run.model.head.bias.add_(1)
         self.run = run
         self.evaluated += 1
         self.meter.sum += 1

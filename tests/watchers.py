@@ -79,8 +79,10 @@ class Around:
 
     def around_train_epoch(self) -> Iterator[None]:
         self.mark("entered")
-        yield
-        self.mark("left")
+        try:
+            yield
+        finally:
+            self.mark("left")
 
     def mark(self, word: str) -> None:
         with self.file.open("a") as file:
@@ -92,8 +94,10 @@ class AroundVal(Around):
 
     def around_val(self) -> Iterator[None]:
         self.mark("entered")
-        yield
-        self.mark("left")
+        try:
+            yield
+        finally:
+            self.mark("left")
 
 
 class Interrupts:

@@ -142,7 +142,7 @@ def in_temporary_run(
         try:
             state = RunState()
             store = CheckpointStore(run_dir.checkpoints)
-            trainer = Trainer(parts, plan, run_dir, store, recorder, Signals(state), state, Alone(), observer)
+            trainer = Trainer(parts, plan, run_dir, store, recorder, Signals(state), Alone(), observer)
             trainer.run.is_temporary = True
             result = explaining_worker_errors(partial(execute, trainer, store))
         except Exception as error:

@@ -69,7 +69,8 @@ class Two(nn.Module):
 
 def test_what_has_no_mean_is_told() -> None:
     net = Two()
-    next(TTA(["hflip"]).around_test(StandIn(net)))  # type: ignore[arg-type]
+    around = TTA(["hflip"]).around_test(StandIn(net))  # type: ignore[arg-type]
+    next(around)
     with pytest.raises(UserError, match="the network must return one tensor, not a tuple"):
         net(torch.zeros(1, 1, 2, 2))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
-from hookflow.runner.dispatch.dispatcher import Here, adapt
+from hookflow.runner.dispatch.dispatcher import Dispatcher, Here, adapt
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.logging.timing import Books, Timeline
 from hookflow.runner.process.state import RunState
@@ -29,8 +29,8 @@ def engine(hooks: dict[str, Any], *bindings: tuple[str, str, str, tuple[str, ...
     def report(binding: Binding, error: BaseException, action: str) -> None:
         reported.append((binding.hook, str(error), action))
 
-    here = Here()
-    made_engine = Engine(Plan("p", planned, made, ()), hooks, {}, RunState(), books, here, report)
+    plan = Plan("p", planned, made, ())
+    made_engine = Engine(plan, hooks, {}, RunState(), Dispatcher(plan, books, Here(), report))
     made_engine.bind(RUN)
     return made_engine, books, reported
 
@@ -116,7 +116,7 @@ def test_the_second_half_runs_at_the_closing_point() -> None:
     fires.fire("before_val")
     fires.fire("after_val", {})
     assert notes == ["a in", "b in", "b out", "a out"]
-    fires.unwind()
+    fires.leave(0)
     assert len(notes) == 4, "what has been left is not left again"
 
 

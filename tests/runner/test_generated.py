@@ -15,7 +15,7 @@ from hookflow.events.histogram import bin_of
 from hookflow.graph.plan import Binding, Plan, PlannedHook, Trigger
 from hookflow.graph.points import POINTS
 from hookflow.runner.dispatch import engine as engine_module
-from hookflow.runner.dispatch.dispatcher import Here
+from hookflow.runner.dispatch.dispatcher import Dispatcher, Here
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.dispatch.triggers import make_triggers
 from hookflow.runner.logging import timing
@@ -75,14 +75,16 @@ def walk(said: list[dict[str, Any]], *, generates: bool) -> dict[str, Any]:
     plan = Plan("p", planned, bindings, ())
     books = Books(len(bindings), timeline)
     here = Here()
+
+    def report(binding: Binding, error: BaseException, action: str) -> None:
+        reported.append((binding.hook, str(error), action, list(error.__notes__)))
+
     engine = Engine(
         plan,
         {name: Recording(name, hook, state, notes).method for name, hook in zip(names, said, strict=True)},
         make_triggers(plan, state, lambda binding: lambda: True),
         state,
-        books,
-        here,
-        lambda binding, error, action: reported.append((binding.hook, str(error), action, list(error.__notes__))),
+        Dispatcher(plan, books, here, report),
         generates=generates,
     )
     engine.bind(object())
@@ -127,7 +129,7 @@ def test_a_traceback_shows_the_line_that_was_generated() -> None:
     plan = Plan("p", (PlannedHook("h0", "", {}, "normal", "", "", "raise"),), (binding,), ())
     here = Here()
     hook = Recording("h0", said, state, []).method
-    engine = Engine(plan, {"h0": hook}, {}, state, Books(1, Timeline()), here, lambda *told: None)
+    engine = Engine(plan, {"h0": hook}, {}, state, Dispatcher(plan, Books(1, Timeline()), here, lambda *told: None))
     engine.bind(object())
     with pytest.raises(ValueError, match="h0") as caught:
         engine.fire("after_forward", "b", 0, {})

@@ -45,7 +45,7 @@ def strikes(tmp_path: Path, at: int, point: str = "after_train_iter") -> str:
 def test_they_fire_in_the_stages_that_are_named(
     new_run: NewRun, train_here: Train, tmp_path: Path, stages: list[str]
 ) -> None:
-    """Before the training there is the sanity pass, in which none fires."""
+    """Before the training there is the sanity check, in which none fires."""
     run_dir = new_run(
         notes(tmp_path, modules='["head"]', stages=stages), "run.test=true", "run.val_every=3", swap=ITERS
     )

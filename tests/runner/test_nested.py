@@ -13,7 +13,7 @@ from hookflow.events.now import NOWHERE
 from hookflow.graph.plan import Binding, OnError, Plan, PlannedHook, Trigger
 from hookflow.graph.points import Point
 from hookflow.runner.dispatch import dispatcher
-from hookflow.runner.dispatch.dispatcher import Here
+from hookflow.runner.dispatch.dispatcher import Dispatcher, Here
 from hookflow.runner.dispatch.engine import Engine
 from hookflow.runner.logging import timing
 from hookflow.runner.logging.timing import FORWARD, ITERATION, Books, Timeline
@@ -61,15 +61,11 @@ class Bench:
         self.timeline = Timeline()
         self.books = Books(len(bindings), self.timeline)
         self.reported: list[tuple[str, str]] = []
-        self.engine = Engine(
-            Plan("p", planned, bindings, (), own),
-            {name: method for name, _, method in hooks},
-            {},
-            RunState(),
-            self.books,
-            here,
-            lambda binding, error, action: self.reported.append((binding.hook, action)),
+        plan = Plan("p", planned, bindings, (), own)
+        dispatcher = Dispatcher(
+            plan, self.books, here, lambda binding, error, action: self.reported.append((binding.hook, action))
         )
+        self.engine = Engine(plan, {name: method for name, _, method in hooks}, {}, RunState(), dispatcher)
         self.engine.bind(object())
         self.dispatcher = self.engine.dispatcher
 

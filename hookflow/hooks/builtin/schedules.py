@@ -305,7 +305,9 @@ class AccumulationSchedule(Hook):
         self.places = at_iterations("batches", self.batches, run)
 
     def before_backward(self, run: Run) -> None:
-        examples = float(run.sum(run.batch_size or 1))
+        examples = float(run.batch_size or 1)
+        if run.world > 1:
+            examples = float(run.sum(examples))
         if self.left == 0:
             in_epoch, in_run = run.iters_per_epoch - run.batch_idx, run.max_iters - run.iter
             self.left = max(min(batches_at(run.iter, self.places), in_epoch, in_run), 1)

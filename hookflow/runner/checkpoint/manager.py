@@ -9,26 +9,20 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from hookflow.events.records import shortened
 from hookflow.events.rundir import DiskSync, RunDir
-from hookflow.graph.plan import Plan
+from hookflow.hooks.builtin.checkpoint import Checkpoint
 from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE
 from hookflow.runner.checkpoint.nested import mapped, naming_unreadable
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved
 from hookflow.runner.checkpoint.store import CheckpointStore, Saved
-from hookflow.runner.dispatch.engine import Engine
-from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.parallel import full_state
-from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.logging.timing import Timeline
-from hookflow.runner.loop.requests import Requests
+from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.update import Update
-from hookflow.runner.process.state import RunState
 from hookflow.text import masked
 
 GRACE = 5.0
@@ -140,51 +134,37 @@ LAST = "last"
 
 
 class CheckpointManager:
-    """Saves the state of a run at safe points. `keep` is how many of the newest stay, beside those that bear a name;
-    None keeps all."""
+    """Saves the state of a run at safe points."""
 
     def __init__(
-        self,
-        plan: Plan,
-        state: RunState,
-        engine: Engine,
-        requests: Requests,
-        update: Update,
-        snapshot: Snapshot,
-        unsaved: Unsaved,
-        consensus: AnyConsensus,
-        timeline: Timeline,
-        store: CheckpointStore,
-        recorder: Recorder,
-        folder: Path,
-        keep: int | None,
-        *,
-        keeps_nonfinite: bool,
+        self, context: Context, update: Update, snapshot: Snapshot, unsaved: Unsaved, store: CheckpointStore
     ) -> None:
         self.before_validation: Mapping[str, Any] | None = None
         """The state to save instead of the present one: a validation was aborted, and the resumed run does it again."""
         self.saved_at: int | None = None
         """The iteration of the newest checkpoint."""
-        self._plan = plan
-        self._state = state
-        self._engine = engine
-        self._requests = requests
+        self.snapshot = snapshot
+        self._plan = context.plan
+        self._state = context.state
+        self._engine = context.engine
+        self._requests = context.requests
         self._update = update
-        self._snapshot = snapshot
         self._unsaved: Unsaved | None = unsaved
-        self._consensus = consensus
-        self._ranks = consensus.ranks
-        self._timeline = timeline
+        self._consensus = context.consensus
+        self._ranks = context.consensus.ranks
+        self._timeline = context.timeline
         self._store = store
-        self._recorder = recorder
-        self._folder = folder
-        self._disk = DiskSync(RunDir(folder))
-        self._keep = keep
-        self._keeps_nonfinite = keeps_nonfinite
+        self._log = context.log
+        self._folder = context.folder
+        self._disk = DiskSync(RunDir(context.folder))
+        keeps = (hook.keep for hook in context.parts.hooks.values() if isinstance(hook, Checkpoint))
+        self._keep = max(keeps, default=None)
+        """How many of the newest checkpoints stay, beside those that bear a name; None keeps all."""
+        self._keeps_nonfinite = context.parts.section.on_nan == "ignore"
         self._warned_nonfinite = False
         self._saving: Saving | None = None
         self._warned: set[str] = set()
-        given_away = any("checkpoint" in binding.takes for binding in plan.at("after_save_checkpoint"))
+        given_away = any("checkpoint" in binding.takes for binding in context.plan.at("after_save_checkpoint"))
         self._copy = HostCopy(reuse=not given_away)
 
     @property
@@ -200,7 +180,7 @@ class CheckpointManager:
         began = time.perf_counter()
         with self._state.during("save"), self._timeline.excluded():
             if not self._ranks.first:
-                self._recorder.flush(frame=False)  # the first rank brings the logs of all to the disk
+                self._log.flush(frame=False)  # the first rank brings the logs of all to the disk
             requested = self._requested_by_all()
             moved = {name: it for name, it in requested.items() if it is not None}
             names = [LAST, *(name for name in requested if name not in moved and name != LAST)]
@@ -220,7 +200,7 @@ class CheckpointManager:
         for warning in (*self._update.parameter_warnings(), *changed):
             if warning not in self._warned:
                 self._warned.add(warning)
-                self._recorder.say(warning, "warn")
+                self._log.say(warning, "warn")
 
     def request_last(self) -> None:
         """Request a save of the end of the training, unless it is saved, or the run saves nothing."""
@@ -247,7 +227,7 @@ class CheckpointManager:
         With several ranks the first one copies it, and with it the own state of the others.
         """
         entered = len(self._engine.arounds)
-        state = dict(self.before_validation or self._snapshot.capture())
+        state = dict(self.before_validation or self.snapshot.capture())
         self._engine.fire("before_save_checkpoint", state)
         if self._ranks.world > 1:
             state = full_state(state, self._consensus)
@@ -270,7 +250,7 @@ class CheckpointManager:
 
     def _write(self, saving: Saving, moved: Mapping[str, int], keep: int | None) -> Saved:
         """Bring a checkpoint to the disk, and remove those that it replaces. Another thread does this."""
-        self._recorder.flush(frame=False)  # what a checkpoint has behind it, the log must have too
+        self._log.flush(frame=False)  # what a checkpoint has behind it, the log must have too
         try:
             saving.facts = {**saving.facts, "log": self._disk.sync()}  # and on the disk, before the checkpoint is
             if (weight := self._nonfinite_weight(saving.state)) and not self._keeps_nonfinite:
@@ -286,10 +266,10 @@ class CheckpointManager:
 
     def _nonfinite_weight(self, state: Mapping[str, Any]) -> str | None:
         """Return the first weight in a copied state that is not finite, and warn once where the run keeps it."""
-        weight = next(self._snapshot.nonfinite_weights(state), None)
+        weight = next(self.snapshot.nonfinite_weights(state), None)
         if weight and self._keeps_nonfinite and not self._warned_nonfinite:
             self._warned_nonfinite = True
-            self._recorder.say(f'the weights are not finite ("{weight}"), and run.on_nan = "ignore" saves them', "warn")
+            self._log.say(f'the weights are not finite ("{weight}"), and run.on_nan = "ignore" saves them', "warn")
         return weight
 
     def _write_apart(self, saving: Saving, moved: Mapping[str, int], weight: str) -> Saved:
@@ -297,7 +277,7 @@ class CheckpointManager:
         saving.names = []
         saved = self._store.save_apart(saving.state, saving.facts, NONFINITE)
         self._store.move(moved)
-        self._recorder.say(
+        self._log.say(
             f'the weights are not finite in iteration {saving.facts["it"]} ("{weight}"): the checkpoint is saved as '
             f"{saved.path.name}, and not as last nor best; --resume takes the one before it",
             "error",
@@ -323,7 +303,7 @@ class CheckpointManager:
     def _record(self, saving: Saving, saved: Saved) -> None:
         if saved.path.name.startswith(NONFINITE):
             return  # no run resumes from it; an error names it
-        self._recorder.put(
+        self._log.put(
             "checkpoint",
             it=saving.facts["it"],
             ep=saving.facts["ep"],
@@ -367,7 +347,7 @@ class CheckpointManager:
         state = self._copied()
         facts = self._facts(state) | {"exception": shortened(masked(f"{type(error).__name__}: {error}"))}
         path = self._store.save_apart(state, facts, EXCEPTION).path
-        self._recorder.say(
+        self._log.say(
             f"the state after {type(error).__name__} was raised is in {path.relative_to(self._folder)}", "warn"
         )
 
@@ -376,4 +356,4 @@ class CheckpointManager:
         try:
             save()
         except Exception as error:
-            self._recorder.say(f"no checkpoint could be saved after the error: {error}", "error")
+            self._log.say(f"no checkpoint could be saved after the error: {error}", "error")

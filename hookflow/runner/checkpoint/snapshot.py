@@ -6,51 +6,44 @@ all of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import nn
 
 from hookflow.errors import Problem, UserError
-from hookflow.graph.plan import Plan
-from hookflow.runner.dispatch.engine import Engine
-from hookflow.runner.dispatch.module_hooks import ModuleHooks
-from hookflow.runner.dispatch.triggers import Scalars, Trigger
 from hookflow.runner.distributed.parallel import load_model, load_optimizer, local_state
-from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.runner.loop.requests import Requests
+from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics.random_state import random_state, set_random_state
 from hookflow.runner.observe.tensors import OPAQUE, mark
-from hookflow.runner.process.state import RunState
 from hookflow.user_code import only_showable
 
 OTHER = "a run continues with the model and the optimizer that it began with; start a new one for others"
 
 
-@dataclass(frozen=True)
 class Snapshot:
-    """The parts of a run that have a state."""
+    """The state of a run: of every part of its context that has one."""
 
-    plan: Plan
-    ranks: Ranks
-    device: torch.device
-    model: nn.Module
-    models: Mapping[str, nn.Module]
-    optimizers: Mapping[str, torch.optim.Optimizer]
-    hooks: Mapping[str, Any]
-    task: Any
-    data: Mapping[str, Any]
-    state: RunState
-    engine: Engine
-    module_hooks: ModuleHooks
-    requests: Requests
-    update: Update
-    scalars: Scalars
-    triggers: Mapping[int, Trigger]
-    say: Callable[..., None]
+    def __init__(self, context: Context, update: Update) -> None:
+        parts = context.parts
+        self.plan = context.plan
+        self.ranks = parts.ranks
+        self.device = parts.device
+        self.model = parts.model
+        self.models = parts.models
+        self.optimizers = parts.optimizers
+        self.hooks = parts.hooks
+        self.task = parts.task
+        self.data = {split: source for split, source in parts.data.items() if split != "test"}
+        self.state = context.state
+        self.engine = context.engine
+        self.module_hooks = context.module_hooks
+        self.requests = context.requests
+        self.update = update
+        self.scalars = context.scalars
+        self.triggers = context.triggers
+        self.say = context.log.say
 
     def capture(self, *, validation_due: bool = False) -> dict[str, Any]:
         """Return the state of the run between two iterations; its tensors are the run's own, not copies.

@@ -8,7 +8,7 @@ is bound; a test over random plans holds the two together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
 from inspect import signature
 from math import inf
@@ -179,15 +179,15 @@ def _unshared() -> tuple[memoryview[int], memoryview[float]]:
 class Dispatcher:
     """Fires the points of one run; `at` holds what is bound to each, in order, and may still change."""
 
-    def __init__(self, plan: Plan, at: Mapping[str, tuple[Firing, ...]], books: Books, here: Here, report: Report):
-        self.at = at
+    def __init__(self, plan: Plan, books: Books, here: Here, report: Report) -> None:
+        self.at: dict[str, tuple[Firing, ...]] = {}
         self.run: object = None
         self.disabled: set[str] = set()
         self.thread = get_ident()
         """The thread that hooks are called in: the training's, or autograd's while that computes on a GPU."""
         self._plan = plan
-        self._books = books
-        self._here = here
+        self.books = books
+        self.here = here
         self._report = report
         self._inner = 0.0
         self._nested = 0
@@ -205,7 +205,7 @@ class Dispatcher:
 
     def call_all(self, firings: Sequence[Firing], everything: Sequence[Any]) -> None:
         """Call what is due of these; `everything` is what their point offers, the run first. Hooks may change it."""
-        here, put = self._here, self._books.firings.put
+        here, put = self.here, self.books.firings.put
         began = entered = perf_counter()
         for firing in firings:
             due = firing.is_due()
@@ -221,7 +221,7 @@ class Dispatcher:
             entered = left
         here.set(NOWHERE, entered)
         if not self._nested:
-            self._books.spans.put(began, entered)
+            self.books.spans.put(began, entered)
 
     def fire_within(self, point: str, *offered: Any) -> None:
         """Do what `fire` does in the middle of something else: of a hook, or of a phase of the iteration."""
@@ -236,7 +236,7 @@ class Dispatcher:
 
     def _within(self, call: Callable[..., Result], *args: Any) -> Result:
         """Make a call that fires. Its time is theirs who fire: not the hook's around it, and in no phase twice."""
-        here = self._here
+        here = self.here
         binding, since = here.binding[0], here.times[0]
         in_hook = binding != NOWHERE
         outer, self._inner = self._inner, 0.0
@@ -254,15 +254,15 @@ class Dispatcher:
     def _call(self, firing: Firing, everything: Sequence[Any]) -> Any:
         result = None
         entered = perf_counter()
-        self._here.set(firing.binding.id, entered)
+        self.here.set(firing.binding.id, entered)
         try:
             result = firing.call(everything)
         except BaseException as error:
             self.failed(firing.binding, error)
         left = perf_counter()
-        self._books.firings.put(firing.binding.id, entered, left - entered - self._inner, 1.0)
+        self.books.firings.put(firing.binding.id, entered, left - entered - self._inner, 1.0)
         if not self._nested:
-            self._books.spans.put(entered, left)
+            self.books.spans.put(entered, left)
         return result
 
     def failed(self, binding: Binding, error: BaseException) -> None:
@@ -278,7 +278,7 @@ class Dispatcher:
             self._report(binding, error, action)
         if action == "raise":
             self._told, self._inner = error, 0.0
-            self._here.set(NOWHERE, perf_counter())
+            self.here.set(NOWHERE, perf_counter())
             raise error
         if action == "disable":
             self.disable(binding.hook)

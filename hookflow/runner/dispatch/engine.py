@@ -20,14 +20,12 @@ from hookflow.runner.dispatch.dispatcher import (
     Due,
     Firing,
     Gate,
-    Here,
-    Report,
     Switch,
     adapt,
     by_position,
     watched,
 )
-from hookflow.runner.logging.timing import Books, Rows
+from hookflow.runner.logging.timing import Rows
 from hookflow.runner.process.state import RunState
 
 
@@ -46,11 +44,9 @@ def _is_plain(firing: Firing) -> bool:
     return binding.half == "whole" and counted and trigger.when is None and not changes and firing.announce is None
 
 
-def generate(
-    point: Point, firings: Sequence[Firing], dispatcher: Dispatcher, books: Books, here: Here, state: RunState
-) -> Callable[..., None]:
+def generate(point: Point, firings: Sequence[Firing], dispatcher: Dispatcher, state: RunState) -> Callable[..., None]:
     """Return a function of what the point offers after the run, which calls the firings and books their time."""
-    rows = Rows(len(firings) + 1)
+    rows, here = Rows(len(firings) + 1), dispatcher.here
     names: dict[str, Any] = {
         "_run": dispatcher.run,
         "_clock": perf_counter,
@@ -70,7 +66,7 @@ def generate(
     file = f"{__file__}:{point.name}"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file  # for tracebacks
     exec(compile(source, file, "exec"), names)  # noqa: S102  # the source is ours: names of bindings are numbers in it
-    books.points.append((tuple(firing.binding.id for firing in firings), rows))
+    dispatcher.books.points.append((tuple(firing.binding.id for firing in firings), rows))
     made: Callable[..., None] = names[point.name]
     return made
 
@@ -179,10 +175,12 @@ def whose(binding: Binding) -> tuple[str, str]:
 class Engine:
     """The hooks of one run. Nothing fires before `bind` has received the values of `run`.
 
-    With several ranks only the first (`rank` 0) calls the hooks of rank 0; `on_request` is called on all ranks when a
-    hook is due that may make a request (it writes "control" or "checkpoint"). With `generates` false every point is
-    fired by the readable dispatcher, which does the same.
+    With several ranks only the first (`rank` 0) calls the hooks of rank 0. With `generates` false every point is fired
+    by the readable dispatcher, which does the same.
     """
+
+    on_request: Callable[[], None] | None = None
+    """Called on all ranks when a hook is due that may make a request: it writes "control" or "checkpoint"."""
 
     def __init__(
         self,
@@ -190,29 +188,22 @@ class Engine:
         hooks: Mapping[str, Any],
         gates: Mapping[int, Gate],
         state: RunState,
-        books: Books,
-        here: Here,
-        report: Report,
+        dispatcher: Dispatcher,
         rank: int = 0,
-        on_request: Callable[[], None] | None = None,
         *,
         generates: bool = True,
     ) -> None:
         self.plan = plan
+        self.dispatcher = dispatcher
         self.arounds = Arounds(plan)
         self._hooks = hooks
         self._gates = gates
         self._state = state
-        self._books = books
-        self._here = here
         self._rank = rank
-        self._on_request = on_request
         self._generates = generates
         self._own = {point.name: point.offers[1:] for point in plan.own}
-        self._at: dict[str, tuple[Firing, ...]] = {}
         self._closings: dict[tuple[str, str], Firing] = {}
         self._calls: dict[str, Callable[..., None]] = {}
-        self.dispatcher = Dispatcher(plan, self._at, books, here, report)
 
     def bind(self, run: object, wrap: Callable[[Binding, Call], Call] | None = None) -> None:
         """Make every binding ready to be called with this run; `wrap` puts something around each call."""
@@ -229,12 +220,12 @@ class Engine:
             elif binding.half == "enter":
                 again = Firing(binding, firing.method, firing.call, partial(self._is_resumed, binding))
                 self._put(_again(binding.point), again)
-        for name, firings in self._at.items():
+        for name, firings in self.dispatcher.at.items():
             self._calls[name] = partial(self.dispatcher.fire, name)
             if self._generates and not wrap and name in self.plan.points:
                 point = self.plan.points[name]
                 if can_be_generated(self.plan, point, firings):
-                    self._calls[name] = generate(point, firings, self.dispatcher, self._books, self._here, self._state)
+                    self._calls[name] = generate(point, firings, self.dispatcher, self._state)
 
     def _firing(self, binding: Binding, run: object) -> Firing:
         hook = self._hooks[binding.hook]
@@ -246,7 +237,7 @@ class Engine:
         if gate is None and self.plan.hook(binding.hook).on_error == "disable":
             gate = Switch()
         due: Due | None = partial(self.arounds.is_open, binding) if binding.half == "exit" else gate
-        announce = self._on_request if _may_ask(self.plan, binding) else None
+        announce = self.on_request if _may_ask(self.plan, binding) else None
         return Firing(binding, method, call, due, gate, announce)
 
     def _halved(self, binding: Binding, call: Call) -> Call:
@@ -257,7 +248,7 @@ class Engine:
         return call
 
     def _put(self, point: str, firing: Firing) -> None:
-        self._at[point] = (*self._at.get(point, ()), firing)
+        self.dispatcher.at[point] = (*self.dispatcher.at.get(point, ()), firing)
 
     def call(self, point: str) -> Callable[..., None] | None:
         """Return what fires a point, as a function of what it offers after the run; None where nothing is bound."""
@@ -270,7 +261,7 @@ class Engine:
 
     def firings(self, point: str) -> tuple[Firing, ...]:
         """Return what fires at a point, in order."""
-        return self._at.get(point, ())
+        return self.dispatcher.at.get(point, ())
 
     def fire_own(self, point: str, *offered: Any) -> None:
         """Fire a point that the pipeline declares for itself.
@@ -292,7 +283,7 @@ class Engine:
     @property
     def current(self) -> Binding | None:
         """The binding that is being called; None outside of all hooks."""
-        id_ = self._here.binding[0]
+        id_ = self.dispatcher.here.binding[0]
         return None if id_ == NOWHERE else self.plan.bindings[id_]
 
     def enter_again(self, point: str) -> None:

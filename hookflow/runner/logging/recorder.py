@@ -45,7 +45,7 @@ QUICKEST, SLOWEST = 0.25, 2.0
 GRACE = 10.0
 """Seconds that the end of a run waits for a disk that does not answer."""
 
-SANITY = "the sanity pass over the validation"
+SANITY = "the sanity check over the validation"
 """The name in a note on an exception."""
 
 

@@ -12,17 +12,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hookflow.events.records import Put
 from hookflow.hooks.builtin.means import WeightedSum
 from hookflow.hooks.builtin.predict import Rows
-from hookflow.runner.data.batch_size import BatchSizes
-from hookflow.runner.dispatch.engine import Engine
-from hookflow.runner.distributed.consensus import AnyConsensus
-from hookflow.runner.logging.timing import Timeline
-from hookflow.runner.loop.requests import SKIPPED, Offering, Requests
-from hookflow.runner.loop.task import as_number, check_outputs, single_numbers
+from hookflow.runner.loop.context import Context, Offering
+from hookflow.runner.loop.requests import SKIPPED
+from hookflow.runner.loop.task import as_number, check_outputs, evaluation_of, single_numbers, steps_itself
+from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.signals import WorkerHangs
-from hookflow.runner.process.state import RunState
 
 Sums = Mapping[str, tuple[float, int]]
 """By name: the sum, and the number of examples (or batches) that it is of."""
@@ -78,44 +74,25 @@ Split = Literal["val", "test"]
 
 
 class Evaluation:
-    """Validates and tests. `evaluate` is how the task does it with one batch, in autocast where there is any;
-    `should_abort` says after each batch whether a signal ends the pass."""
+    """Validates and tests. `should_abort` says after each batch whether a signal ends the pass."""
 
-    def __init__(
-        self,
-        state: RunState,
-        run: Any,
-        model: nn.Module,
-        task: Any,
-        evaluate: Callable[[Any, Any], Any],
-        data: Mapping[str, Any],
-        sizes: Mapping[str, BatchSizes],
-        engine: Engine,
-        requests: Requests,
-        consensus: AnyConsensus,
-        timeline: Timeline,
-        should_abort: Callable[[int], bool],
-        record: Put,
-        *,
-        own_steps: bool,
-    ) -> None:
-        self._state = state
+    def __init__(self, context: Context, run: Any, should_abort: Callable[[int], bool]) -> None:
+        parts = context.parts
+        self._state = context.state
         self._run = run
-        self._model = model
-        self._task = task
-        self._evaluate = evaluate
-        self._data = data
-        self._sizes = sizes
-        self._engine = engine
-        self._consensus = consensus
-        self._timeline = timeline
+        self._model = parts.model
+        self._task = parts.task
+        evaluate = in_precision(evaluation_of(parts.task), parts.device, parts.precision)
+        self._evaluate = context.module_hooks.settled(evaluate)
+        self._data = parts.data
+        self._sizes = context.sizes
+        self._engine = context.engine
+        self._consensus = context.consensus
+        self._timeline = context.timeline
         self._should_abort = should_abort
-        self._record = record
-        self._own_steps = own_steps
-        self._offered = {
-            split: Offering(f"before_{split}_iter", run, state, engine, requests, consensus)
-            for split in ("val", "test")
-        }
+        self._record = context.log.put
+        self._own_steps = steps_itself(parts.task)
+        self._offered = {split: Offering(f"before_{split}_iter", run, context) for split in ("val", "test")}
 
     @torch.no_grad()
     def __call__(self, split: Split) -> bool:

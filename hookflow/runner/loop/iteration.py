@@ -8,25 +8,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
-
-from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.builtin.means import WeightedSum
 from hookflow.numbers import counted
-from hookflow.runner.data.batch_size import BatchSizes
 from hookflow.runner.dispatch.dispatcher import Firing
-from hookflow.runner.dispatch.engine import Engine
-from hookflow.runner.dispatch.triggers import Scalars
-from hookflow.runner.distributed.consensus import AnyConsensus
-from hookflow.runner.distributed.strategy import Strategy
-from hookflow.runner.logging.timing import DATA, FORWARD, Timeline
-from hookflow.runner.loop.requests import BEFORE_THE_STEP, SKIPPED, Offering, Requests
-from hookflow.runner.loop.task import check_outputs, single_numbers
+from hookflow.runner.logging.timing import DATA, FORWARD
+from hookflow.runner.loop.context import Context, Offering
+from hookflow.runner.loop.requests import BEFORE_THE_STEP, SKIPPED
+from hookflow.runner.loop.task import check_outputs, single_numbers, steps_itself
 from hookflow.runner.loop.update import Update, clears_gradients
+from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.state import RunState
 
 Iterate = Callable[[Iterator[Any]], None]
@@ -35,24 +29,26 @@ Iterate = Callable[[Iterator[Any]], None]
 Step = Callable[[Any, Any], dict[str, Any]]
 
 
-@dataclass(frozen=True)
 class Iteration:
     """Everything that an iteration may need; `step` is the task's, in autocast where there is any."""
 
-    state: RunState
-    run: Any
-    step: Step
-    engine: Engine
-    requests: Requests
-    update: Update
-    optimizers: Mapping[str, Optimizer]
-    scalars: Scalars
-    sizes: BatchSizes
-    strategy: Strategy
-    consensus: AnyConsensus
-    timeline: Timeline
-    accumulate: int
-    steps_itself: bool
+    def __init__(self, context: Context, run: Any, update: Update) -> None:
+        parts = context.parts
+        self.context = context
+        self.state = context.state
+        self.run = run
+        self.step: Step = context.module_hooks.settled(in_precision(parts.task.step, parts.device, parts.precision))
+        self.engine = context.engine
+        self.requests = context.requests
+        self.update = update
+        self.optimizers = parts.optimizers
+        self.scalars = context.scalars
+        self.sizes = context.sizes["train"]
+        self.strategy = parts.strategy
+        self.consensus = context.consensus
+        self.timeline = context.timeline
+        self.accumulate = parts.section.accumulate
+        self.steps_itself = steps_itself(parts.task)
 
 
 def choose(it: Iteration) -> Iterate:
@@ -151,7 +147,7 @@ class _Batchwise(ABC):
         self.several = it.strategy.several
         self.total = 0
         """The examples of the current batch on all ranks."""
-        self.offered = Offering("before_train_iter", it.run, it.state, it.engine, it.requests, it.consensus)
+        self.offered = Offering("before_train_iter", it.run, it.context)
         """The batch after the hooks; of the later ones of an iteration, those alone that write the batch."""
         self.writers = self._writers() if it.accumulate > 1 else ()
 

@@ -6,20 +6,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from hookflow.events.records import CommandRecord, Put
-from hookflow.pipeline.schema import Interval
+from hookflow.events.records import CommandRecord
 from hookflow.runner.checkpoint.manager import CheckpointManager
-from hookflow.runner.checkpoint.snapshot import Snapshot
-from hookflow.runner.dispatch.engine import Engine
-from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL, AnyConsensus
-from hookflow.runner.logging.timing import Timeline
+from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, TELL
+from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.evaluation import Evaluation
 from hookflow.runner.loop.iteration import Iterate, too_few
-from hookflow.runner.loop.requests import Requests
 from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics.compiling import Compiled
 from hookflow.runner.process.signals import Signals, Stop, WorkerHangs
-from hookflow.runner.process.state import RunState
 
 GRAVITY = ("finished", "stopped", "interrupted", "failed")
 """The ways for a run to end. Where there are several reasons for it, the gravest counts, and of two the earlier."""
@@ -31,24 +26,15 @@ POLL = 0.05
 class SafePoint:
     """Does at safe points what has been asked for. `stop` says why the run ends, once it does; all ranks agree."""
 
-    def __init__(
-        self,
-        state: RunState,
-        requests: Requests,
-        signals: Signals,
-        consensus: AnyConsensus,
-        checkpoints: CheckpointManager,
-        timeline: Timeline,
-        record: Put,
-    ) -> None:
+    def __init__(self, context: Context, signals: Signals, checkpoints: CheckpointManager) -> None:
         self.stop: Stop | None = None
-        self._state = state
-        self._requests = requests
-        self._signals = signals
-        self._consensus = consensus
+        self.signals = signals
+        self._state = context.state
+        self._requests = context.requests
+        self._consensus = context.consensus
         self._checkpoints = checkpoints
-        self._timeline = timeline
-        self._record = record
+        self._timeline = context.timeline
+        self._record = context.log.put
         self._heard: Stop | None = None
         self._synchronizes = False
 
@@ -99,12 +85,12 @@ class SafePoint:
     @property
     def _signal(self) -> Stop | None:
         """The signal that has come and not been heeded."""
-        return None if self._signals.stop is self._heard else self._signals.stop
+        return None if self.signals.stop is self._heard else self.signals.stop
 
     def _wants(self) -> int:
         """Return what this process has been asked for and has not done."""
         requests = self._requests
-        wishes = OBEY if self._signals.commands else 0
+        wishes = OBEY if self.signals.commands else 0
         if requests.stop_reason is not None or self._signal is not None:
             wishes |= STOP
         if requests.saves:
@@ -116,7 +102,7 @@ class SafePoint:
     def _stop_as_agreed(self) -> bool:
         """Let the run end, for the gravest reason that any rank has; return whether its state is to be saved first."""
         signal, reason = self._signal, self._requests.take_stop()
-        self._heard = self._signals.stop
+        self._heard = self.signals.stop
         if signal is not None:
             text = f"{signal.reason}: stopping after iteration {self._state.iter}"
             self._record("message", level="warn", source="hookflow", text=text)
@@ -155,7 +141,7 @@ class SafePoint:
 
         In a pause it waits a little for something to come; of several ranks the first one does.
         """
-        signals, checkpoints = self._signals, self._checkpoints
+        signals, checkpoints = self.signals, self._checkpoints
         if self._state.stage == "paused" and self._consensus.ranks.first:
             until = time.monotonic() + 0.5
             while time.monotonic() < until and not (signals.commands or signals.stop or checkpoints.has_written):
@@ -187,49 +173,37 @@ class Loop:
 
     def __init__(
         self,
-        state: RunState,
-        engine: Engine,
+        context: Context,
         iterate: Iterate,
         update: Update,
         evaluate: Evaluation,
-        snapshot: Snapshot,
         checkpoints: CheckpointManager,
         safe_point: SafePoint,
-        consensus: AnyConsensus,
-        signals: Signals,
-        timeline: Timeline,
-        data: Mapping[str, Any],
-        val_every: Interval,
         compiled: Compiled | None,
-        record: Put,
-        *,
-        accumulate: int,
-        sanity: Callable[[], None] | None = None,
+        sanity: Callable[[], None] | None,
     ) -> None:
-        self._state = state
-        self._engine = engine
+        self._state = context.state
+        self._engine = context.engine
         self._iterate = iterate
         self._update = update
         self._evaluate = evaluate
-        self._snapshot = snapshot
         self._checkpoints = checkpoints
         self._safe_point = safe_point
-        self._consensus = consensus
-        self._signals = signals
-        self._timeline = timeline
-        self._data = data
-        self._val_every = val_every
-        self._validates = "val" in data
+        self._consensus = context.consensus
+        self._timeline = context.timeline
+        self._data = context.parts.data
+        self._val_every = context.parts.section.validates
+        self._validates = "val" in context.parts.data
         self._compiled = compiled
-        self._record = record
-        self._accumulate = accumulate
+        self._record = context.log.put
+        self._accumulate = context.parts.section.accumulate
         self._sanity = sanity
 
     def train(self) -> None:
         """Train, from where the run is."""
         state, safe_point = self._state, self._safe_point
         self._begin()
-        self._signals.be_graceful()
+        safe_point.signals.be_graceful()
         safe_point.check_stop()
         if state.validation_due:
             self._validate()
@@ -358,7 +332,7 @@ class Loop:
         """
         state = self._state
         state.validation_due = False
-        before = self._snapshot.capture(validation_due=True)
+        before = self._checkpoints.snapshot.capture(validation_due=True)
         state.validated_at = state.iter
         if not self._evaluate("val"):
             self._checkpoints.before_validation = before

@@ -15,9 +15,8 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tre
 from hookflow.errors import first_few
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.loop.run import Run
-from hookflow.runner.loop.sanity import Nowhere
+from hookflow.runner.loop.sanity import Quiet, unchanged
 from hookflow.runner.loop.task import steps_itself
-from hookflow.runner.loop.untouched import untouched
 from hookflow.runner.process.state import RunState
 
 Step = Callable[[Any, Any], dict[str, Any]]
@@ -71,12 +70,12 @@ def _save(batch: Any, folder: Path, state: RunState, rank: int) -> Iterator[str]
 def _of_another_pass(parts: Parts, state: RunState, run: Run, step: Step, batch: Any) -> Iterator[str]:
     """Name the first module whose output is not finite, and the parameters whose gradients are not."""
     silent = copy.copy(run)
-    vars(silent).update(dict.fromkeys(("_recorder", "_media", "_scalars"), Nowhere()))
+    vars(silent).update(dict.fromkeys(("_log", "_media", "_scalars"), Quiet()))
     trained = {name: p for name, p in parts.model.named_parameters() if p.requires_grad}
     eager = torch.compiler.set_stance("force_eager")  # a compiled module does not call new hooks
     state.enter("start")  # in which no hook inside the network fires
     try:
-        with untouched(parts.model, parts.device, parts.task, batch), eager, torch.enable_grad():
+        with unchanged(parts.model, parts.device), eager, torch.enable_grad():
             with _outputs(parts.model) as broken:
                 loss = step(silent, batch)["loss"]
             with _gradients(trained) as bad:

@@ -6,7 +6,7 @@ iteration, all else at a safe point (`hookflow.runner.loop.loop`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -14,9 +14,6 @@ from hookflow.errors import Problem, UserError
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.uses import SLOT, how_to_declare
 from hookflow.runner.data.batch_size import BatchSizes
-from hookflow.runner.dispatch.dispatcher import Firing
-from hookflow.runner.dispatch.engine import Engine
-from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.process.state import RunState
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
@@ -202,33 +199,3 @@ def _where(points: Collection[str]) -> str:
 def _undeclared(call: str, slot: str, here: Binding) -> Problem:
     message = f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it writes "{slot}"'
     return Problem(message, hint=how_to_declare(slot, here.hook, here.writes))
-
-
-class Offering:
-    """Offers each batch at one point; call it to learn what hooks have made of it."""
-
-    def __init__(
-        self, point: str, run: Any, state: RunState, engine: Engine, requests: Requests, consensus: AnyConsensus
-    ) -> None:
-        self._point = point
-        self._run = run
-        self._state = state
-        self._engine = engine
-        self._requests = requests
-        self._consensus = consensus
-        several = consensus.ranks.world > 1
-        self._agreed = several and any("control" in binding.writes for binding in engine.plan.at(point))
-
-    def __call__(self, batch: Any, writers: Sequence[Firing] | None = None) -> Any:
-        """Fire the point with a batch, or these firings of it alone; return the batch that comes of it, or SKIPPED."""
-        dispatcher, requests = self._engine.dispatcher, self._requests
-        requests.offered = offered = [self._run, batch, self._state.batch_idx]
-        if writers is None:
-            dispatcher.call_all(self._engine.firings(self._point), offered)
-        else:
-            for firing in writers:
-                dispatcher.call_within(firing, offered)
-        skips = requests.take_skip_batch()
-        if self._agreed:
-            skips = self._consensus.any_rank(skips)
-        return SKIPPED if skips else offered[1]

@@ -4,71 +4,32 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, nearest_or_all
-from hookflow.events.records import HOOKFLOW, Level, Put, Stage
+from hookflow.events.records import HOOKFLOW, Level, Stage
 from hookflow.hooks.run import Run as Promised
-from hookflow.runner.builder.components import Parts
 from hookflow.runner.checkpoint.manifest import LONGEST_NAME, can_go_by
-from hookflow.runner.dispatch.engine import Engine
-from hookflow.runner.dispatch.module_hooks import Handle, ModuleHooks
-from hookflow.runner.dispatch.triggers import Scalars
+from hookflow.runner.dispatch.module_hooks import Handle
 from hookflow.runner.logging.media import copied, drawn
-from hookflow.runner.logging.timing import FORWARD, Timeline
-from hookflow.runner.loop.requests import NOTHING, Requests
+from hookflow.runner.logging.timing import FORWARD
+from hookflow.runner.loop.context import Context
+from hookflow.runner.loop.requests import NOTHING
 from hookflow.runner.loop.task import Named, evaluation_of, numbers, scalar
 from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics.precision import in_precision
-from hookflow.runner.process.state import RunState
-
-
-class Log(Protocol):
-    """Where what hooks and tasks tell goes: the recorder."""
-
-    put: Put
-    """Takes a record."""
-
-    def scalar(self, name: str, value: float | torch.Tensor) -> None:
-        """Take a number."""
-
-    def say(self, text: str, level: Level = "info", source: str = HOOKFLOW) -> None:
-        """Take a line for people, and who says it."""
-
-
-class Media(Protocol):
-    """Where the images and histograms go that they log."""
-
-    def image(self, name: str, image: torch.Tensor, caption: str, hook: str, *, figure: bool = False) -> None:
-        """Take an image, height × width × channels, and who logged it."""
-
-    def histogram(self, name: str, values: torch.Tensor, bins: int, hook: str) -> None:
-        """Take numbers to count, and who logged them."""
 
 
 class Run:
     """One run. `hookflow.hooks.run.Run` documents the promises to hooks."""
 
-    def __init__(
-        self,
-        parts: Parts,
-        state: RunState,
-        engine: Engine,
-        module_hooks: ModuleHooks,
-        update: Update,
-        requests: Requests,
-        scalars: Scalars,
-        recorder: Log,
-        media: Media,
-        timeline: Timeline,
-        folder: Path,
-    ) -> None:
+    def __init__(self, context: Context, update: Update) -> None:
+        parts, engine = context.parts, context.engine
         self.model: nn.Module = parts.model
         self.models: Mapping[str, nn.Module] = Named("model", parts.models)
         self.optimizers: Mapping[str, torch.optim.Optimizer] = Named("optimizer", parts.optimizers)
@@ -79,19 +40,19 @@ class Run:
         self.precision = parts.precision
         self.rank = parts.ranks.rank
         self.world = parts.ranks.world
-        self.dir = folder
+        self.dir = context.folder
         self.is_temporary = False
         self._trains = parts.trains
         self._strategy = parts.strategy
-        self._state = state
+        self._state = context.state
         self._engine = engine
-        self._module_hooks = module_hooks
+        self._module_hooks = context.module_hooks
         self._update = update
-        self._requests = requests
-        self._scalars = scalars
-        self._recorder = recorder
-        self._media = media
-        self._timeline = timeline
+        self._requests = context.requests
+        self._scalars = context.scalars
+        self._log = context.log
+        self._media = context.media
+        self._timeline = context.timeline
         self._offers_log = bool(engine.plan.at("on_log"))
         self._on_zero = frozenset(hook.name for hook in engine.plan.hooks if hook.ranks == "zero")
 
@@ -175,7 +136,7 @@ class Run:
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
         number = scalar(value, f'run.log("{name}", …)')
-        self._recorder.scalar(name, number)
+        self._log.scalar(name, number)
         self._scalars.log(name, number)
         if self._offers_log and get_ident() == self._engine.dispatcher.thread:
             self._offer_log(name, number)
@@ -197,7 +158,7 @@ class Run:
     def log_text(self, name: str, text: str) -> None:
         if not isinstance(text, str):
             raise TypeError(f'run.log_text("{name}", …) needs a string, not a {type(text).__name__} ({text!r:.40})')
-        self._recorder.put("text", name=name, text=text, hook=self._speaker())
+        self._log.put("text", name=name, text=text, hook=self._speaker())
 
     def log_histogram(self, name: str, values: Any, bins: int = 30) -> None:
         if bins < 1:
@@ -205,7 +166,7 @@ class Run:
         self._media.histogram(name, numbers(values, f'run.log_histogram("{name}", …)'), bins, self._speaker())
 
     def say(self, text: str, level: Level = "info") -> None:
-        self._recorder.say(text, level, self._speaker())
+        self._log.say(text, level, self._speaker())
 
     def _speaker(self) -> str:
         """Return who calls: the hook that is being called, else the task; unknown in another thread."""

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from hookflow.errors import UserError
 from hookflow.events.now import Shared
 from hookflow.events.rundir import RunDir
-from hookflow.graph.plan import Binding, OnError, Plan
-from hookflow.hooks.builtin.checkpoint import Checkpoint
+from hookflow.graph.plan import Plan
 from hookflow.hooks.builtin.gradients import GradClip
 from hookflow.hooks.builtin.log import Log
 from hookflow.pipeline.load import key_of
@@ -24,31 +22,24 @@ from hookflow.runner.checkpoint.manager import CheckpointManager
 from hookflow.runner.checkpoint.snapshot import Snapshot, Unsaved, state_key
 from hookflow.runner.checkpoint.store import CheckpointStore, read
 from hookflow.runner.checkpoint.weights import load_changes
-from hookflow.runner.data.batch_size import BatchSizes
-from hookflow.runner.dispatch.dispatcher import Here
-from hookflow.runner.dispatch.engine import Engine
-from hookflow.runner.dispatch.module_hooks import ModuleHooks
 from hookflow.runner.dispatch.torch_hooks import register_hooks
-from hookflow.runner.dispatch.triggers import Scalars, make_triggers
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.logging.timing import Books, Timeline
+from hookflow.runner.loop.context import make_context
 from hookflow.runner.loop.evaluation import Evaluation, Split
 from hookflow.runner.loop.iteration import Iteration, choose
 from hookflow.runner.loop.loop import Loop, SafePoint
 from hookflow.runner.loop.nonfinite import diagnose
-from hookflow.runner.loop.requests import Requests
 from hookflow.runner.loop.run import Run
 from hookflow.runner.loop.sanity import sanity_check
-from hookflow.runner.loop.task import evaluation_of, prediction_of, steps_itself
+from hookflow.runner.loop.task import prediction_of
 from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics.compiling import Compiled
 from hookflow.runner.numerics.finite import Losses, StepGuard, advice
 from hookflow.runner.numerics.memory import free_memory, is_oom
 from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.signals import Signals, Stop
-from hookflow.runner.process.state import RunState
 from hookflow.user_code import only_showable
 
 if TYPE_CHECKING:
@@ -66,91 +57,33 @@ class Trainer:
         store: CheckpointStore,
         recorder: Recorder,
         signals: Signals,
-        state: RunState,
         consensus: AnyConsensus,
         observer: Observer | None = None,
     ) -> None:
-        self.state = state
+        self.state = state = signals.state
+        rank = parts.ranks.rank
         self._parts = parts
-        self._plan = plan
-        self._recorder = recorder
         self._store = store
-        self._signals = signals
-        self._consensus = consensus
-        section, world = parts.section, parts.ranks.world
-        state.batches_per_epoch = parts.batches_per_epoch
-        state.set_length(section.max_epochs, section.max_iters, parts.iters_per_epoch)
-        state.seconds = consensus.seconds
-        self._sizes = {split: self._batch_sizes(split) for split in parts.data}
-        self._timeline = timeline = Timeline()
-        books = Books(len(plan.bindings), timeline)
-        self._scalars = scalars = Scalars(plan, state, parts.strategy, parts.device, parts.ranks.rank)
-        triggers = make_triggers(plan, state, scalars.condition)
-        shared = Shared(run_dir.now_of(parts.ranks.rank))
-        self._here = here = Here(shared)
+        self._log = recorder
+        shared = Shared(run_dir.now_of(rank))
         state.done = shared.iters
-        self._engine = engine = Engine(
-            plan,
-            parts.hooks,
-            triggers,
-            state,
-            books,
-            here,
-            self._hook_failed,
-            rank=parts.ranks.rank,
-            on_request=self._meet if world > 1 else None,
-        )
-        self._module_hooks = module_hooks = ModuleHooks(engine, parts.picked, state)
-        self._requests = requests = Requests(
-            plan, state, lambda: engine.current, self._sizes, self._recorder.say, several=world > 1
-        )
-        self._update = update = self._make_update()
-        self._media = media = Media(run_dir.path, state, recorder.put, recorder.say, parts.ranks.rank)
-        self.run = Run(
-            parts, state, engine, module_hooks, update, requests, scalars, recorder, media, timeline, run_dir.path
-        )
-        self._snapshot = Snapshot(
-            plan=plan,
-            ranks=parts.ranks,
-            device=parts.device,
-            model=parts.model,
-            models=parts.models,
-            optimizers=parts.optimizers,
-            hooks=parts.hooks,
-            task=parts.task,
-            data={split: source for split, source in parts.data.items() if split != "test"},
-            state=state,
-            engine=engine,
-            module_hooks=module_hooks,
-            requests=requests,
-            update=update,
-            scalars=scalars,
-            triggers=triggers,
-            say=self._recorder.say,
-        )
-        self._checkpoints = CheckpointManager(
-            plan,
-            state,
-            engine,
-            requests,
-            update,
-            self._snapshot,
-            Unsaved(parts.task, parts.data, self._known()),
-            consensus,
-            timeline,
-            store,
-            recorder,
-            run_dir.path,
-            keep=max((hook.keep for hook in parts.hooks.values() if isinstance(hook, Checkpoint)), default=None),
-            keeps_nonfinite=section.on_nan == "ignore",
-        )
-        self._safe_point = SafePoint(state, requests, signals, consensus, self._checkpoints, timeline, recorder.put)
-        self._evaluate = self._make_evaluation()
+        self._media = media = Media(run_dir.path, state, recorder.put, recorder.say, rank)
+        self._context = make_context(parts, plan, run_dir.path, state, consensus, recorder, media, shared)
+        self._engine = engine = self._context.engine
+        self._update = self._make_update()
+        self.run = Run(self._context, self._update)
+        snapshot = Snapshot(self._context, self._update)
+        unsaved = Unsaved(parts.task, parts.data, self._known())
+        self._checkpoints = CheckpointManager(self._context, self._update, snapshot, unsaved, store)
+        self._safe_point = SafePoint(self._context, signals, self._checkpoints)
+        if parts.ranks.world > 1:
+            engine.on_request = self._safe_point.synchronize
+        self._evaluate = Evaluation(self._context, self.run, self._safe_point.should_abort)
         if observer:
             engine.bind(observer.run(self.run), observer.wrap)
         else:
             engine.bind(self.run)
-        recorder.watch(books, state)
+        recorder.watch(engine.dispatcher.books, state)
 
     def train(
         self, resume: Path | None = None, begin: Callable[[], None] = lambda: None, *, test: bool = False
@@ -176,10 +109,10 @@ class Trainer:
         stop = self._safe_point.stop
         bounds = stop is None or stop.status == "finished"  # a run that was stopped may be resumed, and log them then
         logs = [hook for hook in self._parts.hooks.values() if isinstance(hook, Log) and bounds]
-        for line in chain(self._scalars.complaints(), *(log.complaints() for log in logs)):
-            self._recorder.say(line, "warn")
-        if late := self._requests.saves:
-            self._recorder.say(f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn")
+        for line in chain(self._context.scalars.complaints(), *(log.complaints() for log in logs)):
+            self._log.say(line, "warn")
+        if late := self._context.requests.saves:
+            self._log.say(f"checkpoint request ignored: the run has already ended ({', '.join(late)})", "warn")
         return stop
 
     def train_once(
@@ -192,7 +125,7 @@ class Trainer:
         with self._running():
             self._offer_weights()
             self._make_loop(sanity=sanity).train_once(epochs, iters)
-            self._requests.save(["last"])
+            self._context.requests.save(["last"])
             self._checkpoints.save_the_rest()
             self._load(store.names()["last"])
             if test:
@@ -217,22 +150,20 @@ class Trainer:
         with self._running():
             self._load(checkpoint)
             step = in_precision(predict, self._parts.device, self._parts.precision)
-            return self._evaluate.predict(split, self._module_hooks.settled(step))
+            return self._evaluate.predict(split, self._context.module_hooks.settled(step))
 
     @contextmanager
     def _running(self) -> Iterator[None]:
         """Fire `before_run` and `after_run` around what a run does, and `on_exception` when it raises."""
         parts, engine = self._parts, self._engine
-        self._compiled = (
-            Compiled(parts.models, parts.section.compile, self._recorder.say) if parts.section.compile else None
-        )
+        self._compiled = Compiled(parts.models, parts.section.compile, self._log.say) if parts.section.compile else None
         with ExitStack() as undoing:  # all of it, whatever raises: others may train the network after this
-            undoing.callback(self._here.leave)
+            undoing.callback(self._engine.dispatcher.here.leave)
             undoing.callback(self._media.close)
-            undoing.callback(self._module_hooks.detach)
+            undoing.callback(self._context.module_hooks.detach)
             undoing.callback(self.state.enter, "end")
             undoing.callback(self._checkpoints.abandon)
-            self._module_hooks.attach(self._compiled)
+            self._context.module_hooks.attach(self._compiled)
             for model in parts.models.values():
                 if not model.training:
                     model.train()  # a model that comes in evaluation as a whole; what is frozen in it is another matter
@@ -270,20 +201,20 @@ class Trainer:
         saves = isinstance(error, Exception)
         if saves:
             self._checkpoints.report_if_possible()
-        self._requests.take_saves()
+        self._context.requests.take_saves()
         self._engine.fire("on_exception", error)
-        if saves and self._requests.saves:
+        if saves and self._context.requests.saves:
             self._checkpoints.save_after_error(error)
-        self._requests.take_saves()
+        self._context.requests.take_saves()
         self._engine.fire("after_run")
 
     def _load(self, path: Path) -> None:
-        state = self._consensus.together(partial(read, path, self._parts.device))
+        state = self._context.consensus.together(partial(read, path, self._parts.device))
         self._engine.fire("after_load_checkpoint", state)
-        self._snapshot.restore(state)
-        self._recorder.say(f"resumed from {path.name}: {self.state.place}")
+        self._checkpoints.snapshot.restore(state)
+        self._log.say(f"resumed from {path.name}: {self.state.place}")
         if self.state.finished and not self.state.validation_due:
-            self._recorder.say("nothing is left to do: every iteration of the training is done")
+            self._log.say("nothing is left to do: every iteration of the training is done")
 
     def _offer_weights(self) -> None:
         """Fire `after_load_checkpoint` for the weights that models have begun with; load what hooks change in them."""
@@ -306,7 +237,7 @@ class Trainer:
         guard = None
         if scales or skips:
             guard = StepGuard(
-                self._plan,
+                self._context.plan,
                 parts.optimizers,
                 parts.device,
                 self.state,
@@ -314,21 +245,14 @@ class Trainer:
                 skips_nan=skips,
                 max_skipped=section.max_skipped_steps,
                 several=parts.strategy.several,
-                log=self._log,
-                say=self._recorder.say,
+                log=self._record_scalar,
+                say=self._log.say,
             )
-        return Update(
-            self.state,
-            self._engine,
-            self._timeline,
-            self._requests,
-            parts.model,
-            parts.optimizers,
-            parts.strategy,
-            self._consensus,
-            Losses(parts.device, self.state, self._explain_loss) if section.on_nan == "raise" else None,
-            guard,
-        )
+        losses = Losses(parts.device, self.state, self._explain_loss) if section.on_nan == "raise" else None
+        return Update(self._context, losses, guard)
+
+    def _record_scalar(self, name: str, value: float) -> None:
+        self.run.log(name, value)
 
     def _known(self) -> Iterator[Any]:
         """Yield the objects of the run that a checkpoint holds, or that need not be held."""
@@ -344,89 +268,20 @@ class Trainer:
         ways = advice(parts.precision, clips=clips, saved=bool(self._store.all()))
         return " ".join([*diagnose(parts, self.state, self.run, step, batch), ways])
 
-    def _make_evaluation(self) -> Evaluation:
-        parts = self._parts
-        return Evaluation(
-            self.state,
-            self.run,
-            parts.model,
-            parts.task,
-            self._module_hooks.settled(in_precision(evaluation_of(parts.task), parts.device, parts.precision)),
-            parts.data,
-            self._sizes,
-            self._engine,
-            self._requests,
-            self._consensus,
-            self._timeline,
-            self._safe_point.should_abort,
-            self._recorder.put,
-            own_steps=steps_itself(parts.task),
-        )
-
     def _make_loop(self, *, sanity: bool) -> Loop:
-        parts = self._parts
-        iteration = Iteration(
-            state=self.state,
-            run=self.run,
-            step=self._module_hooks.settled(in_precision(parts.task.step, parts.device, parts.precision)),
-            engine=self._engine,
-            requests=self._requests,
-            update=self._update,
-            optimizers=parts.optimizers,
-            scalars=self._scalars,
-            sizes=self._sizes["train"],
-            strategy=parts.strategy,
-            consensus=self._consensus,
-            timeline=self._timeline,
-            accumulate=parts.section.accumulate,
-            steps_itself=steps_itself(parts.task),
-        )
+        iterate = choose(Iteration(self._context, self.run, self._update))
+        check = self._check_sanity if sanity and "val" in self._parts.data else None
         return Loop(
-            self.state,
-            self._engine,
-            choose(iteration),
+            self._context,
+            iterate,
             self._update,
             self._evaluate,
-            self._snapshot,
             self._checkpoints,
             self._safe_point,
-            self._consensus,
-            self._signals,
-            self._timeline,
-            parts.data,
-            parts.section.validates,
             self._compiled,
-            self._recorder.put,
-            accumulate=parts.section.accumulate,
-            sanity=self._check_sanity if sanity and "val" in parts.data else None,
+            check,
         )
 
     def _check_sanity(self) -> None:
-        with self._timeline.excluded():
-            sanity_check(self._parts, self._plan, self._update, self._consensus, self.run.dir, self._recorder.say)
-
-    def _batch_sizes(self, split: str) -> BatchSizes:
-        parts = self._parts
-        return BatchSizes(
-            parts.data[split],
-            parts.task,
-            split,
-            say=self._recorder.say,
-            world=parts.ranks.world,
-            accumulate=parts.section.accumulate if split == "train" else 1,
-            gather=self._consensus.all_gather_object,
-        )
-
-    def _meet(self) -> None:
-        self._safe_point.synchronize()
-
-    def _log(self, name: str, value: float) -> None:
-        self.run.log(name, value)
-
-    def _hook_failed(self, binding: Binding, error: BaseException, action: OnError) -> None:
-        error.add_note(self.state.place)
-        if isinstance(error, UserError):
-            error.at(self._parts.place(f"hooks.{binding.hook}.use"))
-        self._recorder.failure(error, hook=binding.hook, point=binding.point, action=action)
-        if action == "disable":
-            self._recorder.say(f'the hook "{binding.hook}" raised at {binding.point} and is switched off', "warn")
+        with self._context.timeline.excluded():
+            sanity_check(self._context, self._update)

@@ -16,13 +16,10 @@ from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError, first_few
 from hookflow.runner.builder.selectors import Trained
-from hookflow.runner.dispatch.engine import Engine
-from hookflow.runner.distributed.consensus import AnyConsensus
-from hookflow.runner.distributed.strategy import Strategy
-from hookflow.runner.logging.timing import BACKWARD, OPTIMIZER, Timeline
-from hookflow.runner.loop.requests import BEFORE_THE_STEP, Requests
+from hookflow.runner.logging.timing import BACKWARD, OPTIMIZER
+from hookflow.runner.loop.context import Context
+from hookflow.runner.loop.requests import BEFORE_THE_STEP
 from hookflow.runner.numerics.finite import Losses, StepGuard
-from hookflow.runner.process.state import RunState
 
 
 class Update:
@@ -33,33 +30,22 @@ class Update:
     gradients over ranks is the gradient of the whole batch.
     """
 
-    def __init__(
-        self,
-        state: RunState,
-        engine: Engine,
-        timeline: Timeline,
-        requests: Requests,
-        network: nn.Module,
-        optimizers: Mapping[str, Optimizer],
-        strategy: Strategy,
-        consensus: AnyConsensus,
-        losses: Losses | None,
-        guard: StepGuard | None,
-    ) -> None:
+    def __init__(self, context: Context, losses: Losses | None, guard: StepGuard | None) -> None:
+        optimizers, strategy, engine = context.parts.optimizers, context.parts.strategy, context.engine
         self.every = tuple(optimizers)
         self.stepping: tuple[str, ...] = ()
         self.loss_weight = 1.0
         self.losses = losses
         self.guard = guard
-        self._state = state
+        self._state = context.state
         self._engine = engine
-        self._timeline = timeline
-        self._requests = requests
+        self._timeline = context.timeline
+        self._requests = context.requests
         self._optimizers = optimizers
-        self._trained = Trained(network, optimizers)
+        self._trained = Trained(context.parts.model, optimizers)
         self._clear = {name: clears_gradients([optimizer]) for name, optimizer in optimizers.items()}
         self._strategy = strategy
-        self._consensus = consensus
+        self._consensus = context.consensus
         self._skips_agreed = strategy.several and any(
             "control" in binding.writes for point in BEFORE_THE_STEP for binding in engine.plan.at(point)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import zlib
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
@@ -22,7 +23,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from hookflow.graph.slots import Verb
 from hookflow.runner.builder.components import Parts
-from hookflow.runner.loop.untouched import LONGEST, OF_TORCH, is_object
+from hookflow.runner.data.loader import Loader
+from hookflow.runner.data.on_device import OnDevice
 from hookflow.runner.numerics.random_state import random_state
 from hookflow.runner.observe.watched import Note, WatchedDict
 
@@ -31,6 +33,20 @@ Path = tuple[str, ...]
 
 Leaves = dict[Path, bytes]
 """The fingerprint of each value by its path."""
+
+LONGEST = 1000
+"""Items of a list, or of a dict, whose own attributes are looked after."""
+
+OF_TORCH = frozenset(vars(nn.Module()))
+"""Attributes of every module: its parameters, buffers, hooks and mode."""
+
+_IN_USE = (threading.Thread, type(threading.Lock()), type(threading.RLock()), threading.Condition, threading.Event)
+_NOT_LOOKED_INTO = ("hookflow.runner.", "torch.", "builtins", "types", "functools", "inspect", "_thread")
+"""Modules of objects that have no state of the user's; what FSDP keeps beside a network must stay as it is."""
+_BUT = ("hookflow.runner.data.", "torch.utils.data.")
+
+_PURE = (Loader, OnDevice)
+"""Sources whose batches depend on nothing that came before."""
 
 SCALARS = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size, Enum, PurePath)
 OF_SEVERAL = b"tensor "
@@ -113,7 +129,7 @@ def _held(thing: Any) -> Iterator[tuple[str, Any]]:
             yield from ((name, value) for name, value in vars(thing).items() if name not in OF_TORCH)
         case torch.optim.Optimizer() | LRScheduler():
             yield from thing.state_dict().items()
-        case _ if is_object(thing):
+        case _ if _is_object(thing):
             yield from vars(thing).items()
 
 
@@ -309,3 +325,12 @@ def _by_key(optimizer: str, noted: Any) -> Note:
             settings(verb)
 
     return note
+
+
+def _is_object(thing: Any) -> bool:
+    """Say whether something is an object of the user's, or of a library that he uses, with attributes of its own."""
+    kind = type(thing)
+    if not hasattr(thing, "__dict__") or callable(getattr(thing, "__get__", None)) or isinstance(thing, _PURE):
+        return False
+    known = kind.__module__.startswith(_NOT_LOOKED_INTO) and not kind.__module__.startswith(_BUT)
+    return not known and not any(isinstance(value, _IN_USE) for value in vars(thing).values())

@@ -254,10 +254,10 @@ class WatchedRun:
         self._run.save_checkpoint(*names, **how)
 
     def stop(self, reason: str, **how: Any) -> None:
-        self._run.stop(reason, **how)
+        self._ask("stop", reason, **how)
 
     def stop_epoch(self, reason: str) -> None:
-        self._run.stop_epoch(reason)
+        self._ask("stop_epoch", reason)
 
     def skip_step(self) -> None:
         self._ask("skip_step")

@@ -163,7 +163,7 @@ def execute(
             _record_start(recorder, plan, parts, checkpoint, loaded.pipeline.distributed.strategy)
             for warning in plan.warnings if ranks.first else ():
                 say(_in_a_line(warning), "warn")
-            trainer = Trainer(parts, plan, run_dir, store, recorder, signals, state, consensus)
+            trainer = Trainer(parts, plan, run_dir, store, recorder, signals, consensus)
 
             def begin_attempt() -> None:
                 """Record the attempt, on all ranks or on none: the checkpoint has been read, if there is one."""

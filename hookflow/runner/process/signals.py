@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Protocol
 
 from hookflow.events.records import CommandRecord, Status
+from hookflow.runner.process.state import RunState
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 """The signals that end a run; SIGUSR1 is Slurm's warning."""
@@ -68,27 +68,18 @@ def handlers_put_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
-class HasAttention(Protocol):
-    """Has the one flag that the training loop looks at: `attention`, the request for a safe point.
-
-    The reader sets it to False first, and then handles the requests: so nothing that comes meanwhile is missed.
-    """
-
-    attention: bool
-
-
 class Signals:
     """Collects what has come: `stop` for the first signal, `commands` in the order in which they were given.
 
     Before the training has begun, and when a signal comes a second time, nothing is waited for: Interrupted is raised.
     """
 
-    def __init__(self, flag: HasAttention) -> None:
+    def __init__(self, state: RunState) -> None:
         self.stop: Stop | None = None
         self.commands: deque[CommandRecord] = deque()
         self.ignored = False
         """Whether signals do nothing any more: the run is over, and only its log is left to close."""
-        self._flag = flag
+        self.state = state
         self.graceful = False
         """Whether the first signal waits for a safe point: the training has begun."""
         self._hangs = False
@@ -97,7 +88,7 @@ class Signals:
     def command(self, record: CommandRecord) -> None:
         """Take a record of the command log; called by the recorder's thread."""
         self.commands.append(record)
-        self._flag.attention = True
+        self.state.attention = True
 
     def terminate(self, reason: str) -> None:
         """End the run as SIGTERM does, for another reason; any thread may call it."""
@@ -154,7 +145,7 @@ class Signals:
         if not again:
             code = 130 if number == signal.SIGINT else 143
             self.stop = Stop(self._reason or f"{name} received", "interrupted", code, save=True)
-            self._flag.attention = True
+            self.state.attention = True
         if again or not self.graceful:
             assert self.stop is not None
             early = f"{self.stop.reason} before the training began"
