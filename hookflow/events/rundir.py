@@ -34,7 +34,6 @@ FACTS: Mapping[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("argv", "overrides"), lambda value: isinstance(value, list) and all(map(is_string, value))),
     **dict.fromkeys(("pid", "oom_kills", "version"), lambda value: isinstance(value, int)),
     "in_python": lambda value: isinstance(value, bool),
-    "environment": lambda value: isinstance(value, dict),
 }
 """The types of the values of `run.json`."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 
@@ -44,3 +45,11 @@ def first_tensor(value: Any) -> Tensor | None:
 
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else (value,)
     return next((part for part in parts if isinstance(part, torch.Tensor)), None)
+
+
+def by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
+    """Return the tensors in groups of one type each, in the order in which the types first come."""
+    alike: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        alike.setdefault(tensor.dtype, []).append(tensor)
+    return alike.values()

@@ -123,8 +123,6 @@ class Loaded:
     overrides: tuple[str, ...] = ()
     in_python: bool = False
     """Whether `overrides` were said in Python."""
-    variables: tuple[str, ...] = ()
-    """The variables of the environment that it refers to."""
 
 
 TABLES = Path("<dict>")
@@ -249,7 +247,7 @@ def _understood(
         raise UnsoundError(problems, rest)
     shown = public(resolved, written)
     unmask(set(variables) - {name for _, text in environment_keys(written) for name in variables_of(text)})
-    return Loaded(understood, source, places, shown, message, of_python, variables)
+    return Loaded(understood, source, places, shown, message, of_python)
 
 
 def dump(public: Pipeline, where: Where | None = None) -> str:

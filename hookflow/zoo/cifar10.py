@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hookflow.errors import Problem, UserError
+from hookflow.events.records import DataInfo
+from hookflow.sharding import BatchSharding
 from hookflow.zoo import cifar10_archive
 from hookflow.zoo.cifar10_archive import FOLDER
 from hookflow.zoo.download import DownloadError
@@ -85,21 +87,27 @@ def cifar10(
             raise UserError(_missing(at, why))
     images, classes = _read(folder, split, limit)
     say(f"CIFAR-10 {split}: {len(classes):,} images from {folder}")
-    training = split == "train"
-    return Images(
+    training, batch_size = split == "train", min(batch_size, len(classes))
+    sharding = BatchSharding(len(classes), batch_size, drop_last=training, rank=rank, world=world)
+    source = Images(
         torch.from_numpy(images),
         torch.from_numpy(classes),
-        name="CIFAR-10",
-        batch_size=batch_size,
-        training=training,
+        sharding,
+        shuffle=training,
         augment=training if augment is None else augment,
         sizes=sizes,
         seed=seed,
         device=device,
-        rank=rank,
-        world=world,
+    )
+    source.info = DataInfo(
+        name="CIFAR-10",
+        examples=len(classes),
+        batches=len(sharding),
+        batch_size=batch_size,
+        synthetic=False,
         note=f"{split}, from {folder}",
     )
+    return source
 
 
 def _folder(root: Path) -> Path | None:

@@ -35,43 +35,37 @@ class Images:
     `images` is uint8 of shape (examples, height, width, 3) and `classes` is int64 of shape (examples,). On the
     device they take a byte a value: 155 MB for 40,000 images of 32x32 with the border that shifting needs.
 
-    `training` says that the order is drawn anew each epoch and that what does not fill a batch is left out (a set
-    smaller than a batch is one batch). `augment` shifts each image by up to two pixels each way, the border
-    reflected, and flips: a coin for each image in the first epoch, then the other way round every other epoch, so
-    that two epochs in a row always see both sides.
+    With `shuffle` the order is drawn anew each epoch. `augment` shifts each image by up to two pixels each way, the
+    border reflected, and flips: a coin for each image in the first epoch, then the other way round every other epoch,
+    so that two epochs in a row always see both sides.
 
     `sizes` are the sides, in pixels, that images are scaled to, epoch by epoch; the last goes for all that follow.
     A net that takes any size learns most of what it needs from small images first, at the square of their side.
 
-    With several ranks, each (`rank` of `world`) has its share of every batch.
+    With several ranks, each has its share of every batch, as `sharding` divides it. `info` describes the data.
 
     Draws come from generators of their own, on the CPU: they are the same on every device, and take nothing from the
     global generators.
     """
 
+    info: DataInfo
+
     def __init__(
         self,
         images: Tensor,
         classes: Tensor,
+        sharding: BatchSharding,
         *,
-        name: str,
-        batch_size: int,
-        training: bool,
+        shuffle: bool,
         augment: bool,
         sizes: Sequence[int] = (),
         seed: int,
         device: torch.device,
-        rank: int = 0,
-        world: int = 1,
-        synthetic: bool = False,
-        note: str = "",
     ) -> None:
-        examples = len(classes)
         self._height, self._width = images.shape[1:3]
-        batch_size = min(batch_size, examples)
-        self._sharding = BatchSharding(examples, batch_size, drop_last=training, rank=rank, world=world)
-        self.batch_size, self.global_batch_size = self._sharding.batch_size, self._sharding.global_batch_size
-        self._training = training
+        self._sharding = sharding
+        self.batch_size, self.global_batch_size = sharding.batch_size, sharding.global_batch_size
+        self._shuffle = shuffle
         self._augment = augment
         self._sizes = sizes
         self._seed = seed
@@ -82,14 +76,6 @@ class Images:
         mean, std = torch.tensor(MEAN, device=device), torch.tensor(STD, device=device)
         self._scale = (1 / (255 * std)).view(3, 1, 1)
         self._offset = (-mean / std).view(3, 1, 1)
-        self.info = DataInfo(
-            name=name,
-            examples=examples,
-            batches=len(self._sharding),
-            batch_size=batch_size,
-            synthetic=synthetic,
-            note=note,
-        )
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -100,7 +86,7 @@ class Images:
         device = self._classes.device
         examples = len(self._classes)
         generator = self._generator(epoch)
-        order = torch.randperm(examples, generator=generator) if self._training else torch.arange(examples)
+        order = torch.randperm(examples, generator=generator) if self._shuffle else torch.arange(examples)
         order = order.to(device)
         if self._augment:
             down, right = torch.randint(2 * SHIFT + 1, (2, examples), generator=generator).to(device)
@@ -178,22 +164,27 @@ def synthetic(
     generator = torch.Generator().manual_seed(list(SPLITS).index(split))
     classes = (torch.randperm(SPLITS[split], generator=generator) % len(PATTERNS))[:limit]
     say(f"SYNTHETIC {split}: generating {len(classes):,} images")
-    training = split == "train"
-    return Images(
+    training, batch_size = split == "train", min(batch_size, len(classes))
+    sharding = BatchSharding(len(classes), batch_size, drop_last=training, rank=rank, world=world)
+    images = Images(
         draw(classes, generator),
         classes,
-        name="drawn shapes",
-        batch_size=batch_size,
-        training=training,
+        sharding,
+        shuffle=training,
         augment=training if augment is None else augment,
         sizes=sizes,
         seed=seed,
         device=device,
-        rank=rank,
-        world=world,
+    )
+    images.info = DataInfo(
+        name="drawn shapes",
+        examples=len(classes),
+        batches=len(sharding),
+        batch_size=batch_size,
         synthetic=True,
         note=NOTE,
     )
+    return images
 
 
 def draw(classes: Tensor, generator: torch.Generator) -> Tensor:

@@ -15,7 +15,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.manifest import NONFINITE, damage, list_checkpoints
 from hookflow.runner.checkpoint.store import CheckpointStore, read
-from hookflow.runner.numerics.finite import Losses, NonFiniteLossError, Place, StepGuard, advice, why_the_host_looks
+from hookflow.runner.loop.finite import Losses, NonFiniteLossError, Place, StepGuard, advice, why_the_host_looks
 from hookflow.runner.process.state import RunState
 from tests.conftest import TESTS, TOY, NewRun, records
 from tests.runner.same import assert_same, assert_same_end, curve, final_state
@@ -275,15 +275,17 @@ def test_a_step_that_the_host_leaves_out_is_told_of_in_its_iteration() -> None:
     state.iter = 3
     weights = [torch.nn.Parameter(torch.ones(2))]
     optimizers = {"optimizer": torch.optim.SGD(weights, lr=1.0)}
+    parts = SimpleNamespace(
+        device=torch.device("cpu"),
+        optimizers=optimizers,
+        precision="fp32",
+        strategy=SimpleNamespace(several=False),
+        section=SimpleNamespace(on_nan="skip", max_skipped_steps=25),
+    )
     guard = StepGuard(
+        parts,  # type: ignore[arg-type]
         compile_pipeline(load(TOY)),
-        optimizers,
-        torch.device("cpu"),
         state,
-        scales=False,
-        skips_nan=True,
-        max_skipped=25,
-        several=False,
         log=lambda name, value: None,
         say=lambda text, level="info": None,
     )
@@ -296,8 +298,7 @@ def test_what_is_behind_a_checkpoint_is_certain(
     new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The device is so slow that nothing is known of a loss until somebody waits: a save does."""
-    from hookflow.runner.loop import trainer
-    from hookflow.runner.numerics import finite
+    from hookflow.runner.loop import finite, trainer
 
     send = finite.AsyncScalarCopy.send
 

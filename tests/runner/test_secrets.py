@@ -17,13 +17,12 @@ from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.builder.build import build
-from hookflow.runner.process.attempt import user_key
 from hookflow.runner.process.launch import prepare, start
 from hookflow.text import mask, masked, unmask
 from tests.conftest import TESTS, TOY, NewRun, hookflow, records
 
 Train = Callable[..., int]
-TOKEN, OTHER, PIN = "hunter2-correct-horse", "swordfish-battery", "271828182845904523"
+TOKEN, PIN = "hunter2-correct-horse", "271828182845904523"
 HOLDS = """
 [hooks.holds]
 use = "./secretive.py:Holds"
@@ -40,11 +39,10 @@ WRITERS = ("writers.csv={use='csv'}", "writers.tensorboard={use='tensorboard'}")
 
 
 @pytest.fixture(autouse=True)
-def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOOKFLOW_TOKEN", TOKEN)
     monkeypatch.setenv("HOOKFLOW_PIN", PIN)
     monkeypatch.setenv("HOOKFLOW_EPOCHS", "1")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
 
 @pytest.fixture
@@ -73,10 +71,6 @@ def holding(folder: Path, *secrets: str) -> Iterator[str]:
     for path in folder.rglob("*"):
         if path.is_file() and any(secret.encode() in path.read_bytes() for secret in secrets):
             yield str(path)
-
-
-def warnings(run_dir: RunDir) -> list[str]:
-    return [str(said["text"]) for said in records(run_dir, "message") if said["level"] == "warn"]
 
 
 def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
@@ -175,25 +169,6 @@ def test_what_is_short_or_a_path_is_no_secret(tmp_path: Path) -> None:
     assert masked("0123456789abcdef and 123456") == "0123456789abcdef and ${env:NUMBER}"
 
 
-def test_another_value_is_noticed_by_its_name(
-    with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run_dir = with_secrets()
-    assert train_here(run_dir) == 0
-    assert train_here(run_dir, resume=True) == 0
-    assert not warnings(run_dir), "nothing has changed"
-    monkeypatch.setenv("HOOKFLOW_TOKEN", OTHER)
-    assert train_here(run_dir, resume=True) == 0
-    assert warnings(run_dir) == ["the environment gives another value than before: HOOKFLOW_TOKEN"]
-    assert train_here(run_dir, resume=True) == 0
-    assert len(warnings(run_dir)) == 1, "it is told once"
-    assert not list(holding(run_dir.path, TOKEN, OTHER))
-    (tmp_path / "state" / "hookflow" / "key").write_bytes(b"another user's")
-    assert train_here(run_dir, resume=True) == 0
-    assert "cannot be said: another user's key was used" in warnings(run_dir)[-1]
-    assert "HOOKFLOW_TOKEN" in warnings(run_dir)[-1]
-
-
 def test_without_the_variable_a_run_is_not_resumed(
     with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,25 +194,6 @@ def test_what_the_schema_holds_to_a_form_is_recorded_as_its_value(with_secrets: 
     (args,) = (hook["args"] for hook in plan["hooks"] if hook["name"] == "holds")
     assert args["token"] == "${env:HOOKFLOW_TOKEN}"  # noqa: S105  # it is the reference that must stand there
     assert args["headers"] == {"auth": "Bearer ${env:HOOKFLOW_TOKEN}"}
-
-
-def test_the_key_is_the_users_own(tmp_path: Path) -> None:
-    key = user_key()
-    assert len(key) == 32
-    assert user_key() == key
-    (file,) = (tmp_path / "state" / "hookflow").iterdir()
-    assert file.stat().st_mode & 0o777 == 0o600
-
-
-def test_a_key_that_cannot_be_kept_ends_no_run(
-    with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    run_dir = with_secrets()
-    assert train_here(run_dir) == 0
-    (told,) = warnings(run_dir)
-    assert "HOOKFLOW_TOKEN, HOOKFLOW_PIN will change cannot be noticed: no key can be kept" in told
 
 
 @pytest.mark.parametrize(

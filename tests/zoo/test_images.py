@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from hookflow.sharding import BatchSharding
 from hookflow.zoo.images import MEAN, STD, Batch, Images
 
 CPU = torch.device("cpu")
@@ -15,17 +16,16 @@ def make(examples=50, *, batch_size=16, training=True, augment=True, sizes=(), s
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (examples, side, side, 3), dtype=np.uint8)
     classes = np.arange(examples, dtype=np.int64)  # a class of its own for each, to tell them apart
+    sharding = BatchSharding(examples, min(batch_size, examples), drop_last=training, **ranks)
     return Images(
         torch.from_numpy(images),
         torch.from_numpy(classes),
-        name="noise",
-        batch_size=batch_size,
-        training=training,
+        sharding,
+        shuffle=training,
         augment=augment,
         sizes=sizes,
         seed=seed,
         device=CPU,
-        **ranks,
     )
 
 
@@ -66,8 +66,7 @@ def test_a_set_smaller_than_a_batch_is_one_batch():
     source = make(5)
     (batch,) = source.epoch(0)
     assert sorted(batch.classes.tolist()) == [0, 1, 2, 3, 4]
-    assert source.info["batches"] == 1
-    assert source.info["batch_size"] == 5
+    assert len(source) == 1
 
 
 def test_ranks_share_every_batch_augmented_as_it_would_be():

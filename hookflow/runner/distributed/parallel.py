@@ -17,13 +17,12 @@ from torch.optim import Optimizer
 from hookflow.errors import Problem, UserError
 from hookflow.hooks.builtin.means import on_device
 from hookflow.hooks.globs import no_match
-from hookflow.hooks.tensors import full, is_sharded, shard_like
+from hookflow.hooks.tensors import by_dtype, full, is_sharded, shard_like
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.nested import mapped
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.distributed.process_group import Place
 from hookflow.runner.distributed.rendezvous import Ranks
-from hookflow.runner.numerics.finite import by_dtype
 
 
 @torch.no_grad()

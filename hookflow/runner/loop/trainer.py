@@ -28,6 +28,7 @@ from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.loop.context import make_context
 from hookflow.runner.loop.evaluation import Evaluation, Split
+from hookflow.runner.loop.finite import Losses, StepGuard, advice
 from hookflow.runner.loop.iteration import Iteration, choose
 from hookflow.runner.loop.loop import Loop, SafePoint
 from hookflow.runner.loop.nonfinite import diagnose
@@ -36,7 +37,6 @@ from hookflow.runner.loop.sanity import sanity_check
 from hookflow.runner.loop.task import prediction_of
 from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics.compiling import Compiled
-from hookflow.runner.numerics.finite import Losses, StepGuard, advice
 from hookflow.runner.numerics.memory import free_memory, is_oom
 from hookflow.runner.numerics.precision import in_precision
 from hookflow.runner.process.signals import Signals, Stop
@@ -233,21 +233,9 @@ class Trainer:
 
     def _make_update(self) -> Update:
         parts, section = self._parts, self._parts.section
-        scales, skips = parts.precision == "fp16", section.on_nan == "skip"
         guard = None
-        if scales or skips:
-            guard = StepGuard(
-                self._context.plan,
-                parts.optimizers,
-                parts.device,
-                self.state,
-                scales=scales,
-                skips_nan=skips,
-                max_skipped=section.max_skipped_steps,
-                several=parts.strategy.several,
-                log=self._record_scalar,
-                say=self._log.say,
-            )
+        if parts.precision == "fp16" or section.on_nan == "skip":
+            guard = StepGuard(parts, self._context.plan, self.state, log=self._record_scalar, say=self._log.say)
         losses = Losses(parts.device, self.state, self._explain_loss) if section.on_nan == "raise" else None
         return Update(self._context, losses, guard)
 

@@ -18,8 +18,8 @@ from hookflow.errors import Problem, UserError, first_few
 from hookflow.runner.builder.selectors import Trained
 from hookflow.runner.logging.timing import BACKWARD, OPTIMIZER
 from hookflow.runner.loop.context import Context
+from hookflow.runner.loop.finite import Losses, StepGuard
 from hookflow.runner.loop.requests import BEFORE_THE_STEP
-from hookflow.runner.numerics.finite import Losses, StepGuard
 
 
 class Update:

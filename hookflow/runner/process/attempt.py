@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import hmac
 import json
 import os
 import platform
-import secrets
 import socket
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,7 +16,7 @@ from typing import Any, Literal
 import torch
 
 from hookflow.errors import Problem, UserError
-from hookflow.events.reading import is_string, only_of, read_record
+from hookflow.events.reading import read_record
 from hookflow.events.records import VERSION
 from hookflow.events.rundir import RunDir, short
 from hookflow.graph.plan import Plan
@@ -49,66 +45,6 @@ from hookflow.runner.process.signals import Signals, Stop
 from hookflow.runner.process.state import RunState
 from hookflow.user_code import only_showable
 
-BYTES = 32
-
-
-def changed_variables(run_dir: RunDir, names: Collection[str], *, resumed: bool) -> Iterator[str]:
-    """Yield a warning where variables have another value than the recorded one, if the run is resumed."""
-    if not names:
-        return
-    try:
-        key = user_key()
-    except (OSError, RuntimeError) as error:  # a full disk; a user without a home
-        yield f"whether {_listed(names)} will change cannot be noticed: no key can be kept ({error})"
-        return
-    then = run_dir.describe().get("environment", {})
-    identity, now = _hashes(key, run_dir, names)
-    if not resumed or not (known := only_of(dict.fromkeys(names, is_string), then.get("values"))):
-        return
-    if then.get("key") != identity:
-        yield f"whether {_listed(known)} has another value than before cannot be said: another user's key was used"
-    elif changed := [name for name in names if known.get(name, now[name]) != now[name]]:
-        yield f"the environment gives another value than before: {_listed(changed)}"
-
-
-def record_variables(run_dir: RunDir, names: Collection[str]) -> None:
-    """Record the hash of each variable, where the user has a key."""
-    with contextlib.suppress(OSError, RuntimeError):  # of which `changed_variables` warns
-        if names:
-            identity, now = _hashes(user_key(), run_dir, names)
-            run_dir.sign(environment={"key": identity, "values": now})
-
-
-def user_key() -> bytes:
-    """Return the key of this user, which is made when it is first asked for."""
-    folder = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "hookflow"
-    file = folder / "key"
-    if not file.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        aside = folder / f"key.{secrets.token_hex(8)}"
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as made:
-            made.write(secrets.token_bytes(BYTES))
-        with contextlib.suppress(FileExistsError):  # another process was faster: that one's counts
-            file.hardlink_to(aside)
-        aside.unlink()
-    return file.read_bytes()
-
-
-def _hashes(key: bytes, run_dir: RunDir, names: Collection[str]) -> tuple[str, dict[str, str]]:
-    """Return the hashes of the key itself and of each variable's value."""
-    return _hash(key, run_dir.id), {name: _hash(key, run_dir.id, name) for name in names}
-
-
-def _hash(key: bytes, run: str, name: str = "") -> str:
-    """Return what is recorded of a variable; one that is empty and one that is not set are the same to a pipeline."""
-    value = os.environ.get(name, "") if name else ""
-    return hmac.new(key, f"{run}\0{name}\0{value}".encode("utf-8", "surrogateescape"), hashlib.sha256).hexdigest()
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
-
-
 TAIL = 1 << 16
 """Bytes at the end of a log in which its last iteration is looked for."""
 
@@ -135,11 +71,7 @@ def execute(
     wanted = run_dir.wanted() if resume else run_dir
     texts = {path.name: path.read_text("utf-8") for path in (wanted.pipeline, wanted.plan)}
     plan = Plan.from_json(json.loads(texts[wanted.plan.name]))
-    recorded = load(short(wanted.pipeline), recorded=True)
-    loaded = _with_places(recorded, wanted)
-    if ranks.first:
-        for line in changed_variables(run_dir, recorded.variables, resumed=resume):
-            say(line, "warn")
+    loaded = _with_places(load(short(wanted.pipeline), recorded=True), wanted)
     store = CheckpointStore(run_dir.checkpoints, texts)
     explained = explain_oom(loaded.pipeline, lambda: bool(store.all()))
     with explained, torch_settings(loaded.pipeline.run, say), process_group(loaded, ranks), only_showable():
@@ -168,7 +100,7 @@ def execute(
             def begin_attempt() -> None:
                 """Record the attempt, on all ranks or on none: the checkpoint has been read, if there is one."""
                 consensus.any_rank(False)
-                files = partial(_record_files, run_dir, store, checkpoint, recorded.variables)
+                files = partial(_record_files, run_dir, store, checkpoint)
                 consensus.together(files if ranks.first else _nothing)
                 recorder.held = False
                 start_writers()
@@ -190,10 +122,9 @@ def _nothing() -> None:
     """Return None."""
 
 
-def _record_files(run_dir: RunDir, store: CheckpointStore, checkpoint: Path | None, variables: Collection[str]) -> None:
+def _record_files(run_dir: RunDir, store: CheckpointStore, checkpoint: Path | None) -> None:
     """Record in the run directory what is trained from here on, and let checkpoints go by the names of that time."""
     adopt(run_dir)
-    record_variables(run_dir, variables)
     if checkpoint is not None:
         store.rewind(checkpoint)
 

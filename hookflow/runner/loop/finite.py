@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -13,17 +13,9 @@ from torch.optim import Optimizer
 
 from hookflow.graph.plan import Plan
 from hookflow.hooks.builtin.means import sum_dtype
-from hookflow.hooks.tensors import local
+from hookflow.hooks.tensors import by_dtype, local
+from hookflow.runner.builder.components import Parts
 from hookflow.runner.process.state import RunState
-
-
-def by_dtype(tensors: Iterable[Tensor]) -> Iterable[list[Tensor]]:
-    """Return the tensors in groups of one type each, in the order in which the types first come."""
-    alike: dict[torch.dtype, list[Tensor]] = {}
-    for tensor in tensors:
-        alike.setdefault(tensor.dtype, []).append(tensor)
-    return alike.values()
-
 
 Mark = TypeVar("Mark")
 
@@ -133,11 +125,11 @@ GROWTH, BACKOFF, INTERVAL = 2.0, 0.5, 2000
 class StepGuard:
     """Looks at the gradients before each step, and has it left out when one of them is not finite.
 
-    With `scales` every loss is multiplied by a factor before its gradients are computed, so that small ones are not
-    lost in float16, and the gradients are divided by it before anybody uses them. With `skips_nan` the gradients of a
-    loss that is not finite are not finite either, whatever the network makes of it. All ranks decide alike. After
-    `max_skipped` such steps in a row of the same optimizers the run ends: from weights that are not finite no later
-    step is taken either.
+    In float16 every loss is multiplied by a scale before its gradients are computed, so that small ones are not lost,
+    and the gradients are divided by it before they are used. With `run.on_nan = "skip"` the gradients of a loss that is
+    not finite are not finite either, whatever the network makes of it. All ranks decide alike. After
+    `run.max_skipped_steps` such steps in a row of the same optimizers the run ends: from weights that are not finite no
+    later step is taken either.
 
     `waits` says whether the host must know before a step whether it is taken: for an optimizer that cannot leave a
     step out by itself, as PyTorch's fused ones can, and for hooks that fire after each step. On the CPU that is free.
@@ -145,28 +137,23 @@ class StepGuard:
 
     def __init__(
         self,
+        parts: Parts,
         plan: Plan,
-        optimizers: Mapping[str, Optimizer],
-        device: torch.device,
         state: RunState,
         *,
-        scales: bool,
-        skips_nan: bool,
-        max_skipped: int,
-        several: bool,
         log: Callable[[str, float], None],
         say: Callable[..., None],
     ) -> None:
-        self._device = device
+        self._device = device = parts.device
         self._state = state
-        self._several = several
+        self._several = parts.strategy.several
         self._log = log
         self._say = say
-        self._optimizers = optimizers
-        self._skips_nan = skips_nan
-        self._max_skipped = max_skipped
+        self._optimizers = parts.optimizers
+        self._skips_nan = parts.section.on_nan == "skip"
+        self._max_skipped = parts.section.max_skipped_steps
+        self._scales = scales = parts.precision == "fp16"
         self._scale = torch.full((), FIRST_SCALE if scales else 1.0, device=device)
-        self._scales = scales
         self._growth = torch.zeros((), dtype=torch.int32, device=device)
         self._found = torch.zeros((), device=device)
         self._left_out = torch.zeros((), device=device)
@@ -175,7 +162,7 @@ class StepGuard:
         """How many steps of these optimizers were skipped since their last one that was taken."""
         self._counts: AsyncScalarCopy[tuple[int, tuple[str, ...]]] = AsyncScalarCopy()
         self._began: set[str] = set()
-        self._reason = why_the_host_looks(plan, optimizers)
+        self._reason = why_the_host_looks(plan, parts.optimizers)
         self.waits = device.type != "cuda" or bool(self._reason)
 
     def announce(self) -> None:
