@@ -300,7 +300,7 @@ def of_two_ranks(saving: Saving | None, said: list[str]) -> CheckpointManager:
     """Return what one of two ranks has when it has raised: nothing but itself, and what it says."""
     made = object.__new__(CheckpointManager)
     recorder = SimpleNamespace(say=lambda text, _: said.append(text))
-    vars(made).update(_ranks=Ranks(world=2), _saving=saving, _recorder=recorder)
+    vars(made).update(_ranks=Ranks(world=2), _saving=saving, _log=recorder)
     return made
 
 

@@ -38,7 +38,7 @@ class Batches:
         world: int = 1,
     ) -> None:
         self.batch_size, self.global_batch_size = _sizes_of(batches, world)
-        self._batches: Iterable[Any] = batches
+        self.loader: Iterable[Any] = batches
         self._device = device
         self._channels_last = channels_last
         self._say = say
@@ -63,7 +63,7 @@ class Batches:
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
         for name in ("sampler", "batch_sampler"):
-            set_epoch = getattr(getattr(self._batches, name, None), "set_epoch", None)
+            set_epoch = getattr(getattr(self.loader, name, None), "set_epoch", None)
             if set_epoch is not None:
                 set_epoch(epoch)
         for batch in self._from(start):
@@ -72,12 +72,12 @@ class Batches:
     def _from(self, start: int) -> Iterator[Any]:
         if not start:
             self._began = self._random()
-            return iter(self._batches)
+            return iter(self.loader)
         self._say(f"{self.info['name']}: loading {start} batches again to find the place in the epoch", "warn")
         now = self._random()
         if self._began:
             self._set_random(self._began)
-        batches = iter(self._batches)
+        batches = iter(self.loader)
         for _ in islice(batches, start):
             pass
         self._set_random(now)

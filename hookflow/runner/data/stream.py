@@ -201,7 +201,7 @@ class Stateful:
     ) -> None:
         self.info = info
         self.batch_size, self.global_batch_size = sizes
-        self._loader = loader
+        self.loader = loader
         self._say = say
         self._augment = augment
         self._device = device
@@ -247,7 +247,7 @@ class Stateful:
         raise UserError(Problem(f"the stream {self.info['name']} is empty"))
 
     def _restart(self) -> Iterator[Any]:
-        if set_epoch := getattr(self._loader.dataset, "set_epoch", None):
+        if set_epoch := getattr(self.loader.dataset, "set_epoch", None):
             set_epoch(self._passes)
         self._passes += 1
         return self._started()
@@ -256,14 +256,14 @@ class Stateful:
         """Return the stream where it was. The states of the training's generators are restored afterwards."""
         if count := examples_to_reload(saved["loader"]):
             self._say(f"{self.info['name']}: loading {count} examples again to find the place in the stream", "warn")
-        own_generators = getattr(self._loader.dataset, "own_generators", list)
+        own_generators = getattr(self.loader.dataset, "own_generators", list)
         if names := ", ".join(own_generators()):
             text = f"{self.info['name']} keeps random generators that no checkpoint holds ({names})"
             self._say(f"{text}: the resumed run may not be bit-identical, and may repeat or miss examples", "warn")
         before = random_state(self._device)
-        if set_epoch := getattr(self._loader.dataset, "set_epoch", None):
+        if set_epoch := getattr(self.loader.dataset, "set_epoch", None):
             set_epoch(self._passes - 1)
-        self._loader.load_state_dict(saved["loader"])
+        self.loader.load_state_dict(saved["loader"])
         stream = self._started()
         if self._generator is not None:
             self._generator.set_state(saved["generator"])
@@ -272,7 +272,7 @@ class Stateful:
 
     def _started(self) -> Iterator[Any]:
         with no_loader_warnings():
-            stream: Iterator[Any] = iter(self._loader)
+            stream: Iterator[Any] = iter(self.loader)
         let_be_killed(stream)
         return stream
 
@@ -282,19 +282,20 @@ class Stateful:
             return {"next": list(self._next), "passes": self._passes, "stream": self._saved}
         own = None if self._generator is None else self._generator.get_state()
         # A copy: the loader goes on changing what it gives out, and a checkpoint may be written beside the training.
-        stream = {"loader": deepcopy(self._loader.state_dict()), "generator": own}
+        stream = {"loader": deepcopy(self.loader.state_dict()), "generator": own}
         return {"next": list(self._next), "passes": self._passes, "stream": stream}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take back what `state_dict` returned; the next epoch seeks the stream."""
+        self.close()
         self._next, self._passes, self._saved = list(state["next"]), state["passes"], state["stream"]
-        self._stream = None
+        self._stream = self.loader._iterator = None
 
     def close(self) -> None:
         """End the workers, wherever they are."""
         if hasattr(self._stream, "_shutdown_workers"):
             end_workers(self._stream, self.info["name"], self._say)
-            self._stream = self._loader._iterator = None  # its pipes close at once, not at a garbage collection
+            self._stream = self.loader._iterator = None  # its pipes close at once, not at a garbage collection
 
 
 class Stream(Stateful):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -28,6 +31,9 @@ from hookflow.runner.process.state import RunState
 from hookflow.user_code import explained, only_showable
 
 BATCHES = 2
+PLACES = (bool, int, float, str, list, tuple, dict, random.Random, np.random.Generator, np.random.RandomState)
+"""Types of attributes in which a dataset keeps its place."""
+
 OFF = "run.sanity = false leaves the sanity check out"
 BEFORE = ("before_val", "before_val_epoch", "before_val_iter")
 
@@ -58,18 +64,41 @@ def sanity_check(context: Context, update: Update) -> None:
 def _metrics(context: Context, update: Update) -> set[str]:
     """Return the names of the metrics of two batches, and of the logged scalars."""
     parts, quiet = context.parts, Quiet()
-    data = {"val": Limited(parts.data["val"], min(BATCHES, len(parts.data["val"])), SANITY)}
+    source, plan = parts.data["val"], Plan(context.plan.pipeline, hooks=(), bindings=(), edges=(), own=context.plan.own)
     models = {id(model): model for model in (parts.model, *parts.models.values())}
     task = copy.deepcopy(parts.task, {**models})  # its attributes stay as they are
-    plan = Plan(context.plan.pipeline, hooks=(), bindings=(), edges=(), own=context.plan.own)
-    alone = replace(parts, data=data, task=task, hooks={}, picked={})
-    check = make_context(alone, plan, context.folder, RunState(), context.consensus, quiet, quiet)
-    run = Run(check, update)
-    check.engine.bind(run)
     eager = torch.compiler.set_stance("force_eager") if parts.section.compile else nullcontext()
-    with unchanged(parts.model, parts.device), eager:
+    with unchanged(parts.model, parts.device), _same_place(source), eager:
+        data = {"val": Limited(source, min(BATCHES, len(source)), SANITY)}
+        alone = replace(parts, data=data, task=task, hooks={}, picked={})
+        check = make_context(alone, plan, context.folder, RunState(), context.consensus, quiet, quiet)
+        run = Run(check, update)
+        check.engine.bind(run)
         Evaluation(check, run, lambda batches: False)("val")
     return {*check.state.metrics, *quiet.names}
+
+
+@contextmanager
+def _same_place(source: Any) -> Iterator[None]:
+    """Restore the attributes of a dataset and its samplers afterwards, but for tensors and arrays; and generators."""
+    loader = getattr(source, "loader", None)
+    parts = [getattr(loader, name, None) for name in ("dataset", "sampler", "batch_sampler")]
+    parts.append(getattr(parts[0], "data", None))  # the dataset of a stream
+    undo: list[Callable[[], object]] = []
+    for owner in (loader, *parts):
+        for name, value in list(getattr(owner, "__dict__", {}).items()):
+            if isinstance(value, torch.Generator):
+                undo.append(partial(value.set_state, value.get_state()))
+            elif isinstance(value, PLACES) and owner is not loader:
+                undo.append(partial(setattr, owner, name, copy.deepcopy(value)))
+    undo.append(partial(setattr, source, "info", source.info))
+    if hasattr(source, "load_state_dict"):
+        undo.append(partial(source.load_state_dict, source.state_dict()))
+    try:
+        yield
+    finally:
+        for restore in undo:
+            restore()
 
 
 @contextmanager
