@@ -17,7 +17,7 @@ from hookflow.pipeline.use import refer
 INTRODUCTION = """\
 # Hooks
 <!-- Generated: edit the sentence where the thing is declared, then run `{renew}`. A test compares. -->
-The built-in hooks. `use` takes the short name. `hookflow hooks NAME` prints the same. A hook fires at each of its
+The built-in hooks. `use` takes the short name. `hookflow explain NAME` prints the same. A hook fires at each of its
 points *by default*, or at those that `points` in its table names. It *reads* and *writes* [slots](reference.md#slots):
 at one point, the writers of a slot fire before its readers. Every example is checked by the tests, and trained unless
 it needs images or several ranks. A hook of your own: [the graph](graph.md). Hooks of installed packages:

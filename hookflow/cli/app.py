@@ -65,13 +65,17 @@ app = typer.Typer(
 )
 COMMANDS = {
     "Train": (new, run, stop, val, test, predict),
-    "The graph of a pipeline": (check, graph, why, diff),
-    "What there is": (explain, points, hooks, schema),
-    "Runs": (runs, watch, show, export, replay, checkpoints),
+    "The graph of a pipeline": (check, graph, why, explain, diff),
+    "Runs": (runs, watch, show, export, checkpoints),
 }
+ALIASES = (points, hooks, schema, replay)
+"""Former names: `hookflow explain points`, `explain hooks`, `explain schema` and `watch --replay`."""
+
 for panel, commands in COMMANDS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
+for alias in ALIASES:
+    app.command(hidden=True)(alias)
 
 
 def _print_version(wanted: bool) -> None:

@@ -48,9 +48,10 @@ def keys(ctx: typer.Context, incomplete: str) -> list[Offer]:
     return _fitting(incomplete, _keys, ctx)
 
 
-def schema_keys(incomplete: str) -> list[Offer]:
-    """Offer the keys that a pipeline file may have."""
-    return _fitting(incomplete, _schema_keys)
+def explained(ctx: typer.Context, incomplete: str) -> list[Offer]:
+    """Offer what `hookflow explain` explains: keys, hooks and lists."""
+    lists = [("points", "where hooks can fire"), ("hooks", "the available hooks"), ("schema", "for editors")]
+    return _fitting(incomplete, lambda: [*lists, *_short_names(), *_schema_keys()])
 
 
 def _fitting(incomplete: str, offers: Callable[..., Iterable[Offer]], *about: object) -> list[Offer]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import Format
+from hookflow.cli.options import Format, FormatOption, RunsFolder
 from hookflow.cli.output import echo, echo_json
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ def diff(
         ),
     ],
     b: Annotated[str, typer.Argument(metavar="B", help="The other one.", autocompletion=complete.files_and_runs)],
-    format_: Annotated[Format, typer.Option("--format", "-f", help="How to show it.")] = Format.text,
+    format_: FormatOption = Format.text,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Show what differs between two pipelines, or two runs.
 
@@ -42,7 +44,7 @@ def diff(
     from hookflow.graph.difference import difference
     from hookflow.service.pipelines import open_target
 
-    old, new = open_target(a), open_target(b)
+    old, new = open_target(a, runs=dir), open_target(b, runs=dir)
     result = difference((old.loaded.public, old.plan), (new.loaded.public, new.plan))
     if format_ is Format.json:
         echo_json(result.to_json())

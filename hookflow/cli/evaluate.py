@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import Format, Overrides, RunsFolder
+from hookflow.cli.options import Format, FormatOption, Overrides, RunsFolder
 from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.numbers import counted, number
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from hookflow.trials.evaluate import Evaluated, Predicted
 
 
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Text for people, or JSON.")]
 CheckpointArgument = Annotated[
     str | None,
     typer.Argument(

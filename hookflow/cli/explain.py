@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import NoImport, PipelineOption
+from hookflow.cli.options import NoImport, PipelineArgument, RunsFolder
 from hookflow.cli.output import echo, echo_json, write_file
 from hookflow.errors import nearest_or_all
 from hookflow.hooks.registry import BUILT_IN, HOOKS
@@ -35,32 +35,57 @@ if TYPE_CHECKING:
 
 
 def explain(
-    key: Annotated[
+    what: Annotated[
         str,
         typer.Argument(
-            metavar="KEY",
-            help="A key with its tables before it; a `*` stands for any name. Left out: the tables.",
+            metavar="WHAT",
+            help="A key, a hook, `points`, `hooks`, or `schema`. Left out: the tables of a pipeline file.",
             show_default=False,
-            autocompletion=complete.schema_keys,
+            autocompletion=complete.explained,
         ),
     ] = "",
-    pipeline: PipelineOption = None,
+    pipeline: PipelineArgument = None,
+    no_import: NoImport = False,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
-    """Say what a key of a pipeline file is for.
+    """Explain a key of a pipeline file, a hook, or the points.
 
-    Shown are its sentence, its type, its default and an example; of a table, its keys. `hooks.ema.args.decay` is an
-    argument of a hook: a built-in one, or with `--pipeline` one of that pipeline.
+    - `explain run.precision` and `explain hooks.ema.args.decay` show a key: its sentence, type, default and an example.
+      A `*` stands for any name.
+    - `explain ema` shows a hook: its points, slots and arguments.
+    - `explain points` lists the points where hooks can fire, and `explain hooks` the available hooks.
+    - `explain schema` prints the JSON Schema of a pipeline file, for editors.
 
-    Example: `hookflow explain run.precision`
+    With a pipeline or a run, its own points and hooks are among them. Hooks are imported for it, unless `--no-import`;
+    hooks of a run are never imported.
     """
+    if what == "points":
+        points(pipeline, no_import, dir)
+    elif what == "schema":
+        schema()
+    elif what == "hooks":
+        hooks(None, pipeline, no_import, dir)
+    elif ":" in what or what in HOOKS.names() or (pipeline and not _is_key(what)):
+        hooks(what, pipeline, no_import, dir)
+    else:
+        _explain_key(what, pipeline, dir)
+
+
+def _is_key(what: str) -> bool:
+    from hookflow.pipeline.json_schema import all_keys
+
+    return not what or "." in what or any(key.split(".")[0] == what for key in all_keys())
+
+
+def _explain_key(key: str, pipeline: str | None, runs: Path) -> None:
     from hookflow.hooks.registry import HOOKS
     from hookflow.pipeline.json_schema import find_key
 
     match key.split("."):
         case ["hooks", hook, "args", name] if hook != "*":
-            result = _argument(key, hook, name, pipeline)
+            result = _argument(key, hook, name, pipeline, runs)
         case ["hooks", hook, "args"] if pipeline or hook in HOOKS.names():
-            result = replace(find_key(key), example=_example(hook, _described(hook, pipeline).arguments))
+            result = replace(find_key(key), example=_example(hook, _described(hook, pipeline, runs).arguments))
         case _:
             result = find_key(key)
     echo("\n".join(_page(result, min(shutil.get_terminal_size().columns, 100))))
@@ -90,7 +115,7 @@ def _page(declared: Declared, width: int) -> Iterator[str]:
             yield from (f"{'':<{left}}{line}" for line in lines[1:])
 
 
-def _described(hook: str, pipeline: str | None) -> Description:
+def _described(hook: str, pipeline: str | None, runs: Path) -> Description:
     """Return what a hook is: a built-in one, or one of a pipeline. Raises UserError when there is no such hook."""
     from hookflow.errors import Problem, UserError, nearest
     from hookflow.graph.points import POINTS
@@ -99,11 +124,11 @@ def _described(hook: str, pipeline: str | None) -> Description:
     from hookflow.hooks.registry import HOOKS
     from hookflow.service.pipelines import open_target
 
-    target = open_target(pipeline) if pipeline else None
+    target = open_target(pipeline, runs=runs) if pipeline else None
     uses = {name: node.use for name, node in target.loaded.pipeline.hooks.items()} if target else {}
     known = {**{name: name for name in HOOKS.names()}, **uses}
     if hook not in known:
-        hint = nearest(hook, known) or "a hook of a pipeline of yours: --pipeline FILE"
+        hint = nearest(hook, known) or "a hook of a pipeline of yours: name the pipeline, too"
         raise UserError(Problem(f'"{hook}" is none of the hooks known here', hint=hint))
     return describe(find_hook(known[hook], target.base if target else Path(), None), POINTS)
 
@@ -115,12 +140,12 @@ def _example(hook: str, arguments: Sequence[Argument]) -> str:
     return f"[hooks.{hook}]\nargs = {{ {written} }}" if provided else ""
 
 
-def _argument(key: str, hook: str, name: str, pipeline: str | None) -> Declared:
+def _argument(key: str, hook: str, name: str, pipeline: str | None, runs: Path) -> Declared:
     """Return what is declared of a hook's argument. Raises UserError when there is no such hook, or argument."""
     from hookflow.errors import Problem, UserError
     from hookflow.pipeline.json_schema import Declared
 
-    by_name = {argument.name: argument for argument in _described(hook, pipeline).arguments}
+    by_name = {argument.name: argument for argument in _described(hook, pipeline, runs).arguments}
     if name not in by_name:
         hint = nearest_or_all(name, by_name, "it takes")
         raise UserError(Problem(f'the hook "{hook}" has no argument "{name}"', hint=hint))
@@ -161,19 +186,19 @@ LEGEND = """\
 Every point offers run; what it offers beside that stands in brackets."""
 
 
-def points(pipeline: PipelineOption = None, no_import: NoImport = False) -> None:
-    """List the points where hooks can fire, nested as in the loop.
-
-    With each stands what has happened there, and the arguments that a hook may take. With `--pipeline`, also that
-    pipeline's own points, and the hooks at each in the order of firing.
-    """
+def points(
+    pipeline: PipelineArgument = None,
+    no_import: NoImport = False,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
+) -> None:
+    """List the points where hooks can fire, as explain points does."""
     from hookflow.graph.points import POINTS
 
     plan = None
     if pipeline is not None:
         from hookflow.service.pipelines import open_target, warn_unknown
 
-        plan = open_target(pipeline, imports=not no_import).plan
+        plan = open_target(pipeline, imports=not no_import, runs=dir).plan
         warn_unknown(plan)
     every = plan.points if plan else POINTS
     echo("\n".join(_lines(every, plan, shutil.get_terminal_size().columns)))
@@ -210,10 +235,7 @@ def _name(binding: Binding) -> str:
 def schema(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
 ) -> None:
-    """Print the JSON Schema of a pipeline file, for editors.
-
-    With it they complete and check the file. A pipeline names it in its first line: #:schema ./schema.json
-    """
+    """Print the JSON Schema of a pipeline file, as explain schema does."""
     if out is None:
         echo_json(schema_of_pipelines())
     else:
@@ -271,24 +293,16 @@ def hooks(
             autocompletion=complete.known_hooks,
         ),
     ] = None,
-    pipeline: PipelineOption = None,
+    pipeline: PipelineArgument = None,
     no_import: NoImport = False,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
-    """List the available hooks, or describe one.
-
-    These are the built-in ones, those that installed packages offer (entry points of the group `hookflow.hooks`), and,
-    with `--pipeline`, those that the pipeline uses, and what else the files offer that it takes hooks from. Models,
-    data, tasks and writers that installed packages offer are listed too.
-
-    Hooks are imported to be looked at. `--no-import` runs none of their code; hooks of a run are never imported.
-
-    Example: `hookflow hooks ema`
-    """
+    """List the available hooks, or describe one, as explain does."""
     target = None
     if pipeline is not None:
         from hookflow.service.pipelines import open_target
 
-        target = open_target(pipeline, imports=not no_import)
+        target = open_target(pipeline, imports=not no_import, runs=dir)
     width = shutil.get_terminal_size().columns
     find = _finder(imports=not no_import and (target is None or target.imports))
     echo("\n".join(_list(target, find, width) if name is None else _detailed(name, target, find, width)))
@@ -323,7 +337,7 @@ def _list(target: Target | None, find: Find, width: int) -> Iterator[str]:
         yield title
         yield from _table(rows, left, width)
         yield ""
-    yield "hookflow hooks NAME describes one of them."
+    yield "hookflow explain NAME describes one of them."
 
 
 def _built_in(name: str, find: Find) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import NoImport, Only, Overrides, Shuffle, Without
+from hookflow.cli.options import NoImport, Only, Overrides, RunsFolder, Shuffle, Without
 from hookflow.cli.output import as_json, echo, write_file
 from hookflow.graph.plan import Binding, Edge, Plan
 from hookflow.graph.why import bound_points, stated
@@ -120,6 +120,7 @@ def graph(
     only: Only = None,
     shuffle: Shuffle = None,
     no_import: NoImport = False,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Draw which hooks fire at which points, in what order, and why.
 
@@ -129,7 +130,7 @@ def graph(
 
     chosen = format_ or _by_suffix(out)
     changes = {"without": without or (), "only": only or ()}
-    plan = open_target(target, overrides=set_ or (), **changes, shuffle=shuffle, imports=not no_import).plan
+    plan = open_target(target, overrides=set_ or (), **changes, shuffle=shuffle, imports=not no_import, runs=dir).plan
     warn_unknown(plan)
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
     drawing = _drawn(*_narrowed(plan, tuple(dict.fromkeys(point or ())), hook), chosen, colour)

@@ -21,6 +21,17 @@ class Format(StrEnum):
     json = "json"
 
 
+class UI(StrEnum):
+    """How a run is shown."""
+
+    auto = "auto"
+    tui = "tui"
+    plain = "plain"
+    json = "json"
+    none = "none"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to show it.")]
 PipelineFile = Annotated[Path, typer.Argument(help="A pipeline file.", metavar="FILE", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
@@ -59,12 +70,10 @@ Shuffle = Annotated[
         rich_help_panel=SELECTION,
     ),
 ]
-PipelineOption = Annotated[
+PipelineArgument = Annotated[
     str | None,
-    typer.Option(
-        "--pipeline",
-        "-p",
-        metavar="FILE",
+    typer.Argument(
+        metavar="FILE|RUN",
         help="A pipeline file, or a run (its id, name or folder).",
         show_default=False,
         autocompletion=complete.files_and_runs,

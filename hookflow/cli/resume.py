@@ -35,6 +35,7 @@ def resumed(
     only: Sequence[str] = (),
     shuffle: int | None = None,
     *,
+    runs: Path | None = None,
     allow_changed_hooks: bool = False,
     even_if_done: bool = False,
 ) -> RunDir:
@@ -53,11 +54,11 @@ def resumed(
     file = Path(target) if target and target.endswith(".toml") else None
     hooks: Collection[str] | None = None
     if file is None:
-        run_dir = find_run(target, Path("runs"), having=has_begun, elsewhere="", or_file=True)
+        run_dir = find_run(target, runs or Path("runs"), having=has_begun, or_file=True)
     else:
         pipeline = read_pipeline(file, overrides, without=without, only=only).pipeline
         hooks = pipeline.hooks
-        run_dir = _of_pipeline(pipeline.run, overrides)
+        run_dir = _of_pipeline(pipeline.run, overrides, runs)
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
         withdraw(run_dir)  # what a resume that was killed has left
@@ -79,12 +80,12 @@ def resumed(
     return run_dir
 
 
-def _of_pipeline(section: RunSection, overrides: Sequence[str]) -> RunDir:
+def _of_pipeline(section: RunSection, overrides: Sequence[str], runs: Path | None) -> RunDir:
     """Return the newest run of a pipeline file. Raises UserError where there is none."""
     from hookflow.service.runs import find_run, has_begun
 
     try:
-        return find_run(section.name, Path(section.dir), having=has_begun, elsewhere="run.dir")
+        return find_run(section.name, runs or Path(section.dir), having=has_begun)
     except UserError as error:
         if any(_key(override) == ("run", "name") for override in overrides):
             hint = "with --resume, run.name says which run is meant; a run keeps its name"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -11,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import Only, Overrides, Shuffle, Without
+from hookflow.cli.options import UI, Only, Overrides, Shuffle, Without
 from hookflow.cli.output import echo, exits_after_traceback, has_terminal, warn, warn_of
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.run_lock import exit_code
@@ -76,22 +76,14 @@ class Changes:
     without: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     shuffle: int | None = None
+    dir: Path | None = None
 
     def load(self, path: Path) -> Loaded:
         """Load a pipeline file with the changes made. Raises UserError with everything that is wrong."""
         from hookflow.service.pipelines import read_pipeline
 
-        return read_pipeline(path, self.overrides, without=self.without, only=self.only)
-
-
-class UI(StrEnum):
-    """How a run is shown."""
-
-    auto = "auto"
-    tui = "tui"
-    plain = "plain"
-    json = "json"
-    none = "none"
+        folder = (f"run.dir={json.dumps(str(self.dir))}",) if self.dir else ()
+        return read_pipeline(path, (*self.overrides, *folder), without=self.without, only=self.only)
 
 
 def run(
@@ -118,6 +110,9 @@ def run(
     without: Without = None,
     only: Only = None,
     shuffle: Shuffle = None,
+    dir: Annotated[  # noqa: A002  # the option's name
+        Path | None, typer.Option("--dir", metavar="DIR", help="Where the runs are: run.dir for this run.")
+    ] = None,
     ui: Annotated[
         UI,
         typer.Option(
@@ -165,6 +160,7 @@ def run(
         without=tuple(without or ()),
         only=tuple(only or ()),
         shuffle=shuffle,
+        dir=dir,
     )
     passed = {"--detach": detach, "--in-process": in_process, "--nproc": nproc, "--max-restarts": max_restarts}
     from hookflow.runner.distributed.rendezvous import started_by_torchrun
@@ -297,6 +293,7 @@ def _resumed(
         changes.without,
         changes.only,
         changes.shuffle,
+        runs=changes.dir,
         allow_changed_hooks=allow_changed_hooks,
         even_if_done=even_if_done,
     )

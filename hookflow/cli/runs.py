@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hookflow.cli.options import RunArgument, RunsFolder
-from hookflow.cli.output import columns, echo
+from hookflow.cli.options import Format, FormatOption, RunArgument, RunsFolder
+from hookflow.cli.output import columns, echo, echo_json
 from hookflow.numbers import counted
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ HEADS = ("id", "name", "state", "epoch", "iter", "best", "age", "data")
 
 
 def runs(
+    format_: FormatOption = Format.text,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """List the runs, the newest first."""
@@ -35,6 +36,9 @@ def runs(
     unreadable: list[str] = []
     clock = time.time()
     every = [read_overview(run, clock) for run in all_runs(dir, unreadable.append)]
+    if format_ is Format.json:
+        echo_json([_summary(seen.run, seen.state, seen.health) for seen in every])
+        return
     echo("\n".join(columns([HEADS, *(_row(seen, clock) for seen in every)])) if every else f"no runs in {dir}")
     for why in unreadable:
         echo(why)
@@ -64,6 +68,27 @@ def _row(seen: Overview, clock: float) -> tuple[str, ...]:
     )
 
 
+def _summary(run: RunDir, state: RunState, health: Health) -> dict[str, Any]:
+    """Return the facts of a run that `runs` and `show` have in common, for `--format json`."""
+    best = {name: {"value": best.value, "it": best.it, "ep": best.ep} for name, best in state.metrics.best.items()}
+    return {
+        "id": run.id,
+        "name": run.path.parent.name,
+        "path": str(run.path),
+        "state": health.condition,
+        "reason": health.sentence,
+        "exit": state.end["exit"] if state.end else None,
+        "world": state.ranks.world,
+        "iteration": state.it,
+        "iterations": state.total_iters,
+        "epoch": state.ep,
+        "max_epochs": state.run.get("max_epochs"),
+        "best": best,
+        "synthetic": [*state.synthetic],
+        "updated": state.now or None,
+    }
+
+
 WIDTH = 80
 ROWS = 8
 """How many attempts, metrics, hooks or checkpoints are shown; the commands that are about them show all."""
@@ -74,9 +99,10 @@ TEXTS = 20
 
 def show(
     run: RunArgument = None,
+    format_: FormatOption = Format.text,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
-    """Show one page on a run, in plain text.
+    """Show one page on a run.
 
     It has the result and its cause, the attempts with their changes, the warnings and errors with their iterations. The
     metrics, the costliest hooks and the checkpoints follow, and the commands to continue with.
@@ -95,7 +121,10 @@ def show(
         pass
     plan = live.plan or NO_PLAN
     page = _Page(result, live.state, plan, judge(result, live.state, time.time(), plan), saved(result))
-    echo("\n".join(page.lines()))
+    if format_ is Format.json:
+        echo_json(page.to_json())
+    else:
+        echo("\n".join(page.lines()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +134,37 @@ class _Page:
     plan: Plan
     health: Health
     saved: list[dict[str, Any]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the page as data."""
+        state, facts = self.state, self.run.describe()
+        attempts = [
+            {"began": item.began, "from": item.resumed_from, "first": item.begin, "last": item.it, "ended": item.ended}
+            for item in state.attempts
+        ]
+        troubles = {
+            kind: [
+                {"it": text.first.it, "last": text.it, "times": text.times, "text": text.first.text}
+                for text in state.journal.repeated.values()
+                if text.first.kind == kind
+            ]
+            for kind in ("warn", "error")
+        }
+        timings = {
+            f"{binding.hook}@{binding.point}": {"fired": timing.count, "ns": timing.total}
+            for binding in self.plan.bindings
+            if (timing := state.timing(binding.id)).count
+        }
+        return _summary(self.run, state, self.health) | {
+            "pipeline": facts.get("source"),
+            "overrides": facts.get("overrides", []),
+            "attempts": attempts,
+            "warnings": troubles["warn"],
+            "errors": troubles["error"],
+            "metrics": {name: points[-1][1] for name, points in state.metrics.by_name.items() if points},
+            "hooks": timings,
+            "checkpoints": self.saved,
+        }
 
     def lines(self) -> Iterator[str]:
         yield f"{self.run.path.parent.name}  {self.run.id}"

@@ -5,42 +5,44 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import RunArgument, RunsFolder
+from hookflow.cli.options import UI, RunArgument, RunsFolder
 from hookflow.cli.output import echo, has_terminal, warn
+from hookflow.errors import Problem, UserError, Where
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
 
 
-class Face(StrEnum):
-    """How a run is shown."""
-
-    TUI = "tui"
-    PLAIN = "plain"
-    JSON = "json"
-
-
 def watch(
     run: RunArgument = None,
-    ui: Annotated[Face | None, typer.Option(help="The dashboard, plain lines, or raw events; by the terminal.")] = None,
+    ui: Annotated[
+        UI, typer.Option(help="How to show it; auto: the dashboard on a terminal, else plain lines.")
+    ] = UI.auto,
+    replayed: Annotated[
+        bool, typer.Option("--replay", help="Play the recording in the dashboard; keys pause it, and go back and on.")
+    ] = False,
+    speed: Annotated[float, typer.Option(min=0.01, help="With --replay: how many times as fast as it was.")] = 8.0,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
     readonly: Annotated[bool, typer.Option("--readonly", help="No key asks anything of the run.")] = False,
 ) -> None:
-    """Show a run live, or as it ended.
+    """Show a run live, or as it ended; or play its recording.
 
     Leaving it does the run no harm.
     """
     from hookflow.service.runs import find_run
 
+    if replayed:
+        replay(run, speed, dir)
     result = find_run(run, dir)
-    if ui is Face.TUI or (ui is None and has_terminal()):
+    if ui is UI.none:
+        raise UserError(Problem("nothing is shown of the run: --ui none is for hookflow run", Where("--ui")))
+    if ui is UI.tui or (ui is UI.auto and has_terminal()):
         from hookflow.monitor.app import MonitorApp
         from hookflow.monitor.summary import print_summary
 
@@ -51,7 +53,7 @@ def watch(
     from hookflow.monitor import jsonl, plain
     from hookflow.monitor.bars import can_show_bars
 
-    if ui is Face.JSON:
+    if ui is UI.json:
         raise typer.Exit(jsonl.follow(result, sys.stdout))
     raise typer.Exit(plain.follow(result, sys.stdout, bars=can_show_bars(sys.stdout)))
 
@@ -61,11 +63,7 @@ def replay(
     speed: Annotated[float, typer.Option(min=0.01, help="How many times as fast as it was.")] = 8.0,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
-    """Play a run's recording in the dashboard, at any speed.
-
-    Keys pause it, and go back and on.
-    """
-    from hookflow.errors import Problem, UserError, Where
+    """Play a run's recording in the dashboard, as watch --replay does."""
     from hookflow.events.rundir import short
     from hookflow.service.runs import find_run
 
@@ -118,7 +116,6 @@ def stop(
 
     Example: `hookflow stop cifar`
     """
-    from hookflow.errors import Problem, UserError, Where
     from hookflow.service.runs import find_run
 
     result = find_run(run, dir)
@@ -133,7 +130,6 @@ def stop(
 
 
 def _end_now(run: RunDir) -> None:
-    from hookflow.errors import Problem, UserError, Where
     from hookflow.events.stop import stop_now
 
     if run.life() == "remote":

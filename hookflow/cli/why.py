@@ -8,12 +8,13 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import NoImport, Only, Overrides, PipelineOption, Shuffle, Without
+from hookflow.cli.options import NoImport, Only, Overrides, PipelineArgument, RunsFolder, Shuffle, Without
 from hookflow.cli.output import echo
 from hookflow.errors import UserError
 
@@ -134,7 +135,7 @@ class Measured:
 def why(
     a: Annotated[str, typer.Argument(metavar="A", help="A hook's name.", autocompletion=complete.hooks)],
     b: Annotated[str, typer.Argument(metavar="B", help="The name of another.", autocompletion=complete.hooks)],
-    pipeline: PipelineOption = None,
+    pipeline: PipelineArgument = None,
     point: Annotated[
         str | None, typer.Option(metavar="POINT", help="Ask of this point alone.", autocompletion=complete.points)
     ] = None,
@@ -143,15 +144,16 @@ def why(
     only: Only = None,
     shuffle: Shuffle = None,
     no_import: NoImport = False,
+    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """Say why hook A fires before hook B, or after it.
 
     At each point where both are bound it is the edges that lead from one to the other, each with its source; or the
     phases, or nothing but their order in the file; and the edge that would turn the two. Of hooks that share no point
-    the loop decides. For a run it includes the time of both. Without `--pipeline` it is the only pipeline here or in
+    the loop decides. For a run it includes the time of both. Without a pipeline it is the only one here or in
     pipelines/, or the only one that has both hooks.
 
-    Example: `hookflow why ema checkpoint -p pipelines/cifar.toml`
+    Example: `hookflow why ema checkpoint pipelines/cifar.toml`
     """
     from hookflow.graph.why import precedence
     from hookflow.service.pipelines import open_target, warn_unknown
@@ -164,6 +166,7 @@ def why(
         only=only or (),
         shuffle=shuffle,
         imports=not no_import,
+        runs=dir,
     )
     _refuse_unknown(target, (a, b), point)
     plan = target.plan

@@ -1,4 +1,4 @@
-"""The description of a hook for `hookflow hooks NAME`: its summary, methods and arguments."""
+"""The description of a hook for `hookflow explain NAME`: its summary, methods and arguments."""
 
 from __future__ import annotations
 

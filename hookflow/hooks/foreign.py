@@ -240,7 +240,7 @@ def foreign(hook: type, points: Points) -> Foreign:
     if not base and not names:
         return Foreign({}, (), ())
     derived = f"{hook.__name__} is a hook of {likeliest[0].name} ({base.__module__}.{base.__name__})" if base else ""
-    hint = in_our_words(names) or "a hook here is any class with methods named like points: hookflow points"
+    hint = in_our_words(names) or "a hook here is any class with methods named like points: hookflow explain points"
     return Foreign(names, {*inherited, *names}, ((derived or _has_names(hook.__name__, likeliest[0], names), hint),))
 
 

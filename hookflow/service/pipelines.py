@@ -175,11 +175,13 @@ def open_target(
     only: Sequence[str] = (),
     shuffle: int | None = None,
     imports: bool = True,
+    runs: Path = Path("runs"),
 ) -> Target:
     """Return the pipeline file or the run that `named` means; None is the only pipeline file here with these `hooks`.
 
-    The record of a run is never changed from outside. Unless it `imports`, of the user's hooks only the file's words
-    are known. Raises UserError when there is no such thing, it is not valid, or a run is to be changed.
+    A run is looked for in the folder `runs`. The record of a run is never changed from outside. Unless it `imports`, of
+    the user's hooks only the file's words are known. Raises UserError when there is no such thing, it is not valid, or
+    a run is to be changed.
     """
     from hookflow.hooks.compile import compile_pipeline
 
@@ -187,7 +189,7 @@ def open_target(
         if overrides or without or only or shuffle is not None:
             hint = "name the pipeline's file, to ask of another order than that of the run"
             raise UserError(Problem(f"{named} is a run, and its plan is recorded", hint=hint))
-        return recorded_target(named)
+        return recorded_target(named, runs)
     path = Path(named or only_pipeline(hooks))
     loaded = read_pipeline(path, overrides, without=without, only=only, imports=imports)
     return Target(
@@ -226,7 +228,7 @@ def only_pipeline(hooks: Sequence[str] = ()) -> Path:
         if result
         else "there is no pipeline file here, nor in pipelines/"
     )
-    hint = f"name one: --pipeline {result[0]}" if result else "name one with --pipeline FILE"
+    hint = f"name one: {result[0]}" if result else "name one: pipelines/FILE.toml"
     others = f" (or {first_few(map(str, result[1:]), 3)})" if result else ""
     raise UserError(Problem(message, hint=hint + others))
 
@@ -254,13 +256,13 @@ def no_point(points: Points, name: str) -> Problem:
     return Problem(f'there is no point "{name}"', hint=nearest(name, [point.name for point in points]))
 
 
-def recorded_target(named: str) -> Target:
+def recorded_target(named: str, runs: Path = Path("runs")) -> Target:
     """Return the pipeline and plan that a run has recorded. Raises UserError when there is no such run."""
     from hookflow.events.rundir import short
     from hookflow.pipeline.load import load
     from hookflow.service.runs import find_run, recorded_plan
 
-    run = find_run(named, Path("runs"), elsewhere="", or_file=True)
+    run = find_run(named, runs, or_file=True)
     loaded = load(short(run.pipeline), recorded=True, environment=False)
     base = Path(run.describe().get("base", "."))
     return Target(run.id, loaded, recorded_plan(run), base, run, imports=False)  # a run directory is data

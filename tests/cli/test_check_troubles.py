@@ -116,7 +116,7 @@ def test_a_hook_file_may_raise_whatever_it_likes(here: Path) -> None:
         check("hooks.odd={use='./odd.py:hook'}")
 
 
-@pytest.mark.parametrize("command", [("graph", "p.toml"), ("why", "print", "other", "-p", "q.toml")])
+@pytest.mark.parametrize("command", [("graph", "p.toml"), ("why", "print", "other", "q.toml")])
 def test_around_a_point_is_two_points(here: Path, command: tuple[str, ...]) -> None:
     (here / "q.toml").write_text(PIPELINE + '[hooks.other]\nuse = "ema"\n')
     with pytest.raises(UserError) as raised:

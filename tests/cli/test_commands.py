@@ -39,10 +39,10 @@ use = "log"
 ASKED = {
     "check": ["p.toml"],
     "graph": ["p.toml"],
-    "why": ["ema", "log", "--pipeline", "p.toml"],
+    "why": ["ema", "log", "p.toml"],
     "diff": ["p.toml", "p.toml"],
-    "points": ["--pipeline", "p.toml"],
-    "hooks": ["--pipeline", "p.toml"],
+    "points": ["p.toml"],
+    "hooks": ["ema", "p.toml"],
     "schema": [],
     "explain": ["hooks.ema.args.decay"],
     "new": ["pipeline", "mine"],
@@ -54,10 +54,10 @@ WRONG = {
     "run": ["wrong.toml"],
     "check": ["wrong.toml"],
     "graph": ["wrong.toml"],
-    "why": ["a", "b", "--pipeline", "wrong.toml"],
+    "why": ["a", "b", "wrong.toml"],
     "diff": ["wrong.toml", "wrong.toml"],
-    "points": ["--pipeline", "wrong.toml"],
-    "hooks": ["--pipeline", "wrong.toml"],
+    "points": ["wrong.toml"],
+    "hooks": ["ema", "wrong.toml"],
     "schema": ["--out", "no/such/folder"],
     "explain": ["run.wrong"],
     "new": ["hook", "wrong-name"],
@@ -85,6 +85,8 @@ def test_help_is_one_screen_in_which_each_command_has_one_line() -> None:
     lines = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "80"}).stdout.splitlines()
     assert len(lines) <= 45
     for name, command in COMMANDS.items():
+        if command.hidden:
+            continue
         first = inspect.cleandoc(command.help or "").partition("\n")[0]
         assert any(name in line.split() and first in line for line in lines), name
 

@@ -148,7 +148,7 @@ def test_a_shuffle_is_a_difference_of_its_own() -> None:
     plain, shuffled = record("free.toml"), record("free.toml", seed)
     told = diff(str(plain.path), str(shuffled.path))
     assert f"keys\n  --shuffle  nothing → {seed}\n\norder\n  before_train\n    - ema → " in told
-    why = CliRunner().invoke(app, ["why", "ema", "print", "-p", shuffled.id, "--point", "before_train"]).stdout
+    why = CliRunner().invoke(app, ["why", "ema", "print", shuffled.id, "--point", "before_train"]).stdout
     assert f"nothing says so but the shuffle with seed {seed}\n" in why
 
 
@@ -158,7 +158,7 @@ def test_what_is_neither_a_pipeline_nor_a_run_is_told() -> None:
     assert 'did you mean "old.toml"?' in str(caught.value)
     with pytest.raises(UserError, match='there is no file "nope", and there are no runs in runs') as caught:
         diff("old.toml", "nope")
-    assert "--dir" not in str(caught.value)
+    assert "name the place with --dir" in str(caught.value)
     run = record("old.toml")
     with pytest.raises(UserError, match='no run "q"'):
         diff("q", "new.toml")

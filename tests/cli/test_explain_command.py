@@ -101,6 +101,6 @@ def test_a_hook_of_a_pipeline(tmp_path: Path) -> None:
         '[run]\nname="p"\nmax_iters=1\n[model]\nuse="torch.nn:Flatten"\n[optimizer]\nuse="torch.optim:SGD"\n'
         '[data.train]\nuse="cifar10"\n[hooks.own]\nuse="./mine.py:Mine"\nargs={share=0.5}\n'
     )
-    assert "float, required" in explain("hooks.own.args.share", "-p", str(pipeline))
+    assert "float, required" in explain("hooks.own.args.share", str(pipeline))
     with pytest.raises(UserError, match="none of the hooks known here"):
         explain("hooks.own.args.share")

@@ -88,7 +88,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 def hooks(*arguments: str) -> str:
-    result = CliRunner().invoke(app, ["hooks", *arguments], env={"COLUMNS": "100"}, catch_exceptions=False)
+    command = ["hooks"] if arguments and not arguments[0].endswith(".toml") else ["explain", "hooks"]
+    result = CliRunner().invoke(app, [*command, *arguments], env={"COLUMNS": "100"}, catch_exceptions=False)
     assert result.exit_code == 0
     return result.stdout
 
@@ -149,12 +150,12 @@ def test_a_pipelines_files_offer_hooks_too(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "mine.py").write_text(MODULE)
     use = '[hooks.quiet]\nuse = "./mine.py:whisper"\npoints = ["after_train_iter"]\n'
     (tmp_path / "p.toml").write_text(PIPELINE + use)
-    listed = hooks("--pipeline", "p.toml")
+    listed = hooks("p.toml")
     mine = listed[listed.index("in ./mine.py\n") :]
     assert [line.split()[0] for line in mine.splitlines()[1:3]] == ["./mine.py:Shout", "./mine.py:whisper"]
     assert "helper" not in listed
     assert "_private" not in listed
-    assert hooks("quiet", "-p", "p.toml").startswith("./mine.py:whisper\nSays the batch.\n")
+    assert hooks("quiet", "p.toml").startswith("./mine.py:whisper\nSays the batch.\n")
 
 
 def test_installed_packages_offer_hooks(install: Install) -> None:

@@ -26,7 +26,7 @@ import typer
 from textual.pilot import Pilot
 
 from hookflow.cli import complete
-from hookflow.cli.app import COMMANDS, app, main
+from hookflow.cli.app import ALIASES, COMMANDS, app, main
 from hookflow.cli.output import STYLE
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
@@ -85,7 +85,7 @@ use = "checkpoint"
 args = {{ monitor = {IN_TOML}, mode = "max" }}
 """
 FILE = f"{EVIL}.toml"
-NAMES = {function.__name__: function for functions in COMMANDS.values() for function in functions}
+NAMES = {function.__name__: function for functions in (*COMMANDS.values(), ALIASES) for function in functions}
 ALONE = ("run",)
 """Commands that are called with what is wrong alone: what else they do takes long. The world is made by a run."""
 SHOWS_NONE = ("schema", "stop", "new")
@@ -195,7 +195,7 @@ def given(command: str, parameter: Any, world: World) -> list[str]:
         "KEY=VALUE": [f"hooks.mine.args.text={IN_TOML}", f"hooks.mine.args.other={IN_TOML}", f"run.{EVIL}=1"],
         "SEED": ["1"],
         "DIR": ["runs", f"runs/{EVIL}"],
-        "KEY": ["hooks.mine.args.text", "run.seed"],
+        "WHAT": ["hooks.mine.args.text", "run.seed", "points", "hooks", "mine"],
         "NAME": [f"./{EVIL}.py:Mine", "mine"],
         "pipeline|hook": ["pipeline"],
         "N|auto": [],
@@ -216,7 +216,6 @@ def lines(command: str, world: World) -> Iterator[list[str]]:
     parameters = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
     arguments = [one for one in parameters if one.param_type_name == "argument"]
     first = [given(command, one, world)[0] for one in arguments]
-    pipeline = [f"-p={FILE}"] if any("--pipeline" in one.opts for one in parameters) else []
     if command == "replay":  # what is not wrong takes a terminal: see test_in_a_terminal
         yield from ([EVIL, EVIL], [f"no{EVIL}"], [f"--{EVIL}"], ["--speed", EVIL])
         return
@@ -224,19 +223,19 @@ def lines(command: str, world: World) -> Iterator[list[str]]:
     yield [*first, EVIL]
     yield [*first, f"--{EVIL}"]
     for k in range(len(arguments)):
-        yield [*first[:k], EVIL, *first[k + 1 :], *pipeline]
+        yield [*first[:k], EVIL, *first[k + 1 :]]
     for option in parameters[len(arguments) :]:
         flag = given(command, option, world) == [""]
-        yield [*first, option.opts[0]] if flag and command not in ALONE else [*first, *pipeline, option.opts[0], EVIL]
+        yield [*first, option.opts[0]] if flag and command not in ALONE else [*first, option.opts[0], EVIL]
     if command in ALONE:
         return
     for k, argument in enumerate(arguments):
         for value in given(command, argument, world):
-            yield [*first[:k], value, *first[k + 1 :], *pipeline]
-    yield [*first[: sum(one.required for one in arguments)], *pipeline]
+            yield [*first[:k], value, *first[k + 1 :]]
+    yield [*first[: sum(one.required for one in arguments)]]
     for option in parameters[len(arguments) :]:
         for value in given(command, option, world):
-            yield [*first, *pipeline, *([f"{option.opts[0]}={value}"] if value else [option.opts[0]])]
+            yield [*first, *([f"{option.opts[0]}={value}"] if value else [option.opts[0]])]
 
 
 @pytest.mark.parametrize("command", NAMES)

@@ -174,8 +174,8 @@ def read(*arguments: str, exit_code: int = 0) -> str:
         ("graph", "p.toml"),
         ("graph", "p.toml", "-f", "json"),
         ("graph", "p.toml", "--hook=found"),
-        ("why", "mine", "found", "-p", "p.toml"),
-        ("points", "-p", "p.toml"),
+        ("why", "mine", "found", "p.toml"),
+        ("points", "p.toml"),
     ],
     ids=" ".join,
 )
@@ -294,11 +294,11 @@ def test_odd_sources(known: Path, source: str) -> None:
 READING = {
     "stop": ["RUN"],
     "graph": ["RUN"],
-    "why": ["mine", "function", "--pipeline", "RUN"],
+    "why": ["mine", "function", "RUN"],
     "diff": ["RUN", "RUN"],
-    "explain": ["hooks.mine", "--pipeline", "RUN"],
-    "points": ["--pipeline", "RUN"],
-    "hooks": ["--pipeline", "RUN"],
+    "explain": ["hooks.mine", "RUN"],
+    "points": ["RUN"],
+    "hooks": ["mine", "RUN"],
     "watch": ["RUN", "--ui", "plain"],
     "show": ["RUN"],
     "export": ["RUN"],
@@ -331,7 +331,7 @@ def test_every_command_is_known_to_read_a_run_or_not() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_hooks_without_an_import_are_listed_by_name() -> None:
-    listed = read("hooks", "--pipeline", "p.toml")
+    listed = read("explain", "hooks", "p.toml")
     assert re.search(r"./trap.py:Mine +Not imported.", listed)
     assert "Springs traps." not in listed
-    assert "Not imported." in read("hooks", "mine", "--pipeline", "p.toml")
+    assert "Not imported." in read("hooks", "mine", "p.toml")

@@ -37,7 +37,7 @@ def test_every_point_has_a_line_of_its_own_where_there_is_room() -> None:
 
 
 def test_a_pipelines_hooks_stand_at_their_points_in_their_order() -> None:
-    lines = points("--pipeline", str(TOY), columns=140).splitlines()
+    lines = points(str(TOY), columns=140).splitlines()
     at = next(k for k, line in enumerate(lines) if line.strip().startswith("after_train_iter"))
     assert lines[at + 1].strip() == "▸ throughput → log (every 2)"
     val = next(k for k, line in enumerate(lines) if line.strip().startswith("after_val "))
@@ -49,5 +49,5 @@ def test_a_pipelines_own_points_are_among_them(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "p.toml").write_text(TOY.read_text() + own)
     (tmp_path / "toy.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    assert "      after_dense +  " in points("-p", "p.toml", columns=140)
-    assert "points were split  [count]\n" in points("-p", "p.toml", columns=140)
+    assert "      after_dense +  " in points("p.toml", columns=140)
+    assert "points were split  [count]\n" in points("p.toml", columns=140)

@@ -156,7 +156,7 @@ def test_of_hooks_that_share_no_point_the_loop_decides() -> None:
 
 def test_where_a_validation_is_due_within_an_epoch_it_has_no_one_place() -> None:
     add("saver; after_val", "average; after_optimizer_step")
-    assert "by turns" in why("saver", "average", "-p", "p.toml")
+    assert "by turns" in why("saver", "average", "p.toml")
 
 
 def test_what_stands_against_turning_two_hooks() -> None:
@@ -195,7 +195,7 @@ def test_the_plan_of_a_run_is_not_changed_and_its_times_are_told(
     slow = 'hooks.slow={use="./watchers.py:sleeps", points=["after_val"]}'
     run_dir = new_run(slow, 'hooks.quick={use="./watchers.py:tells", points=["after_val"]}')
     assert train_here(run_dir) == 0
-    told = why("slow", "quick", "-p", str(run_dir.path)).splitlines()
+    told = why("slow", "quick", str(run_dir.path)).splitlines()
     assert told[1] == "  nothing says so but the file"
     assert re.fullmatch(
         r"  in this run: slow, [\d.]+ m?s in 3 firings, ahead of quick, [\d.]+ ms in 3 firings; nothing requires it",
@@ -203,7 +203,7 @@ def test_the_plan_of_a_run_is_not_changed_and_its_times_are_told(
     )
     assert "to turn" not in "\n".join(told)
     with pytest.raises(UserError, match="is a run, and its plan is recorded"):
-        why("slow", "quick", "-p", str(run_dir.path), "--shuffle", "1")
+        why("slow", "quick", str(run_dir.path), "--shuffle", "1")
 
 
 def test_two_that_do_not_meet_at_a_point() -> None:
@@ -226,14 +226,14 @@ def test_every_name_that_is_unknown_is_told() -> None:
 def test_which_pipeline_must_be_plain(here: Path) -> None:
     (here / "pipelines").mkdir()
     (here / "pipelines/q.toml").write_text(PIPELINE)
-    with pytest.raises(UserError, match=r"there are 2 pipelines here with a and c\n    name one: --pipeline p\.toml"):
+    with pytest.raises(UserError, match=r"there are 2 pipelines here with a and c\n    name one: p\.toml"):
         why("a", "c")
-    with pytest.raises(UserError, match=r"there are 2 pipelines here\n    name one: --pipeline p\.toml"):
+    with pytest.raises(UserError, match=r"there are 2 pipelines here\n    name one: p\.toml"):
         why("a", "nobody")
     (here / "p.toml").write_text(PIPELINE.replace("[hooks.d]", "[hooks.other]"))
     assert "pipelines/q.toml:20" in why("c", "d"), "the only one that has both"
     (here / "p.toml").write_text(PIPELINE)
-    assert "pipelines/q.toml:14" in why("a", "c", "--pipeline", "pipelines/q.toml")
+    assert "pipelines/q.toml:14" in why("a", "c", "pipelines/q.toml")
     (here / "p.toml").unlink()
     assert why("a", "c").startswith("at before_train: a fires before c")
     (here / "pipelines/q.toml").unlink()

@@ -161,7 +161,7 @@ def test_a_network_in_the_file_of_a_hook_is_not_listed(tmp_path: Path) -> None:
         f"{IMPORTS}class It:\n    def after_run(self): pass\nclass Net(nn.Module):\n    def forward(self, x): pass\n"
     )
     (tmp_path / "p.toml").write_text(f'{HEAD}[hooks.it]\nuse = "./h.py:It"\n')
-    said = hookflow_here("hooks", "-p", "p.toml", cwd=tmp_path).stdout
+    said = hookflow_here("explain", "hooks", "p.toml", cwd=tmp_path).stdout
     assert "./h.py:It" in said
     assert "./h.py:Net" not in said
 

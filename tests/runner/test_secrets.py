@@ -107,7 +107,7 @@ def test_no_command_shows_a_secret(
     monkeypatch.chdir(tmp_path)
     run, file = str(run_dir.path), "toy.toml"
     capsys.readouterr()
-    of_file = [("check", file), ("graph", file), ("graph", file, "-f", "html"), ("hooks", "--pipeline", file)]
+    of_file = [("check", file), ("graph", file), ("graph", file, "-f", "html"), ("explain", "hooks", file)]
     for arguments in [*of_file, ("diff", file, run), ("diff", run, file), ("check", file, "-f", "json")]:
         text = shown(capsys, monkeypatch, *arguments)
         assert TOKEN not in text, arguments
