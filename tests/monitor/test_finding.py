@@ -89,7 +89,7 @@ def test_a_wrong_name_is_answered_with_what_there_is(root: Path, wanted: str, sa
 def test_no_runs_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match=r"there are no runs in .*\n.*, or name the place with --dir"):
         find_run(None, tmp_path / "runs")
-    runs(tmp_path / "runs")
+    runs(dir=tmp_path / "runs")
     assert "no runs in" in capsys.readouterr().out
 
 
@@ -119,7 +119,7 @@ def test_the_list_tells_how_each_run_went(tmp_path: Path, capsys: pytest.Capture
     lost.sign_process()
     lost.sign(process_started=1.0)
     make(tmp_path, upto=0, name="early")
-    runs(tmp_path)
+    runs(dir=tmp_path)
     head, *rows = capsys.readouterr().out.splitlines()
     cells = {row.split()[1]: row for row in rows}
     assert head.split() == ["id", "name", "state", "epoch", "iter", "best", "age", "data"]
@@ -143,7 +143,7 @@ def test_a_bad_log_of_a_rank_hides_nothing(tmp_path: Path, bad: str, capsys: pyt
         log.unlink()
         log.mkdir() if bad == "a folder" else log.symlink_to(tmp_path / "nowhere")
     make(tmp_path, name="whole")
-    runs(tmp_path)
+    runs(dir=tmp_path)
     out = capsys.readouterr().out
     assert "✓ finished" in out
     assert "? lost (3 ranks)" in out

@@ -202,13 +202,13 @@ def test_the_list_of_runs_says_how_many_ranks_and_whose_failure_it_was(
 ) -> None:
     run = make_ranks(tmp_path, 4, upto=60)
     run.sign_process()
-    runs(tmp_path)
+    runs(dir=tmp_path)
     assert "stalled (4 ranks)" in capsys.readouterr().out
     log = Appender(run.events_of(2))
     log.append([{**ERROR, "t": BEGAN + 30, "text": "as told", "traceback": ""}])
     log.close()
     run.sign(process_started=1.0)
-    runs(tmp_path)
+    runs(dir=tmp_path)
     assert "✗ failed (4 ranks)" in capsys.readouterr().out
 
 
