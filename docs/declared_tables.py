@@ -22,7 +22,7 @@ STAMP = ("k", "t", "it", "ep")
 
 def offered_by_run() -> str:
     """Return every attribute, property and method of what hooks and tasks are given as `run`."""
-    rows = ((code(f"run.{written}"), said) for _, written, said in members(Run))
+    rows = ((code(f"run.{written}"), about) for _, written, about in members(Run))
     return table(("", "meaning"), rows)
 
 
@@ -65,8 +65,8 @@ def _first(text: str) -> str:
 def fields(record: str) -> str:
     """Return the fields of a record as a table, `k` and the stamp first."""
     kind = TABLES[record]
-    sentences = {"k": f"Always `{toml(record)}`."}  # and of the stamp what is not said of it here
-    sentences |= {name: said for base in (records.Stamp, *_bases(kind)) for name, _, said in members(base) if said}
+    sentences = {"k": f"Always `{toml(record)}`."}  # and of the stamp what is not described here
+    sentences |= {name: about for base in (records.Stamp, *_bases(kind)) for name, _, about in members(base) if about}
     hints = get_type_hints(kind)
     order = sorted(hints, key=lambda name: STAMP.index(name) if name in STAMP else len(STAMP))
     rows = ((code(name), _type(hints[name]), sentences.get(name, "")) for name in order)
@@ -86,4 +86,4 @@ def _type(hint: Any) -> str:
         values = get_args(hint)
         return f"one of {', '.join(code(toml(value)) for value in values)}" if len(values) > 1 else code("str")
     plain = re.sub(r"\b(?:\w+\.)+(?=\w)", "", str(hint)) if get_args(hint) else hint.__name__
-    return " or ".join(code(one) for one in plain.replace("Mapping", "dict").replace("None", "null").split(" | "))
+    return " or ".join(code(name) for name in plain.replace("Mapping", "dict").replace("None", "null").split(" | "))

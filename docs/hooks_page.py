@@ -49,27 +49,28 @@ def _hook(name: str) -> Any:
 
 def _one_hook(name: str) -> str:
     hook = _hook(name)
-    told = describe(hook, POINTS)
+    described = describe(hook, POINTS)
     rows = (
         (
             code(method.name),
-            " ".join(map(code, told.reads.get(method.name, ()))),
-            " ".join(map(code, told.writes.get(method.name, ()))),
-            "yes" if method.name in told.bound else told.elsewhere,
+            " ".join(map(code, described.reads.get(method.name, ()))),
+            " ".join(map(code, described.writes.get(method.name, ()))),
+            "yes" if method.name in described.bound else described.elsewhere,
         )
-        for method in told.methods
+        for method in described.methods
     )
     fires = table(("fires at", "reads", "writes", "by default"), rows)
-    example = f"```toml\n{told.as_toml(name, name)}\n```\n"
-    return f"## `{name}`\n{doc(hook)}\n\n{_place(told)}{fires}{_arguments(hook)}\n{example}"
+    example = f"```toml\n{described.as_toml(name, name)}\n```\n"
+    return f"## `{name}`\n{doc(hook)}\n\n{_place(described)}{fires}{_arguments(hook)}\n{example}"
 
 
-def _place(told: Description) -> str:
+def _place(described: Description) -> str:
     """Return how the class places itself among others, where it does."""
-    stated = {"phase": told.phase if told.phase != "normal" else "", "ranks": told.ranks if told.ranks != "all" else ""}
-    stated |= {key: ", ".join(getattr(told, key)) for key in ("after", "before", "requires", "modules")}
-    said = "; ".join(f"{key} {code(value)}" for key, value in stated.items() if value)
-    return f"{said[:1].upper()}{said[1:]}.\n\n" if said else ""
+    phase = described.phase if described.phase != "normal" else ""
+    stated = {"phase": phase, "ranks": described.ranks if described.ranks != "all" else ""}
+    stated |= {key: ", ".join(getattr(described, key)) for key in ("after", "before", "requires", "modules")}
+    places = "; ".join(f"{key} {code(value)}" for key, value in stated.items() if value)
+    return f"{places[:1].upper()}{places[1:]}.\n\n" if places else ""
 
 
 def _arguments(made: Any) -> str:

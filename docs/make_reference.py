@@ -100,12 +100,12 @@ def reference() -> str:
 
 def _tables() -> Iterator[str]:
     """Yield a chapter for each table of the file, in the file's order."""
-    found: dict[type[Section], list[str]] = {Pipeline: ["The top level"]}
+    tables: dict[type[Section], list[str]] = {Pipeline: ["The top level"]}
     for label, section in _inner(Pipeline, ""):
-        if label not in (labels := found.setdefault(section, [])):
+        if label not in (labels := tables.setdefault(section, [])):
             labels.append(label)
-    anchors = {section.__name__: slug(_heading(labels)) for section, labels in found.items()}
-    for section, labels in found.items():
+    anchors = {section.__name__: slug(_heading(labels)) for section, labels in tables.items()}
+    for section, labels in tables.items():
         rows = ((code(key), *rest) for key, *rest in rows_of_fields(section, sentences(section), anchors))
         keys = table(("key", "type", "default", "meaning"), rows)
         yield f"### {_heading(labels)}\n{inspect.getdoc(section)}\n\n{keys}"
@@ -256,7 +256,7 @@ def pages() -> Iterator[tuple[Path, str]]:
     for page in sorted(FOLDER.glob("*.md")):
         text = page.read_text("utf-8")
         if GENERATED.search(text):
-            yield page, GENERATED.sub(lambda found: f"{found[1]}\n{PIECES[found[2]]()}\n{found[3]}", text)
+            yield page, GENERATED.sub(lambda match: f"{match[1]}\n{PIECES[match[2]]()}\n{match[3]}", text)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ def _cell(text: str) -> str:
     return CODE_WITH_BAR.sub(_as_html, text).replace("|", "\\|")
 
 
-def _as_html(found: re.Match[str]) -> str:
-    return f"<code>{escape(found[1], quote=False).replace('|', '&#124;')}</code>"
+def _as_html(match: re.Match[str]) -> str:
+    return f"<code>{escape(match[1], quote=False).replace('|', '&#124;')}</code>"
 
 
 def slug(heading: str) -> str:
@@ -95,11 +95,11 @@ def rows_of_fields(
         key = field.alias or name
         declared = schema["properties"][key]
         default = "required" if field.is_required() else toml(field.get_default(call_default_factory=True))
-        said = sentence(sentences.get(name) or declared.get("description", ""))
+        about = sentence(sentences.get(name) or declared.get("description", ""))
         examples = " or ".join(code(toml(example)) for example in declared.get("examples", ()))
         words = type_words(declared, anchors, schema.get("$defs", {}))
         shown = f"**{default}**" if field.is_required() else code(default)
-        yield key, words, shown, f"{said} Example: {examples}." if examples else said
+        yield key, words, shown, f"{about} Example: {examples}." if examples else about
 
 
 def sentence(text: str) -> str:

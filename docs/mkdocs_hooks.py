@@ -65,11 +65,11 @@ def _in_site(target: Path) -> str:
 def _moved(file: Path, page: str, text: str) -> str:
     """Return a file's text as it must be on a page of the site: its links, and the bars in its tables."""
 
-    def link(found: re.Match[str]) -> str:
-        (target,) = _targets(file, found[0])
+    def link(match: re.Match[str]) -> str:
+        (target,) = _targets(file, match[0])
         if not (ROOT / target).exists():
-            return found[0]  # for MkDocs to complain of
-        return f"]({os.path.relpath(_in_site(target), Path(page).parent)}{found[2] or ''})"
+            return match[0]  # for MkDocs to complain of
+        return f"]({os.path.relpath(_in_site(target), Path(page).parent)}{match[2] or ''})"
 
-    text = BAR.sub(lambda found: f"<code>{escape(found[1]).replace(ESCAPED, '&#124;')}</code>", text)
+    text = BAR.sub(lambda match: f"<code>{escape(match[1]).replace(ESCAPED, '&#124;')}</code>", text)
     return LINK.sub(link, text)

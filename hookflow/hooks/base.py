@@ -17,8 +17,8 @@ class Hook:
 
     A method named like a point (`after_train_iter`) is called there, with the arguments that it names out of those
     the point offers (`hookflow.graph.points`). A generator method `around_X` that yields once runs its first half at
-    `before_X` and its second at `after_X`. What is raised in between and ends the run is raised at the `yield`, as in
-    a context manager: put into `finally` what must run in any case.
+    `before_X` and its second at `after_X`. An exception in between that ends the run is raised at the
+    `yield`, as in a context manager: put into `finally` what must run in any case.
 
     The class attributes say how the hook stands among others; the pipeline file may say otherwise. `points` are the
     points of the hook (None: wherever it has a method); `after` and `before` name hooks (`"ema?"`: only if there);

@@ -247,8 +247,8 @@ class _Printer:
             self._missing, moved = True, self._live.moved()
             if moved or not over:  # else `lost` prints it
                 self._print(f"{clock(time.time())} {_line('lost', missing(self._live.state, moved))}")
-        if self._attempt >= self._skip and (told := self._stall.look(time.time())):
-            self._print(f"{clock(time.time())} {_line(*told)}")
+        if self._attempt >= self._skip and (line := self._stall.look(time.time())):
+            self._print(f"{clock(time.time())} {_line(*line)}")
 
     def lost(self, exit_code: int) -> None:
         """Print how the process that trains has ended, which has written no end record."""

@@ -110,7 +110,7 @@ class Rank:
         return None
 
     @property
-    def told(self) -> float:
+    def heard(self) -> float:
         """Return when its newest frame was written; 0 when there is none."""
         return self._track[-1][0] if self._track else 0.0
 
@@ -359,8 +359,8 @@ class Ranks:
     def places(self) -> dict[int, tuple[int, float, int]]:
         """Return the position of each rank at the latest moment that all have reported: see `Rank.reached`."""
         silent = self.silent
-        speaking = {number: rank for number, rank in self.of.items() if rank.told and number not in silent}
-        moment = min((rank.told for rank in speaking.values()), default=0.0)
+        speaking = {number: rank for number, rank in self.of.items() if rank.heard and number not in silent}
+        moment = min((rank.heard for rank in speaking.values()), default=0.0)
         reached = {number: rank.reached(moment) for number, rank in speaking.items()}
         return {number: place for number, place in reached.items() if place}
 

@@ -199,11 +199,11 @@ def _definitions() -> Mapping[str, Schema]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A key's schema, whether the key must be given, and how the way to it is written: names, "[]" for a list."""
+    """A key's schema, whether the key must be given, and how the path to it is written: names, "[]" for a list."""
 
     schema: Schema
     required: bool = False
-    way: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
 
     def inner(self) -> list[str]:
         """Return the keys of a table, `*` for those that the user chooses, or for the items of a list of tables."""
@@ -214,12 +214,12 @@ class _Place:
         """Return what a key of this table is; the first of its shapes that has the key counts."""
         for shape in _shapes(self.schema):
             if part in shape.get("properties", {}):
-                return _Place(shape["properties"][part], part in shape.get("required", ()), (*self.way, part))
+                return _Place(shape["properties"][part], part in shape.get("required", ()), (*self.path, part))
         if (each := self._part()) is None:
             return None
         schema, item = each
-        chosen = NAMES.get(self.way[-1], "name") if part == ANY else part
-        return _Place(schema, way=(*self.way, "[]" if item else chosen))
+        chosen = NAMES.get(self.path[-1], "name") if part == ANY else part
+        return _Place(schema, path=(*self.path, "[]" if item else chosen))
 
     def _part(self) -> tuple[Schema, bool] | None:
         """Return the schema of tables below names that the user chooses, or of those in a list, and which it is."""
@@ -238,9 +238,9 @@ class _Place:
     def example(self) -> str:
         """Return the key with a value, below its table; nothing for a table."""
         value = as_toml(_example(self.schema))
-        if not value or self.way[-1:] == ("[]",):  # an item of a list is written with its list
+        if not value or self.path[-1:] == ("[]",):  # an item of a list is written with its list
             return ""
-        *table, name = self.way
+        *table, name = self.path
         path = ".".join(part for part in table if part != "[]")
         head = f"[[{path}]]" if table[-1:] == ["[]"] else f"[{path}]" if path else ""
         return f"{head}\n{name} = {value}".lstrip()

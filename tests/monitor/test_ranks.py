@@ -315,11 +315,11 @@ def test_a_log_that_comes_late_and_one_that_lags_are_taken_when_they_come(tmp_pa
     run.events_of(2).write_bytes(b"".join(lines[:-1]) + lines[-1][:50])
     read(live)
     assert live.state.ranks.silent == {}
-    before = live.state.ranks.of[2].told
+    before = live.state.ranks.of[2].heard
     with run.events_of(2).open("ab") as file:
         file.write(lines[-1][50:])
     read(live)
-    assert live.state.ranks.of[2].told > before
+    assert live.state.ranks.of[2].heard > before
 
 
 def test_of_a_long_log_the_old_frames_count_and_only_the_new_ones_are_read_whole(tmp_path: Path) -> None:

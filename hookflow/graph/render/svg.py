@@ -387,8 +387,8 @@ def _edges(plan: Plan) -> Iterator[str]:
 
 
 def _warning(warning: Problem) -> str:
-    said = (f"{warning.where}:" if warning.where else "", warning.message, f"({warning.hint})" if warning.hint else "")
-    return plain(" ".join(said))
+    parts = (f"{warning.where}:" if warning.where else "", warning.message, f"({warning.hint})" if warning.hint else "")
+    return plain(" ".join(parts))
 
 
 def _table(name: str, heads: Iterable[str], rows: Iterable[str]) -> Iterator[str]:

@@ -78,7 +78,7 @@ def place_of(edge: Edge) -> str:
     return plain(re.sub(r"^.*/", "", edge.where))
 
 
-def said(edge: Edge) -> str:
+def in_words(edge: Edge) -> str:
     """Return an edge as a sentence: "whiten before ema (writes model)"."""
     return f"{edge.first} before {edge.then} ({place_of(edge)})"
 
@@ -95,8 +95,11 @@ def edges_that_gave_way(plan: Plan) -> Iterator[str]:
 
 def _gave_way(plan: Plan, given_way: GivenWay) -> str:
     if circle := plan.circle(given_way):
-        return f"at {given_way.edge.point}, a circle of flows, so none of them counts: {', '.join(map(said, circle))}"
-    return f"at {given_way.edge.point}, {said(given_way.edge)} gave way to: {', '.join(map(said, given_way.against))}"
+        return (
+            f"at {given_way.edge.point}, a circle of flows, so none of them counts: {', '.join(map(in_words, circle))}"
+        )
+    against = ", ".join(map(in_words, given_way.against))
+    return f"at {given_way.edge.point}, {in_words(given_way.edge)} gave way to: {against}"
 
 
 def slots(binding: Binding) -> list[str]:

@@ -75,7 +75,7 @@ def first_images(batch: Any) -> Tensor | None:
             return batch
         return batch[:, None] if batch.ndim == 3 else None
     parts = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
-    return next((found for part in parts if (found := first_images(part)) is not None), None)
+    return next((images for part in parts if (images := first_images(part)) is not None), None)
 
 
 def rescaled(images: Tensor) -> Tensor:

@@ -153,7 +153,7 @@ class _Drawing:
     def _figures(self, number: int, rank: Rank | None) -> list[Part]:
         columns = self._columns
         if rank is None or not rank.work.iters:
-            at = f"{rank.it}" if rank and rank.told else "·"
+            at = f"{rank.it}" if rank and rank.heard else "·"
             blanks = 6 * (1 + columns.own + len(FIGURES) * columns.figures) + (columns.bar + 1) * bool(columns.bar)
             return [(f" {at:>6}", "dim"), (f" {'·':>5}{' ' * (blanks - 6)}", "dim")]
         books = booked(rank, self._scene.plan)

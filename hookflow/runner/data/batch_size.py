@@ -121,16 +121,16 @@ def _required(split: str, where: str) -> Size:
 
 
 def _optional(split: str, say: Callable[..., None]) -> Size:
-    told = False
+    warned = False
 
     def size(index: int, batch: Any) -> int | None:
-        nonlocal told
-        found = size_of(batch)
-        if found is None and not told:
-            told = True
+        nonlocal warned
+        size = size_of(batch)
+        if size is None and not warned:
+            warned = True
             without = "there is no samples/s" if split == "train" else "each batch counts alike in the means"
             say(f"{_unknown(split)}: {without}; {HINT}", "warn")
-        return found
+        return size
 
     return size
 

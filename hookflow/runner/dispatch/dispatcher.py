@@ -90,12 +90,12 @@ class Firing:
         """Ask once an iteration whether it is due: its decision holds for all modules of the binding."""
         if self.due is None:
             return
-        due, asked, answer = self.due, -1, False
+        due, asked_at, answer = self.due, -1, False
 
         def same() -> bool:
-            nonlocal asked, answer
-            if asked != state.iter:
-                asked, answer = state.iter, due()
+            nonlocal asked_at, answer
+            if asked_at != state.iter:
+                asked_at, answer = state.iter, due()
             return answer
 
         self.due = same

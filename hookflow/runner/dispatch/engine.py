@@ -133,7 +133,7 @@ class Arounds:
     def leave(self, binding: Binding) -> None:
         """Run the second half of the latest that was entered for this binding. Raises RuntimeError at a third."""
         for entry in reversed(self._open):
-            if whose(entry[0]) == whose(binding):
+            if key_of(entry[0]) == key_of(binding):
                 self._open.remove(entry)
                 if _yields_again(entry[1], self.error):
                     message = f'{binding.method} of the hook "{binding.hook}" must yield once, and has yielded again'
@@ -141,7 +141,7 @@ class Arounds:
                 return
 
     def is_open(self, binding: Binding) -> bool:
-        return any(whose(entry) == whose(binding) for entry, _ in self._open)
+        return any(key_of(entry) == key_of(binding) for entry, _ in self._open)
 
     def at(self, point: str) -> list[str]:
         """Return the hooks that have been entered at `point` and not left; or will be, once a resumed run is there."""
@@ -150,7 +150,7 @@ class Arounds:
 
 
 def _yields_again(generator: Generator[None], error: BaseException | None) -> bool:
-    """Resume a generator, with an exception if there is one. The generator may catch it: it is raised all the same."""
+    """Resume a generator, with an exception if there is one. The generator may catch it, and the run still ends."""
     if error is None:
         return next(generator, generator) is None
     traceback = error.__traceback__
@@ -167,7 +167,7 @@ def _yields_again(generator: Generator[None], error: BaseException | None) -> bo
     return True
 
 
-def whose(binding: Binding) -> tuple[str, str]:
+def key_of(binding: Binding) -> tuple[str, str]:
     """Return what the two halves of an `around_X` have in common."""
     return binding.hook, binding.method
 
@@ -216,7 +216,7 @@ class Engine:
                 firing.call = wrap(binding, firing.call)
             self._put(binding.point, firing)
             if binding.half == "exit":
-                self._closings[whose(binding)] = firing
+                self._closings[key_of(binding)] = firing
             elif binding.half == "enter":
                 again = Firing(binding, firing.method, firing.call, partial(self._is_resumed, binding))
                 self._put(_again(binding.point), again)
@@ -297,7 +297,7 @@ class Engine:
         For a pass that is cut short: its closing points do not fire.
         """
         while len(self.arounds) > entered:
-            closing = self._closings[whose(self.arounds.latest)]
+            closing = self._closings[key_of(self.arounds.latest)]
             self.dispatcher.call_within(closing, ())
 
     def state_dict(self) -> dict[str, list[str]]:
