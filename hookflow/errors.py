@@ -50,8 +50,8 @@ class Problem:
     def show(self, colour: bool = False) -> str:
         """Return the message, the line that the user wrote its place marked, and the hint; if asked, in colours."""
         bold, red, dim, cyan, plain = _COLOURS if colour else _NONE
-        said, hint = _printable(self.message), _printable(self._hints())
-        message = f"{red}{said}{plain}" if self.where is None else said
+        message, hint = _printable(self.message), _printable(self._hints())
+        message = f"{red}{message}{plain}" if self.where is None else message
         lines = [f"{bold}{printable(str(self.where))}:{plain} {message}" if self.where else message]
         if self.where and (text := _line(self.where)):
             shown = Excerpt.around(text, self.where.column)

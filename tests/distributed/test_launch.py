@@ -99,7 +99,9 @@ def test_ctrl_c_is_handed_on_and_all_end_together_with_a_checkpoint(launch: Laun
     assert end["it"] == other["it"] == records(run_dir, "checkpoint")[-1]["it"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+)
 def test_a_rank_that_ends_later_than_another_is_let_to(launch: Launch, number: signal.Signals, code: int) -> None:
     run_dir, agent = launch("run.max_epochs=500", SLOW, 'hooks.late={use="./launched.py:EndsLate"}')
     wait_for(lambda: bool(records(run_dir, "epoch")))

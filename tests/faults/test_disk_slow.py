@@ -95,6 +95,7 @@ def slow(hook: str, seconds: float) -> str:
     return f'hooks.{hook.lower()}={{use="./savers.py:{hook}", args={{seconds={seconds}}}}}'
 
 
+@pytest.mark.long
 def test_the_other_ranks_wait_longer_than_a_collective_for_the_disk_of_rank_0(new_run: NewRun) -> None:
     overrides = [slow("SlowDisk", 3.0), slow("SlowReads", 3.0), *DATA, "distributed.timeout=1", 'run.device="cpu"']
     run = new_run(*overrides, "run.max_epochs=2")

@@ -91,7 +91,11 @@ def test_workers_are_gone_when_a_hook_raises(new_run: NewRun, train_here: Train)
 
 @pytest.mark.parametrize(
     ("how", "code"),
-    [("run.max_iters=1", 0), ('hooks.bad={use="./watchers.py:Raises", args={at=1}}', 1), ("strike", 143)],
+    [
+        ("strike", 143),
+        pytest.param("run.max_iters=1", 0, marks=pytest.mark.long),
+        pytest.param('hooks.bad={use="./watchers.py:Raises", args={at=1}}', 1, marks=pytest.mark.long),
+    ],
 )
 def test_a_worker_that_hangs_in_c_is_killed_and_named(new_run: NewRun, tmp_path: Path, how: str, code: int) -> None:
     strike = strikes(tmp_path, signal.SIGTERM, ("after_backward", 1)) if how == "strike" else (how,)

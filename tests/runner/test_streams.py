@@ -59,8 +59,22 @@ def all_batches(of: Stateful, epochs: int, position: tuple[int, int] = (0, 0)) -
     return [batch for k in range(position[0], epochs) for batch in of.epoch(k, position[1] if k == position[0] else 0)]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("section", [{}, {"batches": 3}, {"workers": 2, "batches": 7}, {"drop_last": True}], ids=str)
+SECTIONS: list[dict[str, Any]] = [{}, {"batches": 3}, {"drop_last": True}]
+WITH_WORKERS: dict[str, Any] = {"workers": 2, "batches": 7}
+
+
+@pytest.mark.parametrize(
+    ("section", "kind"),
+    [
+        *((section, kind) for section in SECTIONS for kind in KINDS),
+        *((WITH_WORKERS, kind) for kind in (NumbersWithPlace, ShuffledWithFirst)),
+        *(
+            pytest.param(WITH_WORKERS, kind, marks=pytest.mark.long)
+            for kind in (Numbers, FromIterator, ShuffledInIter, ShuffledOnce)
+        ),
+    ],
+    ids=str,
+)
 def test_it_goes_on_from_wherever_it_was_left(kind: type[Endless], section: dict[str, Any]) -> None:
     """Streams of 43 examples, in batches of 8, cut into epochs that need not fit them."""
     whole = stream(kind(43), **section)

@@ -23,8 +23,19 @@ Train = Callable[..., int]
 FORKED = "they are forked, which may hang"
 
 
-@pytest.mark.parametrize("name", ["Clouds", "Numbers"])
-@pytest.mark.parametrize("method", ["", "forkserver", "spawn", "fork"])
+DATA = ("Clouds", "Numbers")
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [
+        ("", "Numbers"),
+        ("forkserver", "Clouds"),
+        pytest.param("", "Clouds", marks=pytest.mark.long),
+        pytest.param("forkserver", "Numbers", marks=pytest.mark.long),
+        *(pytest.param(method, name, marks=pytest.mark.long) for method in ("spawn", "fork") for name in DATA),
+    ],
+)
 def test_however_workers_are_started_the_bits_are_the_same(
     new_run: NewRun, train_here: Train, method: str, name: str
 ) -> None:
@@ -77,8 +88,15 @@ def test_data_that_do_not_fit_are_forked(
     assert re.match(f"Clouds is too big for workers that are not forked: {said}", text)
 
 
-@pytest.mark.parametrize("holds", ["the GIL", "nothing"])
-@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize(
+    ("split", "holds"),
+    [
+        ("train", "the GIL"),
+        pytest.param("train", "nothing", marks=pytest.mark.long),
+        pytest.param("val", "the GIL", marks=pytest.mark.long),
+        pytest.param("val", "nothing", marks=pytest.mark.long),
+    ],
+)
 def test_a_training_that_waits_for_a_hung_worker_leaves_at_the_first_signal(
     new_run: NewRun, train_here: Train, tmp_path: Path, split: str, holds: str
 ) -> None:

@@ -86,18 +86,18 @@ def rendezvous(ranks: Ranks, seconds: float) -> Store:
         return _joined
     from torch._C._distributed_c10d import PrefixStore
 
-    found, me = store(seconds), secrets.token_hex(8)
+    tcp_store, me = store(seconds), secrets.token_hex(8)
     name = me if ranks.first else ""
-    found.set(f"arrived {ranks.rank}", me)
+    tcp_store.set(f"arrived {ranks.rank}", me)
     expected = [f"rank {rank}" for rank in range(ranks.world)]
     until = time.monotonic() + seconds
     while True:
         if ranks.first:
-            _answer(found, me, ranks.world)
-        elif found.check([f"answer {me}"]):
-            name = found.get(f"answer {me}").decode()
+            _answer(tcp_store, me, ranks.world)
+        elif tcp_store.check([f"answer {me}"]):
+            name = tcp_store.get(f"answer {me}").decode()
         if name:
-            ours = PrefixStore(name, found)
+            ours = PrefixStore(name, tcp_store)
             ours.set(f"rank {ranks.rank}", "")
             if ours.check(expected):
                 _joined = ours
