@@ -101,23 +101,6 @@ def split_key(text: str) -> tuple[Key, str]:
     return key, text[outline.at :].strip()
 
 
-def spans(text: str) -> dict[Key, tuple[int, int]]:
-    """Return where each key of a valid TOML text begins, and its value ends; of a list's items where they do.
-
-    Keys that only lead to others (headers, and what stands before a dot) are left out.
-    """
-    outline = _Outline(text)
-    begins = dict(outline.walk())
-    return {key: (begins[key], end) for key, end in outline.ends.items()}
-
-
-def headers(text: str) -> dict[Key, int]:
-    """Return where the header of each table ends that has one."""
-    outline = _Outline(text)
-    outline.walk()
-    return outline.headers
-
-
 def dotted(key: Key) -> str:
     """Return the key as one may write it: the inverse of `split_key`."""
     return ".".join(part if _BARE_KEY.fullmatch(part) else _quoted(part) for part in key)
@@ -137,9 +120,6 @@ class _Outline:
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
-        self.ends: dict[Key, int] = {}
-        """Where the values end that have been read."""
-        self.headers: dict[Key, int] = {}
         self._spots: list[Spot] = []
         self._table: Key = ()
         self._lengths: dict[Key, int] = {}
@@ -188,7 +168,6 @@ class _Outline:
                 path += (str(self._lengths[path] - 1),)
                 self._spots.append((path, begin))
         self._table = path
-        self.headers[path] = self.at
 
     def _pair(self, path: Key) -> None:
         for name, begin in self._names():
@@ -197,7 +176,6 @@ class _Outline:
         self._take("=")
         self._skip()
         self._value(path)
-        self.ends[path] = self.at
 
     def _value(self, path: Key) -> None:
         if self._take("["):
@@ -207,7 +185,6 @@ class _Outline:
                 item = (*path, str(index))
                 self._spots.append((item, self.at))
                 self._value(item)
-                self.ends[item] = self.at
                 self._comma()
                 index += 1
         elif self._take("{"):

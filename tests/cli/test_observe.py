@@ -148,7 +148,7 @@ def test_only_what_is_missing_is_written_and_all_else_in_the_file_stays(file: Pa
     told = check(file, "--observe", "--write")
     assert "declare it in" not in told, "it is declared now"
     assert 'p.toml: writes = ["lr"] in [hooks.plateau]\n' in told
-    text = text.replace('"optimizer", #', '"optimizer", "lr", #').replace(
+    text = text.replace("# its settings\n", '# its settings\n    "lr",\n').replace(
         "]\n\n[hooks.score]", ']\nwrites = ["lr"]\n\n[hooks.score]'
     )
     assert file.read_text() == text + 'reads = ["metrics.loss"]\nwrites = ["metrics.score"]\n'

