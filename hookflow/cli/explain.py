@@ -20,7 +20,7 @@ import typer
 from hookflow.cli import complete
 from hookflow.cli.options import NoImport, PipelineArgument, RunsFolder
 from hookflow.cli.output import echo, echo_json, write_file
-from hookflow.errors import nearest_or_all
+from hookflow.errors import Problem, UserError, Where, nearest, nearest_or_all
 from hookflow.hooks.registry import BUILT_IN, HOOKS
 from hookflow.pipeline.registry import COMPONENTS
 
@@ -68,7 +68,12 @@ def explain(
     elif ":" in what or what in HOOKS.names() or (pipeline and not _is_key(what)):
         hooks(what, pipeline, no_import, dir)
     else:
-        _explain_key(what, pipeline, dir)
+        try:
+            _explain_key(what, pipeline, dir)
+        except UserError as error:
+            if "did you mean" in str(error) or not (hint := nearest(what, HOOKS.names())):
+                raise
+            raise UserError(Problem(f'"{what}" is neither a key nor a hook', Where("WHAT"), hint)) from None
 
 
 def _is_key(what: str) -> bool:
@@ -117,7 +122,6 @@ def _page(declared: Declared, width: int) -> Iterator[str]:
 
 def _described(hook: str, pipeline: str | None, runs: Path) -> Description:
     """Return what a hook is: a built-in one, or one of a pipeline. Raises UserError when there is no such hook."""
-    from hookflow.errors import Problem, UserError, nearest
     from hookflow.graph.points import POINTS
     from hookflow.hooks.compile import find_hook
     from hookflow.hooks.describe import describe
@@ -142,7 +146,6 @@ def _example(hook: str, arguments: Sequence[Argument]) -> str:
 
 def _argument(key: str, hook: str, name: str, pipeline: str | None, runs: Path) -> Declared:
     """Return what is declared of a hook's argument. Raises UserError when there is no such hook, or argument."""
-    from hookflow.errors import Problem, UserError
     from hookflow.pipeline.json_schema import Declared
 
     by_name = {argument.name: argument for argument in _described(hook, pipeline, runs).arguments}
@@ -347,7 +350,6 @@ def _built_in(name: str, find: Find) -> str:
 
 
 def _hook_sentence(use: str, find: Find) -> str:
-    from hookflow.errors import UserError
     from hookflow.hooks.compile import looking_at
     from hookflow.hooks.inspect import about
 
@@ -360,7 +362,6 @@ def _hook_sentence(use: str, find: Find) -> str:
 
 def _own(target: Target, find: Find) -> dict[str, list[Row]]:
     """Return what each file that the pipeline takes hooks from offers, as one would write it."""
-    from hookflow.errors import UserError
     from hookflow.hooks.compile import looking_at
     from hookflow.hooks.inspect import about
     from hookflow.hooks.not_imported import NotImported

@@ -104,3 +104,18 @@ def test_a_hook_of_a_pipeline(tmp_path: Path) -> None:
     assert "float, required" in explain("hooks.own.args.share", str(pipeline))
     with pytest.raises(UserError, match="none of the hooks known here"):
         explain("hooks.own.args.share")
+
+
+@pytest.mark.parametrize(("what", "near"), [("emaa", "ema"), ("precision", "run.precision"), ("ema", "")])
+def test_a_hook_is_explained_too(what: str, near: str) -> None:
+    if near:
+        with pytest.raises(UserError, match=f'did you mean "{near}"'):
+            explain(what)
+    else:
+        assert explain(what).startswith("ema  (hookflow.hooks.builtin.averaging:EMA)")
+
+
+def test_points_hooks_and_the_schema_are_explained() -> None:
+    assert "before_train_iter" in explain("points")
+    assert "grad_clip" in explain("hooks")
+    assert '"$schema"' in explain("schema")
