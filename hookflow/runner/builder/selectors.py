@@ -55,15 +55,16 @@ def _picked_by(entry: str, there: Mapping[str, nn.Module], base: Path, where: Wh
         return [name for name in there if fnmatchcase(name, entry)]
     kind = entry.removeprefix(TYPE)
     if ":" not in kind:
-        return [
-            name
-            for name, module in there.items()
-            if any(fnmatchcase(class_name, kind) for class_name in class_names([module]))
-        ]
+        return _of_class(kind, there)
     wanted = refer(kind, base, where)
     if not isinstance(wanted, type):
         raise UserError(Problem(f'"{kind}" is not a class', where))
     return [name for name, module in there.items() if any(_is_same(item, wanted) for item in type(module).__mro__)]
+
+
+def _of_class(kind: str, modules: Mapping[str, nn.Module]) -> list[str]:
+    """Return the names of the modules whose class, or a base class of it, has a name that the glob matches."""
+    return [name for name, module in modules.items() if any(fnmatchcase(own, kind) for own in class_names([module]))]
 
 
 def _is_same(item: type, wanted: type) -> bool:
@@ -120,13 +121,9 @@ def picked(pattern: str, model: nn.Module, parameters: Mapping[str, nn.Parameter
     if not pattern.startswith(TYPE):
         yield from (name for name in parameters if fnmatchcase(name, pattern))
         return
-    kind = pattern.removeprefix(TYPE).strip()
-    inside = {
-        id(parameter)
-        for module in model.modules()
-        if any(fnmatchcase(class_name, kind) for class_name in class_names([module]))
-        for parameter in module.parameters()
-    }
+    modules = dict(model.named_modules())
+    chosen = _of_class(pattern.removeprefix(TYPE).strip(), modules)
+    inside = {id(parameter) for name in chosen for parameter in modules[name].parameters()}
     yield from (name for name, parameter in parameters.items() if id(parameter) in inside)
 
 
