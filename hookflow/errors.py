@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +30,10 @@ class Where:
     def at_line(self) -> str:
         """The source and the line alone."""
         return f"{self.source}:{self.line}" if self.line else self.source
+
+
+Locate = Callable[[str], Where]
+"""Returns the place of a key of the pipeline, by its dotted name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ def find_key(key: str) -> Declared:
     Raises UserError, with the nearest right key, when there is none.
     """
     parts = key.split(".") if key else []
-    place = _Place(_whole())
+    place = _KeySchema(_whole())
     for k, part in enumerate(parts):
         below = place.below(part)
         if below is None:
@@ -178,10 +178,10 @@ def find_key(key: str) -> Declared:
 @cache
 def all_keys() -> tuple[str, ...]:
     """Return every key, as one may write it: names that the user chooses are `*`."""
-    return tuple(_walk(_Place(_whole()), ""))
+    return tuple(_walk(_KeySchema(_whole()), ""))
 
 
-def _walk(place: _Place, above: str) -> Iterator[str]:
+def _walk(place: _KeySchema, above: str) -> Iterator[str]:
     for name in place.inner():
         if inner := place.below(name):
             yield f"{above}{name}"
@@ -198,7 +198,7 @@ def _definitions() -> Mapping[str, Schema]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _KeySchema:
     """A key's schema, whether the key must be given, and how the path to it is written: names, "[]" for a list."""
 
     schema: Schema
@@ -210,16 +210,16 @@ class _Place:
         names = [name for shape in _shapes(self.schema) for name in shape.get("properties", {})]
         return list(dict.fromkeys([*names, *([ANY] if self._part() else [])]))
 
-    def below(self, part: str) -> _Place | None:
+    def below(self, part: str) -> _KeySchema | None:
         """Return what a key of this table is; the first of its shapes that has the key counts."""
         for shape in _shapes(self.schema):
             if part in shape.get("properties", {}):
-                return _Place(shape["properties"][part], part in shape.get("required", ()), (*self.path, part))
+                return _KeySchema(shape["properties"][part], part in shape.get("required", ()), (*self.path, part))
         if (each := self._part()) is None:
             return None
         schema, item = each
         chosen = NAMES.get(self.path[-1], "name") if part == ANY else part
-        return _Place(schema, path=(*self.path, "[]" if item else chosen))
+        return _KeySchema(schema, path=(*self.path, "[]" if item else chosen))
 
     def _part(self) -> tuple[Schema, bool] | None:
         """Return the schema of tables below names that the user chooses, or of those in a list, and which it is."""
@@ -257,7 +257,7 @@ def _shapes(schema: Schema) -> Iterator[Schema]:
         yield schema
 
 
-def _nearest(parts: list[str], k: int, place: _Place) -> str:
+def _nearest(parts: list[str], k: int, place: _KeySchema) -> str:
     """Return the right key that is nearest to a wrong one: a neighbour, or one elsewhere that ends so."""
     above = "".join(f"{part}." for part in parts[:k])
     if near := nearest(parts[k], place.inner()):

@@ -34,7 +34,7 @@ class SourceMap:
     """The place of every key of a pipeline: a line of its file or of one that it extends, or what overrides it."""
 
     def __init__(self, source: str) -> None:
-        self._top = _Place(Where(source))
+        self._top = _Node(Where(source))
 
     @classmethod
     def in_text(cls, text: str, source: str) -> Self:
@@ -65,7 +65,7 @@ class SourceMap:
 
     def put(self, key: Key, where: Where) -> None:
         """Say that `key` and all below it come from `where` now, and whatever encloses it if it is new."""
-        self._top.reach(key[:-1], where).below[key[-1]] = _Place(where)
+        self._top.reach(key[:-1], where).below[key[-1]] = _Node(where)
 
     def take(self, key: Key, other: SourceMap) -> None:
         """Say that `key` and all below it come from where `other` says now, and whatever encloses it if it is new."""
@@ -76,18 +76,18 @@ class SourceMap:
 
 
 @dataclass(slots=True)
-class _Place:
+class _Node:
     """Where a key stands, and the keys below it."""
 
     where: Where
-    below: dict[str, _Place] = field(default_factory=dict)
+    below: dict[str, _Node] = field(default_factory=dict)
 
-    def reach(self, key: Key, where: Where) -> _Place:
+    def reach(self, key: Key, where: Where) -> _Node:
         """Return the place of a key below this one; what is new on the way stands at `where`."""
         place = self
         for part in key:
             if part not in place.below:
-                place.below[part] = _Place(where)
+                place.below[part] = _Node(where)
             place = place.below[part]
         return place
 

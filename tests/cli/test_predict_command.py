@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from hookflow.cli.app import app
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
-from hookflow.hooks.builtin.predict import WRITERS, Rows
+from hookflow.hooks.builtin.predict import WRITERS, Predictions
 from tests.conftest import NewRun, records
 from tests.runner.same import final_state
 from tests.toy import Net, Points
@@ -102,7 +102,7 @@ def test_what_cannot_be_predicted_is_told(trained: RunDir, options: list[str], s
     ],
 )
 def test_what_is_no_rows_is_told(batches: list[Any], said: str) -> None:
-    rows = Rows("the task's predict has returned")
+    rows = Predictions("the task's predict has returned")
     with pytest.raises(UserError) as raised:
         for batch in batches:
             rows.add(batch)

@@ -15,7 +15,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.checkpoint.manifest import NONFINITE, damage, list_checkpoints
 from hookflow.runner.checkpoint.store import CheckpointStore, read
-from hookflow.runner.loop.finite import Losses, NonFiniteLossError, Place, StepGuard, advice, why_the_host_looks
+from hookflow.runner.loop.finite import Losses, NonFiniteLossError, Origin, StepGuard, advice, why_the_host_looks
 from hookflow.runner.process.state import RunState
 from tests.conftest import TESTS, TOY, NewRun, records
 from tests.runner.same import assert_same, assert_same_end, curve, final_state
@@ -254,7 +254,7 @@ def test_a_loss_that_is_still_being_computed_is_looked_at_later() -> None:
     losses = Losses(torch.device("cuda"), state)
     losses.watch(torch.tensor(1.0), None)
     device = Slow()
-    losses._sent._under_way.append((torch.tensor(math.nan), device, Place(1, 0, 1)))  # type: ignore[arg-type]
+    losses._sent._under_way.append((torch.tensor(math.nan), device, Origin(1, 0, 1)))  # type: ignore[arg-type]
     state.iter = state.batch_idx = 2
     losses.watch(torch.tensor(2.0), None)
     with pytest.raises(NonFiniteLossError, match="iteration 2 "):

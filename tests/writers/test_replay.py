@@ -14,7 +14,7 @@ import pytest
 
 from hookflow.events.log import Appender
 from hookflow.events.rundir import RunDir
-from hookflow.runner.logging.writers import CONFIGURED, PROGRESS, Call, History, WriterProgress, WriterThread
+from hookflow.runner.logging.writers import CONFIGURED, PROGRESS, History, WriterCall, WriterProgress, WriterThread
 from hookflow.writers.base import Writer
 
 Held = tuple[str, int, Any]
@@ -85,7 +85,7 @@ def resume(run: RunDir, iteration: int, writer: Holds, *left: int, gives: tuple[
     thread.start()
     log(run, ("run", iteration, None), *(("loss", it, 9.0) for it in gives))
     for number, it in enumerate(gives, history.calls):
-        thread.give(number, Call("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0)))
+        thread.give(number, WriterCall("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0)))
     thread.finish()
     assert thread.join(60)
     assert not thread.shortcomings()
@@ -189,7 +189,7 @@ def test_a_writer_that_is_new_in_a_resumed_run_is_given_what_is_trained_from_the
     thread = WriterThread("own", writer, {}, run.writers / "own", recorder, history)
     thread.start()
     for number, it in enumerate((4, 5, 6), history.calls):
-        thread.give(number, Call("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0)))
+        thread.give(number, WriterCall("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0)))
     thread.finish()
     assert thread.join(60)
     assert (its(writer), writer.configured) == ([4, 5, 6], 1)

@@ -21,7 +21,7 @@ from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.logging import writers
 from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.logging.writers import Call, LatestIteration, calls_of
+from hookflow.runner.logging.writers import LatestIteration, WriterCall, calls_of
 from hookflow.runner.process.launch import prepare
 from tests.conftest import TESTS, TOY, NewRun, records, wait_for
 from tests.distributed.several import carry_out
@@ -115,8 +115,8 @@ def test_what_is_logged_again_in_an_iteration_is_one_row_with_the_last_value(
 
 
 def test_an_iteration_is_kept_back_until_a_later_one_comes() -> None:
-    def call(name: str, iteration: int, kind: str = "scalar") -> Call:
-        return Call(f"write_{kind}", (kind, name), iteration, ())
+    def call(name: str, iteration: int, kind: str = "scalar") -> WriterCall:
+        return WriterCall(f"write_{kind}", (kind, name), iteration, ())
 
     latest = LatestIteration()
     given = [call("x", 3), call("y", 3), call("note", 3, "text"), call("note", 3, "text"), call("x", 3), call("y", 2)]
@@ -212,7 +212,7 @@ def test_errors_count_in_a_row_however_seldom_something_is_logged(tmp_path: Path
     thread = writers.WriterThread("own", writer, {"run": {"name": "", "max_epochs": 1}}, tmp_path, recorder)
     thread.start()
     for k in range(writers.IN_A_ROW):
-        thread.give(k, Call("write_scalar", ("scalar", "loss"), k, ("loss", 0.0, k, 0, 0.0)))
+        thread.give(k, WriterCall("write_scalar", ("scalar", "loss"), k, ("loss", 0.0, k, 0, 0.0)))
         wait_for(lambda k=k: kinds(tmp_path / "notes").count("scalar") == k + 1)  # type: ignore[misc]
     assert thread.join(60)
     assert "switched off" in told[-1]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hookflow.hooks.run import Run
 
 
-class Rows:
+class Predictions:
     """The rows of a pass over the data.
 
     `source` begins the messages about wrong ones: "the task's predict has returned".
@@ -120,10 +120,10 @@ class Predict(Hook):
     ) -> None:
         self.outputs = outputs
         self.file = file
-        self.rows = Rows("the task's outputs are")
+        self.rows = Predictions("the task's outputs are")
 
     def before_test_epoch(self) -> None:
-        self.rows = Rows("the task's outputs are")
+        self.rows = Predictions("the task's outputs are")
 
     def after_test_iter(self, outputs: Mapping[str, Any]) -> None:
         for name in self.outputs:
@@ -136,7 +136,7 @@ class Predict(Hook):
         path = of_rank(run.dir / self.file, run.rank)
         WRITERS[path.suffix](path, self.rows.all())
         run.say(f"predictions are in {path.name}")
-        self.rows = Rows("the task's outputs are")
+        self.rows = Predictions("the task's outputs are")
 
 
 _SHIFT = re.compile(r"shift\((\d+)\)")

@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from hookflow.errors import Problem, UserError, Where, first_few, nearest, nearest_or_all
+from hookflow.errors import Locate, Problem, UserError, Where, first_few, nearest, nearest_or_all
 from hookflow.graph.plan import Binding, Plan
 from hookflow.hooks.globs import class_names, named_parameters, no_match
 from hookflow.pipeline.schema import TYPE, ParamGroup
@@ -87,12 +87,8 @@ def _nothing(entry: str, there: Mapping[str, nn.Module]) -> tuple[str, str] | No
     return f'no module of the network is a "{kind}"', hint
 
 
-Place = Callable[[str], Where]
-"""Where a key of the groups stands, e.g. "0.match"."""
-
-
 def param_groups(
-    groups: list[ParamGroup], model: nn.Module, place: Place
+    groups: list[ParamGroup], model: nn.Module, place: Locate
 ) -> tuple[list[dict[str, Any]], list[Problem]]:
     """Return the file's groups of an optimizer, each with what no earlier one took, and one with all that is left.
 
@@ -136,7 +132,7 @@ def _nothing_left(pattern: str, model: nn.Module, left: Mapping[str, nn.Paramete
     return Problem(message, where, f"there are {first_few(left)}")
 
 
-def scale_groups(optimizer: Optimizer, groups: list[ParamGroup], place: Place) -> None:
+def scale_groups(optimizer: Optimizer, groups: list[ParamGroup], place: Locate) -> None:
     """Multiply the settings of each group by its factors. Raises UserError where there is no such number."""
     for k, declared in enumerate(groups):
         group = optimizer.param_groups[k]

@@ -14,7 +14,7 @@ import torch
 
 PLAIN = (type(None), bool, int, float, str, bytes)
 
-Place = tuple[Any, ...]
+KeyPath = tuple[Any, ...]
 """The keys and indices that lead to a value in a state."""
 
 
@@ -34,7 +34,7 @@ def mapped(value: Any, change: Callable[[Any], Any]) -> Any:
     return change(value)
 
 
-def leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
+def leaves(value: Any, place: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
     """Yield every value in a state that is no dict, list or tuple, with its place; keys of dicts are values, too."""
     if type(value) in (dict, OrderedDict):
         for key, item in value.items():

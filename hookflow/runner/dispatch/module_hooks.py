@@ -28,7 +28,7 @@ from hookflow.runner.loop.task import Named
 from hookflow.runner.numerics.compiling import HOOKS, Compiled, hidden
 from hookflow.runner.process.state import RunState
 
-Call = Callable[..., Any]
+HookCall = Callable[..., Any]
 """Calls a binding: with its registration, the module, and what the point offers behind the module's name."""
 
 
@@ -63,7 +63,9 @@ class Stack:
 class Registration:
     """One binding at one module, registered while `handle` is there; once `removed`, never again."""
 
-    def __init__(self, firing: Firing, name: str, module: nn.Module, stack: Stack, call: Call, *, hide: bool) -> None:
+    def __init__(
+        self, firing: Firing, name: str, module: nn.Module, stack: Stack, call: HookCall, *, hide: bool
+    ) -> None:
         self.firing = firing
         self.stages = firing.binding.stages or ("train",)
         self.name = name
@@ -117,7 +119,7 @@ class Registration:
                 return module.register_full_backward_hook(callback)
 
 
-def _callback(registration: Registration, call: Call) -> Callable[..., Any]:
+def _callback(registration: Registration, call: HookCall) -> Callable[..., Any]:
     """Return `call` as PyTorch calls it at a point. It hands over `kwargs` on request only, and takes them back.
 
     It must be a function: a copy of the network keeps the hooks, and of anything else it would have a copy.
@@ -234,7 +236,7 @@ class ModuleHooks:
         return list(dict.fromkeys(each.firing.binding.hook for each in gone))
 
     def _call(self, registration: Registration, module: nn.Module, *offered: Any) -> Any:
-        """Call a binding for a module, in its stages."""
+        """HookCall a binding for a module, in its stages."""
         if self._state.stage not in registration.stages:
             return None
         dispatcher = self._engine.dispatcher

@@ -14,14 +14,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hookflow.errors import Problem, UserError
+from hookflow.errors import Locate, Problem, UserError
 from hookflow.hooks.builtin.means import on_device
 from hookflow.hooks.globs import no_match
 from hookflow.hooks.tensors import by_dtype, full, is_sharded, shard_like
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.checkpoint.nested import mapped
 from hookflow.runner.distributed.consensus import AnyConsensus
-from hookflow.runner.distributed.process_group import Place
 from hookflow.runner.distributed.rendezvous import Ranks
 
 
@@ -70,7 +69,7 @@ class Parallel:
         self._models: list[nn.Module] = []
         self._buffers: list[tuple[nn.Module, str]] = []
 
-    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Place) -> None:
+    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
         for tensor in (*network.parameters(), *network.buffers()):  # one by one: a copy of all may not fit
             broadcast([tensor.detach()])
         self._models = [model for model in models if any(p.requires_grad for p in model.parameters())]
@@ -80,7 +79,7 @@ class Parallel:
         for parameter in parameters:
             broadcast([parameter.detach()])
 
-    def check_lengths(self, lengths: Mapping[str, int], place: Place) -> None:
+    def check_lengths(self, lengths: Mapping[str, int], place: Locate) -> None:
         mappings: list[Mapping[str, int]] = [{}] * dist.get_world_size()
         dist.all_gather_object(mappings, lengths)
         problems = []
@@ -130,7 +129,7 @@ class DDP(Parallel):
         super().__init__()
         self._checked = False
 
-    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Place) -> None:
+    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
         from torch.distributed._composable.replicate import replicate  # takes as long as a third of torch itself
 
         super().parallelize(network, models, device, place)
@@ -226,7 +225,7 @@ def full_state(state: dict[str, Any], consensus: AnyConsensus) -> dict[str, Any]
     alike = {name for name in looks[0] if all(look.get(name) == looks[0][name] for look in looks)}
     mine = {key: gathered[key] for key in OWN}
     mine["hooks"] = {name: hook for name, hook in gathered["hooks"].items() if name not in alike}
-    _, *others = consensus.all_gather_object(_on_host(mine))
+    _, *others = consensus.all_gather_object(_to_host(mine))
     gathered["ranks"] = others if first else []
     return gathered
 
@@ -257,7 +256,7 @@ def _gathered(value: Any, kept: bool) -> Any:
     return mapped(value, gathered)
 
 
-def _on_host(value: Any) -> Any:
+def _to_host(value: Any) -> Any:
     """Return the value with its tensors in the host's memory.
 
     Pickled as it is, a tensor would come out on the GPU of the rank that it is from, on every other one.
@@ -303,7 +302,7 @@ class FSDP(Parallel):
         super().__init__()
         self._units = units
 
-    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Place) -> None:
+    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -322,7 +321,7 @@ class FSDP(Parallel):
         """Return at once: gradients are averaged as they are computed."""
 
 
-def unmatched_units(section: DistributedSection, network: nn.Module, place: Place) -> Iterator[Problem]:
+def unmatched_units(section: DistributedSection, network: nn.Module, place: Locate) -> Iterator[Problem]:
     """Yield a problem for each glob of `distributed.units` that matches no module of the network."""
     names = [name for name, _ in network.named_modules() if name]
     for k, glob in enumerate(section.units):
@@ -349,7 +348,7 @@ def units_of(network: nn.Module, globs: Sequence[str]) -> list[nn.Module]:
     return units
 
 
-def _check_layout(network: nn.Module, place: Place) -> None:
+def _check_layout(network: nn.Module, place: Locate) -> None:
     for name, parameter in network.named_parameters():
         if not parameter.is_contiguous():
             message = f'"fsdp" cannot shard "{name}": it uses the channels_last memory format'

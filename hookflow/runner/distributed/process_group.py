@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
-from hookflow.errors import Problem, UserError, Where
+from hookflow.errors import Locate, Problem, UserError
 from hookflow.pipeline.load import Loaded
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.distributed.rendezvous import Ranks, rendezvous
@@ -21,11 +21,8 @@ UNUSED = (
 )
 """Advice on parameters without a gradient, in place of PyTorch's own."""
 
-Place = Callable[[str], Where]
-"""Where in the pipeline a key is written."""
 
-
-def device_of(wanted: str, ranks: Ranks, place: Place) -> torch.device:
+def device_of(wanted: str, ranks: Ranks, place: Locate) -> torch.device:
     """Return the device of this rank for `run.device`: of several GPUs the one of its local rank.
 
     Raises UserError when the ranks of this machine cannot each have one.
@@ -82,7 +79,7 @@ def process_group(loaded: Loaded, ranks: Ranks) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def backend_of(section: DistributedSection, device: torch.device, place: Place) -> str:
+def backend_of(section: DistributedSection, device: torch.device, place: Locate) -> str:
     """Return what carries tensors from rank to rank. Raises UserError when it cannot carry those of the device."""
     if section.backend == "auto":
         return "nccl" if device.type == "cuda" else "gloo"

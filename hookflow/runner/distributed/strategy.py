@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from hookflow.errors import Locate
 from hookflow.pipeline.schema import DistributedSection
 from hookflow.runner.distributed.parallel import DDP, FSDP, DDPAtStep, summand
-from hookflow.runner.distributed.process_group import Place
 from hookflow.runner.distributed.rendezvous import Ranks
 
 
@@ -21,13 +21,13 @@ class Single:
     bucketed: Sequence[nn.Module] = ()
     no_buckets = "a single process averages no gradients"
 
-    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Place) -> None:
+    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
         pass
 
     def add_parameters(self, parameters: Sequence[Tensor]) -> None:
         pass
 
-    def check_lengths(self, lengths: Mapping[str, int], place: Place) -> None:
+    def check_lengths(self, lengths: Mapping[str, int], place: Locate) -> None:
         pass
 
     def require_sync(self, wanted: bool) -> None:
@@ -58,7 +58,7 @@ class Strategy(Protocol):
     def no_buckets(self) -> str:
         """Why there are none; empty where there are."""
 
-    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Place) -> None:
+    def parallelize(self, network: nn.Module, models: Sequence[nn.Module], device: torch.device, place: Locate) -> None:
         """Let every rank have the weights of rank 0, and each model (a part of the network) what it keeps of them.
 
         That is before there are optimizers: with FSDP the parameters are others afterwards. Raises UserError when
@@ -71,7 +71,7 @@ class Strategy(Protocol):
         Raises UserError when it is too late for that.
         """
 
-    def check_lengths(self, lengths: Mapping[str, int], place: Place) -> None:
+    def check_lengths(self, lengths: Mapping[str, int], place: Locate) -> None:
         """Raise UserError, on every rank, when one has more batches in an epoch of some split than another."""
 
     def require_sync(self, wanted: bool) -> None:

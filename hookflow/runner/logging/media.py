@@ -92,7 +92,7 @@ GRACE = 10.0
 """Seconds that the end of a run waits for what is in the queue."""
 
 
-class Place(Protocol):
+class Position(Protocol):
     """Where the run is."""
 
     iter: int
@@ -102,7 +102,9 @@ class Place(Protocol):
 class Media:
     """Writes images below `folder`/images, and puts a record for each into the event log; so too for histograms."""
 
-    def __init__(self, folder: Path, place: Place, put: Put, say: Callable[[str, Level], None], rank: int = 0) -> None:
+    def __init__(
+        self, folder: Path, place: Position, put: Put, say: Callable[[str, Level], None], rank: int = 0
+    ) -> None:
         self._folder = folder
         self._place = place
         self._put = put

@@ -275,7 +275,7 @@ class Recorder:
         This waits for the device where a number is still being computed, which is why it stands in this thread.
         """
         used = _take(self._scalars)
-        values = _on_host([value for *_, value in used])
+        values = _fetched([value for *_, value in used])
         records: dict[tuple[int, int], Scalars] = {}
         unread: list[Record] = []
         for (it, ep, t, name, _), value in zip(used, values, strict=True):
@@ -293,7 +293,7 @@ def _take(queue: deque[Any], count: int | None = None) -> list[Any]:
     return [queue.popleft() for _ in range(len(queue) if count is None else count)]
 
 
-def _on_host(values: list[float | torch.Tensor]) -> list[float | Exception]:
+def _fetched(values: list[float | torch.Tensor]) -> list[float | Exception]:
     """Return all values as numbers, with one copy off each device for all its tensors of a kind together.
 
     In place of a tensor that cannot be read stands the exception. The others of its kind are then read one by one.
@@ -317,7 +317,7 @@ def _on_host(values: list[float | torch.Tensor]) -> list[float | Exception]:
                 numbers[places[0]] = error
             else:
                 for k in places:
-                    (numbers[k],) = _on_host([values[k]])
+                    (numbers[k],) = _fetched([values[k]])
     return numbers
 
 

@@ -74,7 +74,7 @@ Series = tuple[str, str]
 """Numbers of one name: what kind of thing it is ("scalar", "image", …), and the name."""
 
 
-class Call(NamedTuple):
+class WriterCall(NamedTuple):
     """Something to write: the method of a writer, the series and the iteration that it is of, the arguments."""
 
     method: str
@@ -83,7 +83,7 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
 
 
-def calls_of(record: Record, folder: Path) -> Iterator[Call]:
+def calls_of(record: Record, folder: Path) -> Iterator[WriterCall]:
     """Yield what a writer is to write of a record of the run in `folder`."""
     match record["k"]:
         case "scalars" | "metrics":
@@ -100,19 +100,19 @@ def calls_of(record: Record, folder: Path) -> Iterator[Call]:
             yield _call("histogram", record["name"], record, record["edges"], record["counts"])
 
 
-def _call(verb: str, name: str, record: Any, *what: Any) -> Call:
+def _call(verb: str, name: str, record: Any, *what: Any) -> WriterCall:
     series = "image" if verb == "figure" else verb, name
-    return Call(f"write_{verb}", series, record["it"], (name, *what, record["it"], record["ep"], record["t"]))
+    return WriterCall(f"write_{verb}", series, record["it"], (name, *what, record["it"], record["ep"], record["t"]))
 
 
 class LatestIteration:
     """Keeps back the calls of an iteration until it is over: where a scalar is logged again, the last value stands."""
 
     def __init__(self) -> None:
-        self._calls: dict[object, tuple[int, Call]] = {}
+        self._calls: dict[object, tuple[int, WriterCall]] = {}
         self._iteration = 0
 
-    def add(self, number: int, call: Call) -> list[tuple[int, Call]]:
+    def add(self, number: int, call: WriterCall) -> list[tuple[int, WriterCall]]:
         """Take a call with its number; return those of an iteration that is over."""
         over = self.past(call.iteration)
         if not self._calls:
@@ -122,11 +122,11 @@ class LatestIteration:
         self._calls[key] = number, call
         return over
 
-    def past(self, iteration: int) -> list[tuple[int, Call]]:
+    def past(self, iteration: int) -> list[tuple[int, WriterCall]]:
         """Return the calls that were kept back, if the run has come to a later iteration; none twice."""
         return self.all() if self._calls and iteration > self._iteration else []
 
-    def all(self) -> list[tuple[int, Call]]:
+    def all(self) -> list[tuple[int, WriterCall]]:
         """Return the calls that were kept back, whatever may follow."""
         calls, self._calls = self._calls, {}
         return list(calls.values())
@@ -152,7 +152,7 @@ class History:
         self._attempts = [(number, min(it for _, it in begins[k:])) for k, (number, _) in enumerate(begins)]
         """The first call of each attempt, and the earliest iteration at which it or a later one has begun."""
 
-    def numbered(self) -> Iterator[tuple[int, Call]]:
+    def numbered(self) -> Iterator[tuple[int, WriterCall]]:
         """Yield every call with its number, but those that the same attempt has superseded in the same iteration."""
         begins = {number for number, _ in self._attempts}
         latest = LatestIteration()
@@ -163,7 +163,7 @@ class History:
             yield from latest.add(number, call)
         yield from latest.all()
 
-    def standing(self) -> Iterator[tuple[int, Call]]:
+    def standing(self) -> Iterator[tuple[int, WriterCall]]:
         """Yield the calls that stand, no step of a series from two attempts."""
         attempts = iter(self._attempts)
         first, earliest = next(attempts)
@@ -226,7 +226,7 @@ class WriterThread:
         self._first = history.calls if history else 0
         """The number of the first call of this attempt."""
         self._progress = WriterProgress(folder / PROGRESS, self._first)
-        self._queue: SimpleQueue[tuple[int, Call] | None] = SimpleQueue()
+        self._queue: SimpleQueue[tuple[int, WriterCall] | None] = SimpleQueue()
         self._thread = Thread(target=self._work, name=f"hookflow-writer-{name}", daemon=True)
         self._next: dict[Series, int] = {}
         self._given = self._dropped = 0  # counted by who gives
@@ -242,7 +242,7 @@ class WriterThread:
         with suppress(Exception):
             self._writer.close()
 
-    def give(self, number: int, call: Call) -> None:
+    def give(self, number: int, call: WriterCall) -> None:
         """Take a call with its number, or drop it where too many wait already."""
         self._given += 1
         if self._off:
@@ -341,7 +341,7 @@ class WriterThread:
         self._writer.write_config(self._config)
         self._configured.touch()
 
-    def _write(self, number: int, call: Call) -> bool:
+    def _write(self, number: int, call: WriterCall) -> bool:
         """Make a call unless the writer has the step already; return whether it has it now."""
         if call.iteration < self._next.get(call.series, 0):
             return True
@@ -393,7 +393,7 @@ def writing(
     numbers = count(history.calls if history else 0)
     latest = LatestIteration()
 
-    def give(calls: Sequence[tuple[int, Call]]) -> None:
+    def give(calls: Sequence[tuple[int, WriterCall]]) -> None:
         for number, call in calls:
             for thread in threads:
                 thread.give(number, call)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hookflow.hooks.builtin.means import WeightedSum
-from hookflow.hooks.builtin.predict import Rows
+from hookflow.hooks.builtin.predict import Predictions
 from hookflow.runner.loop.context import Context, Offering
 from hookflow.runner.loop.requests import SKIPPED
 from hookflow.runner.loop.task import as_number, check_outputs, evaluation_of, single_numbers, steps_itself
@@ -172,7 +172,7 @@ class Evaluation:
         batches fire: an average of the weights is there, a batch is what they make of it.
         """
         entered = len(self._engine.arounds)
-        rows = Rows("the task's predict has returned")
+        rows = Predictions("the task's predict has returned")
         with self._state.during(split):
             self._engine.fire(f"before_{split}")
             with evaluating(self._model):

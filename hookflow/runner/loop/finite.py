@@ -54,7 +54,7 @@ class NonFiniteLossError(ArithmeticError):
     """A loss was NaN or infinite."""
 
 
-class Place(NamedTuple):
+class Origin(NamedTuple):
     """Where in the training a loss was computed: iterations and epochs that were done, and the batch of the epoch."""
 
     it: int
@@ -73,7 +73,7 @@ class Losses:
     def __init__(self, device: torch.device, state: RunState, explain: Callable[[Any], str] = lambda batch: "") -> None:
         self._state = state
         self._explain = explain
-        self._sent: AsyncScalarCopy[Place] = AsyncScalarCopy()
+        self._sent: AsyncScalarCopy[Origin] = AsyncScalarCopy()
         self.watch = self._watch_later if device.type == "cuda" else self._watch_now
 
     def _watch_now(self, loss: Tensor, batch: Any) -> None:
@@ -89,15 +89,15 @@ class Losses:
         """Wait for every loss that has been taken. Raises NonFiniteLossError when one is not finite."""
         self._look(wait=True)
 
-    def _place(self) -> Place:
-        return Place(self._state.iter, self._state.epoch, self._state.batch_idx)
+    def _place(self) -> Origin:
+        return Origin(self._state.iter, self._state.epoch, self._state.batch_idx)
 
     def _look(self, wait: bool) -> None:
         for value, place in self._sent.arrived(wait):
             if not isfinite(value):
                 raise self._error(value, place)
 
-    def _error(self, value: float, place: Place, batch: Any = None) -> NonFiniteLossError:
+    def _error(self, value: float, place: Origin, batch: Any = None) -> NonFiniteLossError:
         number = "NaN" if value != value else "infinite"
         where = f"iteration {place.it + 1} (epoch {place.ep + 1}, batch {place.batch + 1})"
         return NonFiniteLossError(f"the loss is {number} in {where}. {self._explain(batch)}".rstrip())
