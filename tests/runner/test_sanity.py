@@ -5,13 +5,18 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from hookflow.events.rundir import RunDir
+from hookflow.runner.loop.sanity import _copied
 from tests.conftest import NewRun, records
 from tests.runner.same import assert_same_end
 from tests.runner.test_resume import messages
+from tests.sanity import Meter
+from tests.toy import Net
 
 Train = Callable[..., int]
 TRACKS = ('task.use="tests.sanity:Tracks"', 'model.use="tests.sanity:Leaves"', 'hooks.counts.use="tests.sanity:Counts"')
@@ -148,3 +153,17 @@ def test_no_hook_sees_it(new_run: NewRun, train_here: Train, tmp_path: Path) -> 
     assert train_here(new_run(tracer)) == 0
     points = [line.split()[0] for line in (tmp_path / "trace").read_text().splitlines()]
     assert points.index("before_train_epoch") < points.index("before_val")
+
+
+def test_a_task_that_cannot_be_copied_is_trained_without(new_run: NewRun, train_here: Train) -> None:
+    run_dir = new_run('task.use="tests.sanity:Locked"', "run.max_epochs=1")
+    assert train_here(run_dir) == 0
+    assert any("is left out: the task cannot be copied (cannot pickle" in text for text in messages(run_dir))
+
+
+def test_the_networks_of_a_task_are_not_copied() -> None:
+    task = SimpleNamespace(teacher=Net(), metric=Meter(), net=None)
+    parts: Any = SimpleNamespace(task=task, model=Net(), models={})
+    copied = _copied(parts)
+    assert copied.teacher is task.teacher
+    assert copied.metric is not task.metric

@@ -31,8 +31,10 @@ from hookflow.runner.process.state import RunState
 from hookflow.user_code import explained, only_showable
 
 BATCHES = 2
-PLACES = (bool, int, float, str, list, tuple, dict, random.Random, np.random.Generator, np.random.RandomState)
+PLACES = (bool, int, float, str, list, tuple, dict)
 """Types of attributes in which a dataset keeps its place."""
+
+GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
 
 OFF = "run.sanity = false leaves the sanity check out"
 BEFORE = ("before_val", "before_val_epoch", "before_val_iter")
@@ -58,15 +60,19 @@ def sanity_check(context: Context, update: Update) -> None:
         hooks = ", ".join(dict.fromkeys(own))
         say(f"{SANITY} raised {', '.join(explained(error))}; the hooks {hooks} were not called in it; {OFF}", "warn")
         return
-    _check_names(context, names)
+    if names is not None:
+        _check_names(context, names)
 
 
-def _metrics(context: Context, update: Update) -> set[str]:
-    """Return the names of the metrics of two batches, and of the logged scalars."""
+def _metrics(context: Context, update: Update) -> set[str] | None:
+    """Return the names of the metrics of two batches, and of the logged scalars; None where the task has no copy."""
     parts, quiet = context.parts, Quiet()
     source, plan = parts.data["val"], Plan(context.plan.pipeline, hooks=(), bindings=(), edges=(), own=context.plan.own)
-    models = {id(model): model for model in (parts.model, *parts.models.values())}
-    task = copy.deepcopy(parts.task, {**models})  # its attributes stay as they are
+    try:
+        task = _copied(parts)
+    except Exception as error:
+        context.log.say(f"{SANITY} is left out: the task cannot be copied ({error})")
+        return None
     eager = torch.compiler.set_stance("force_eager") if parts.section.compile else nullcontext()
     with unchanged(parts.model, parts.device), _same_place(source), eager:
         data = {"val": Limited(source, min(BATCHES, len(source)), SANITY)}
@@ -76,6 +82,13 @@ def _metrics(context: Context, update: Update) -> set[str]:
         check.engine.bind(run)
         Evaluation(check, run, lambda batches: False)("val")
     return {*check.state.metrics, *quiet.names}
+
+
+def _copied(parts: Parts) -> Any:
+    """Return a copy of the task, which shares its networks: what it counts and collects stays as it is."""
+    own = [value for value in getattr(parts.task, "__dict__", {}).values() if isinstance(value, nn.Module)]
+    networks = [model for model in own if next(model.parameters(), None) is not None]  # a metric has no parameters
+    return copy.deepcopy(parts.task, {id(model): model for model in (parts.model, *parts.models.values(), *networks)})
 
 
 @contextmanager
@@ -89,8 +102,10 @@ def _same_place(source: Any) -> Iterator[None]:
         for name, value in list(getattr(owner, "__dict__", {}).items()):
             if isinstance(value, torch.Generator):
                 undo.append(partial(value.set_state, value.get_state()))
-            elif isinstance(value, PLACES) and owner is not loader:
+            elif isinstance(value, GENERATORS) and owner is not loader:
                 undo.append(partial(setattr, owner, name, copy.deepcopy(value)))
+            elif isinstance(value, PLACES) and owner is not loader:
+                undo.append(partial(setattr, owner, name, copy.copy(value)))  # not its items: they may be millions
     undo.append(partial(setattr, source, "info", source.info))
     if hasattr(source, "load_state_dict"):
         undo.append(partial(source.load_state_dict, source.state_dict()))
