@@ -3,6 +3,7 @@
     python benchmarks/cell.py hooks none|ten|every|usual ITERATIONS   the tiny training, in this process
     python benchmarks/cell.py flat ITERATIONS                         the last tenth of a long run beside the first
     python benchmarks/cell.py ranks WORK                              two ranks, of a work of `benchmarks/ranks.py`
+    python benchmarks/cell.py data                                    batches of data sets, see `benchmarks/data.py`
     python benchmarks/cell.py start                                   until the first iteration is done, and the memory
 
 `benchmarks/overhead.py` starts them in turns. A row has the figure `by_hand` (the mean of before and after), that of
@@ -111,6 +112,18 @@ def ranks(work: str) -> Rows:
     return {f"two ranks, {work} step" if work != "tiny" else "two ranks, tiny net": row(before, hookflow, after, "µs")}
 
 
+def data() -> Rows:
+    """Measure a batch of each setting of `benchmarks/data.py`."""
+    import data as settings
+
+    settings.warm_up()
+    rows = {}
+    for name, setting in settings.SETTINGS.items():
+        before, hookflow, after = (run(setting) for run in (settings.by_hand, settings.by_hookflow, settings.by_hand))
+        rows[name] = row(before, hookflow, after, "µs")
+    return rows
+
+
 def start() -> Rows:
     """Measure how long a process takes until its first iteration is done, by the clock, and its memory at the end."""
 
@@ -150,7 +163,7 @@ def pin() -> None:
 
 def main() -> None:
     kind, *arguments = sys.argv[1:]
-    if kind != "ranks":
+    if kind not in ("ranks", "data"):  # workers have processors of their own
         pin()
     match kind:
         case "hooks":
@@ -159,6 +172,8 @@ def main() -> None:
             measured = flat(int(arguments[0]))
         case "ranks":
             measured = ranks(arguments[0])
+        case "data":
+            measured = data()
         case "start":
             measured = start()
         case "first":

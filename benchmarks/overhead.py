@@ -44,6 +44,7 @@ CELLS = {
     "ten": Cell(("hooks", "ten", "ITERATIONS")),
     "every": Cell(("hooks", "every", "ITERATIONS")),
     "usual": Cell(("hooks", "usual", "ITERATIONS")),
+    "data": Cell(("data",), rounds=3),
     "start": Cell(("start",), drift=0.15),
     "ranks-tiny": Cell(("ranks", "tiny"), drift=0.15, rounds=3),
     "ranks-5ms": Cell(("ranks", "5 ms"), drift=0.15, rounds=3),

@@ -44,4 +44,4 @@ class BatchSharding:
     def shard(self, indices: Tensor, index: int) -> Tensor:
         """Return this rank's part of the batch at `index`: of the `indices` of the epoch, one for each example."""
         begin = index * self._full
-        return indices[begin : begin + self.global_batch_size(index)][self.rank :: self.world]
+        return indices[begin + self.rank : begin + self.global_batch_size(index) : self.world]

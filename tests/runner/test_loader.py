@@ -12,16 +12,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import RandomSampler
+from torch.utils.data import RandomSampler, Subset, TensorDataset
 
 from hookflow.errors import UserError, Where
 from hookflow.pipeline.schema import LoaderSection
 from hookflow.pipeline.source_map import SourceMap
-from hookflow.runner.data.loader import Loader
+from hookflow.runner.data.loader import Loader, may_draw
 from hookflow.runner.data.loader_parts import BatchSampler, CustomBatchSampler, loader_parts
 from hookflow.runner.data.on_device import OnDevice
 from hookflow.runner.data.source import Source, as_source, close
-from hookflow.runner.numerics.random_state import random_state
+from hookflow.runner.numerics.random_state import generator_states, random_state, seed_everything
 from tests.conftest import TESTS
 from tests.loaders import Images, dataset
 from tests.runner.same import assert_same
@@ -297,11 +297,34 @@ def test_batches_are_augmented_by_a_generator_of_their_own(on_device: bool) -> N
     assert not torch.equal(epoch(of, 2)[0][0], whole[0][0])
 
 
-def test_a_training_that_fetches_itself_draws_python_and_numpy_apart_too() -> None:
-    random.seed(1)
-    np.random.seed(1)
-    expected = random.random(), float(np.random.rand())
-    random.seed(1)
-    np.random.seed(1)
-    epoch(source(Images()))
-    assert (random.random(), float(np.random.rand())) == expected
+class Drawing(Images):
+    """Images that draw numbers of each kind for themselves."""
+
+    def __getitem__(self, index: int) -> Any:
+        random.random(), np.random.randn(), torch.rand(1)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize(("data", "workers"), [(Drawing, 0), (Images, 2), (Drawing, 2)])
+def test_a_training_draws_the_same_whatever_the_dataset_draws_and_wherever(data: type[Images], workers: int) -> None:
+    assert drawn_between(data(), workers) == drawn_between(Images(), 0)
+
+
+def drawn_between(data: Images, workers: int) -> list[tuple[float, ...]]:
+    """Return what a training draws after each batch; of NumPy's pairs it leaves the second."""
+    loader = source(data, workers=workers)
+    seed_everything(1)
+    try:
+        return [(random.random(), float(np.random.randn()), float(torch.rand(1))) for _ in loader.epoch(0)]
+    finally:
+        close(loader)
+
+
+def test_data_that_draw_nothing_are_not_seeded() -> None:
+    of = TensorDataset(torch.arange(20.0))
+    for data, draws in ((of, False), (Subset(of, [0, 1]), False), (Subset(Images(), [0, 1]), True), (Images(), True)):
+        assert may_draw(data) is draws
+    seed_everything(1)
+    before = generator_states()
+    epoch(source(of))
+    assert generator_states() == before

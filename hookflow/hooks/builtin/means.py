@@ -59,12 +59,13 @@ class WeightedSum:
         if not isinstance(value, torch.Tensor):
             self.total = self.total + value * weight
             return
-        more = on_device(value, value.device) * weight
-        total = on_device(self.total, value.device)  # after a resume it is in the host's memory
-        if more.dtype is torch.float64:
-            self.total = total + more
+        total = self.total
+        if not isinstance(total, torch.Tensor) or total.device != value.device:  # after a resume it is in the host's
+            total = on_device(total, value.device)
+        if total.dtype is torch.float64:
+            self.total = torch.add(total, value.detach(), alpha=weight)
         else:
-            more = more - self.lost
+            more = on_device(value, value.device) * weight - self.lost
             self.total = total + more
             self.lost = (self.total - total) - more
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, default_collate
 
 from hookflow.events.records import DataInfo
 from hookflow.runner.data.loader_parts import BatchSampler, LoaderParts
 from hookflow.runner.data.transfer import Augment, prefetch
 from hookflow.runner.data.workers import Shipped, begin_worker, end_workers, let_be_killed, start_method
-from hookflow.runner.numerics.random_state import RNGStream, derive_seed, seeded
+from hookflow.runner.numerics.random_state import ForkRNG, RNGStream, seed_for_batch
 from hookflow.runner.process.launch import cores
 
 Key = tuple[int, int, Tensor]
@@ -39,21 +40,11 @@ class Loader:
         self._batches: Any = None
         self.dataset = data
         warn_if_oversubscribed(workers, parts.say)
-        fetches = _FetchBatch(data, parts)
-        with no_loader_warnings():
-            self._loader: DataLoader[Any] = DataLoader(
-                fetches,
-                batch_size=None,
-                sampler=self._keys,
-                collate_fn=identity,
-                num_workers=workers,
-                persistent_workers=workers > 0,
-                pin_memory=parts.device.type == "cuda",
-                worker_init_fn=begin_worker,
-                multiprocessing_context=start_method(fetches, type(data).__name__, parts),
-                # Seeds of workers are drawn from it. They mean nothing here; the training's generator would be missed.
-                generator=torch.Generator(),
-            )
+        self._draws = may_draw(data) or parts.collate is not default_collate
+        fetches = _FetchBatch(data, parts, self._draws)
+        pinned = parts.device.type == "cuda"
+        self._loader: Any = _loader(fetches, self._keys, pinned, parts) if workers or pinned else None
+        self._fetched = partial(map, fetches.__getitem__, self._keys)
         self.info = DataInfo(
             name=type(data).__name__,
             examples=self._sampler.examples,
@@ -71,9 +62,10 @@ class Loader:
         """Yield the batches of an epoch (counted from 0), from batch `start` on, on the device."""
         self._keys.begin(epoch, start)
         with no_loader_warnings():
-            self._batches = iter(self._loader)
+            self._batches = self._fetched() if self._loader is None else iter(self._loader)
         let_be_killed(self._batches)
-        batches = prefetch(self._batches, self._parts.device, self._parts.channels_last)
+        fetched = forked(self._batches, len(self._keys)) if self._draws else self._batches
+        batches = prefetch(fetched, self._parts.device, self._parts.channels_last)
         for index, batch in enumerate(batches, start):
             yield self._augment(batch, epoch, index)
 
@@ -107,22 +99,57 @@ class _Keys:
 class _FetchBatch(Shipped, Dataset[Any]):
     """The dataset as torch's DataLoader sees it: an item is a whole batch."""
 
-    def __init__(self, data: Any, parts: LoaderParts) -> None:
-        self._data = data
+    def __init__(self, data: Any, parts: LoaderParts, draws: bool) -> None:
+        self.data = data
+        self._draws = draws
         self._collate = parts.collate
         self._seed = parts.seed
         self._rank = parts.rank
 
     def __getitem__(self, key: Key) -> Any:
         epoch, index, indices = key
-        with seeded(derive_seed(self._seed, RNGStream.EXAMPLES, epoch, index, self._rank)):
-            return self._collate(examples_of(self._data, indices.tolist()))
+        if self._draws:
+            seed_for_batch(self._seed, RNGStream.EXAMPLES, epoch, self._rank, batch=index)
+        return self._collate(examples_of(self.data, indices.tolist()))
+
+
+def _loader(fetches: _FetchBatch, keys: _Keys, pinned: bool, parts: LoaderParts) -> DataLoader[Any]:
+    """Return the loader for workers or pinned memory; without them PyTorch's takes 17 µs a batch for a call."""
+    workers = parts.section.workers
+    with no_loader_warnings():
+        return DataLoader(
+            fetches,
+            batch_size=None,
+            sampler=keys,
+            collate_fn=identity,
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            pin_memory=pinned,
+            worker_init_fn=begin_worker,
+            multiprocessing_context=start_method(fetches, type(fetches.data).__name__, parts),
+            # Seeds of workers are drawn from it. They mean nothing here; the training's generator would be missed.
+            generator=torch.Generator(),
+        )
 
 
 def examples_of(data: Any, indices: list[int]) -> list[Any]:
     """Return the examples, all at once where the dataset has `__getitems__`."""
     fetch: Callable[[list[int]], list[Any]] | None = getattr(data, "__getitems__", None)
     return fetch(indices) if fetch else [data[index] for index in indices]
+
+
+def may_draw(data: Any) -> bool:
+    """Say whether a dataset may draw random numbers: PyTorch's own of tensors, and a subset of one, draw none."""
+    return may_draw(data.dataset) if type(data) is Subset else type(data) is not TensorDataset
+
+
+def forked(batches: Iterator[Any], count: int) -> Iterator[Any]:
+    """Yield so many batches. The training's random numbers are the same whether they are fetched here or by workers."""
+    fork = ForkRNG()
+    for _ in range(count):  # a resume at the end of an epoch does not go beyond it either
+        with fork:
+            batch = next(batches)
+        yield batch
 
 
 def identity(batch: Any) -> Any:

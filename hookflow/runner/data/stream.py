@@ -21,11 +21,11 @@ from hookflow.runner.data.loader_parts import LoaderParts
 from hookflow.runner.data.transfer import Augment, to_device
 from hookflow.runner.data.workers import Shipped, begin_worker, end_workers, let_be_killed, start_method
 from hookflow.runner.numerics.random_state import (
+    ForkRNG,
     RNGStream,
-    derive_seed,
     generator_states,
     random_state,
-    seeded,
+    seed_for_batch,
     set_random_state,
 )
 
@@ -104,14 +104,14 @@ class SeededIterator:
     def __next__(self) -> tuple[int, Any]:
         if self._over:
             raise StopIteration
-        with self._seeded(self._batches):
-            examples = self._draw()
-            if not examples:
-                raise StopIteration
-            return len(examples), self._of.collate(examples)
+        self._seed_for(self._batches)
+        examples = self._draw()
+        if not examples:
+            raise StopIteration
+        return len(examples), self._of.collate(examples)
 
-    def _seeded(self, batch: int) -> Any:
-        return seeded(derive_seed(self._of.seed, RNGStream.EXAMPLES, *self._place, batch, *self._of.seed_suffix))
+    def _seed_for(self, batch: int) -> None:
+        seed_for_batch(self._of.seed, RNGStream.EXAMPLES, *self._place, *self._of.seed_suffix, batch=batch)
 
     def _draw(self) -> list[Any]:
         """Return the examples of the next batch, none where the dataset has no more."""
@@ -147,12 +147,12 @@ class SeededIterator:
         if state["over"]:
             self._examples = iter(())  # a dataset that is through may stand at its beginning again
         elif has_state(state) and state["batches"]:
-            with self._seeded(0):
-                self._go_on(state)
+            self._seed_for(0)
+            self._go_on(state)
         else:
             while self._batches < state["batches"]:
-                with self._seeded(self._batches):
-                    self._draw()
+                self._seed_for(self._batches)
+                self._draw()
         self._batches, self._drawn, self._over = state["batches"], state["drawn"], state["over"]
         self._draws_random = state["early"] or not state["batches"]
         self._earlier = {key: deepcopy(state[key]) for key in STATES if key in state}
@@ -304,6 +304,7 @@ class Stream(Stateful):
     def __init__(self, data: SeededIterable, info: DataInfo, parts: LoaderParts) -> None:
         super().__init__(_loader(data, parts), info, parts.device, parts.channels_last, parts.say, Augment(parts))
         self._size = 0
+        self._fork = ForkRNG()
         self._parts = parts
         self._world = data.world
         self.batch_size = self._last_size
@@ -311,7 +312,8 @@ class Stream(Stateful):
             self.global_batch_size = self._last_global_size
 
     def _next_batch(self) -> Any:
-        self._size, batch = super()._next_batch()
+        with self._fork:
+            self._size, batch = super()._next_batch()
         return batch
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hookflow.runner.data.loader_parts import LoaderParts
-from hookflow.runner.numerics.random_state import RNGStream, derive_seed
+from hookflow.runner.numerics.random_state import RNGStream, batch_seed
 
 
 class Augment:
@@ -24,7 +24,7 @@ class Augment:
         parts = self._parts
         if parts.augment is None or self._generator is None:
             return batch
-        self._generator.manual_seed(derive_seed(parts.seed, RNGStream.AUGMENT, epoch, index, parts.rank))
+        self._generator.manual_seed(batch_seed(parts.seed, RNGStream.AUGMENT, epoch, parts.rank, batch=index))
         return to_device(parts.augment(batch, self._generator), parts.device, parts.channels_last)
 
 
@@ -35,6 +35,8 @@ def to_device(batch: Any, device: torch.device, channels_last: bool) -> Any:
     into, and anything else is left as it is.
     """
     if isinstance(batch, Tensor):
+        if batch.device == device and not channels_last:
+            return batch
         layout = torch.channels_last if channels_last and batch.ndim == 4 else torch.preserve_format
         return batch.to(device, non_blocking=device.type == "cuda", memory_format=layout)
     return map_parts(batch, lambda part: to_device(part, device, channels_last))

@@ -56,7 +56,9 @@ class _Sums:
 
     def add(self, numbers: Mapping[str, Any], weight: int) -> None:
         for name, value in numbers.items():
-            self._sums.setdefault(name, WeightedSum()).add(value, weight)
+            if name not in self._sums:
+                self._sums[name] = WeightedSum()
+            self._sums[name].add(value, weight)
 
     def read(self) -> Sums:
         return {name: (float(item.total), item.weight) for name, item in self._sums.items()}

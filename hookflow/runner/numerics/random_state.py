@@ -6,10 +6,14 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+
+BLOCK = 256
+"""Batches whose seeds are derived at once: one derivation takes 10 µs."""
 
 
 def random_state(device: torch.device) -> dict[str, Any]:
@@ -62,16 +66,53 @@ def generator_states() -> tuple[Any, ...]:
     return random.getstate(), bytes(np.asarray(words)), *rest, torch.get_rng_state().numpy().tobytes()
 
 
+def seed_for_batch(seed: int, stream: RNGStream, *place: int, batch: int) -> None:
+    """Seed the generators of the CPU for a batch of a place (epoch, rank, …), unlike any other of the run's seed."""
+    _seed_generators(*_seeds_of_block(seed, stream, *place, batch // BLOCK)[batch % BLOCK])
+
+
+def batch_seed(seed: int, stream: RNGStream, *place: int, batch: int) -> int:
+    """Return a seed for a batch, 0 to 2**64 - 1: as `derive_seed`, in a tenth of the time."""
+    return _seeds_of_block(seed, stream, *place, batch // BLOCK)[batch % BLOCK][0]
+
+
+@lru_cache(maxsize=16)
+def _seeds_of_block(seed: int, stream: RNGStream, *place: int) -> list[tuple[int, int]]:
+    words = np.random.SeedSequence((stream, *place, seed)).generate_state(2 * BLOCK, np.uint64)
+    return [(first, second) for first, second in words.reshape(BLOCK, 2).tolist()]
+
+
+def _seed_generators(seed: int, numpy_seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(numpy_seed % 2**32)  # from `seed` it would give the numbers of torch's, which has the same algorithm
+    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices, too
+
+
+class ForkRNG:
+    """A context that restores the generators of the CPU at its end, as `torch.random.fork_rng` does for torch's.
+
+    To copy the state of NumPy's takes 70 µs: it is exchanged for a spare one. Then NumPy forgets the second number of
+    a pair that its legacy `randn` has made, whatever happens within.
+    """
+
+    _spares: ClassVar[list[np.random.MT19937]] = []
+
+    def __enter__(self) -> None:
+        self._python, self._torch = random.getstate(), torch.default_generator.get_state()
+        self._numpy: Any = np.random.get_bit_generator()  # type: ignore[attr-defined]
+        self._spare = self._spares.pop() if self._spares else np.random.MT19937()
+        np.random.set_bit_generator(self._spare)  # type: ignore[attr-defined]
+
+    def __exit__(self, *raised: object) -> None:
+        np.random.set_bit_generator(self._numpy)  # type: ignore[attr-defined]
+        torch.default_generator.set_state(self._torch)
+        random.setstate(self._python)
+        self._spares.append(self._spare)
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seed Python's, NumPy's and torch's generators of the CPU, and restore their states afterwards."""
-    python, numpy, torch_ = random.getstate(), np.random.get_state(legacy=True), torch.get_rng_state()
-    random.seed(seed)
-    np.random.seed([seed % 2**32, seed >> 32, 1])  # with the two words alone it would give the numbers of Python's
-    torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the other devices, too
-    try:
+    """Seed Python's, NumPy's and torch's generators of the CPU in a `ForkRNG`."""
+    with ForkRNG():
+        _seed_generators(seed, seed >> 32)
         yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        torch.set_rng_state(torch_)
