@@ -79,6 +79,7 @@ def plain(it: Iteration) -> Iterate:
     before_step, after_step = it.engine.call("before_optimizer_step"), it.engine.call("after_optimizer_step")
     optimizers = [*it.optimizers.values()]
     clear = clears_gradients(optimizers)
+    early = update.clears_before_forward
     watch = update.losses.watch if update.losses else None
     take = it.scalars.take if it.scalars.watched else None
     size, clock, end = it.sizes.local, perf_counter, it.timeline.iteration
@@ -92,6 +93,8 @@ def plain(it: Iteration) -> Iterate:
             s.batch_size = size(index, batch) or 0
             if before_iter:
                 before_iter(batch, index)
+            if early:
+                clear()
             outputs = step(run, batch)
             if not checked:
                 check_outputs(outputs, "step")
@@ -104,7 +107,8 @@ def plain(it: Iteration) -> Iterate:
                     after_forward(batch, index, outputs)
                 if before_backward:
                     before_backward(batch, index, outputs)
-                clear()
+                if not early:
+                    clear()
                 loss = outputs["loss"]
                 if watch:
                     watch(loss, batch)
@@ -208,6 +212,8 @@ class Accumulated(_Batchwise):
             if batch is not SKIPPED:
                 if group:
                     it.strategy.require_sync(self.skips_some or s.batch_idx + 1 == last)
+                if it.update.clears_before_forward:
+                    it.update.clear(it.update.every)
                 outputs = it.step(it.run, batch)
                 check_outputs(outputs, "step")
                 it.timeline.mark(FORWARD)

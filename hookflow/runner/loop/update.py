@@ -15,19 +15,30 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hookflow.errors import Problem, UserError, first_few
+from hookflow.graph.slots import root
 from hookflow.runner.builder.selectors import Trained
 from hookflow.runner.logging.timing import BACKWARD, OPTIMIZER
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.finite import Losses, StepGuard
 from hookflow.runner.loop.requests import BEFORE_THE_STEP
 
+BEFORE_THE_BACKWARD = (
+    "global_forward_pre",
+    "forward_pre",
+    "global_forward",
+    "forward",
+    "after_forward",
+    "before_backward",
+)
+"""Points of an iteration at which a hook may still read the gradients of the step before."""
+
 
 class Update:
     """The gradients and the optimizers of a run.
 
-    Gradients add up until the optimizer has used them for a step; the next loss then finds none. `stepping` names the
-    optimizers whose step is being taken. `loss_weight` is what the loss of this rank counts: so that the mean of the
-    gradients over ranks is the gradient of the whole batch.
+    Gradients accumulate until the optimizer has used them for a step. They are cleared before the next forward pass,
+    or after it where a hook reads them there. `stepping` names the optimizers whose step is being taken. `loss_weight`
+    is the weight of this rank's loss: with it, the mean of the gradients over ranks is that of the whole batch.
     """
 
     def __init__(self, context: Context, losses: Losses | None, guard: StepGuard | None) -> None:
@@ -50,6 +61,13 @@ class Update:
             "control" in binding.writes for point in BEFORE_THE_STEP for binding in engine.plan.at(point)
         )
         self._used = set(optimizers)
+        self.clears_before_forward = not any(
+            root(slot) == "grads"
+            for point in engine.plan.points
+            if point.name in BEFORE_THE_BACKWARD or point.kind == "own"
+            for binding in engine.plan.at(point.name)
+            for slot in (*binding.reads, *binding.writes)
+        )
         self._left_out: tuple[int, list[Tensor | bool]] = (-1, [])
 
     def backward(self, offered: tuple[Any, ...], names: Collection[str], weight: float) -> None:
@@ -60,9 +78,7 @@ class Update:
         batch, _, outputs = offered
         self._engine.fire("after_forward", *offered)
         self._engine.fire("before_backward", *offered)
-        for name in self._used.intersection(names):
-            self._clear[name]()
-        self._used.difference_update(names)
+        self.clear(names)
         weight *= self._requests.take_loss_weight()
         loss = outputs["loss"]
         if self.losses:
@@ -77,6 +93,12 @@ class Update:
             loss.backward(seed, inputs=inputs)
         self._timeline.mark(BACKWARD)
         self._engine.fire("after_backward", *offered)
+
+    def clear(self, names: Collection[str]) -> None:
+        """Drop the gradients of the named optimizers that a step has used."""
+        for name in self._used.intersection(names):
+            self._clear[name]()
+        self._used.difference_update(names)
 
     def step(self, offered: tuple[Any, ...], names: tuple[str, ...]) -> None:
         """Let the optimizers that are named use their gradients, unless a hook has asked to skip that.
