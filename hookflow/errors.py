@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from hookflow.text import Excerpt, masked, printable
+from hookflow.text import Excerpt, masked, printable, printable_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Problem:
     def show(self, colour: bool = False) -> str:
         """Return the message, the line that the user wrote its place marked, and the hint; if asked, in colours."""
         bold, red, dim, cyan, plain = _COLOURS if colour else _NONE
-        message, hint = _printable(self.message), _printable(self._hints())
+        message, hint = printable_lines(self.message), printable_lines(self._hints())
         message = f"{red}{message}{plain}" if self.where is None else message
         lines = [f"{bold}{printable(str(self.where))}:{plain} {message}" if self.where else message]
         if self.where and (text := _line(self.where)):
@@ -95,11 +95,6 @@ class SharedProblem(Problem):
 
 _COLOURS = ("\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[36m", "\x1b[0m")
 _NONE = ("",) * len(_COLOURS)
-
-
-def _printable(text: str) -> str:
-    """Return what can be shown of a text of several lines: it quotes what the user wrote."""
-    return "\n".join(map(printable, text.split("\n")))
 
 
 def _line(where: Where) -> str:

@@ -1,4 +1,4 @@
-"""Texts that a terminal can show: lines of a file, and all of them without the secrets of the environment."""
+"""Text for a terminal: secrets masked, control characters replaced, widths in cells, and excerpts of lines."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import json
 import os
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 from urllib.parse import quote, quote_plus
+
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 SHORTEST, LONG = 6, 12
 """Characters of the shortest value that is masked, and of the shortest that is masked within a word.
@@ -90,14 +91,58 @@ def _is_path(value: str) -> bool:
     return False
 
 
-SHOWN = 100
-"""How many characters of a line are shown; of a longer one, those around the place."""
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+"""Characters that steer a terminal, break lines, change the direction of writing, or have no place in UTF-8 or XML."""
 
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Characters that begin escape sequences, break lines, change the direction of writing, or cannot be encoded."""
-
-ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\?)|[@-Z\\-_])")
 """A sequence that moves a cursor, colours text or names a window."""
+
+
+def printable(text: str) -> str:
+    """Return one line with four blanks for a tab, a blank for a line break, and a dot for each control character."""
+    if text.isprintable():
+        return text
+    return CONTROL.sub("·", text.replace("\t", " " * 4).replace("\n", " "))
+
+
+def printable_lines(text: str) -> str:
+    """Return the text with each of its lines `printable`."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def fit(text: str, width: int, align: str = "<") -> str:
+    """Return one `printable` line of exactly `width` cells, aligned "<" or ">", shortened with an ellipsis at need."""
+    text = printable(text)
+    cells = cell_len(text)
+    if cells > width:
+        return f"{set_cell_size(text, width - 1)}…" if width > 0 else ""
+    return " " * (width - cells) + text if align == ">" else text + " " * (width - cells)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return the text in lines of at most `width` cells, broken between words, or within a word wider than a line."""
+    return [line for part in text.splitlines() or [""] for line in wrapped_phrases(part.split(" "), width)]
+
+
+def wrapped_phrases(phrases: Iterable[str], width: int) -> list[str]:
+    """Return the phrases in lines of at most `width` cells, broken within a phrase only if it is wider than a line."""
+    lines: list[list[str]] = [[]]
+    for phrase in phrases:
+        pieces = [phrase] if cell_len(phrase) <= width else _broken(phrase, max(width, 1))
+        for piece in pieces:
+            if lines[-1] and cell_len(" ".join([*lines[-1], piece]).rstrip()) > width:
+                lines.append([])
+            lines[-1].append(piece)
+    return [" ".join(line).rstrip() for line in lines]
+
+
+def _broken(phrase: str, width: int) -> list[str]:
+    """Return the words of a phrase, and those wider than a line in parts."""
+    return [part for word in phrase.split(" ") for part in chop_cells(word, width)]
+
+
+SHOWN = 100
+"""Characters of a line that an `Excerpt` shows."""
 
 _MARKED = re.compile(r'"(?:\\.|[^"\\])*"|\'[^\']*\'|[+-]?\d[\w.+-]*|[\w-]+')
 """The width of the mark below a column: a text in quotes, a number, or a name."""
@@ -125,20 +170,15 @@ class Excerpt:
         rest = marked + after
         room = SHOWN - len(before)
         shown = rest if len(rest) <= room else f"{rest[: room - 1]}…"
-        width = max(_cells(shown[: len(marked)]), 1) if column else 0
-        return cls(before + shown, _cells(before), width)
-
-
-def printable(text: str) -> str:
-    """Return one line with four blanks for a tab, and a dot for each character that would control the terminal."""
-    return CONTROL.sub("·", text.replace("\t", " " * 4))
+        width = max(cell_len(shown[: len(marked)]), 1) if column else 0
+        return cls(before + shown, cell_len(before), width)
 
 
 def print_error(text: str) -> None:
     """Print lines to stderr, each `printable`; a stream that is closed or full, or has no reader, raises nothing."""
     if sys.stderr is not None:  # it is None in a process that began without one
         with suppress(OSError, ValueError):
-            print("\n".join(map(printable, masked(text).split("\n"))), file=sys.stderr, flush=True)
+            print(printable_lines(masked(text)), file=sys.stderr, flush=True)
 
 
 def drop_unprinted() -> None:
@@ -149,14 +189,3 @@ def drop_unprinted() -> None:
         except (OSError, ValueError):
             with suppress(OSError, ValueError):
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
-def _cells(text: str) -> int:
-    """Return how many cells of a terminal the text takes."""
-    return sum(map(_width, text))
-
-
-def _width(character: str) -> int:
-    if unicodedata.category(character) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1

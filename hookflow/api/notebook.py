@@ -16,8 +16,8 @@ from hookflow.monitor.feed import Live, follow_records
 from hookflow.monitor.health import Pace, judge
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.series import lower_is_better
-from hookflow.monitor.style import clean
 from hookflow.numbers import counted, number, span
+from hookflow.text import printable
 
 BAR = 30
 """Characters of the bar."""
@@ -72,19 +72,19 @@ def _line(run_dir: RunDir, live: Live) -> Text:
     if not health.over and (pace := Pace.of(state, live.plan or NO_PLAN)).iters_per_s:
         facts.append(f"{pace.iters_per_s:.1f} it/s")
         facts += [f"{span(pace.eta)} left"] if pace.eta is not None else []
-    return Text(clean("  ".join(facts)), no_wrap=True, overflow="ignore")
+    return Text(printable("  ".join(facts)), no_wrap=True, overflow="ignore")
 
 
 def _table(run_dir: RunDir, live: Live) -> Table:
     """Return what each metric, and each number that hooks have logged, came to."""
     state = live.state
     title = f"{run_dir.path.parent.name} {run_dir.id}: {counted(state.it, 'iteration')} in {span(state.elapsed)}"
-    table = Table("", "last", "best", "best at", title=Text(clean(title)), title_justify="left")
+    table = Table("", "last", "best", "best at", title=Text(printable(title)), title_justify="left")
     for name, values in sorted(state.metrics.by_name.items(), key=lambda item: lower_is_better(item[0])):
         best = state.metrics.best.get(name)
         at = f"epoch {best.ep}, iteration {best.it}" if best else ""
         label = name if " " in name else f"val {name}"
-        table.add_row(Text(clean(label)), number(values[-1][1]), number(best.value) if best else "", at)
+        table.add_row(Text(printable(label)), number(values[-1][1]), number(best.value) if best else "", at)
     for name, series in state.scalars.items():
-        table.add_row(Text(clean(name)), number(series.last), "", "")
+        table.add_row(Text(printable(name)), number(series.last), "", "")
     return table

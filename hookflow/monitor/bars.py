@@ -20,8 +20,9 @@ from hookflow.graph.plan import Plan
 from hookflow.monitor.health import Pace
 from hookflow.monitor.series import in_order, monitored_first
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import INKS, clean, fit
+from hookflow.monitor.style import INKS
 from hookflow.numbers import number, out_of, span
+from hookflow.text import fit, printable
 
 LINE = re.compile(r"(?P<clock>\d\d:\d\d:\d\d )?(?P<kind>\S+)")
 COLOURS = {
@@ -110,7 +111,7 @@ def bars(state: RunState, plan: Plan) -> Iterator[Bar]:
 
 
 def _described(numbers: list[tuple[str, float]]) -> tuple[str, ...]:
-    return tuple(f"{clean(name)} {number(value)}" for name, value in numbers[:SCALARS])
+    return tuple(f"{printable(name)} {number(value)}" for name, value in numbers[:SCALARS])
 
 
 def drawn(rows: Sequence[Bar], width: int) -> Text:

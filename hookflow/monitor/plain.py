@@ -25,10 +25,9 @@ from hookflow.monitor.journal import BECAME, Entry, brief
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.series import monitored_first
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import clean
 from hookflow.monitor.summary import metrics_table, print_summary, summary
 from hookflow.numbers import clock, lasting, many, number, one_line, out_of, plural, span
-from hookflow.text import ESCAPE
+from hookflow.text import ESCAPE, printable
 
 PERIOD = 1.0
 """Seconds between looks."""
@@ -72,7 +71,7 @@ CHUNK = 1 << 20
 def tidy(line: str) -> str:
     """Return a line as it looks in the end: of a progress bar, which goes back again and again, the last state."""
     states = [part for part in ESCAPE.sub("", line).split("\r") if part.strip()]
-    return clean(states[-1].replace("\t", "    ")).rstrip() if states else ""
+    return printable(states[-1]).rstrip() if states else ""
 
 
 class Output:
@@ -265,7 +264,7 @@ class _Printer:
 
     def _print(self, *lines: str) -> None:
         for line in lines:
-            self._sheet.line(clean(line))
+            self._sheet.line(printable(line))
 
     def _fresh(self) -> list[Entry]:
         """Return the entries of the journal since the last time."""

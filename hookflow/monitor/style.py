@@ -6,16 +6,15 @@ Every segment carries a style: Textual's filter for NO_COLOR fails on one that h
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from hookflow.text import CONTROL
+from hookflow.text import fit, printable
 
 GROUND = "#11151a"
 INKS = {
@@ -63,27 +62,13 @@ Part = str | tuple[str, str]
 """Text in the plain style, or text and the name of a style."""
 
 
-def clean(text: str) -> str:
-    """Return the text without characters that would move the cursor or change the terminal."""
-    return text if text.isprintable() else CONTROL.sub(" ", text)
-
-
-def fit(text: str, width: int, align: str = "<") -> str:
-    """Return the text in exactly `width` cells, aligned "<" or ">", shortened with an ellipsis where it must be."""
-    text = clean(text)
-    cells = cell_len(text)
-    if cells > width:
-        return f"{set_cell_size(text, width - 1)}…" if width > 0 else ""
-    return " " * (width - cells) + text if align == ">" else text + " " * (width - cells)
-
-
 def row(width: int, *parts: Part) -> Strip:
     """Return the parts one after the other, cut or filled up to `width` cells."""
     segments = []
     for part in parts:
         text, style = (part, "") if isinstance(part, str) else part
         if text:
-            segments.append(Segment(clean(text), STYLES[style]))
+            segments.append(Segment(printable(text), STYLES[style]))
     return Strip(segments).adjust_cell_length(width, STYLES[""])
 
 
@@ -126,12 +111,6 @@ def filled(lines: Sequence[Strip], width: int, height: int) -> list[Strip]:
     """Return exactly `height` rows of exactly `width` cells."""
     shown = [line.adjust_cell_length(width, STYLES[""]) for line in lines[:height]]
     return [*shown, *(row(width) for _ in range(height - len(shown)))]
-
-
-def wrapped(text: str, width: int) -> list[str]:
-    """Return the text in lines of `width` characters at most (but of one at least), broken between words."""
-    parts = (textwrap.wrap(part, max(width, 1), break_on_hyphens=False) for part in text.splitlines())
-    return [line for part in parts for line in part or [""]] or [""]
 
 
 def window(count: int, height: int, picked: int) -> slice:

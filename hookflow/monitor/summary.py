@@ -21,8 +21,8 @@ from hookflow.monitor.health import end_reason, judge
 from hookflow.monitor.ranks import NO_PLAN
 from hookflow.monitor.series import in_order
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import clean
 from hookflow.numbers import counted, ms, number, out_of, percent, span
+from hookflow.text import printable
 
 
 def metrics_table(state: RunState, plan: Plan) -> Table | None:
@@ -37,7 +37,7 @@ def metrics_table(state: RunState, plan: Plan) -> Table | None:
     for name in names:
         best = state.metrics.best.get(name)
         where = (number(best.value), str(best.ep), str(best.it)) if best else ("", "", "")
-        table.add_row(Text(clean(name)), number(metrics[name][-1][1]), *where)
+        table.add_row(Text(printable(name)), number(metrics[name][-1][1]), *where)
     return table
 
 
@@ -103,12 +103,12 @@ def summary(run: RunDir, state: RunState, plan: Plan | None) -> list[str]:
         passed_over = f"cannot be read and {were} passed over ({state.complaint})"
         lines.append(f"  {counted(state.unreadable, 'line')} of its logs {passed_over}")
     if not run.path.exists():
-        return [clean(line) for line in lines]
+        return [printable(line) for line in lines]
     known = run_argument(run)
     if state.checkpoints and health.condition in ("interrupted", "stopped", "failed", "lost"):
         lines.append(f"  resume from iteration {state.checkpoints[-1][0]}: hookflow run --resume {known}")
     lines.append(f"  {'look again' if health.over else 'the run goes on; watch it'}: hookflow watch {known}")
-    return [clean(line) for line in lines]
+    return [printable(line) for line in lines]
 
 
 def _evenness(state: RunState) -> str:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from hookflow.errors import Problem, UserError, Where, first_few, nearest, nearest_or_all
-from hookflow.text import SHOWN, Excerpt
+from hookflow.text import SHOWN, Excerpt, printable, wrapped, wrapped_phrases
 
 
 def test_a_problem_shows_the_line_that_the_user_wrote(tmp_path: Path) -> None:
@@ -100,3 +103,16 @@ def test_where_none_is_near_all_names_are_listed() -> None:
 def test_of_many_names_the_first_are_listed() -> None:
     assert first_few("abc", 3) == "a, b, c"
     assert first_few("abcd", 3) == "a, b, c, …"
+
+
+@given(st.lists(st.text(), max_size=4), st.integers(2, 30))
+def test_wrapped_lines_keep_every_character_within_their_width(texts: list[str], width: int) -> None:
+    phrases = [printable(text) for text in texts]
+    for lines in (wrapped(" ".join(phrases), width), wrapped_phrases(phrases, width)):
+        assert all(cell_len(line) <= width for line in lines)
+        assert "".join(lines).replace(" ", "") == "".join(phrases).replace(" ", "")
+
+
+def test_lines_are_broken_between_phrases_then_words() -> None:
+    assert wrapped_phrases(["ab cd,", "e f"], 8) == ["ab cd,", "e f"]
+    assert wrapped("  ab  損失が減る e", 6) == ["  ab", "損失が", "減る e"]

@@ -11,10 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rich.cells import cell_len
+
 from hookflow.graph.plan import Binding, EdgeKind, Plan
 from hookflow.graph.points import Point
-from hookflow.graph.render.text import KINDS, cells, marks, pairs, slots, wrapped
+from hookflow.graph.render.text import KINDS, marks, pairs, slots
 from hookflow.graph.why import Link, bound_points, stated
+from hookflow.text import wrapped
 
 NAME_CELL, NOTE_CELL = 7.4, 6.2
 """Width of a sign of a monospaced font, at 12 and at 10 pixels: wider than that of any common one."""
@@ -98,8 +101,8 @@ class Firings:
             self.coming[result[1]].append(result)
 
     def text_width(self, place: int) -> float:
-        name = cells(self.bound[place].hook) * NAME_CELL
-        return max([name, *(cells(note) * NOTE_CELL for note in self.notes[place])]) + 2 * PAD + 4
+        name = cell_len(self.bound[place].hook) * NAME_CELL
+        return max([name, *(cell_len(note) * NOTE_CELL for note in self.notes[place])]) + 2 * PAD + 4
 
 
 class Row:
@@ -224,7 +227,7 @@ class Row:
         for k in self.places:
             stubs = self.stubs[k]
             ports = len(self.ins.get(k, ())) + len(self.outs.get(k, ())) + len(stubs)
-            labels = max((cells(line) for stub in stubs for line in stub.lines), default=0) * NOTE_CELL
+            labels = max((cell_len(line) for stub in stubs for line in stub.lines), default=0) * NOTE_CELL
             label = labels + (len(stubs) + 1) * PORT if stubs else 0
             widths[k] = max(self.firings.text_width(k), (ports + 2) * PORT, label)
             xs[k] = x
@@ -273,7 +276,7 @@ def is_free(used: Sequence[tuple[int, int]], span: tuple[int, int]) -> bool:
 
 def _notes(plan: Plan, binding: Binding) -> tuple[str, ...]:
     notes = [*marks(plan, binding), *slots(binding)]
-    return tuple(line for phrase in notes for line in wrapped([phrase], NOTE_CELLS))
+    return tuple(line for phrase in notes for line in wrapped(phrase, NOTE_CELLS))
 
 
 def _height(notes: Sequence[str]) -> float:
@@ -357,7 +360,7 @@ def _label_end(points: Iterable[tuple[Point, float, int]]) -> float:
 
 
 def _label_width(point: Point, notes: Iterable[str]) -> float:
-    return max([cells(point.name) * NAME_CELL, *(cells(note) * NOTE_CELL for note in notes)])
+    return max([cell_len(point.name) * NAME_CELL, *(cell_len(note) * NOTE_CELL for note in notes)])
 
 
 def label_notes(point: Point, row: int, rows: int) -> tuple[str, ...]:
@@ -429,7 +432,7 @@ def _rails(lanes: Sequence[Lane], right: float) -> tuple[tuple[Rail, ...], int]:
         members[at].append((binding, top, bottom))
     rails: list[Rail] = []
     for column in members:
-        right += max(cells(binding.hook) for binding, _, _ in column) * NOTE_CELL + 2 * PAD
+        right += max(cell_len(binding.hook) for binding, _, _ in column) * NOTE_CELL + 2 * PAD
         if right > WIDTH + RAILS:
             break
         rails += [Rail(binding, right, top, bottom) for binding, top, bottom in column]

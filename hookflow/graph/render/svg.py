@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from html import escape as escape_html
 from itertools import groupby, pairwise
 
+from rich.cells import cell_len
+
 from hookflow.errors import Problem
 from hookflow.graph.plan import Binding, EdgeKind, Plan, PlannedHook
 from hookflow.graph.render.lanes import (
@@ -29,15 +31,14 @@ from hookflow.graph.render.lanes import (
 )
 from hookflow.graph.render.text import (
     KINDS,
-    cells,
     edges_that_gave_way,
     marks,
     place_of,
     plain,
     slots,
     title_of,
-    wrapped,
 )
+from hookflow.text import wrapped
 
 LIGHT = {"page": "#ffffff", "lane": "#f4f5f7", "edge": "#c9cdd4", "box": "#ffffff", "ink": "#1b1f24", "dim": "#59616b"}
 DARK = {"page": "#15181c", "lane": "#1e2228", "edge": "#444b55", "box": "#2a2f37", "ink": "#e8eaed", "dim": "#a6adb7"}
@@ -101,9 +102,9 @@ class _Drawing:
         self.title = title
         self.picture = lay_out(plan, top=MARGIN + 32)
         self.kinds = [kind for kind in KINDS if kind in plan.edge_kinds]
-        self.width = max(self.picture.width, cells(title) * 9.5 + 2 * MARGIN, 480)
+        self.width = max(self.picture.width, cell_len(title) * 9.5 + 2 * MARGIN, 480)
         columns = int((self.width - 2 * MARGIN) / NOTE_CELL) - 2
-        self.gave_way = [line for sentence in edges_that_gave_way(plan) for line in wrapped([sentence], columns)]
+        self.gave_way = [line for sentence in edges_that_gave_way(plan) for line in wrapped(sentence, columns)]
         self.halves = any(binding.half != "whole" for binding in plan.bindings)
         legend = 1 + self.picture.goes_on + len(self.kinds) + self.halves
         self.height = self.picture.bottom + 2 * PAD + (legend + len(self.gave_way)) * NAME_LINE + MARGIN

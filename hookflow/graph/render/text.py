@@ -10,13 +10,15 @@ after_val                   ema       ╰ leaves around_val
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from rich.cells import cell_len
 
 from hookflow.graph.plan import Binding, Edge, EdgeKind, GivenWay, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.why import bound_points, rows_of, stated
 from hookflow.numbers import counted
+from hookflow.text import printable, wrapped, wrapped_phrases
 
 KINDS: dict[EdgeKind, str] = {
     "file": "stated in the pipeline file",
@@ -28,9 +30,6 @@ KINDS: dict[EdgeKind, str] = {
 
 _MIRRORED = {"first": "last", "early": "late", "normal": "normal", "late": "early", "last": "first"}
 """The phase in which the second half of an `around` fires, by that of the first."""
-
-_NO_TEXT = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]+")
-_WIDE = ("W", "F")
 
 
 def title_of(plan: Plan, shown: str = "") -> str:
@@ -110,47 +109,16 @@ def slots(binding: Binding) -> list[str]:
 
 def plain(text: str) -> str:
     """Return a text on one line, without characters that steer a terminal or that XML has no place for."""
-    return _NO_TEXT.sub("\ufffd", " ".join(text.split()))
-
-
-def cells(text: str) -> int:
-    """Return how many columns of a terminal a text fills."""
-    if text.isascii():
-        return len(text)
-    return sum(2 if unicodedata.east_asian_width(sign) in _WIDE else unicodedata.combining(sign) == 0 for sign in text)
+    return printable(" ".join(text.split()))
 
 
 def padded(text: str, width: int) -> str:
-    return text + " " * (width - cells(text))
+    return text + " " * (width - cell_len(text))
 
 
-def wrapped(phrases: Iterable[str], width: int) -> list[str]:
-    """Return the phrases, with commas between them, on lines of `width` columns; broken in two only at need."""
-    lines = [""]
-    for phrase in _with_commas(phrases):
-        whole = cells(phrase) <= width
-        for piece in [phrase] if whole else _pieces(phrase, width):
-            if lines[-1] and cells(lines[-1]) + 1 + cells(piece) > width:
-                lines.append("")
-            lines[-1] += " " * bool(lines[-1]) + piece
-    return lines
-
-
-def _with_commas(phrases: Iterable[str]) -> list[str]:
+def with_commas(phrases: Iterable[str]) -> list[str]:
     every = list(phrases)
     return [f"{phrase}," for phrase in every[:-1]] + every[-1:]
-
-
-def _pieces(phrase: str, width: int) -> Iterator[str]:
-    """Yield the words, and those wider than a line in parts."""
-    for word in phrase.split(" "):
-        part = ""
-        for sign in word:
-            if cells(part + sign) > width:
-                yield part
-                part = ""
-            part += sign
-        yield part
 
 
 def pairs(bindings: Sequence[Binding]) -> list[tuple[int, int]]:
@@ -324,7 +292,7 @@ class _Drawing:
                 message = [*marks(self.plan, binding), *self.waits.get(binding.id, ())]
                 rail = self.rails[binding.id]
                 rails_above = rail.translate(_RAILS_GO_ON)
-                notes = wrapped(message, self._room(self.label_width))
+                notes = wrapped_phrases(with_commas(message), self._room(self.label_width))
                 if len(binding.hook) > self.name_width and (notes[0] or rail.strip()):
                     yield self._line(beside, row, binding.hook, "", "")
                     beside, name_here, row = "", "", row.translate(_GUTTER_GOES_ON)
@@ -339,7 +307,7 @@ class _Drawing:
     def notes(self) -> Iterator[str]:
         """Yield below the drawing which weaker edges are not kept."""
         for sentence in edges_that_gave_way(self.plan):
-            first, *rest = wrapped([sentence], self.width - 2)
+            first, *rest = wrapped(sentence, self.width - 2)
             yield from ("", first, *(f"  {line}" for line in rest))
 
     def styled(self, text: str, style: str) -> str:

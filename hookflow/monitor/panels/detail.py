@@ -9,9 +9,10 @@ from hookflow.graph.plan import Binding, Edge, PlannedHook
 from hookflow.monitor.charts import ticks
 from hookflow.monitor.journal import Entry
 from hookflow.monitor.state import Saved
-from hookflow.monitor.style import Part, boxed, fit, row, wrapped
+from hookflow.monitor.style import Part, boxed, row
 from hookflow.monitor.view import Scene, charts
 from hookflow.numbers import clock, ms, number, percent, plural, size, span
+from hookflow.text import fit, wrapped
 
 
 def checkpoint(scene: Scene, saved: Saved, width: int) -> list[Strip]:

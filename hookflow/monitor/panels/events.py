@@ -5,9 +5,10 @@ from __future__ import annotations
 from textual.strip import Strip
 
 from hookflow.monitor.journal import Entry
-from hookflow.monitor.style import boxed, fit, highlighted, row, window
+from hookflow.monitor.style import boxed, highlighted, row, window
 from hookflow.monitor.view import Scene
 from hookflow.numbers import clock
+from hookflow.text import fit
 
 STYLES = {
     "info": "dim",

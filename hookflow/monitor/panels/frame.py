@@ -9,9 +9,10 @@ from textual.strip import Strip
 
 from hookflow.monitor.keys import KEYS
 from hookflow.monitor.series import monitored
-from hookflow.monitor.style import Part, bar, boxed, fit, row, spread, wrapped
+from hookflow.monitor.style import Part, bar, boxed, row, spread
 from hookflow.monitor.view import Scene
 from hookflow.numbers import age, many, number, out_of, span
+from hookflow.text import fit, wrapped
 
 CONDITION_STYLES = {
     "starting": "warn",

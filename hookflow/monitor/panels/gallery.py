@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from rich.cells import cell_len, chop_cells
 from textual.strip import Strip
 
 from hookflow.events.records import Histogram, Text
 from hookflow.monitor.charts import Pixels, half_blocks, ticks
 from hookflow.monitor.journal import GLYPHS, Logged, extent
 from hookflow.monitor.panels.events import STYLES as MARKED
-from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, clean, fit, highlighted, row, window, wrapped
+from hookflow.monitor.style import SPARKS, STYLES, Part, beside, boxed, highlighted, row, window
 from hookflow.monitor.view import Scene
 from hookflow.numbers import many
-from hookflow.text import ESCAPE
+from hookflow.text import ESCAPE, fit, printable, wrapped
 
 NAMES = 28
 """Cells for the names of all, where there is room."""
@@ -34,7 +33,7 @@ def gallery(scene: Scene, width: int, height: int) -> list[Strip]:
     place = f"[ ] {held.index(shown) + 1} of {len(held)}" if len(held) > 1 else ""
     room = max(height - 2, 0)
     lines = [_facts(record, wide - 2), row(wide - 2), *_content(scene, record, wide - 2, max(room - 2, 0))]
-    page = boxed(f"{GLYPHS[record['k']]} {clean(record['name'])}", lines, wide, height, True, place)
+    page = boxed(f"{GLYPHS[record['k']]} {printable(record['name'])}", lines, wide, height, True, place)
     return page if wide == width else beside(_names(scene, NAMES, height), page)
 
 
@@ -94,12 +93,11 @@ def _image(image: Pixels | str, width: int, height: int) -> list[Strip]:
 
 
 def _text(record: Text, width: int) -> list[Strip]:
-    """Return the text as it stands, its long lines folded: between words, where all characters are of one width."""
+    """Return the text as it stands, its long lines wrapped."""
     room = max(width - 2, 2)
     lines = []
     for line in record["text"].splitlines():
-        plain = clean(ESCAPE.sub("", line).replace("\t", "    "))
-        lines += (wrapped(plain, room) if cell_len(plain) == len(plain) else chop_cells(plain, room)) or [""]
+        lines += wrapped(printable(ESCAPE.sub("", line)), room)
     return [row(width, f" {line}") for line in lines]
 
 

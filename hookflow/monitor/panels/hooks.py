@@ -14,9 +14,10 @@ from hookflow.graph.render.text import gutter
 from hookflow.graph.why import rows_of
 from hookflow.monitor.health import Pace, bottleneck, verdict
 from hookflow.monitor.series import WINDOW, Timing
-from hookflow.monitor.style import Part, boxed, fit, highlighted, row, sparks, spread, window
+from hookflow.monitor.style import Part, boxed, highlighted, row, sparks, spread, window
 from hookflow.monitor.view import Scene
 from hookflow.numbers import many, ms, percent, rough
+from hookflow.text import fit
 
 HEAT = " ░▒▓█"
 THRESHOLDS = (0.001, 0.01, 0.1)

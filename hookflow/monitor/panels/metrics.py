@@ -11,9 +11,10 @@ from textual.strip import Strip
 
 from hookflow.monitor.charts import Iterations, Scale, draw, text, ticks
 from hookflow.monitor.state import RunState
-from hookflow.monitor.style import Part, beside, boxed, fit, row, spread
+from hookflow.monitor.style import Part, beside, boxed, row, spread
 from hookflow.monitor.view import Scene, base, charts
 from hookflow.numbers import number
+from hookflow.text import fit
 
 LABEL = 7
 """Cells for the numbers at the left of a chart."""

@@ -10,9 +10,10 @@ from textual.strip import Strip
 from hookflow.events.records import PHASES
 from hookflow.monitor.panels.hooks import FILLS
 from hookflow.monitor.ranks import Rank, Ranks, booked, can_compare
-from hookflow.monitor.style import Part, boxed, fit, highlighted, row, window
+from hookflow.monitor.style import Part, boxed, highlighted, row, window
 from hookflow.monitor.view import Scene
 from hookflow.numbers import age, counted, rough
+from hookflow.text import fit
 
 FIGURES = {"data": "data", "forward": "fwd", "backward": "bwd", "optimizer": "opt", "hooks": "hooks", "other": "other"}
 WAITS = "·"

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
+from rich.cells import cell_len
 
 from hookflow.graph.plan import Node, Plan, Trigger
 from hookflow.graph.points import Point, Points
@@ -27,7 +28,7 @@ from hookflow.graph.render.lanes import (
     lay_out,
 )
 from hookflow.graph.render.svg import DARK, LIGHT, as_html, as_svg
-from hookflow.graph.render.text import cells, marks, place_of, slots
+from hookflow.graph.render.text import marks, place_of, slots
 from hookflow.graph.why import stated
 from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans, wide
@@ -93,7 +94,7 @@ def test_names_that_mean_something_in_xml_are_only_names() -> None:
     root = ElementTree.fromstring(as_svg(HOSTILE))
     assert root[0].text == '"p" & <q> ---: 2 hooks at 3 points'
     (about, *_) = said(root, "hook")
-    assert 'Says <b>"no"</b> & `maybe`; \ufffd[31mü — 損失 ]]>' in about
+    assert 'Says <b>"no"</b> & `maybe`; ·[31mü — 損失 ]]>' in about
     assert any("loss > 1 and name != \"<&\\n`#quot;`>\" or 損失 < 'π'" in text for text in said(root, "hook"))
     assert all('it\'s "p" <&> `q`\\.toml:7' in text for text in said(root, "edge"))
     page = ElementTree.fromstring(as_html(HOSTILE))
@@ -277,7 +278,7 @@ def painted_at(root: ElementTree.Element) -> Iterator[tuple[float, float]]:
             yield from corners(part)
         elif part.tag == f"{SVG}text":
             x, y = float(part.get("x", "")), float(part.get("y", ""))
-            wide = cells(part.text or "") * {"note": NOTE_CELL, "title": 9.5}.get(part.get("class", ""), NAME_CELL)
+            wide = cell_len(part.text or "") * {"note": NOTE_CELL, "title": 9.5}.get(part.get("class", ""), NAME_CELL)
             yield from ((x, y), (x - wide if part.get("text-anchor") == "end" else x + wide, y))
         elif part.tag == f"{SVG}path" and part.get("class") != "rail":
             numbers = [float(number) for number in re.findall(r"[\d.]+|-[\d.]+", part.get("d", ""))]
@@ -343,12 +344,12 @@ def check(drawn: Plan) -> None:
     for lane in image.lanes:
         assert lane.x + lane.width <= min(image.width, WIDTH)
         assert lane.boxes[0].y + 17 + len(lane.notes) * NOTE_LINE < lane.y + lane.height
-        assert all(lane.x + cells(note) * NOTE_CELL < lane.boxes[0].x for note in lane.notes)
+        assert all(lane.x + cell_len(note) * NOTE_CELL < lane.boxes[0].x for note in lane.notes)
         for box in lane.boxes:
             assert lane.y < box.y and box.y + box.height < lane.y + lane.height
-            assert box.x > lane.x + cells(lane.point.name) * NAME_CELL
-            assert cells(box.binding.hook) * NAME_CELL < box.width
-            assert all(cells(note) * NOTE_CELL < box.width for note in box.notes)
+            assert box.x > lane.x + cell_len(lane.point.name) * NAME_CELL
+            assert cell_len(box.binding.hook) * NAME_CELL < box.width
+            assert all(cell_len(note) * NOTE_CELL < box.width for note in box.notes)
         _check_labels(lane, [arrow for other in image.lanes for arrow in other.arrows])
         assert all(box.x + box.width < other.x for box, other in pairwise(lane.boxes))
         mark = 4 + NAME_CELL if lane.row < lane.rows else 0
@@ -384,8 +385,8 @@ def _check_labels(lane: Lane, arrows: list[Arrow]) -> None:
     """No label leaves the lane, lies on another one, on a box, or below an arrow."""
     areas = []
     for label in lane.labels:
-        left = label.x - (cells(label.text) * NOTE_CELL if label.anchor == "end" else 0)
-        areas.append((left, label.y - 9, left + cells(label.text) * NOTE_CELL, label.y + 2))
+        left = label.x - (cell_len(label.text) * NOTE_CELL if label.anchor == "end" else 0)
+        areas.append((left, label.y - 9, left + cell_len(label.text) * NOTE_CELL, label.y + 2))
     for one, other in combinations(areas, 2):
         assert one[2] < other[0] or other[2] < one[0] or one[3] < other[1] or other[3] < one[1]
     bound = [box.binding for box in lane.boxes]

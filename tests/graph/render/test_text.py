@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hookflow.graph.plan import Node, Plan, Trigger
-from hookflow.graph.render.text import as_text, cells, marks, place_of, plain, wrapped
+from hookflow.graph.render.text import as_text, marks, place_of
 from hookflow.graph.why import neighbours
 from tests.golden_files import check_golden
 from tests.graph.render.plans import EXAMPLE, HOSTILE, RICH, node, packed, plan, plans
@@ -179,11 +179,6 @@ def test_the_place_of_an_edge_is_told_briefly() -> None:
     assert "after a (writes model)" in as_text(plan(node("b", reads=("model",)), node("a", writes=("model",))))
 
 
-@pytest.mark.parametrize(("text", "columns"), [("", 0), ("ab", 2), ("é", 1), ("e\u0301", 1), ("損失", 4), ("ａ", 2)])
-def test_a_text_fills_as_many_columns_as_a_terminal_gives_it(text: str, columns: int) -> None:
-    assert cells(text) == columns
-
-
 def test_nothing_in_a_name_steers_the_terminal() -> None:
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", as_text(HOSTILE))
 
@@ -222,11 +217,3 @@ def test_every_firing_and_edge_is_told_in_order_and_none_is_wider_than_the_page(
     assert all(mark in said for binding in drawn.bindings for mark in marks(drawn, binding))
     for edge in drawn.edges:
         assert re.search(rf"after [^()]*\b{edge.first}\b[^()]* \({re.escape(place_of(edge))}\)", said), edge
-
-
-@given(st.lists(st.text(), max_size=4), st.integers(2, 30))
-def test_wrapped_lines_hold_every_sign_and_no_more_than_their_width(phrases: list[str], width: int) -> None:
-    said = [plain(phrase) for phrase in phrases]
-    lines = wrapped(said, width)
-    assert all(cells(line) <= width for line in lines)
-    assert "".join(lines).replace(" ", "") == ",".join(said).replace(" ", "")
