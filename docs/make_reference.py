@@ -47,8 +47,8 @@ INTRODUCTION = f"""\
 # Reference
 <!-- Generated: edit the sentence where the thing is declared, then run `{RENEW}`. A test compares. -->
 Every [key of a pipeline file](#the-pipeline-file), every [point](#points) and every [command](#commands); the hooks
-have [a page of their own](hooks.md). In the terminal: `hookflow points`, `hookflow hooks NAME`, `hookflow COMMAND
---help`. For editors: `hookflow schema`.
+have [a page of their own](hooks.md). In the terminal: `hookflow explain points`, `hookflow explain NAME`, `hookflow
+COMMAND --help`. For editors: `hookflow explain schema`.
 """
 FILE = """\
 ## The pipeline file
@@ -81,8 +81,8 @@ An installed package offers hooks by short names through the entry-point group `
 [project.entry-points."{HOOKS.group}"]
 clip = "my_package.hooks:Clip"
 ```
-A pipeline then writes `use = "clip"`, and `hookflow hooks` lists it with the package and its version. A built-in hook
-of the same name takes precedence. A name that two packages offer is ambiguous and is refused.
+A pipeline then writes `use = "clip"`, and `hookflow explain hooks` lists it with the package and its version. A
+built-in hook of the same name takes precedence. A name that two packages offer is ambiguous and is refused.
 
 Models, data, tasks and writers have groups of their own: {", ".join(f"`{registry.group}`" for registry in COMPONENTS)}.
 There is none for optimizers, which are named as `"package.module:Name"`.

@@ -18,14 +18,14 @@ from typer.core import TyperGroup
 from hookflow.cli.check import check
 from hookflow.cli.diff import diff
 from hookflow.cli.evaluate import predict, test, val
-from hookflow.cli.explain import explain, hooks, points, schema
+from hookflow.cli.explain import explain
 from hookflow.cli.graph import graph
 from hookflow.cli.new import new
 from hookflow.cli.output import echo, echo_error, warn
 from hookflow.cli.run import run
 from hookflow.cli.runs import runs, show
 from hookflow.cli.stored import checkpoints, export
-from hookflow.cli.watch import replay, stop, watch
+from hookflow.cli.watch import stop, watch
 from hookflow.cli.why import why
 from hookflow.errors import Problem, UserError, Where
 from hookflow.text import drop_unprinted, printable
@@ -68,14 +68,9 @@ COMMANDS = {
     "The graph of a pipeline": (check, graph, why, explain, diff),
     "Runs": (runs, watch, show, export, checkpoints),
 }
-ALIASES = (points, hooks, schema, replay)
-"""Former names: `hookflow explain points`, `explain hooks`, `explain schema` and `watch --replay`."""
-
 for panel, commands in COMMANDS.items():
     for command in commands:
         app.command(rich_help_panel=panel)(command)
-for alias in ALIASES:
-    app.command(hidden=True)(alias)
 
 
 def _print_version(wanted: bool) -> None:

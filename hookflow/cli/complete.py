@@ -23,11 +23,6 @@ def hooks(ctx: typer.Context, incomplete: str) -> list[Offer]:
     return _fitting(incomplete, _hooks, ctx)
 
 
-def known_hooks(ctx: typer.Context, incomplete: str) -> list[Offer]:
-    """Offer the hooks of the pipeline, and those that any pipeline can use by a short name."""
-    return [*_fitting(incomplete, _hooks, ctx), *_fitting(incomplete, _short_names)]
-
-
 def points(ctx: typer.Context, incomplete: str) -> list[Offer]:
     """Offer the points of every run, and the pipeline's own."""
     return [*_fitting(incomplete, _standard_points), *_fitting(incomplete, _own_points, ctx)]

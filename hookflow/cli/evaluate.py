@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import Format, FormatOption, Overrides, RunsFolder
-from hookflow.cli.output import echo, echo_json, exits_after_traceback, warn
+from hookflow.cli.output import columns, echo, echo_json, exits_after_traceback, warn_of
 from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.numbers import counted, number
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
-    from hookflow.trials.evaluate import Evaluated, Predicted
+    from hookflow.trials.evaluate import Evaluated
 
 
 CheckpointArgument = Annotated[
@@ -34,30 +34,42 @@ CheckpointArgument = Annotated[
 ]
 
 
-def evaluate(
+def _evaluate(
     split: Literal["val", "test"], named: str | None, shown: Format, overrides: Sequence[str], root: Path
 ) -> None:
     """Evaluate a checkpoint and print the metrics; exit with 1 when something raised, with 130 after Ctrl-C."""
     from hookflow.trials.evaluate import evaluate_checkpoint
 
     run_dir, checkpoint = find_checkpoint(named, root)
-    with in_process():
-        result = evaluate_checkpoint(run_dir, checkpoint, split, overrides, warns)
-    if shown is Format.json:
-        from hookflow.events.rundir import short
-
-        path = str(short(result.checkpoint))
-        whole = {"run": run_dir.id, "checkpoint": path, "split": split, "it": result.it, "ep": result.ep}
-        echo_json({**whole, "data": result.data, "metrics": result.metrics})
-    else:
-        echo("\n".join(_lines(run_dir, result, split)))
-
-
-@contextmanager
-def in_process() -> Iterator[None]:
-    """Keep what a run in this process prints from what the command prints, and exit as `exits_after_traceback` does."""
     with exits_after_traceback(), redirect_stdout(sys.stderr):
-        yield
+        found = evaluate_checkpoint(run_dir, checkpoint, split, overrides, warn_of)
+    rows = columns([(name, number(value)) for name, value in found.result.items()], "  ")
+    _print(run_dir, checkpoint, split, found, shown, {"metrics": found.result}, rows)
+
+
+def _print(
+    run_dir: RunDir,
+    checkpoint: Path,
+    split: str,
+    found: Evaluated[Any],
+    shown: Format,
+    more: Mapping[str, Any],
+    lines: Sequence[str],
+) -> None:
+    """Print the checkpoint of a run and its data, with `more` in JSON, or with `lines` below it."""
+    from hookflow.events.rundir import short
+    from hookflow.monitor.overview import read_overview
+
+    data = found.data
+    if shown is Format.json:
+        place = {"run": run_dir.id, "checkpoint": str(short(checkpoint)), "split": split}
+        echo_json(place | {"it": found.it, "ep": found.ep, "data": data, **more})
+        return
+    epoch = read_overview(run_dir, time.time()).state.epoch_of(found.it, found.ep)
+    where = f"{run_dir.path.parent.name} {run_dir.id}, {checkpoint.name}"
+    head = f"{split} of {where} (iteration {found.it:,}, epoch {epoch:,})"
+    synthetic = "SYNTHETIC " * data["synthetic"]
+    echo("\n".join([head, f"on {counted(data['examples'], 'example')} of {synthetic}{data['name']}", *lines]))
 
 
 def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
@@ -91,34 +103,10 @@ def find_checkpoint(named: str | None, root: Path) -> tuple[RunDir, Path]:
         return run_dir, there[name]
     newest, passed_over = store.newest_good()
     for line in passed_over:
-        warns(line, "warn")
+        warn_of(line, "warn")
     if newest is None:
         raise UserError(Problem(f"the run {run_dir.id} has no checkpoint", Where("CHECKPOINT")))
     return run_dir, newest
-
-
-def warns(text: str, level: str) -> None:
-    """Print a line of the run when it is graver than information."""
-    if level != "info":
-        warn(text)
-
-
-def _lines(run_dir: RunDir, evaluated: Evaluated, split: str) -> list[str]:
-    width = max(map(len, evaluated.metrics), default=0)
-    metrics = (f"  {name:<{width}}  {number(value)}" for name, value in evaluated.metrics.items())
-    return [*headed(run_dir, evaluated, split), *metrics]
-
-
-def headed(run_dir: RunDir, result: Evaluated | Predicted, split: str) -> list[str]:
-    """Return which checkpoint of which run it was, and on which data."""
-    from hookflow.monitor.overview import read_overview
-
-    data = result.data
-    epoch = read_overview(run_dir, time.time()).state.epoch_of(result.it, result.ep)
-    synthetic = "SYNTHETIC " * data["synthetic"]
-    where = f"{run_dir.path.parent.name} {run_dir.id}, {result.checkpoint.name}"
-    head = f"{split} of {where} (iteration {result.it:,}, epoch {epoch:,})"
-    return [head, f"on {counted(data['examples'], 'example')} of {synthetic}{data['name']}"]
 
 
 def val(
@@ -135,7 +123,7 @@ def val(
 
     Example: `hookflow val cifar:best`
     """
-    evaluate("val", checkpoint, format_, set_ or [], dir)
+    _evaluate("val", checkpoint, format_, set_ or [], dir)
 
 
 def test(
@@ -152,7 +140,7 @@ def test(
 
     Example: `hookflow test cifar:best`
     """
-    evaluate("test", checkpoint, format_, set_ or [], dir)
+    _evaluate("test", checkpoint, format_, set_ or [], dir)
 
 
 class Split(StrEnum):
@@ -190,16 +178,11 @@ def predict(
     from hookflow.trials.evaluate import predict_checkpoint
 
     run_dir, path = find_checkpoint(checkpoint, dir)
-    with in_process():
-        result = predict_checkpoint(run_dir, path, split.value, set_ or [], warns)
+    with exits_after_traceback(), redirect_stdout(sys.stderr):
+        found = predict_checkpoint(run_dir, path, split.value, set_ or [], warn_of)
     out.parent.mkdir(parents=True, exist_ok=True)
-    WRITERS[out.suffix](out, result.rows)
-    shapes = {name: list(rows.shape) for name, rows in result.rows.items()}
-    if format_ is Format.json:
-        from hookflow.events.rundir import short
-
-        whole = {"run": run_dir.id, "checkpoint": str(short(path)), "split": split.value}
-        echo_json({**whole, "it": result.it, "ep": result.ep, "data": result.data, "file": str(out), "shapes": shapes})
-        return
+    WRITERS[out.suffix](out, found.result)
+    shapes = {name: list(rows.shape) for name, rows in found.result.items()}
     written = ", ".join(f"{name} {' × '.join(map(str, shape))}" for name, shape in shapes.items())
-    echo("\n".join([*headed(run_dir, result, split.value), f"  {out}: {written}"]))
+    more = {"file": str(out), "shapes": shapes}
+    _print(run_dir, path, split.value, found, format_, more, [f"  {out}: {written}"])

@@ -5,22 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hookflow.cli import complete
-from hookflow.cli.options import NoImport, Only, Overrides, RunsFolder, Shuffle, Without
+from hookflow.cli.options import NoImport, Only, Overrides, PipelineOrRun, RunsFolder, Shuffle, Without
 from hookflow.cli.output import as_json, echo, write_file
+from hookflow.errors import Problem, UserError, Where, nearest_or_all
 from hookflow.graph.plan import Binding, Edge, Plan
 from hookflow.graph.why import bound_points, stated
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from hookflow.numbers import counted
 
 
 def only_points(plan: Plan, points: Collection[str]) -> Plan:
@@ -58,10 +57,6 @@ def _part(plan: Plan, bound: Callable[[Binding], bool], kept: Callable[[Edge], b
     )
 
 
-LARGEST = 5_000_000
-"""Largest size of a drawing in bytes without --large: no viewer shows more of them well."""
-
-
 class Format(StrEnum):
     """How a plan is drawn."""
 
@@ -73,27 +68,12 @@ class Format(StrEnum):
     json = "json"
 
 
-BY_SUFFIX = {
-    ".txt": Format.text,
-    ".mmd": Format.mermaid,
-    ".dot": Format.dot,
-    ".gv": Format.dot,
-    ".svg": Format.svg,
-    ".html": Format.html,
-    ".json": Format.json,
-}
+BY_SUFFIX = {f".{format_}": format_ for format_ in Format}
+BY_SUFFIX |= {".txt": Format.text, ".mmd": Format.mermaid, ".gv": Format.dot}
 
 
 def graph(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE|RUN",
-            help="A pipeline file, or a run (id, name or folder).",
-            show_default=False,
-            autocompletion=complete.files_and_runs,
-        ),
-    ],
+    target: PipelineOrRun,
     format_: Annotated[
         Format | None, typer.Option("--format", "-f", help="How to draw it; by the suffix of --out, else text.")
     ] = None,
@@ -114,7 +94,6 @@ def graph(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file, not to the terminal.")] = None,
-    large: Annotated[bool, typer.Option("--large", help="Draw it even if that takes more than 5 MB.")] = False,
     set_: Overrides = None,
     without: Without = None,
     only: Only = None,
@@ -133,9 +112,7 @@ def graph(
     plan = open_target(target, overrides=set_ or (), **changes, shuffle=shuffle, imports=not no_import, runs=dir).plan
     warn_unknown(plan)
     colour = out is None and sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    drawing = _drawn(*_narrowed(plan, tuple(dict.fromkeys(point or ())), hook), chosen, colour)
-    if chosen is not Format.json and not large:
-        _refuse_large(drawing)
+    drawing = _drawn(*_narrowed(plan, list(dict.fromkeys(point or ())), hook), chosen, colour)
     if out is None:
         echo(drawing, coloured=colour)
     else:
@@ -143,54 +120,29 @@ def graph(
 
 
 def _by_suffix(out: Path | None) -> Format:
-    from hookflow.errors import Problem, UserError, Where
-
     if out is None:
         return Format.text
-    if out.suffix.lower() not in BY_SUFFIX:
+    if (chosen := BY_SUFFIX.get(out.suffix.lower())) is None:
         hint = f"name a format with --format, or end the file's name in one of {', '.join(BY_SUFFIX)}"
         raise UserError(Problem("the name of the file does not say in which format to draw", Where(str(out)), hint))
-    return BY_SUFFIX[out.suffix.lower()]
-
-
-def _refuse_large(drawing: str) -> None:
-    from hookflow.errors import Problem, UserError
-
-    if (size := len(drawing.encode())) > LARGEST:
-        hint = "draw a part of it, by --point or --hook; or all of it, by --large"
-        raise UserError(Problem(f"the drawing would have {size / 1e6:.0f} MB", hint=hint))
+    return chosen
 
 
 def _drawn(plan: Plan, title: str, chosen: Format, colour: bool) -> str:
-    width = max(40, shutil.get_terminal_size().columns)
-    match chosen:
-        case Format.text:
-            from hookflow.graph.render.text import as_text
+    from hookflow.graph.render.exchange import as_dot, as_mermaid
+    from hookflow.graph.render.svg import as_html, as_svg
+    from hookflow.graph.render.text import as_text
 
-            return as_text(plan, title, width, colour)
-        case Format.mermaid:
-            from hookflow.graph.render.exchange import as_mermaid
-
-            return as_mermaid(plan, title)
-        case Format.dot:
-            from hookflow.graph.render.exchange import as_dot
-
-            return as_dot(plan, title)
-        case Format.svg:
-            from hookflow.graph.render.svg import as_svg
-
-            return as_svg(plan, title)
-        case Format.html:
-            from hookflow.graph.render.svg import as_html
-
-            return as_html(plan, title)
-        case Format.json:
-            return as_json(plan.to_json())
+    if chosen is Format.json:
+        return as_json(plan.to_json())
+    if chosen is Format.text:
+        return as_text(plan, title, max(40, shutil.get_terminal_size().columns), colour)
+    draw = {Format.mermaid: as_mermaid, Format.dot: as_dot, Format.svg: as_svg, Format.html: as_html}
+    return draw[chosen](plan, title)
 
 
 def _narrowed(plan: Plan, points: Sequence[str], hook: str | None) -> tuple[Plan, str]:
     """Return the requested part of the plan, and the title of the drawing. Raises UserError when it is empty."""
-    from hookflow.errors import Problem, UserError, nearest_or_all
     from hookflow.graph.render.text import title_of
     from hookflow.service.pipelines import no_point
 
@@ -201,16 +153,14 @@ def _narrowed(plan: Plan, points: Sequence[str], hook: str | None) -> tuple[Plan
     if unknown := [point for point in points if point not in plan.points]:
         raise UserError(no_point(plan.points, unknown[0]))
     bound = list(dict.fromkeys(binding.point for binding in plan.bindings if hook in (None, binding.hook)))
+    fires, fire = ("no hook fires", "hooks fire") if hook is None else (f"{hook} does not fire", "it fires")
     if unbound := [point for point in points if point not in bound]:
-        hint = f"{'hooks fire' if hook is None else 'it fires'} at {', '.join(bound)}"
-        raise UserError(
-            Problem(f"{'no hook fires' if hook is None else f'{hook} does not fire'} at {unbound[0]}", hint=hint)
-        )
+        raise UserError(Problem(f"{fires} at {unbound[0]}", hint=f"{fire} at {', '.join(bound)}"))
     if hook is not None:
         plan = only_hook(plan, hook)
     if points:
         plan = only_points(plan, points)
     if hook is None:
         return plan, title_of(plan)
-    where = " and ".join(points) or f"{len(bound)} point{'s' * (len(bound) != 1)}"
+    where = " and ".join(points) or counted(len(bound), "point")
     return plan, title_of(plan, f"{hook} at {where}, with the hooks that it has edges with")

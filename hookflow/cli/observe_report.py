@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import tomli
@@ -15,7 +15,6 @@ from hookflow.cli.output import columns, exits_after_traceback, warn_of, write_f
 from hookflow.errors import Problem, UserError, Where
 from hookflow.graph.observation import (
     Method,
-    Seen,
     Slots,
     missing,
     never_seen,
@@ -25,7 +24,7 @@ from hookflow.graph.observation import (
     with_observed,
     without_reads,
 )
-from hookflow.graph.plan import Binding, Plan
+from hookflow.graph.plan import Plan
 from hookflow.graph.slots import VERBS, Verb, widest
 from hookflow.graph.why import Ambiguity, ambiguities
 from hookflow.hooks.compile import compile_pipeline
@@ -129,6 +128,10 @@ def _put(table: Any, key: str, value: Any) -> None:
         table[key] = tomlkit.value(as_toml(value))
 
 
+def _pair(ambiguity: Ambiguity) -> tuple[str, frozenset[str]]:
+    return ambiguity.point, frozenset((ambiguity.first.hook, ambiguity.then.hook))
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The findings of an observed run about the declarations of a pipeline."""
@@ -137,10 +140,9 @@ class Report:
     plan: Plan
     observed: Observed
     missing: Mapping[Method, Slots]
-    never: Mapping[str, Slots]
     declarations: Sequence[Declaration]
     declared: Plan
-    """The plan that the pipeline would have with them."""
+    """The plan that the pipeline would have with these declarations."""
     turned: Sequence[Ambiguity]
     """The pairs that clash and fire the other way round there."""
     undecided: Sequence[Ambiguity]
@@ -153,46 +155,54 @@ class Report:
 
         with exits_after_traceback(), redirect_stdout(sys.stderr):  # what hooks print is no part of the report
             observed = observe(loaded, plan, loaded.source.parent, warn_of)
-        result = missing(plan, observed.seen)
+        gaps = missing(plan, observed.seen)
         touched = with_observed(plan, observed.seen)
-        open_ = list(undecided(touched, result))
+        open_ = list(undecided(touched, gaps))
+        more = list(declarations(loaded, plan, without_reads(gaps, open_)))
+        declared = _declared(loaded, plan, more)
         if open_:  # a pair may be ordered by another slot
-            declared = _declared(loaded, plan, list(declarations(loaded, plan, without_reads(result, open_))))
             left = {_pair(ambiguity) for ambiguity in ambiguities(with_observed(declared, observed.seen))}
             open_ = [item for item in open_ if _pair(item) in left]
-        more = list(declarations(loaded, plan, without_reads(result, open_)))
-        declared = _declared(loaded, plan, more)
+            more = list(declarations(loaded, plan, without_reads(gaps, open_)))
+            declared = _declared(loaded, plan, more)
         still = {_pair(item) for item in (*ambiguities(declared), *open_)}
         wrong = [item for item in turned(touched, declared) if _pair(item) not in still]
-        return cls(loaded, plan, observed, result, never_seen(observed.seen), more, declared, wrong, open_)
+        return cls(loaded, plan, observed, gaps, more, declared, wrong, open_)
 
     @property
     def doubtful(self) -> bool:
         """Whether there is anything that `--strict` does not let pass."""
-        return bool(self.missing or self.raised)
-
-    @property
-    def raised(self) -> list[str]:
-        """The exceptions of hooks, with their points."""
-        return [
-            f"{item.hook} at {item.point} {item.why}" for item in self.observed.silent if item.why.startswith("raised")
-        ]
+        return bool(self.missing) or any(item.why.startswith("raised") for item in self.observed.silent)
 
     def lines(self, ambiguous: Sequence[Ambiguity], width: int, *, written: bool) -> Iterator[str]:
-        """Yield all of it for people; `ambiguous` are the pairs that nothing orders, with what was seen.
+        """Yield the report; `ambiguous` are the pairs that nothing orders, with the slots that were seen.
 
-        Lines that are `written` into the file are not repeated.
+        Declarations that are `written` into the file are not repeated.
         """
-        many = f"{self.observed.iters} iterations"
-        yield f"\nobserved {many} in {self.observed.seconds:.1f} s; nothing was kept"
-        seen = [item for item in self.observed.seen if item.firings]
-        rows = [("hook", "at", "firings", "reads", "writes"), *map(_row, seen)]
-        yield from (f"  {line}" for line in columns(rows))
+        seconds = f"{self.observed.seconds:.1f} s"
+        yield f"\nobserved {self.observed.iters} iterations in {seconds}; nothing was kept"
+        rows = [("hook", "at", "firings", "reads", "writes")]
+        for seen in self.observed.seen:
+            binding = seen.binding
+            half = {"whole": "", "enter": " (entered)", "exit": " (left)"}[binding.half]
+            own = f"hook.{binding.hook}"
+            reads, writes = (
+                ", ".join(slot for slot in slots if slot != own) or "-"
+                for slots in (seen.touched.reads, seen.touched.writes)
+            )
+            if seen.firings:
+                rows.append((binding.hook, binding.point + half, str(seen.firings), reads, writes))
+        yield from columns(rows, "  ")
+        never = (
+            f"{hook} {' and '.join(' '.join((verb, ', '.join(slots))) for verb, slots in both.by_verb())}"
+            for hook, both in never_seen(self.observed.seen).items()
+        )
+        limit = "the network is large: writes to its memory by other code than PyTorch's were not looked for"
         for name, texts in (
-            ("not seen", [*_never(self.never)]),
-            ("not fired", [f"{item.hook} at {item.point}: {item.why}" for item in self.observed.silent]),
-            ("ordered", [*self._ordered(ambiguous)]),
-            ("limit", [] if self.observed.by_content else [LARGE]),
+            ("not seen", never),
+            ("not fired", (f"{item.hook} at {item.point}: {item.why}" for item in self.observed.silent)),
+            ("ordered", self._ordered(ambiguous)),
+            ("limit", () if self.observed.by_content else (limit,)),
         ):
             for k, text in enumerate(texts):
                 yield labelled("" if k else name, text, width)
@@ -229,9 +239,10 @@ class Report:
         for hook in dict.fromkeys(declaration.hook for declaration in self.declarations):
             at: dict[str, list[str]] = {}
             for (name, method), both in self.missing.items():
-                for verb, slots in both.by_verb():
-                    if name == hook:
-                        at.setdefault(f"{verb} {', '.join(slots)}", []).append(self._points(hook, method))
+                for verb, slots in both.by_verb() if name == hook else ():
+                    points = dict.fromkeys(b.point for b in self.plan.bindings if (b.hook, b.method) == (hook, method))
+                    place = [method] if method.startswith("around_") else points
+                    at.setdefault(f"{verb} {', '.join(slots)}", []).extend(place)
             touched = "; ".join(f"{slots} at {' and '.join(points)}" for slots, points in at.items())
             lines = [f"\n        {declaration}" for declaration in self.declarations if declaration.hook == hook]
             yield Problem(
@@ -241,59 +252,50 @@ class Report:
             )
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it as plain lists, mappings and values."""
+        """Return the report as lists, mappings and values."""
+        never = never_seen(self.observed.seen)
         return {
             "iters": self.observed.iters,
             "bindings": to_json(self.observed.seen, self.missing),
             "warnings": [problem.to_json() for problem in self.problems()],
-            "declare": [
-                {"hook": declaration.hook, "key": declaration.key, "value": declaration.value}
-                for declaration in self.declarations
-            ],
-            "not_seen": {name: {"reads": both.reads, "writes": both.writes} for name, both in self.never.items()},
+            "declare": [asdict(declaration) for declaration in self.declarations],
+            "not_seen": {name: {"reads": both.reads, "writes": both.writes} for name, both in never.items()},
             "undecided": [
                 {"point": item.point, "changes": item.first.hook, "reads": item.then.hook, "slots": [*item.slots]}
                 for item in self.undecided
             ],
-            "not_fired": [{"hook": item.hook, "point": item.point, "why": item.why} for item in self.observed.silent],
+            "not_fired": [asdict(item) for item in self.observed.silent],
             "contents_compared": self.observed.by_content,
         }
 
     def write(self) -> Iterator[str]:
-        """Put what is missing into the pipeline file, and yield a line for each. Raises UserError where that cannot be.
+        """Put the missing declarations into the pipeline file, and yield a line for each. Existing lines stay.
 
-        Existing lines stay unchanged. Nothing is written unless everything can be.
+        Raises UserError where one of them cannot be added; nothing is written then.
         """
         source = self.loaded.source
         of_file, text = load(source).pipeline.hooks, source.read_bytes().decode("utf-8")
         mark = "\ufeff" * text.startswith("\ufeff")
         text, lines, problems = text.removeprefix(mark), [], []
-        for declaration in self.declarations:
+        for item in self.declarations:
             try:
-                if declaration.hook not in of_file:
-                    raise ValueError(declaration.hook)
-                text = with_key(text, ("hooks", declaration.hook), declaration.key, declaration.value)
+                if item.hook not in of_file:
+                    raise ValueError(item.hook)
+                text = with_key(text, ("hooks", item.hook), item.key, item.value)
             except ValueError:
-                problems.append(
-                    Problem(
-                        f"[hooks.{declaration.hook}] cannot be changed here", Where(str(source)), f"add: {declaration}"
-                    )
-                )
-            lines.append(f"{source}: {declaration} in [hooks.{declaration.hook}]")
+                message = f"[hooks.{item.hook}] cannot be changed here"
+                problems.append(Problem(message, Where(str(source)), f"add: {item}"))
+            lines.append(f"{source}: {item} in [hooks.{item.hook}]")
         if problems:
             raise UserError(problems)
         if lines:
             write_file(source, mark + text)
-        if not lines and not self.undecided:
+        elif not self.undecided:
             yield f"{source}: nothing is missing"
         yield from lines
 
-    def _points(self, hook: str, method: str) -> str:
-        names = dict.fromkeys(b.point for b in self.plan.bindings if (b.hook, b.method) == (hook, method))
-        return method if method.startswith("around_") else " and ".join(names)
-
     def _ordered(self, ambiguous: Sequence[Ambiguity]) -> Iterator[str]:
-        """Yield what the declarations would decide, of the pairs that nothing orders and of those that they turn."""
+        """Yield how the declarations would order the ambiguous pairs, and the pairs that they turn."""
         still = {_pair(item) for item in (*ambiguities(self.declared), *self.undecided)}
         turned = {_pair(item) for item in self.turned}
         for entry in {_pair(each): each for each in (*ambiguous, *self.turned)}.values():
@@ -307,9 +309,6 @@ class Report:
             yield f"{first} and {then} at {entry.point}: {decided}"
 
 
-LARGE = "the network is large: writes to its memory by other code than PyTorch's were not looked for"
-
-
 def _declared(loaded: Loaded, plan: Plan, more: Sequence[Declaration]) -> Plan:
     """Return the plan that a pipeline would have with these declarations in it."""
     hooks = dict(loaded.pipeline.hooks)
@@ -317,24 +316,3 @@ def _declared(loaded: Loaded, plan: Plan, more: Sequence[Declaration]) -> Plan:
         hooks[item.hook] = hooks[item.hook].model_copy(update={item.key: item.value})
     pipeline = loaded.pipeline.model_copy(update={"hooks": hooks})
     return compile_pipeline(replace(loaded, pipeline=pipeline), shuffle=plan.shuffle)
-
-
-def _pair(ambiguity: Ambiguity) -> tuple[str, frozenset[str]]:
-    return ambiguity.point, frozenset((ambiguity.first.hook, ambiguity.then.hook))
-
-
-def _row(seen: Seen) -> tuple[str, ...]:
-    binding = seen.binding
-    at = f"{binding.point} ({'left' if binding.half == 'exit' else 'entered'})" * (binding.half != "whole")
-    reads, writes = (_without_own(binding, slots) for slots in (seen.touched.reads, seen.touched.writes))
-    return binding.hook, at or binding.point, str(seen.firings), reads, writes
-
-
-def _without_own(binding: Binding, slots: Sequence[str]) -> str:
-    return ", ".join(slot for slot in slots if slot != f"hook.{binding.hook}") or "-"
-
-
-def _never(never: Mapping[str, Slots]) -> Iterator[str]:
-    for name, both in never.items():
-        lines = [f"{verb} {', '.join(slots)}" for verb, slots in both.by_verb()]
-        yield f"{name} {' and '.join(lines)}"

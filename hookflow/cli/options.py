@@ -45,7 +45,6 @@ Overrides = Annotated[
 Without = Annotated[
     list[str] | None,
     typer.Option(
-        "--without",
         metavar="HOOK",
         help="Switch a hook off. Repeatable.",
         rich_help_panel=SELECTION,
@@ -55,7 +54,6 @@ Without = Annotated[
 Only = Annotated[
     list[str] | None,
     typer.Option(
-        "--only",
         metavar="HOOK",
         help="Switch every other hook off. Repeatable.",
         rich_help_panel=SELECTION,
@@ -70,15 +68,14 @@ Shuffle = Annotated[
         rich_help_panel=SELECTION,
     ),
 ]
-PipelineArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="FILE|RUN",
-        help="A pipeline file, or a run (its id, name or folder).",
-        show_default=False,
-        autocompletion=complete.files_and_runs,
-    ),
-]
+_file_or_run = typer.Argument(
+    metavar="FILE|RUN",
+    help="A pipeline file, or a run (its id, name or folder).",
+    show_default=False,
+    autocompletion=complete.files_and_runs,
+)
+PipelineOrRun = Annotated[str, _file_or_run]
+PipelineArgument = Annotated[str | None, _file_or_run]
 NoImport = Annotated[
     bool,
     typer.Option("--no-import", help="Read the source of hooks and run none of it: for a file that you do not trust."),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -85,11 +86,20 @@ def write_file(path: Path, text: str) -> None:
         raise UserError(Problem(f"cannot be written: {error.strerror}", Where(str(path)))) from None
 
 
-def columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a line for each row, its cells one below the other."""
+def columns(rows: Sequence[Sequence[str]], indent: str = "", width: int | None = None) -> list[str]:
+    """Return a table's lines: each cell below the one above it; the last column is wrapped to fit `width`, if given."""
     cells = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    lines = []
+    for row in cells:
+        head = indent + "".join(f"{cell:<{wide}}  " for cell, wide in zip(row[:-1], widths, strict=False))
+        if width is None:
+            lines.append(f"{head}{row[-1]}".rstrip())
+            continue
+        room = min(max(width - len(head), 30), 100)
+        first, *rest = textwrap.wrap(row[-1], room, break_on_hyphens=False) or [""]
+        lines += [f"{head}{first}".rstrip(), *(" " * len(head) + line for line in rest)]
+    return lines
 
 
 def _print(text: str, to: TextIO, coloured: bool = False) -> None:

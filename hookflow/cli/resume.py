@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import json
 import re
+import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -18,32 +19,40 @@ if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
     from hookflow.graph.difference import Difference
     from hookflow.graph.plan import Plan
+    from hookflow.pipeline.load import Loaded
     from hookflow.pipeline.schema import RunSection
     from hookflow.service.pipelines import Target
 
 SWITCH = re.compile(r"hooks\.([\w-]+)\.enabled=false")
 """The recorded form of `--without`."""
 
-TAIL = 1 << 18
-"""Bytes at the end of an event log in which the end of the run is looked for."""
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """The changes of a pipeline on the command line."""
+
+    overrides: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    shuffle: int | None = None
+    dir: Path | None = None
+
+    def load(self, path: Path) -> Loaded:
+        """Load a pipeline file with the changes made. Raises UserError with everything that is wrong."""
+        from hookflow.service.pipelines import read_pipeline
+
+        folder = (f"run.dir={json.dumps(str(self.dir))}",) if self.dir else ()
+        return read_pipeline(path, (*self.overrides, *folder), without=self.without, only=self.only)
 
 
 def resumed(
-    target: str | None,
-    overrides: Sequence[str] = (),
-    without: Sequence[str] = (),
-    only: Sequence[str] = (),
-    shuffle: int | None = None,
-    *,
-    runs: Path | None = None,
-    allow_changed_hooks: bool = False,
-    even_if_done: bool = False,
+    target: str | None, changes: Changes, *, allow_changed_hooks: bool = False, even_if_done: bool = False
 ) -> RunDir:
     """Return the run to resume, once what differs from its recording is shown, accepted, and written down beside it.
 
-    `target` is a run, or a pipeline file: then its newest run is meant, and the file is what counts, with what the run
-    was given by `--set` and `--without` when it was started. Raises UserError with each change that a resumed run
-    cannot make, and ends the command when nothing is left to do, unless `even_if_done`.
+    `target` is a run, or a pipeline file: then its newest run is resumed by the file as it is now, with the `--set` and
+    `--without` of the start of the run. Raises UserError with each change that a resumed run cannot make, and ends the
+    command when nothing is left to do, unless `even_if_done`.
     """
     from hookflow.events.run_lock import release
     from hookflow.runner.checkpoint.manifest import newest_good
@@ -54,24 +63,23 @@ def resumed(
     file = Path(target) if target and target.endswith(".toml") else None
     hooks: Collection[str] | None = None
     if file is None:
-        run_dir = find_run(target, runs or Path("runs"), having=has_begun, or_file=True)
+        run_dir = find_run(target, changes.dir or Path("runs"), having=has_begun, or_file=True)
     else:
-        pipeline = read_pipeline(file, overrides, without=without, only=only).pipeline
+        pipeline = read_pipeline(file, changes.overrides, without=changes.without, only=changes.only).pipeline
         hooks = pipeline.hooks
-        run_dir = _of_pipeline(pipeline.run, overrides, runs)
+        run_dir = _of_pipeline(pipeline.run, changes)
     locks = claim(run_dir)  # refuses, before anything is written, where the run is live
     try:
         withdraw(run_dir)  # what a resume that was killed has left
         newest_good(run_dir.checkpoints)  # and where no checkpoint can be used
         then = _recorded(run_dir)
-        now = then
-        if file is not None or overrides or without or only or shuffle is not None:
-            now = _wanted(run_dir, file, hooks, overrides, without, only, shuffle)
+        changed = file is not None or replace(changes, dir=None) != Changes()
+        now = _wanted(run_dir, file, hooks, changes) if changed else then
         _accept(run_dir, then, now, allow_changed_hooks=allow_changed_hooks)
         if not even_if_done and (done := _nothing_left(run_dir, then, now)):
-            _tell(done)
+            warn(done)
             raise typer.Exit(0)
-        if now is not then:
+        if changed:
             propose(now.loaded, now.plan, run_dir, now.base)
     except BaseException:
         release(locks)
@@ -80,21 +88,21 @@ def resumed(
     return run_dir
 
 
-def _of_pipeline(section: RunSection, overrides: Sequence[str], runs: Path | None) -> RunDir:
+def _of_pipeline(section: RunSection, changes: Changes) -> RunDir:
     """Return the newest run of a pipeline file. Raises UserError where there is none."""
     from hookflow.service.runs import find_run, has_begun
 
     try:
-        return find_run(section.name, runs or Path(section.dir), having=has_begun)
+        return find_run(section.name, changes.dir or Path(section.dir), having=has_begun)
     except UserError as error:
-        if any(_key(override) == ("run", "name") for override in overrides):
+        if any(_key(override) == ("run", "name") for override in changes.overrides):
             hint = "with --resume, run.name says which run is meant; a run keeps its name"
             raise UserError([replace(problem, hint=hint) for problem in error.problems]) from None
         raise
 
 
 def _recorded(run_dir: RunDir) -> Target:
-    """Return the recorded pipeline and plan."""
+    """Return the recorded pipeline and plan. Raises UserError for a format that only a later version reads."""
     from hookflow.events.records import VERSION
     from hookflow.runner.checkpoint.resume_rules import recorded
     from hookflow.service.pipelines import Target
@@ -106,16 +114,8 @@ def _recorded(run_dir: RunDir) -> Target:
     return Target(f"{run_dir.id} as it was recorded", loaded, plan, run_dir.base())
 
 
-def _wanted(
-    run_dir: RunDir,
-    file: Path | None,
-    hooks: Collection[str] | None,
-    overrides: Sequence[str],
-    without: Sequence[str],
-    only: Sequence[str],
-    shuffle: int | None,
-) -> Target:
-    """Return what the run is to be: the file (without one, the recorded pipeline) with what the command line says.
+def _wanted(run_dir: RunDir, file: Path | None, hooks: Collection[str] | None, changes: Changes) -> Target:
+    """Return the pipeline to run: the file, or without one the recorded pipeline, with the changes made.
 
     `hooks` are those of the file.
     """
@@ -124,28 +124,26 @@ def _wanted(
     from hookflow.service.runs import recorded_plan
 
     facts = run_dir.describe()
-    kept = list(_kept(facts.get("overrides", []), overrides, hooks))
-    if shuffle is None:
-        shuffle = recorded_plan(run_dir).shuffle
+    kept = list(_kept(facts.get("overrides", []), changes.overrides, hooks))
+    shuffle = recorded_plan(run_dir).shuffle if changes.shuffle is None else changes.shuffle
+    without, only = changes.without, changes.only
     if file is None:
         base = run_dir.base()
-        loaded = read_pipeline(short(run_dir.pipeline), overrides, without=without, only=only, recorded=True)
+        loaded = read_pipeline(short(run_dir.pipeline), changes.overrides, without=without, only=only, recorded=True)
         plan = valid_plan(loaded, base, shuffle)
         name = f"{run_dir.id} with {' '.join(loaded.overrides) or f'--shuffle {shuffle}'}"
-        every = tuple(dict.fromkeys((*kept, *loaded.overrides)))
-        return Target(
-            name, replace(loaded, source=Path(facts.get("source", run_dir.pipeline)), overrides=every), plan, base
-        )
+        source, overrides = Path(facts.get("source", run_dir.pipeline)), dict.fromkeys((*kept, *loaded.overrides))
+        return Target(name, replace(loaded, source=source, overrides=tuple(overrides)), plan, base)
     off = [match[1] for override in kept if (match := SWITCH.fullmatch(override))]
     kept = [override for override in kept if not SWITCH.fullmatch(override)]
-    if message := [*(f"--set {override}" for override in kept), *(f"--without {hook}" for hook in off)]:
-        _tell(f"kept from the start of the run: {' '.join(message)}")
-    loaded = read_pipeline(file, (*kept, *overrides), without=(*off, *without), only=only)
+    if options := [*(f"--set {override}" for override in kept), *(f"--without {hook}" for hook in off)]:
+        warn(f"kept from the start of the run: {' '.join(options)}")
+    loaded = read_pipeline(file, (*kept, *changes.overrides), without=(*off, *without), only=only)
     return Target(str(file), loaded, valid_plan(loaded, shuffle=shuffle), file.parent)
 
 
 def _kept(recorded: Sequence[str], new: Sequence[str], hooks: Collection[str] | None) -> Iterator[str]:
-    """Yield the overrides that the run keeps: what is not said anew, and of the hooks those that there still are."""
+    """Yield the recorded overrides that no new one replaces; not those of hooks that the file no longer has."""
     from hookflow.pipeline.layers import OTHER_LENGTH
 
     stated = [key for override in new if (key := _key(override))]
@@ -176,7 +174,7 @@ def _accept(run_dir: RunDir, then: Target, now: Target, *, allow_changed_hooks: 
     if now is then:
         return
     if result := difference((then.loaded.public, then.plan), (now.loaded.public, now.plan)):
-        _tell(*difference_lines(then, now, result), *_follows_length(result, now.plan), "")
+        warn("\n".join([*difference_lines(then, now, result), *_follows_length(result, now.plan), ""]))
     if (checkpoint := _newest(run_dir)) is None:
         return  # the run begins anew, and may begin as it likes
     changes = changes_since(checkpoint, now.loaded.public, now.plan)
@@ -215,53 +213,23 @@ def _newest(run_dir: RunDir) -> Path | None:
 
 
 def _nothing_left(run_dir: RunDir, then: Target, now: Target) -> str:
-    """Say that nothing is left to do, of a run that has ended in order at the length that it is to have."""
+    """Return the message for a run that has finished at the length that it is to have; "" for any other."""
     from hookflow.events.rundir import run_argument
+    from hookflow.monitor.overview import read_overview
     from hookflow.runner.checkpoint.manifest import read_manifest
 
-    section, end = now.loaded.pipeline.run, _end(run_dir)
-    if end.get("status") != "finished" or not _reached(section, end):
+    section, end = now.loaded.pipeline.run, read_overview(run_dir, time.time()).state.end
+    epochs = section.max_epochs is not None
+    key, unit = ("max_epochs", "epochs") if epochs else ("max_iters", "iterations")
+    length = getattr(section, key)
+    if end is None or end["status"] != "finished" or (section.test and not then.loaded.pipeline.run.test):
         return ""
-    if section.test and not then.loaded.pipeline.run.test:
+    done, checkpoint = end["ep"] if epochs else end["it"], _newest(run_dir)
+    saved = done if checkpoint is None else read_manifest(checkpoint)["ep" if epochs else "it"]
+    if min(done, saved) < length:
         return ""
-    checkpoint = _newest(run_dir)
-    if checkpoint is not None and not _reached(section, read_manifest(checkpoint)):
-        return ""
-    length, unit = (section.max_iters, "iterations") if section.max_epochs is None else (section.max_epochs, "epochs")
-    key = "run.max_iters" if section.max_epochs is None else "run.max_epochs"
-    done = end["it"] if section.max_epochs is None else end["ep"]
-    where = now.loaded.places.of(key)
+    where = now.loaded.places.of(f"run.{key}")
     return (
-        f"nothing is left to do: the run {run_dir.id} has done {done} {unit}, and {key} is {length} ({where})\n"
-        f"    to train on: hookflow run --resume {run_argument(run_dir)} --set {key}=N"
+        f"nothing is left to do: the run {run_dir.id} has done {done} {unit}, and run.{key} is {length} ({where})\n"
+        f"    to train on: hookflow run --resume {run_argument(run_dir)} --set run.{key}=N"
     )
-
-
-def _reached(section: RunSection, place: dict[str, Any]) -> bool:
-    """Say whether a record or a manifest is of the end of a run of such a length."""
-    if section.max_epochs is None:
-        return bool(place["it"] >= (section.max_iters or 0))
-    return bool(place["ep"] >= section.max_epochs)
-
-
-def _end(run_dir: RunDir) -> dict[str, Any]:
-    """Return the record of how the latest attempt has ended; an empty one where it has left none that makes sense."""
-    from hookflow.events.reading import read_record
-
-    try:
-        with run_dir.events.open("rb") as log:
-            log.seek(max(log.seek(0, os.SEEK_END) - TAIL, 0))
-            lines = log.read().splitlines()
-    except OSError:
-        return {}
-    kinds = (b'{"k":"end"', b'{"k":"run"')
-    last = next((line for line in reversed(lines) if line.startswith(kinds)), b"")
-    try:
-        record = read_record(last)
-    except ValueError:
-        return {}
-    return dict(record) if record["k"] == "end" else {}
-
-
-def _tell(*lines: str) -> None:
-    warn("\n".join(lines))

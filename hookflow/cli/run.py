@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hookflow.cli import complete
 from hookflow.cli.options import UI, Only, Overrides, Shuffle, Without
 from hookflow.cli.output import echo, exits_after_traceback, has_terminal, warn, warn_of
+from hookflow.cli.resume import Changes, resumed
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.run_lock import exit_code
 from hookflow.numbers import counted
@@ -31,59 +30,6 @@ if TYPE_CHECKING:
     from hookflow.graph.plan import Plan
     from hookflow.pipeline.load import Loaded
     from hookflow.runner.distributed.failures import ChildExit
-    from hookflow.trials.dry_run import DryRun
-
-
-def print_dry_run(loaded: Loaded, plan: Plan) -> None:
-    """Execute a dry run and print what it has found; exit with 1 when something raised, with 130 after Ctrl-C."""
-    from hookflow.trials.dry_run import dry_run
-
-    with exits_after_traceback():
-        result = dry_run(loaded, plan, loaded.source.parent, warn_of)
-    echo("\n".join(_lines(loaded, plan, result)))
-
-
-def _by_reason(result: DryRun) -> dict[str, list[str]]:
-    """Return what has not fired, as "hook at point", by the reason."""
-    reasons: dict[str, list[str]] = {}
-    for silent in result.silent:
-        reasons.setdefault(silent.why, []).append(f"{silent.hook} at {silent.point}")
-    return reasons
-
-
-def _lines(loaded: Loaded, plan: Plan, result: DryRun) -> Iterator[str]:
-    run = loaded.pipeline.run
-    yield f"{loaded.source}: dry run passed in {result.seconds:.1f} s; nothing was kept"
-    yield f"  {'model':<10} {result.model}, {result.params:,} parameters, on {result.device} in {result.precision}"
-    for split, data in result.data.items():
-        synthetic = "SYNTHETIC " * data["synthetic"]
-        size = f" of {data['batch_size']:,}" if data["batch_size"] else ""
-        yield f"  {split:<10} {synthetic}{data['name']}, {counted(data['batches'], 'batch')}{size}"
-    of_each = counted(result.iters_per_epoch, "iteration")
-    epochs = f"{counted(run.max_epochs, 'epoch')} of {of_each}: " if run.max_epochs else ""
-    yield f"  {'length':<10} {epochs}{counted(result.max_iters, 'iteration')}"
-    yield f"  {'fired':<10} {result.fired} of {len(plan.bindings)} bindings, at {counted(result.points, 'point')}"
-    for k, (why, silent) in enumerate(_by_reason(result).items()):
-        yield f"  {'' if k else 'not fired':<10} {why}: {', '.join(silent)}"
-    yield f"  {'checkpoint':<10} written and read back, {result.checkpoint:,} bytes"
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """The changes of a pipeline on the command line."""
-
-    overrides: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
-    shuffle: int | None = None
-    dir: Path | None = None
-
-    def load(self, path: Path) -> Loaded:
-        """Load a pipeline file with the changes made. Raises UserError with everything that is wrong."""
-        from hookflow.service.pipelines import read_pipeline
-
-        folder = (f"run.dir={json.dumps(str(self.dir))}",) if self.dir else ()
-        return read_pipeline(path, (*self.overrides, *folder), without=self.without, only=self.only)
 
 
 def run(
@@ -151,33 +97,35 @@ def run(
 
     Example: `hookflow run pipelines/cifar.toml --set run.max_epochs=2`
     """
-    changes = Changes(
-        overrides=(
-            *(set_ or ()),
-            *(("run.test=true",) if test else ()),
-            *((f"run.overfit={overfit}",) if overfit else ()),
-        ),
-        without=tuple(without or ()),
-        only=tuple(only or ()),
-        shuffle=shuffle,
-        dir=dir,
-    )
+    extra = ("run.test=true",) * test + (f"run.overfit={overfit}",) * bool(overfit)
+    changes = Changes((*(set_ or ()), *extra), tuple(without or ()), tuple(only or ()), shuffle, dir)
     passed = {"--detach": detach, "--in-process": in_process, "--nproc": nproc, "--max-restarts": max_restarts}
     from hookflow.runner.distributed.rendezvous import started_by_torchrun
+    from hookflow.runner.process.launch import claim, new_run, start
 
     if started_by_torchrun():
-        wrong = passed | {"--ui=tui": ui is UI.tui, "--dry-run": dry_run}
-        raise typer.Exit(_as_rank(target, changes, ui, wrong, resume=resume, allow_changed_hooks=allow_changed_hooks))
+        from hookflow.cli.torchrun import train_as_rank
+
+        def find() -> RunDir:
+            _refuse("torchrun has started this process", passed | {"--ui=tui": ui is UI.tui, "--dry-run": dry_run})
+            if resume:
+                return resumed(target, changes, allow_changed_hooks=allow_changed_hooks, even_if_done=True)
+            return new_run(*_compiled(target, changes))
+
+        shown = UI.plain if ui is UI.auto else ui
+        raise typer.Exit(train_as_rank(find, shown, resume=resume, allow_changed_hooks=allow_changed_hooks))
     if dry_run:
         _refuse("--dry-run does everything once, in this process", passed | {"--resume": resume})
-        _dry_run(target, changes)
+        _dry_run(*_compiled(target, changes, warns=True))
         return
     if in_process:
         _refuse("--in-process is for a single process", {"--nproc": nproc, "--max-restarts": max_restarts})
     ranks = _number_of(nproc) if nproc else 1 if max_restarts else None
-    run_dir = _resumed(target, changes, allow_changed_hooks) if resume else _new(target, changes, warns=detach)
+    if resume:
+        run_dir = resumed(target, changes, allow_changed_hooks=allow_changed_hooks)
+    else:
+        run_dir = new_run(*_compiled(target, changes, warns=detach))
     if in_process:
-        from hookflow.runner.process.launch import claim
         from hookflow.runner.process.main import train
 
         claim(run_dir)
@@ -185,7 +133,6 @@ def run(
         drop_unprinted()
         raise typer.Exit(code)
     from hookflow.runner.distributed.failures import ChildExit
-    from hookflow.runner.process.launch import start
 
     began = time.time()
     options = {"--resume": resume, "--allow-changed-hooks": allow_changed_hooks}
@@ -199,7 +146,7 @@ def run(
         from hookflow.service.runs import failure_report
 
         warn(failure_report(run_dir))
-    elif code and ui is UI.none:  # which is to say nothing, and not to fail in silence
+    elif code and ui is UI.none:  # it shows nothing of the run, but not a failure in silence
         from hookflow.monitor.summary import print_summary
 
         with suppress(OSError):  # the exit code is the run's own
@@ -207,68 +154,13 @@ def run(
     raise typer.Exit(code)
 
 
-def _as_rank(
-    target: str | None,
-    changes: Changes,
-    ui: UI,
-    wrong: Mapping[str, object],
-    *,
-    resume: bool,
-    allow_changed_hooks: bool,
-) -> int:
-    """Train as one of the ranks that torchrun has started; one rank reports options that are `wrong`."""
-    from hookflow.cli.torchrun import train_as_rank
-
-    def find() -> RunDir:
-        _refuse("torchrun has started this process", wrong)
-        return _resumed(target, changes, allow_changed_hooks, even_if_done=True) if resume else _new(target, changes)
-
-    face: Literal["plain", "json"] | None = None if ui is UI.none else "json" if ui is UI.json else "plain"
-    return train_as_rank(find, face, resume=resume, allow_changed_hooks=allow_changed_hooks)
-
-
-def _refuse(why: str, provided: Mapping[str, object]) -> None:
-    """Raise UserError for each of these options that has been given."""
-    if wrong := [option for option, value in provided.items() if value]:
-        raise UserError(Problem(f"cannot be given here: {why}", Where(option)) for option in wrong)
-
-
-def _number_of(nproc: str) -> int:
-    """Return how many ranks `--nproc` asks for. Raises UserError when it is no number, or there is no GPU for auto."""
-    if nproc == "auto":
-        import torch
-
-        gpus = torch.cuda.device_count()
-        if not gpus:
-            raise UserError(Problem("auto is a rank for each GPU, and there is none", Where("--nproc"), "--nproc 2"))
-        return gpus
-    if not nproc.isdecimal() or not int(nproc):
-        raise UserError(Problem(f'"{nproc}" is neither a number of processes nor auto', Where("--nproc"), "--nproc 2"))
-    _warn_if_crowded(int(nproc))
-    return int(nproc)
-
-
-def _warn_if_crowded(ranks: int) -> None:
-    """Say so when more than two ranks would share each core. More than there are GPUs are refused where it has any."""
-    from hookflow.runner.process.launch import cores
-
-    if ranks > 2 * (there := cores()):
-        warn(f"warning: {ranks} ranks share {there} core{'s' * (there > 1)}")
-
-
-def _dry_run(target: str | None, changes: Changes) -> None:
-
-    print_dry_run(*_compiled(target, changes, warns=True))
-
-
 def _compiled(target: str | None, changes: Changes, *, warns: bool = False) -> tuple[Loaded, Plan]:
     """Return the pipeline of a file, and its plan; print the warnings of the plan if `warns` is true."""
     from hookflow.service.pipelines import valid_plan
 
     if target is None:
-        raise UserError(
-            Problem("name a pipeline file, or a run with --resume", hint="e.g. hookflow run pipelines/cifar.toml")
-        )
+        hint = "e.g. hookflow run pipelines/cifar.toml"
+        raise UserError(Problem("name a pipeline file, or a run with --resume", hint=hint))
     loaded = changes.load(Path(target))
     plan = valid_plan(loaded, shuffle=changes.shuffle)
     for problem in plan.warnings if warns else ():
@@ -276,27 +168,51 @@ def _compiled(target: str | None, changes: Changes, *, warns: bool = False) -> t
     return loaded, plan
 
 
-def _new(target: str | None, changes: Changes, *, warns: bool = False) -> RunDir:
-    from hookflow.runner.process.launch import new_run
+def _refuse(why: str, options: dict[str, Any]) -> None:
+    """Raise UserError for each of these options that has a value."""
+    if wrong := [option for option, value in options.items() if value]:
+        raise UserError(Problem(f"cannot be given here: {why}", Where(option)) for option in wrong)
 
-    return new_run(*_compiled(target, changes, warns=warns))
+
+def _number_of(nproc: str) -> int:
+    """Return the number of ranks of `--nproc`. Raises UserError when it is no number, or auto without a GPU."""
+    if nproc == "auto":
+        import torch
+
+        if not (gpus := torch.cuda.device_count()):
+            raise UserError(Problem("auto is a rank for each GPU, and there is none", Where("--nproc"), "--nproc 2"))
+        return gpus
+    if not nproc.isdecimal() or not int(nproc):
+        raise UserError(Problem(f'"{nproc}" is neither a number of processes nor auto', Where("--nproc"), "--nproc 2"))
+    return int(nproc)
 
 
-def _resumed(
-    target: str | None, changes: Changes, allow_changed_hooks: bool = False, *, even_if_done: bool = False
-) -> RunDir:
-    from hookflow.cli.resume import resumed
+def _dry_run(loaded: Loaded, plan: Plan) -> None:
+    """Execute a dry run and print its report; exit with 1 when something raised, with 130 after Ctrl-C."""
+    from hookflow.trials.dry_run import dry_run
 
-    return resumed(
-        target,
-        changes.overrides,
-        changes.without,
-        changes.only,
-        changes.shuffle,
-        runs=changes.dir,
-        allow_changed_hooks=allow_changed_hooks,
-        even_if_done=even_if_done,
-    )
+    with exits_after_traceback():
+        result = dry_run(loaded, plan, loaded.source.parent, warn_of)
+    run = loaded.pipeline.run
+    facts = [("model", f"{result.model}, {result.params:,} parameters, on {result.device} in {result.precision}")]
+    for split, data in result.data.items():
+        size = f" of {data['batch_size']:,}" if data["batch_size"] else ""
+        batches = f"{counted(data['batches'], 'batch')}{size}"
+        facts.append((split, f"{'SYNTHETIC ' * data['synthetic']}{data['name']}, {batches}"))
+    of_each = counted(result.iters_per_epoch, "iteration")
+    epochs = f"{counted(run.max_epochs, 'epoch')} of {of_each}: " if run.max_epochs else ""
+    facts.append(("length", f"{epochs}{counted(result.max_iters, 'iteration')}"))
+    points = counted(result.points, "point")
+    facts.append(("fired", f"{result.fired} of {len(plan.bindings)} bindings, at {points}"))
+    reasons: dict[str, list[str]] = {}
+    for silent in result.silent:
+        reasons.setdefault(silent.why, []).append(f"{silent.hook} at {silent.point}")
+    for k, (why, bindings) in enumerate(reasons.items()):
+        facts.append(("" if k else "not fired", f"{why}: {', '.join(bindings)}"))
+    facts.append(("checkpoint", f"written and read back, {result.checkpoint:,} bytes"))
+    echo(f"{loaded.source}: dry run passed in {result.seconds:.1f} s; nothing was kept")
+    for name, text in facts:
+        echo(f"  {name:<10} {text}")
 
 
 def _chosen(ui: UI) -> UI:

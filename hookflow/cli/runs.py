@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hookflow.cli.options import Format, FormatOption, RunArgument, RunsFolder
 from hookflow.cli.output import columns, echo, echo_json
-from hookflow.numbers import counted
+from hookflow.numbers import age, clock, counted, ms, number, out_of, percent, size, span
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
@@ -34,12 +35,12 @@ def runs(
     from hookflow.monitor.overview import read_overview
 
     unreadable: list[str] = []
-    clock = time.time()
-    every = [read_overview(run, clock) for run in all_runs(dir, unreadable.append)]
+    now = time.time()
+    every = [read_overview(run, now) for run in all_runs(dir, unreadable.append)]
     if format_ is Format.json:
         echo_json([_summary(seen.run, seen.state, seen.health) for seen in every])
         return
-    echo("\n".join(columns([HEADS, *(_row(seen, clock) for seen in every)])) if every else f"no runs in {dir}")
+    echo("\n".join(columns([HEADS, *(_row(seen, now) for seen in every)])) if every else f"no runs in {dir}")
     for why in unreadable:
         echo(why)
     for seen in every:
@@ -49,10 +50,9 @@ def runs(
             echo(f"{seen.run.id}: {why}")
 
 
-def _row(seen: Overview, clock: float) -> tuple[str, ...]:
+def _row(seen: Overview, now: float) -> tuple[str, ...]:
     """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
     from hookflow.monitor.series import in_order
-    from hookflow.numbers import age, number, out_of
 
     state = seen.state
     name = next(iter(in_order(state.metrics.best, seen.plan)), "")
@@ -63,7 +63,7 @@ def _row(seen: Overview, clock: float) -> tuple[str, ...]:
         out_of(state.epoch, state.run.get("max_epochs")),
         str(state.it),
         f"{name}={number(state.metrics.best[name].value)}" if name else "-",
-        age(clock - state.now) if state.now else "-",
+        age(now - state.now) if state.now else "-",
         "SYNTHETIC" if state.synthetic else "real" if state.run.get("data") else "-",
     )
 
@@ -171,12 +171,12 @@ class _Page:
         yield ""
         yield from _facts([*self._result(), *self._setting()])
         for title, facts in (
-            ("attempts", list(self._attempts())),
-            ("warnings, by iteration", list(self._troubles("warn"))),
-            ("errors, by iteration", list(self._troubles("error"))),
+            ("attempts", self._attempts()),
+            ("warnings, by iteration", self._troubles("warn")),
+            ("errors, by iteration", self._troubles("error")),
         ):
-            if facts:
-                yield from ("", title, *_facts(facts, "  "))
+            if lines := [*_facts(facts, "  ")]:
+                yield from ("", title, *lines)
         for title, rows in (
             ("metrics", self._metrics()),
             ("hooks", self._hooks()),
@@ -184,10 +184,10 @@ class _Page:
             ("logged", self._logged()),
         ):
             if len(rows) > 1:
-                yield ""
-                yield title
+                yield from ("", title)
                 shown = rows if len(rows) <= ROWS + 2 else rows[: ROWS + 1]  # a single one more has room
-                yield from (_cut(f"  {line}") for line in columns(shown))
+                for line in columns(shown, "  "):
+                    yield line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
                 if len(shown) < len(rows):
                     yield f"  and {len(rows) - len(shown):,} more"
         yield ""
@@ -195,7 +195,6 @@ class _Page:
 
     def _result(self) -> Iterator[tuple[str, str]]:
         from hookflow.monitor.health import end_reason
-        from hookflow.numbers import span
 
         state, health = self.state, self.health
         code = f", exit code {state.end['exit']}" if state.end and state.end["exit"] else ""
@@ -214,8 +213,6 @@ class _Page:
 
     def _newest(self) -> str:
         """Return the newest usable checkpoint, with the metrics of the last validation before it."""
-        from hookflow.numbers import number
-
         newest = next(filter(_usable, self.saved), None)
         if newest is None:
             return ""
@@ -243,8 +240,6 @@ class _Page:
 
         The messages that an attempt has recorded before it began are shown with the attempt.
         """
-        from hookflow.numbers import clock
-
         prepared = {entry.number for attempt in self.state.attempts[1:] for entry in attempt.prepared}
         all_texts = self.state.journal.repeated.values()
         texts = [text for text in all_texts if text.first.kind == kind and text.first.number not in prepared]
@@ -274,7 +269,6 @@ class _Page:
 
     def _metrics(self) -> list[tuple[str, ...]]:
         from hookflow.monitor.series import lower_is_better
-        from hookflow.numbers import number
 
         rows: list[tuple[str, ...]] = [("metric", "last", "best", "at epoch", "iteration")]
         for name in sorted(self.state.metrics.by_name, key=lower_is_better):
@@ -285,8 +279,6 @@ class _Page:
 
     def _hooks(self) -> list[tuple[str, ...]]:
         """Return the hooks by what they took of the last attempt: within iterations, and elsewhere."""
-        from hookflow.numbers import ms, percent
-
         state, plan = self.state, self.plan
         inside, outside, fired = (dict.fromkeys((hook.name for hook in plan.hooks), 0) for _ in range(3))
         for binding in plan.bindings:
@@ -301,8 +293,6 @@ class _Page:
         return rows
 
     def _checkpoints(self) -> list[tuple[str, ...]]:
-        from hookflow.numbers import size
-
         rows: list[tuple[str, ...]] = [("checkpoint", "names", "iteration", "epoch", "size")]
         for item in self.saved:
             it, ep = item["it"], item["ep"]
@@ -331,7 +321,10 @@ class _Page:
             yield "watch", f"hookflow watch {known}"
             yield "stop", f"hookflow stop {known}"
         elif self.health.condition == "finished":
-            yield "extend", f"hookflow run --resume {known} --set run.{self._longer()}"
+            run = self.state.run
+            epochs = run.get("max_epochs")
+            longer = f"max_epochs={2 * epochs}" if epochs else f"max_iters={2 * run.get('max_iters', 1)}"
+            yield "extend", f"hookflow run --resume {known} --set run.{longer}"
         elif any(map(_usable, self.saved)):
             yield "resume", f"hookflow run --resume {known}"
         else:
@@ -343,12 +336,6 @@ class _Page:
         yield "files", str(short(self.run.path))
         if self.run.output.is_file() and self.run.output.stat().st_size:
             yield "printed", str(short(self.run.output))
-
-    def _longer(self) -> str:
-        run = self.state.run
-        if run.get("max_epochs"):
-            return f"max_epochs={2 * run['max_epochs']}"
-        return f"max_iters={2 * run.get('max_iters', 1)}"
 
 
 def _usable(checkpoint: dict[str, Any]) -> bool:
@@ -365,12 +352,6 @@ def _set(override: str) -> str:
 
 def _facts(facts: Iterable[tuple[str, str]], indent: str = "") -> Iterator[str]:
     """Yield a line or more for each fact, below one another."""
-    import textwrap
-
     for name, text in facts:
         head, below = f"{indent}{name:<11} ", indent + " " * 12
         yield from textwrap.wrap(text, WIDTH, initial_indent=head, subsequent_indent=below, break_on_hyphens=False)
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"

@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import csv
 import io
-import shutil
-import sys
 import time
-from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hookflow.cli.options import Format, RunArgument, RunsFolder
+from hookflow.cli.options import Format, FormatOption, RunArgument, RunsFolder
 from hookflow.cli.output import columns, echo, echo_json, write_file
-from hookflow.numbers import strict_json
+from hookflow.numbers import age, number, size, strict_json
 
 if TYPE_CHECKING:
     from hookflow.events.rundir import RunDir
-    from hookflow.events.scalars import ScalarRow
     from hookflow.monitor.state import RunState
 
 
 HEADS = ("checkpoint", "names", "iter", "epoch", "metrics", "size", "age", "state")
-WIDE = ("names", "metrics", "state")
-"""Details below a row, where a terminal is too narrow for one line."""
 
 
 def checkpoints(
     run: RunArgument = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read every file and hold it against its checksum.")] = False,
-    format_: Annotated[Format, typer.Option("--format", "-f", help="How to show them.")] = Format.text,
+    format_: FormatOption = Format.text,
     dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
 ) -> None:
     """List a run's checkpoints, and whether they are whole.
@@ -55,7 +49,8 @@ def checkpoints(
     if format_ is Format.json:
         echo_json(result)
     elif result:
-        _echo(result, read_overview(run_dir, time.time()).state, verified=verify)
+        state, whole = read_overview(run_dir, time.time()).state, "verified" if verify else "whole"
+        echo("\n".join(columns([HEADS, *(_row(item, state, whole) for item in result)])))
     else:
         echo(f"no checkpoints in {short(folder)}")
     if format_ is Format.text and (unfinished := [*folder.glob(f".{EXCEPTION}*"), *folder.glob(".it*")]):
@@ -64,59 +59,44 @@ def checkpoints(
 
 
 def saved(run: RunDir, *, verify: bool = False) -> list[dict[str, Any]]:
-    """Return what there is to say of each checkpoint of a run, the newest first; those after an error at the end."""
-    from hookflow.runner.checkpoint.manifest import EXCEPTION, NONFINITE, list_checkpoints, names_by_checkpoint
+    """Return the facts of each checkpoint of a run, the newest first, those after an error at the end.
 
-    folder = run.checkpoints
-    names = names_by_checkpoint(folder)
-    return [
-        _seen(path, names.get(path, []), verify)
-        for prefix in ("", EXCEPTION, NONFINITE)
-        for path in list_checkpoints(folder, prefix)
-    ]
-
-
-def _seen(path: Path, names: list[str], verify: bool) -> dict[str, Any]:
-    """Return what there is to say of a checkpoint; what a damaged one does not tell is None."""
+    What cannot be read of a damaged one is None.
+    """
     from hookflow.events.rundir import short
-    from hookflow.runner.checkpoint.manifest import DamagedError, damage, read_manifest
+    from hookflow.runner.checkpoint.manifest import (
+        EXCEPTION,
+        NONFINITE,
+        DamagedError,
+        damage,
+        list_checkpoints,
+        names_by_checkpoint,
+        read_manifest,
+    )
 
-    try:
-        manifest = read_manifest(path)
-    except DamagedError:
-        manifest = {}
-    keys = ("it", "ep", "metrics", "metrics_it", "saved", "hookflow", "torch", "exception")
-    text = {key: manifest.get(key) for key in keys}
-    files = {name: entry["bytes"] for name, entry in manifest.get("files", {}).items()}
-    whole = {"bytes": sum(files.values()) if files else None, "files": files}
-    return {"path": str(short(path)), "names": names, **text, **whole, "damage": damage(path, thorough=verify)}
-
-
-def _echo(result: list[dict[str, Any]], state: RunState, *, verified: bool) -> None:
-    rows = [HEADS, *(_row(item, state, "verified" if verified else "whole") for item in result)]
-    lines = columns(rows)
-    if sys.stdout.isatty() and max(map(len, lines)) > shutil.get_terminal_size().columns:
-        lines = _narrow(rows)
-    echo("\n".join(lines))
-
-
-def _narrow(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return the rows with what is wide below each, in lines of its own."""
-    short = columns([[cell for head, cell in zip(HEADS, row, strict=True) if head not in WIDE] for row in rows])
-    lines = short[:1]
-    for line, row in zip(short[1:], rows[1:], strict=True):
-        below = (cell for head, cell in zip(HEADS, row, strict=True) if head in WIDE and cell != "-")
-        lines += [line, *(f"  {cell.replace(',', ', ')}" for cell in below)]
-    return lines
+    names = names_by_checkpoint(run.checkpoints)
+    result = []
+    for path in (path for prefix in ("", EXCEPTION, NONFINITE) for path in list_checkpoints(run.checkpoints, prefix)):
+        try:
+            manifest = read_manifest(path)
+        except DamagedError:
+            manifest = {}
+        keys = ("it", "ep", "metrics", "metrics_it", "saved", "hookflow", "torch", "exception")
+        files = {name: entry["bytes"] for name, entry in manifest.get("files", {}).items()}
+        result.append(
+            {"path": str(short(path)), "names": names.get(path, []), **{key: manifest.get(key) for key in keys}}
+            | {"bytes": sum(files.values()) if files else None, "files": files}
+            | {"damage": damage(path, thorough=verify)}
+        )
+    return result
 
 
 def _row(item: dict[str, Any], state: RunState, whole: str) -> tuple[str, ...]:
     """Return the cells; "-" for what is not known, so that columns can be cut out in a pipe."""
-    from hookflow.numbers import age, number, size
-
     metrics = " ".join(f"{name}={number(float(value))}" for name, value in (item["metrics"] or {}).items())
     if metrics and item["metrics_it"] != item["it"]:
         metrics += f" (of iteration {item['metrics_it']})"
+    condition = f"after {item['exception']}" if item["exception"] else whole
     return (
         Path(item["path"]).name,
         ",".join(item["names"]) or "-",
@@ -125,11 +105,7 @@ def _row(item: dict[str, Any], state: RunState, whole: str) -> tuple[str, ...]:
         metrics or "-",
         "-" if item["bytes"] is None else size(item["bytes"]),
         "-" if item["saved"] is None else age(time.time() - item["saved"]),
-        f"unusable: {item['damage']}"
-        if item["damage"]
-        else f"after {item['exception']}"
-        if item["exception"]
-        else whole,
+        f"unusable: {item['damage']}" if item["damage"] else condition,
     )
 
 
@@ -151,7 +127,8 @@ def export(
     """Write out the scalars and metrics of a run.
 
     Each row is one number: iteration, epoch, time, name, value. Metrics are named by their split: val/accuracy. Of
-    iterations that were trained again after a resume, the later attempt counts. The time is in seconds since 1970.
+    iterations that were trained again after a resume, the later attempt counts. The time is in seconds since 1970. A
+    number that is not finite is `nan`, `inf` or `-inf` in CSV, and null in JSON.
 
     Example: `hookflow export cifar --format csv --out cifar.csv`
     """
@@ -159,26 +136,15 @@ def export(
     from hookflow.service.runs import find_run
 
     rows = scalars(find_run(run, dir))
-    text = as_csv(rows) if format_ is ExportFormat.csv else as_jsonl(rows)
-    if out is None:
-        echo(text.removesuffix("\n"))
-    else:
-        write_file(out, text)
-
-
-def as_csv(rows: Iterable[ScalarRow]) -> str:
-    """Return the rows below their heads; a number that is not finite is `nan`, `inf` or `-inf`."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(("iteration", "epoch", "time", "name", "value"))
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def as_jsonl(rows: Iterable[ScalarRow]) -> str:
-    """Return an object for each row; a number that is not finite is null, which JSON has for it."""
-    return "".join(
-        strict_json({"iteration": row.iter, "epoch": row.epoch, "time": row.time, "name": row.name, "value": row.value})
-        + "\n"
-        for row in rows
-    )
+    if format_ is ExportFormat.csv:
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerows([("iteration", "epoch", "time", "name", "value"), *rows])
+    else:
+        for row in rows:
+            facts = {"iteration": row.iter, "epoch": row.epoch, "time": row.time, "name": row.name, "value": row.value}
+            text.write(f"{strict_json(facts)}\n")
+    if out is None:
+        echo(text.getvalue().removesuffix("\n"))
+    else:
+        write_file(out, text.getvalue())

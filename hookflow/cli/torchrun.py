@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from hookflow.cli.options import UI
 from hookflow.cli.output import warn
 from hookflow.errors import Problem, UserError
 from hookflow.events.rundir import RunDir
@@ -26,17 +27,17 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 
-def start_printer(run_dir: RunDir, face: Literal["plain", "json"]) -> subprocess.Popen[bytes]:
+def start_printer(run_dir: RunDir, shown: UI) -> subprocess.Popen[bytes]:
     """Start to print the run to where this process prints; it goes on until the `stdin` that it has is closed."""
-    command = [sys.executable, "-P", "-m", "hookflow.cli.torchrun", str(run_dir.path), face]
+    command = [sys.executable, "-P", "-m", "hookflow.cli.torchrun", str(run_dir.path), shown]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)  # signals are not meant for it
 
 
 def _main() -> None:
     from hookflow.monitor import jsonl, plain
 
-    path, face = sys.argv[1:]
-    follow = jsonl.follow if face == "json" else plain.follow
+    path, shown = sys.argv[1:]
+    follow = jsonl.follow if shown == UI.json else plain.follow
 
     def over() -> int | None:
         readable, _, _ = select.select([sys.stdin], [], [], 0)
@@ -52,8 +53,6 @@ if __name__ == "__main__":
     _main()
 
 
-Face = Literal["plain", "json"]
-
 PATIENCE = 600.0
 """Seconds that a rank waits for the others to be there."""
 
@@ -63,12 +62,12 @@ MISTAKEN = 2
 
 def train_as_rank(
     find: Callable[[], RunDir],
-    face: Face | None,
+    shown: UI,
     *,
     resume: bool,
     allow_changed_hooks: bool,
 ) -> int:
-    """Train in this process and return the exit code. Rank 0 alone shows anything, by `face`.
+    """Train in this process and return the exit code. Rank 0 alone shows anything, by `shown`.
 
     Rank 0 takes the run directory that `find` makes or finds, and tells the others. When torchrun has started them
     again, that is the one from before, which its store remembers, and the run goes on.
@@ -91,7 +90,7 @@ def train_as_rank(
     if ranks.first and again:
         text = "the launcher has started the ranks again: going on from the last checkpoint"
         appending(run_dir)("message", level="warn", source="hookflow", text=text)
-    with _printing_to_the_run(run_dir, ranks, face):
+    with _printing_to_the_run(run_dir, ranks, shown):
         from hookflow.runner.process.main import train
 
         code = train(
@@ -135,13 +134,13 @@ def _blind(talk: Store, run_dir: RunDir, ranks: Ranks) -> set[str]:
 
 
 @contextmanager
-def _printing_to_the_run(run_dir: RunDir, ranks: Ranks, face: Face | None) -> Iterator[None]:
-    """Let what is printed go to the run's `output.log`, and rank 0 show that with all else, by `face`.
+def _printing_to_the_run(run_dir: RunDir, ranks: Ranks, shown: UI) -> Iterator[None]:
+    """Let what is printed go to the run's `output.log`, and rank 0 show that with all else, by `shown`.
 
     Where the others print errors is left as it is.
     """
 
-    printer = start_printer(run_dir, face) if ranks.first and face else None
+    printer = start_printer(run_dir, shown) if ranks.first and shown is not UI.none else None
     streams = (sys.stdout, sys.stderr) if ranks.first else (sys.stdout,)
     kept = [os.dup(stream.fileno()) for stream in streams]
     output = os.open(run_dir.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

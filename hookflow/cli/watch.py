@@ -1,4 +1,4 @@
-"""The commands watch, replay and stop: a run followed, shown again, or ended."""
+"""The commands watch and stop: a run followed, played again, or ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def watch(
     ui: Annotated[
         UI, typer.Option(help="How to show it; auto: the dashboard on a terminal, else plain lines.")
     ] = UI.auto,
-    replayed: Annotated[
+    replay: Annotated[
         bool, typer.Option("--replay", help="Play the recording in the dashboard; keys pause it, and go back and on.")
     ] = False,
     speed: Annotated[float, typer.Option(min=0.01, help="With --replay: how many times as fast as it was.")] = 8.0,
@@ -35,18 +35,23 @@ def watch(
 
     Leaving it does the run no harm.
     """
+    from hookflow.events.rundir import short
     from hookflow.service.runs import find_run
 
-    if replayed:
-        replay(run, speed, dir)
-    result = find_run(run, dir)
+    run_dir = find_run(run, dir)
+    if replay and not run_dir.events.is_file():
+        message = f"{short(run_dir.path)} has no recording"
+        raise UserError(Problem(message, Where("RUN"), "it did not get as far as to start"))
+    if replay and not has_terminal():
+        hint = f"its lines, without one: hookflow watch {run_dir.id} --ui plain"
+        raise UserError(Problem("a replay needs a terminal", hint=hint))
     if ui is UI.none:
         raise UserError(Problem("nothing is shown of the run: --ui none is for hookflow run", Where("--ui")))
-    if ui is UI.tui or (ui is UI.auto and has_terminal()):
+    if replay or ui is UI.tui or (ui is UI.auto and has_terminal()):
         from hookflow.monitor.app import MonitorApp
         from hookflow.monitor.summary import print_summary
 
-        app = MonitorApp(result, readonly=readonly)
+        app = MonitorApp(run_dir, replay=speed) if replay else MonitorApp(run_dir, readonly=readonly)
         app.run()
         print_summary(app.run_dir, sys.stdout)
         raise typer.Exit(app.return_code or 0)
@@ -54,42 +59,15 @@ def watch(
     from hookflow.monitor.bars import can_show_bars
 
     if ui is UI.json:
-        raise typer.Exit(jsonl.follow(result, sys.stdout))
-    raise typer.Exit(plain.follow(result, sys.stdout, bars=can_show_bars(sys.stdout)))
-
-
-def replay(
-    run: RunArgument = None,
-    speed: Annotated[float, typer.Option(min=0.01, help="How many times as fast as it was.")] = 8.0,
-    dir: RunsFolder = Path("runs"),  # noqa: A002  # the option's name
-) -> None:
-    """Play a run's recording in the dashboard, as watch --replay does."""
-    from hookflow.events.rundir import short
-    from hookflow.service.runs import find_run
-
-    result = find_run(run, dir)
-    if not result.events.is_file():
-        message = f"{short(result.path)} has no recording"
-        raise UserError(Problem(message, Where("RUN"), "it did not get as far as to start"))
-    if not has_terminal():
-        hint = f"its lines, without one: hookflow watch {result.id} --ui plain"
-        raise UserError(Problem("a replay needs a terminal", hint=hint))
-    from hookflow.monitor.app import MonitorApp
-    from hookflow.monitor.summary import print_summary
-
-    app = MonitorApp(result, replay=speed)
-    app.run()
-    print_summary(result, sys.stdout)
-    raise typer.Exit(app.return_code or 0)
+        raise typer.Exit(jsonl.follow(run_dir, sys.stdout))
+    raise typer.Exit(plain.follow(run_dir, sys.stdout, bars=can_show_bars(sys.stdout)))
 
 
 PATIENCE = 10.0
-"""Seconds that a run is given to reach a safe point, before the command leaves it alone."""
-
-PERIOD = 0.1
+"""Seconds that a run is given to reach a safe point."""
 
 ENDING = 60.0
-"""Seconds that a run is given to save a checkpoint and end, once it has heard."""
+"""Seconds that a run is given to save a checkpoint and end, once it has answered."""
 
 
 def stop(
@@ -118,15 +96,17 @@ def stop(
     """
     from hookflow.service.runs import find_run
 
-    result = find_run(run, dir)
-    life = result.life()
+    run_dir = find_run(run, dir)
+    life = run_dir.life()
     if life not in ("alive", "remote"):
-        message = f"the run {result.id} is not running" if life == "gone" else f"the run {result.id} has not started"
-        raise UserError(Problem(message, Where("RUN"), "`hookflow runs` says how each run is"))
+        message = "is not running" if life == "gone" else "has not started"
+        raise UserError(
+            Problem(f"the run {run_dir.id} {message}", Where("RUN"), "`hookflow runs` says how each run is")
+        )
     try:
-        (_end_now if now else _ask)(result)
+        (_end_now if now else _request_stop)(run_dir)
     except OSError as error:
-        raise UserError(Problem(f"the run {result.id} cannot be stopped: {error.strerror}", Where("RUN"))) from None
+        raise UserError(Problem(f"the run {run_dir.id} cannot be stopped: {error.strerror}", Where("RUN"))) from None
 
 
 def _end_now(run: RunDir) -> None:
@@ -137,54 +117,54 @@ def _end_now(run: RunDir) -> None:
         raise UserError(Problem(message, Where("--now"), "use it there, or leave out --now"))
     if not stop_now(run, warn):
         raise typer.Exit(1)
-    _tell_end(run)
+    _print_end(run)
 
 
-def _ask(run: RunDir) -> None:
-    """Put the request into the command log, and wait for the answer a little."""
+def _request_stop(run: RunDir) -> None:
+    """Write the request into the command log, and wait for the answer and the end of the run."""
     from hookflow.events.log import event_log
-    from hookflow.events.records import Record
     from hookflow.events.rundir import run_argument
     from hookflow.events.stop import send
 
-    known = run_argument(run)
+    name = run_argument(run)
     log = event_log(run.events)
     log.at = run.events.stat().st_size if run.events.exists() else 0
-    ask = send(run, "stop")
+    request = send(run, "stop")
     echo(f"asked {run.id} to stop at its next safe point")
-    answers: list[Record] = []
+    answers: list[str] = []
 
-    def heard() -> bool:
-        answers.extend(record for record in log.read() if record["k"] == "ack" and record["id"] == ask)
+    def answered() -> bool:
+        acks = (record for record in log.read() if record["k"] == "ack" and record["id"] == request)
+        answers.extend("" if ack["ok"] else ack["note"] for ack in acks)
         return bool(answers) or _is_over(run)
 
-    if not _wait_for(heard, PATIENCE):
-        echo(f"it has not reached one within {PATIENCE:.0f} s: see where it is with `hookflow watch {known}`,")
-        echo(f"or end it at once with `hookflow stop {known} --now`")
-    elif refused := [answer["note"] for answer in answers if answer["k"] == "ack" and not answer["ok"]]:
-        warn(f"refused: {refused[0]}")
+    if not _wait_for(answered, PATIENCE):
+        echo(f"it has not reached one within {PATIENCE:.0f} s: see where it is with `hookflow watch {name}`,")
+        echo(f"or end it at once with `hookflow stop {name} --now`")
+    elif any(answers):
+        warn(f"refused: {answers[0]}")
         raise typer.Exit(1)
     elif _wait_for(lambda: _is_over(run), ENDING):
-        _tell_end(run)
+        _print_end(run)
 
 
 def _is_over(run: RunDir) -> bool:
-    """Say whether the run has ended; one on another machine tells nothing but by its log."""
+    """Say whether the run has ended; one on another machine shows that in its log alone."""
     from hookflow.monitor.overview import read_overview
 
     return run.life() in ("gone", "missing") or (run.life() == "remote" and read_overview(run, time.time()).health.over)
 
 
-def _wait_for(happened: Callable[[], bool], seconds: float) -> bool:
-    """Look again and again, until it has happened or the time is over; say whether it has."""
+def _wait_for(condition: Callable[[], bool], seconds: float) -> bool:
+    """Poll until the condition holds or the time is over; return whether it holds."""
     until = time.monotonic() + seconds
-    while not (there := happened()) and time.monotonic() < until:
-        time.sleep(PERIOD)
-    return there
+    while not (holds := condition()) and time.monotonic() < until:
+        time.sleep(0.1)
+    return holds
 
 
-def _tell_end(run: RunDir) -> None:
-    """Say how the run has ended, and how to resume it."""
+def _print_end(run: RunDir) -> None:
+    """Print how the run has ended, and how to resume it."""
     from hookflow.events.rundir import run_argument
     from hookflow.monitor.overview import read_overview
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -168,7 +169,6 @@ class Target:
 
 def open_target(
     named: str | None,
-    hooks: Sequence[str] = (),
     overrides: Sequence[Said] = (),
     *,
     without: Sequence[str] = (),
@@ -177,7 +177,7 @@ def open_target(
     imports: bool = True,
     runs: Path = Path("runs"),
 ) -> Target:
-    """Return the pipeline file or the run that `named` means; None is the only pipeline file here with these `hooks`.
+    """Return the pipeline file or the run that `named` means; None is the only pipeline file here.
 
     A run is looked for in the folder `runs`. The record of a run is never changed from outside. Unless it `imports`, of
     the user's hooks only the file's words are known. Raises UserError when there is no such thing, it is not valid, or
@@ -190,7 +190,7 @@ def open_target(
             hint = "name the pipeline's file, to ask of another order than that of the run"
             raise UserError(Problem(f"{named} is a run, and its plan is recorded", hint=hint))
         return recorded_target(named, runs)
-    path = Path(named or only_pipeline(hooks))
+    path = Path(named or only_pipeline())
     loaded = read_pipeline(path, overrides, without=without, only=only, imports=imports)
     return Target(
         str(path), loaded, compile_pipeline(loaded, shuffle=shuffle, imports=imports), path.parent, None, imports
@@ -208,44 +208,20 @@ def names_run(named: str) -> bool:
     return not named.endswith(".toml") and not Path(named).is_file()
 
 
-def only_pipeline(hooks: Sequence[str] = ()) -> Path:
-    """Return the one pipeline file in the current folder and `pipelines/`; of several, the one that has these hooks.
+def only_pipeline() -> Path:
+    """Return the one pipeline file in the current folder and `pipelines/`. Raises UserError when there is not one.
 
-    Raises UserError when it is not one.
+    Other programs keep TOML files too: a pipeline has a table `[run]`.
     """
-    result = [
-        path for folder in (Path(), Path("pipelines")) for path in sorted(folder.glob("*.toml")) if _has_run(path)
-    ]
+    files = [path for folder in (Path(), Path("pipelines")) for path in sorted(folder.glob("*.toml"))]
+    result = [path for path in files if re.search(r"^\[run\]", path.read_text("utf-8", "replace"), re.MULTILINE)]
     if len(result) == 1:
         return result[0]
-    having = [path for path in result if _has_hooks(path, hooks)] if hooks else []
-    if len(having) == 1:
-        return having[0]
-    result = having or result
-    both = f" with {' and '.join(hooks)}" if having else ""
-    message = (
-        f"there are {len(result)} pipelines here{both}"
-        if result
-        else "there is no pipeline file here, nor in pipelines/"
-    )
-    hint = f"name one: {result[0]}" if result else "name one: pipelines/FILE.toml"
-    others = f" (or {first_few(map(str, result[1:]), 3)})" if result else ""
-    raise UserError(Problem(message, hint=hint + others))
-
-
-def _has_run(path: Path) -> bool:
-    """Say whether a TOML file is a pipeline: other programs keep theirs in such files too."""
-    return any(line.startswith("[run]") for line in path.read_text("utf-8", "replace").splitlines())
-
-
-def _has_hooks(path: Path, hooks: Sequence[str]) -> bool:
-    from hookflow.pipeline.layers import extended, read
-
-    try:
-        tables, _ = extended(read(path), path)
-        return set(hooks) <= set(tables.get("hooks", ()))
-    except (UserError, TypeError):  # a file that is not valid is not the one
-        return False
+    if not result:
+        hint = "name one: pipelines/FILE.toml"
+        raise UserError(Problem("there is no pipeline file here, nor in pipelines/", hint=hint))
+    hint = f"name one: {result[0]} (or {first_few(map(str, result[1:]), 3)})"
+    raise UserError(Problem(f"there are {len(result)} pipelines here", hint=hint))
 
 
 def no_point(points: Points, name: str) -> Problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from torch import Tensor
 
@@ -22,59 +22,41 @@ from hookflow.runner.numerics.precision import torch_settings
 from hookflow.runner.process.state import RunState
 from hookflow.trials.dry_run import in_temporary_run
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 
 Say = Callable[[str, Level], None]
-"""Takes a line for people, and how grave it is: "info", "warn" or "error"."""
+"""Takes a line for people, and its level: "info", "warn" or "error"."""
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
-    """The metrics: the metrics, how far the training was (iterations and epochs done), and on which data."""
+class Evaluated(Generic[Result]):
+    """The `result` of a checkpoint on some data, and how far its training was: iterations and epochs done."""
 
-    checkpoint: Path
     it: int
     ep: int
     data: DataInfo
-    metrics: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class Predicted:
-    """Predictions by name, a row for each example; else as `Evaluated`."""
-
-    checkpoint: Path
-    it: int
-    ep: int
-    data: DataInfo
-    rows: Mapping[str, Tensor]
+    result: Result
 
 
 def evaluate_checkpoint(
     run_dir: RunDir, checkpoint: Path, split: Split, overrides: Sequence[str], say: Say
-) -> Evaluated:
+) -> Evaluated[dict[str, float]]:
     """Validate or test a checkpoint of the run, by the pipeline that it was saved with, `overrides` laid over it.
 
-    The run's directory is only read: what hooks log goes to a folder that is gone afterwards. Exceptions propagate; a
-    traceback is printed where a hook raised. Raises UserError when there are no such data.
+    The result are the metrics. The run's directory is only read: what hooks log goes to a temporary folder. Exceptions
+    propagate; a traceback is printed where a hook raised. Raises UserError when there are no such data.
     """
-    result, state, data = _with_checkpoint(
-        run_dir, checkpoint, split, overrides, say, lambda trainer, path: dict(trainer.evaluate(path, split))
-    )
-    return Evaluated(checkpoint, state.iter, state.epoch, data, result)
+    return _with_checkpoint(run_dir, checkpoint, split, overrides, say, lambda t, path: dict(t.evaluate(path, split)))
 
 
 def predict_checkpoint(
     run_dir: RunDir, checkpoint: Path, split: Split, overrides: Sequence[str], say: Say
-) -> Predicted:
+) -> Evaluated[Mapping[str, Tensor]]:
     """Let a checkpoint of the run predict a split, which needs no targets; else as `evaluate_checkpoint`.
 
-    Raises UserError when the task says nothing of how to predict.
+    The result are tensors by name, each with a row for each example. Raises UserError when the task has no `predict`.
     """
-    result, state, data = _with_checkpoint(
-        run_dir, checkpoint, split, overrides, say, lambda trainer, path: trainer.predict(path, split)
-    )
-    return Predicted(checkpoint, state.iter, state.epoch, data, result)
+    return _with_checkpoint(run_dir, checkpoint, split, overrides, say, lambda t, path: t.predict(path, split))
 
 
 def _with_checkpoint(
@@ -83,8 +65,8 @@ def _with_checkpoint(
     split: Split,
     overrides: Sequence[str],
     say: Say,
-    execute: Callable[[Trainer, Path], Found],
-) -> tuple[Found, RunState, DataInfo]:
+    execute: Callable[[Trainer, Path], Result],
+) -> Evaluated[Result]:
     recorded = short(checkpoint.absolute() / run_dir.pipeline.name)
     loaded = load(recorded, overrides, recorded=True)
     if getattr(loaded.pipeline.data, split) is None:
@@ -95,10 +77,10 @@ def _with_checkpoint(
     def tell(text: str, level: Level = "info") -> None:
         say(text, level)
 
-    def with_state(trainer: Trainer, store: CheckpointStore) -> tuple[Found, RunState]:
+    def with_state(trainer: Trainer, store: CheckpointStore) -> tuple[Result, RunState]:
         return execute(trainer, checkpoint.absolute()), trainer.state
 
     with torch_settings(loaded.pipeline.run, tell):
         parts = build(loaded, plan, base, tell, [split], fresh=False)
         (result, state), _ = in_temporary_run(parts, plan, with_state, say)
-    return result, state, parts.data[split].info
+    return Evaluated(state.iter, state.epoch, parts.data[split].info, result)

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
 
-from hookflow.cli.options import Format
-from hookflow.cli.stored import checkpoints
 from tests.conftest import NewRun, hookflow, hookflow_here
 
 Train = Callable[..., int]
@@ -90,17 +86,3 @@ def test_a_run_without_any_says_so(new_run: NewRun, tmp_path: Path) -> None:
 def test_what_is_not_finished_is_told(trained: Path, tmp_path: Path) -> None:
     (trained / "checkpoints" / ".it00000011.1").mkdir()
     assert hookflow_here("checkpoints", "toy", cwd=tmp_path).stdout.splitlines()[-1].startswith("1 more not finished: ")
-
-
-def test_a_narrow_terminal_has_what_is_wide_below(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "60")
-    with pytest.raises(typer.Exit):
-        checkpoints("toy", verify=False, format_=Format.text, dir=tmp_path / "runs")
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["checkpoint", "iter", "epoch", "size", "age"]
-    assert max(map(len, lines)) <= 60
-    assert lines.count("  whole") == 2
-    assert any("loss=" in line for line in lines)

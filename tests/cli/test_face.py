@@ -44,7 +44,7 @@ def test_the_dashboard_needs_a_whole_terminal(
 
 def test_a_replay_needs_one_too(tmp_path: Path) -> None:
     run = make(tmp_path / "runs", upto=60)
-    done = hookflow_here("replay", "cifar", cwd=tmp_path)
+    done = hookflow_here("watch", "cifar", "--replay", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "a replay needs a terminal" in done.stderr
     assert f"hookflow watch {run.id} --ui plain" in done.stderr

@@ -146,14 +146,6 @@ def test_a_file_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         graph("--out", str(tmp_path / "no" / "such" / "folder.svg"))
 
 
-def test_a_drawing_too_large_for_any_viewer_must_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hookflow.cli.graph.LARGEST", 1000)
-    with pytest.raises(UserError, match="the drawing would have 0 MB"):
-        graph("--format", "svg")
-    assert graph("--format", "svg", "--large").startswith("<svg")
-    assert json.loads(graph("--format", "json")), "which is no drawing"
-
-
 def test_of_a_run_it_is_the_plan_that_was_recorded(new_run: NewRun, tmp_path: Path) -> None:
     run_dir = new_run("hooks.ema.enabled=false")
     drawn = hookflow_here("graph", run_dir.id, cwd=tmp_path)

@@ -88,8 +88,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 def hooks(*arguments: str) -> str:
-    command = ["hooks"] if arguments and not arguments[0].endswith(".toml") else ["explain", "hooks"]
-    result = CliRunner().invoke(app, [*command, *arguments], env={"COLUMNS": "100"}, catch_exceptions=False)
+    what = [] if arguments and not arguments[0].endswith(".toml") else ["hooks"]
+    result = CliRunner().invoke(app, ["explain", *what, *arguments], env={"COLUMNS": "100"}, catch_exceptions=False)
     assert result.exit_code == 0
     return result.stdout
 

@@ -19,7 +19,7 @@ import pytest
 import typer
 
 from hookflow.cli.app import main
-from hookflow.cli.resume import resumed
+from hookflow.cli.resume import Changes, resumed
 from hookflow.errors import UserError
 from hookflow.events.log import command_log
 from hookflow.events.rundir import RunDir
@@ -87,7 +87,7 @@ def replayed(run_dir: RunDir) -> tuple[int, str]:
 def resumable(run_dir: RunDir) -> tuple[int, str]:
     """Do what `--resume` does before it starts the training, the last of which is to write down what will be run."""
     try:
-        resumed(str(run_dir.path), ["run.max_epochs=9"])
+        resumed(str(run_dir.path), Changes(("run.max_epochs=9",)))
     except UserError as error:
         return 2, str(error)
     except typer.Exit as ended:

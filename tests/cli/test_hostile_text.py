@@ -26,7 +26,7 @@ import typer
 from textual.pilot import Pilot
 
 from hookflow.cli import complete
-from hookflow.cli.app import ALIASES, COMMANDS, app, main
+from hookflow.cli.app import COMMANDS, app, main
 from hookflow.cli.output import STYLE
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.app import MonitorApp
@@ -85,10 +85,10 @@ use = "checkpoint"
 args = {{ monitor = {IN_TOML}, mode = "max" }}
 """
 FILE = f"{EVIL}.toml"
-NAMES = {function.__name__: function for functions in (*COMMANDS.values(), ALIASES) for function in functions}
+NAMES = {function.__name__: function for functions in COMMANDS.values() for function in functions}
 ALONE = ("run",)
 """Commands that are called with what is wrong alone: what else they do takes long. The world is made by a run."""
-SHOWS_NONE = ("schema", "stop", "new")
+SHOWS_NONE = ("stop", "new")
 """Commands that have nothing to quote but what is wrong with the command line."""
 
 
@@ -195,8 +195,8 @@ def given(command: str, parameter: Any, world: World) -> list[str]:
         "KEY=VALUE": [f"hooks.mine.args.text={IN_TOML}", f"hooks.mine.args.other={IN_TOML}", f"run.{EVIL}=1"],
         "SEED": ["1"],
         "DIR": ["runs", f"runs/{EVIL}"],
-        "WHAT": ["hooks.mine.args.text", "run.seed", "points", "hooks", "mine"],
-        "NAME": [f"./{EVIL}.py:Mine", "mine"],
+        "WHAT": ["hooks.mine.args.text", "run.seed", "points", "hooks", "mine", "schema", f"./{EVIL}.py:Mine"],
+        "NAME": ["mine"],
         "pipeline|hook": ["pipeline"],
         "N|auto": [],
         "N": [],
@@ -216,9 +216,6 @@ def lines(command: str, world: World) -> Iterator[list[str]]:
     parameters = typer.main.get_command(app).commands[command].params  # type: ignore[attr-defined]
     arguments = [one for one in parameters if one.param_type_name == "argument"]
     first = [given(command, one, world)[0] for one in arguments]
-    if command == "replay":  # what is not wrong takes a terminal: see test_in_a_terminal
-        yield from ([EVIL, EVIL], [f"no{EVIL}"], [f"--{EVIL}"], ["--speed", EVIL])
-        return
     yield [EVIL] * len(arguments)
     yield [*first, EVIL]
     yield [*first, f"--{EVIL}"]
@@ -256,7 +253,7 @@ def test_what_the_shell_is_offered(world: World) -> None:
     offer: dict[str, Callable[..., Any]] = {"files": complete.files_and_runs}
     with here(world.folder):
         assert offer["files"]("") == [one for one in offer["files"]("") if not CONTROL.search("".join(one))]
-        for offered in (complete.hooks, complete.known_hooks, complete.points, complete.runs, complete.keys):
+        for offered in (complete.hooks, complete.points, complete.runs, complete.keys):
             words = offered(ask, "")
             assert words
             assert not any(CONTROL.search("".join(one)) for one in words)
@@ -286,7 +283,7 @@ def test_every_page_of_the_dashboard(world: World) -> None:
 @pytest.mark.parametrize(
     ("arguments", "until"),
     [
-        (["replay"], "REPLAY"),
+        (["watch", "--replay"], "REPLAY"),
         (["watch"], "FINISHED"),
         (["watch", "--ui=plain"], ""),
         (["show"], ""),

@@ -175,7 +175,7 @@ def read(*arguments: str, exit_code: int = 0) -> str:
         ("graph", "p.toml", "-f", "json"),
         ("graph", "p.toml", "--hook=found"),
         ("why", "mine", "found", "p.toml"),
-        ("points", "p.toml"),
+        ("explain", "points", "p.toml"),
     ],
     ids=" ".join,
 )
@@ -297,18 +297,15 @@ READING = {
     "why": ["mine", "function", "RUN"],
     "diff": ["RUN", "RUN"],
     "explain": ["hooks.mine", "RUN"],
-    "points": ["RUN"],
-    "hooks": ["mine", "RUN"],
     "watch": ["RUN", "--ui", "plain"],
     "show": ["RUN"],
     "export": ["RUN"],
-    "replay": ["RUN"],
     "checkpoints": ["RUN"],
     "runs": [],
 }
 """The commands that read a run, with arguments for one."""
 
-OTHERS = {"new", "run", "val", "test", "predict", "check", "schema"}
+OTHERS = {"new", "run", "val", "test", "predict", "check"}
 """Those that make or train something, or take a file alone."""
 
 
@@ -319,8 +316,8 @@ def test_no_command_that_reads_a_run_imports_from_it(here: Path, command: str) -
     run = RunDir.create(here / "runs", "p")
     prepare(loaded, plan, run, here)
     run.lock.touch()  # its process has ended: nobody waits for it
-    for arguments in (READING[command], ["mine", *READING[command]]):
-        if command == "hooks" or arguments is READING[command]:
+    for arguments in (READING[command], ["mine", "RUN"], ["points", "RUN"], ["hooks.mine.args.size", "RUN"]):
+        if command == "explain" or arguments is READING[command]:
             CliRunner().invoke(app, [command, *(run.id if word == "RUN" else word for word in arguments)])
     assert not (here / "marker").exists()
 
@@ -334,4 +331,4 @@ def test_hooks_without_an_import_are_listed_by_name() -> None:
     listed = read("explain", "hooks", "p.toml")
     assert re.search(r"./trap.py:Mine +Not imported.", listed)
     assert "Springs traps." not in listed
-    assert "Not imported." in read("hooks", "mine", "p.toml")
+    assert "Not imported." in read("explain", "mine", "p.toml")

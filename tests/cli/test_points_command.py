@@ -15,7 +15,7 @@ from tests.golden_files import check_golden
 
 def points(*arguments: str, columns: int = 80) -> str:
     environment = {"COLUMNS": str(columns)}
-    result = CliRunner().invoke(app, ["points", *arguments], env=environment, catch_exceptions=False)
+    result = CliRunner().invoke(app, ["explain", "points", *arguments], env=environment, catch_exceptions=False)
     assert result.exit_code == 0
     return result.stdout
 

@@ -71,7 +71,7 @@ def test_what_would_let_ranks_drift_apart_is_doubtful(tmp_path: Path) -> None:
 
 
 def test_a_hook_is_described_with_its_ranks(tmp_path: Path) -> None:
-    told = hookflow_here("hooks", "./own.py:Speaks", cwd=here(tmp_path)).stdout
+    told = hookflow_here("explain", "./own.py:Speaks", cwd=here(tmp_path)).stdout
     assert [line.split() for line in told.splitlines() if line.strip().startswith("ranks")] == [["ranks", "zero"]]
 
 

@@ -11,18 +11,23 @@ from subprocess import CompletedProcess
 import pytest
 import typer
 
-from hookflow.cli.run import Changes, _new, _resumed
+from hookflow.cli.resume import Changes, resumed
+from hookflow.cli.run import _compiled
 from hookflow.errors import UserError
 from hookflow.events.run_lock import release, try_lock
 from hookflow.events.rundir import RunDir
 from hookflow.monitor.feed import Recording
 from hookflow.runner.checkpoint.resume_rules import RULES, May, rule_of
-from hookflow.runner.process.launch import claim
+from hookflow.runner.process.launch import claim, new_run
 from tests.conftest import TESTS, hookflow, hookflow_here, records
 from tests.runner.same import assert_same_end
 
 Train = Callable[..., int]
 DOCS = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text("utf-8")
+
+
+def new(file: str, changes: Changes) -> RunDir:
+    return new_run(*_compiled(file, changes))
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def run(train_here: Train) -> RunDir:
     """A run of two epochs that is done."""
-    run = _new("toy.toml", Changes())
+    run = new("toy.toml", Changes())
     assert train_here(run) == 0
     return run
 
@@ -54,7 +59,7 @@ def written(run: RunDir) -> dict[str, bytes]:
 
 def refusal(*overrides: str, **options: bool) -> str:
     with pytest.raises(UserError) as raised:
-        _resumed("toy.toml", Changes(overrides=overrides), **options)
+        resumed("toy.toml", Changes(overrides=overrides), **options)
     return str(raised.value)
 
 
@@ -63,7 +68,7 @@ def test_an_unchanged_file_has_nothing_left_to_do_and_makes_no_noise(
 ) -> None:
     before = written(run)
     with pytest.raises(typer.Exit) as left:
-        _resumed("toy.toml", Changes())
+        resumed("toy.toml", Changes())
     assert left.value.exit_code == 0
     said = capsys.readouterr().err
     assert "nothing is left to do" in said
@@ -73,9 +78,9 @@ def test_an_unchanged_file_has_nothing_left_to_do_and_makes_no_noise(
 
 def test_a_run_that_is_named_has_nothing_left_to_do_either(run: RunDir) -> None:
     with pytest.raises(typer.Exit):
-        _resumed(run.id, Changes())
+        resumed(run.id, Changes())
     with pytest.raises(typer.Exit):
-        _resumed(None, Changes())
+        resumed(None, Changes())
 
 
 def test_where_no_checkpoint_can_be_used_nothing_of_the_run_changes(run: RunDir) -> None:
@@ -89,10 +94,10 @@ def test_where_no_checkpoint_can_be_used_nothing_of_the_run_changes(run: RunDir)
 
 
 def test_nobody_else_resumes_it_before_it_starts(run: RunDir) -> None:
-    _resumed("toy.toml", Changes(overrides=("run.max_epochs=5",)))
+    resumed("toy.toml", Changes(overrides=("run.max_epochs=5",)))
     assert try_lock(run.path) is None
     release(claim(run))
-    _resumed("toy.toml", Changes(overrides=("run.max_epochs=9",)))
+    resumed("toy.toml", Changes(overrides=("run.max_epochs=9",)))
     release(claim(run))
 
 
@@ -118,14 +123,14 @@ def test_a_folder_that_cannot_be_made_is_a_mistake(override: str, said: str) -> 
 def test_what_is_done_may_be_more_than_the_file_wants(run: RunDir, capsys: pytest.CaptureFixture[str]) -> None:
     edit("max_epochs = 2", "max_epochs = 1")
     with pytest.raises(typer.Exit):
-        _resumed("toy.toml", Changes())
+        resumed("toy.toml", Changes())
     assert "has done 2 epochs, and run.max_epochs is 1" in capsys.readouterr().err
     assert "max_epochs = 2" in run.pipeline.read_text(), "nothing runs, and nothing is recorded"
 
 
 def test_a_test_that_is_new_is_something_to_do(run: RunDir, train_here: Train) -> None:
     edit("threads = 1", "threads = 1\ntest = true")
-    assert _resumed("toy.toml", Changes()).id == run.id
+    assert resumed("toy.toml", Changes()).id == run.id
     assert train_here(run, resume=True) == 0
     assert records(run, "metrics")[-1]["split"] == "test"
 
@@ -134,7 +139,7 @@ def test_more_epochs_in_the_file_continue_it(
     run: RunDir, train_here: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
     edit("max_epochs = 2", "max_epochs = 4")
-    assert _resumed("toy.toml", Changes()).id == run.id
+    assert resumed("toy.toml", Changes()).id == run.id
     said = capsys.readouterr().err
     assert re.search(r"run\.max_epochs +2 → 4", said)
     assert "what is a share of the whole run changes with it, as schedules do: schedule" in said
@@ -150,11 +155,11 @@ def test_an_interrupted_run_of_an_unchanged_file_ends_like_the_one_left_alone(tr
     strike = (
         'hooks.strike={use="./watchers.py:Interrupts", args={mark="mark", point="after_train_iter", at=7, number=2}}'
     )
-    alone = _new("toy.toml", Changes())
+    alone = new("toy.toml", Changes())
     assert train_here(alone) == 0
-    other = _new("toy.toml", Changes(overrides=(strike, "run.name=other")))
+    other = new("toy.toml", Changes(overrides=(strike, "run.name=other")))
     assert train_here(other) == 130
-    assert _resumed("toy.toml", Changes(overrides=("run.name=other",))).id == other.id
+    assert resumed("toy.toml", Changes(overrides=("run.name=other",))).id == other.id
     assert train_here(other, resume=True) == 0
     assert_same_end(alone, other)
 
@@ -162,7 +167,7 @@ def test_an_interrupted_run_of_an_unchanged_file_ends_like_the_one_left_alone(tr
 def test_another_interval_takes_effect_from_here_on(run: RunDir, train_here: Train) -> None:
     edit("max_epochs = 2", "max_epochs = 4")
     edit("every = 2,", "every = 7,")
-    _resumed("toy.toml", Changes())
+    resumed("toy.toml", Changes())
     assert train_here(run, resume=True) == 0
     assert [record["it"] for record in records(run, "scalars") if "loss" in record["v"]] == [2, 4, 6, 8, 10, 14]  # type: ignore[operator]
 
@@ -193,7 +198,7 @@ def test_a_change_of_a_hook_must_be_allowed_and_then_takes_effect(run: RunDir, t
     assert "toy.toml:34:10: since the checkpoint it00000010: hooks.ema.args.decay was 0.9, and is 0.5" in said
     assert 'the hook "clip" is gone' in said
     assert said.count("--allow-changed-hooks") == 1
-    _resumed("toy.toml", Changes(), allow_changed_hooks=True)
+    resumed("toy.toml", Changes(), allow_changed_hooks=True)
     assert train_here(run, resume=True, allow_changed_hooks=True) == 0
     assert records(run, "end")[-1]["it"] == 15
     saved = (run.checkpoints / "last" / "pipeline.toml").read_text()
@@ -210,24 +215,24 @@ def test_a_change_of_a_hook_must_be_allowed_and_then_takes_effect(run: RunDir, t
 def test_what_it_was_given_at_its_start_stays_unless_it_is_said_anew(
     train_here: Train, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = _new("toy.toml", Changes(overrides=("run.seed=5", "run.max_epochs=1"), without=("early_stop",)))
+    run = new("toy.toml", Changes(overrides=("run.seed=5", "run.max_epochs=1"), without=("early_stop",)))
     assert train_here(run) == 0
-    _resumed("toy.toml", Changes(overrides=("run.max_iters=8",)))
+    resumed("toy.toml", Changes(overrides=("run.max_iters=8",)))
     assert "kept from the start of the run: --set run.seed=5 --without early_stop" in (capsys.readouterr().err)
     assert "seed = 5" in run.wanted().pipeline.read_text()
     assert "max_epochs" not in run.wanted().pipeline.read_text()
     overrides = ["run.seed=5", "run.max_iters=8", "hooks.early_stop.enabled=false"]
     assert run.wanted().describe()["overrides"] == overrides
     edit('[hooks.early_stop]\nuse = "early_stop"\nargs = { monitor = "accuracy", patience = 50 }\n', "")
-    assert _resumed("toy.toml", Changes(overrides=("run.max_iters=9",))).id == run.id
+    assert resumed("toy.toml", Changes(overrides=("run.max_iters=9",))).id == run.id
 
 
 def test_a_run_without_a_checkpoint_begins_anew_and_as_it_likes(train_here: Train) -> None:
     edit("lr = 0.1", "learning_rate = 0.1")
-    run = _new("toy.toml", Changes())
+    run = new("toy.toml", Changes())
     assert train_here(run) == 2
     edit("learning_rate = 0.1", "lr = 0.2")
-    assert _resumed("toy.toml", Changes()).id == run.id
+    assert resumed("toy.toml", Changes()).id == run.id
     assert train_here(run, resume=True) == 0
 
 

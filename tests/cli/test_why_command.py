@@ -226,13 +226,8 @@ def test_every_name_that_is_unknown_is_told() -> None:
 def test_which_pipeline_must_be_plain(here: Path) -> None:
     (here / "pipelines").mkdir()
     (here / "pipelines/q.toml").write_text(PIPELINE)
-    with pytest.raises(UserError, match=r"there are 2 pipelines here with a and c\n    name one: p\.toml"):
-        why("a", "c")
     with pytest.raises(UserError, match=r"there are 2 pipelines here\n    name one: p\.toml"):
-        why("a", "nobody")
-    (here / "p.toml").write_text(PIPELINE.replace("[hooks.d]", "[hooks.other]"))
-    assert "pipelines/q.toml:20" in why("c", "d"), "the only one that has both"
-    (here / "p.toml").write_text(PIPELINE)
+        why("a", "c")
     assert "pipelines/q.toml:14" in why("a", "c", "pipelines/q.toml")
     (here / "p.toml").unlink()
     assert why("a", "c").startswith("at before_train: a fires before c")

@@ -107,7 +107,7 @@ def test_a_ported_hook_is_refused_in_one_sentence_wherever_it_is_looked_at(case:
     imported = problems(imports=True)
     assert [problem.message for problem in imported] == [said]
     assert all(hint in imported[0].hint for hint in hints)
-    described = hookflow_here("hooks", "./ported.py:Ported", cwd=Path.cwd())
+    described = hookflow_here("explain", "./ported.py:Ported", cwd=Path.cwd())
     assert said in described.stdout + described.stderr
     assert hints[0] in described.stdout + described.stderr
 

@@ -152,7 +152,7 @@ class TestWhatItSaysOfItsPlace:
 
 def test_a_wrong_hook_is_told_of_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "h.py").write_text('class It:\n    after = [1]\n    phase = "lat"\n    def after_run(self): pass\n')
-    said = hookflow_here("hooks", "./h.py:It", cwd=tmp_path).stdout
+    said = hookflow_here("explain", "./h.py:It", cwd=tmp_path).stdout
     assert "wrong: It.after must hold names" in said
 
 

@@ -131,7 +131,7 @@ def test_three_epochs_without_hooks_leave_a_loss_and_weights(file: Path, tmp_pat
     assert "2 hooks at 3 points; by default: log, checkpoint\n" in told.stdout
     assert json.loads(hookflow_here("check", "p.toml", "-f", "json", cwd=tmp_path).stdout)["default_hooks"]
     assert "log         late, every 0.5%, default" in hookflow_here("graph", "p.toml", cwd=tmp_path).stdout
-    assert "(default)" in hookflow_here("hooks", cwd=tmp_path).stdout
+    assert "(default)" in hookflow_here("explain", "hooks", cwd=tmp_path).stdout
     assert hookflow("run", "p.toml", "--ui", "plain", cwd=tmp_path).returncode == 0
     (run_dir,) = (RunDir(path) for path in (tmp_path / "runs" / "bare").iterdir())
     scalars = [json.loads(line) for line in run_dir.events.read_text().splitlines() if '"scalars"' in line]

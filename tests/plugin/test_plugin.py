@@ -105,7 +105,7 @@ def test_it_is_listed_with_its_package(plugin: Path) -> None:
     assert "models from installed packages spiral_net hookflow-spiral 0.3.1: hookflow_spiral:SpiralNet" in told
     assert "data sources from installed packages spirals hookflow-spiral 0.3.1: hookflow_spiral:Spirals" in told
     assert "tasks from installed packages which_spiral hookflow-spiral 0.3.1: hookflow_spiral:WhichSpiral" in told
-    assert "of = 0 int ≥ 0, ≤ 1: the spiral whose points count" in hookflow("hooks", "count_points")
+    assert "of = 0 int ≥ 0, ≤ 1: the spiral whose points count" in hookflow("explain", "count_points")
 
 
 def test_a_name_that_two_packages_offer_is_refused_by_both_of_them(plugin: Path, site: Path) -> None:
