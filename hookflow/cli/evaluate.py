@@ -42,16 +42,16 @@ def _evaluate(
 
     run_dir, checkpoint = find_checkpoint(named, root)
     with exits_after_traceback(), redirect_stdout(sys.stderr):
-        found = evaluate_checkpoint(run_dir, checkpoint, split, overrides, warn_of)
-    rows = columns([(name, number(value)) for name, value in found.result.items()], "  ")
-    _print(run_dir, checkpoint, split, found, shown, {"metrics": found.result}, rows)
+        evaluated = evaluate_checkpoint(run_dir, checkpoint, split, overrides, warn_of)
+    rows = columns([(name, number(value)) for name, value in evaluated.result.items()], "  ")
+    _print(run_dir, checkpoint, split, evaluated, shown, {"metrics": evaluated.result}, rows)
 
 
 def _print(
     run_dir: RunDir,
     checkpoint: Path,
     split: str,
-    found: Evaluated[Any],
+    evaluated: Evaluated[Any],
     shown: Format,
     more: Mapping[str, Any],
     lines: Sequence[str],
@@ -60,14 +60,14 @@ def _print(
     from hookflow.events.rundir import short
     from hookflow.monitor.overview import read_overview
 
-    data = found.data
+    data = evaluated.data
     if shown is Format.json:
         place = {"run": run_dir.id, "checkpoint": str(short(checkpoint)), "split": split}
-        echo_json(place | {"it": found.it, "ep": found.ep, "data": data, **more})
+        echo_json(place | {"it": evaluated.it, "ep": evaluated.ep, "data": data, **more})
         return
-    epoch = read_overview(run_dir, time.time()).state.epoch_of(found.it, found.ep)
+    epoch = read_overview(run_dir, time.time()).state.epoch_of(evaluated.it, evaluated.ep)
     where = f"{run_dir.path.parent.name} {run_dir.id}, {checkpoint.name}"
-    head = f"{split} of {where} (iteration {found.it:,}, epoch {epoch:,})"
+    head = f"{split} of {where} (iteration {evaluated.it:,}, epoch {epoch:,})"
     synthetic = "SYNTHETIC " * data["synthetic"]
     echo("\n".join([head, f"on {counted(data['examples'], 'example')} of {synthetic}{data['name']}", *lines]))
 
@@ -179,10 +179,10 @@ def predict(
 
     run_dir, path = find_checkpoint(checkpoint, dir)
     with exits_after_traceback(), redirect_stdout(sys.stderr):
-        found = predict_checkpoint(run_dir, path, split.value, set_ or [], warn_of)
+        evaluated = predict_checkpoint(run_dir, path, split.value, set_ or [], warn_of)
     out.parent.mkdir(parents=True, exist_ok=True)
-    WRITERS[out.suffix](out, found.result)
-    shapes = {name: list(rows.shape) for name, rows in found.result.items()}
+    WRITERS[out.suffix](out, evaluated.result)
+    shapes = {name: list(rows.shape) for name, rows in evaluated.result.items()}
     written = ", ".join(f"{name} {' × '.join(map(str, shape))}" for name, shape in shapes.items())
     more = {"file": str(out), "shapes": shapes}
-    _print(run_dir, path, split.value, found, format_, more, [f"  {out}: {written}"])
+    _print(run_dir, path, split.value, evaluated, format_, more, [f"  {out}: {written}"])

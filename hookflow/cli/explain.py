@@ -328,27 +328,29 @@ class _Hooks:
             if hook is NotImported:
                 yield from (use, about(hook))
                 return
-            found = describe(hook, self.target.plan.points if self.target else POINTS)
+            description = describe(hook, self.target.plan.points if self.target else POINTS)
         yield use if ":" in use else f"{use}  ({hook.__module__}:{hook.__qualname__})"
-        yield from _wrap(found.about, width)
+        yield from _wrap(description.about, width)
         yield ""
-        yield from (f"wrong: {message}{f'; {hint}' * bool(hint)}\n" for message, hint in found.faults)
-        yield from (*_methods(found), "")
-        order = [(key, getattr(found, key)) for key in ("phase", "ranks")]
-        order += [(k, ", ".join(getattr(found, k))) for k in ("after", "before", "requires", "modules", "parameters")]
+        yield from (f"wrong: {message}{f'; {hint}' * bool(hint)}\n" for message, hint in description.faults)
+        yield from (*_methods(description), "")
+        order = [(key, getattr(description, key)) for key in ("phase", "ranks")]
+        order += [
+            (k, ", ".join(getattr(description, k))) for k in ("after", "before", "requires", "modules", "parameters")
+        ]
         if stated := [(key, value) for key, value in order if value not in ("normal", "all", "")]:
             yield from (*(f"{key:<8}  {value}" for key, value in stated), "")
         if name in DEFAULT_HOOKS and name == use:
             off = f"run.default_hooks = false, or [hooks.{name}] enabled = false"
             yield from (*_wrap(f"default: there unless the pipeline declares one, or says {off}", width), "")
-        if found.arguments:
+        if description.arguments:
             yield "arguments"
-            rows = [(_assigned(item), f"{item.kind}: {item.about}".rstrip(": ")) for item in found.arguments]
+            rows = [(_assigned(item), f"{item.kind}: {item.about}".rstrip(": ")) for item in description.arguments]
             yield from (*columns(rows, "  ", width), "")
         yield "in a pipeline"
         class_name = use.rpartition(":")[2].rpartition(".")[2]
         table = name if name in declared else re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", class_name).lower()
-        yield textwrap.indent(found.as_toml(table, use), "  ")
+        yield textwrap.indent(description.as_toml(table, use), "  ")
 
 
 def _can_be_hook(thing: Any, points: Points) -> bool:

@@ -100,7 +100,7 @@ def test_check_accepts_it_and_tells_the_nearest_of_a_wrong_name(plugin: Path) ->
 
 
 def test_it_is_listed_with_its_package(plugin: Path) -> None:
-    told = hookflow("hooks")
+    told = hookflow("explain", "hooks")
     assert "from installed packages count_points hookflow-spiral 0.3.1: Counts the points" in told
     assert "models from installed packages spiral_net hookflow-spiral 0.3.1: hookflow_spiral:SpiralNet" in told
     assert "data sources from installed packages spirals hookflow-spiral 0.3.1: hookflow_spiral:Spirals" in told
@@ -125,7 +125,7 @@ def test_a_name_that_two_packages_offer_is_refused_by_both_of_them(plugin: Path,
         ]
         with pytest.raises(UserError, match='"spiral_net" is ambiguous'):
             hookflow("check", "spiral.toml")
-        assert "several packages offer that name" in hookflow("hooks")
+        assert "several packages offer that name" in hookflow("explain", "hooks")
     finally:
         shutil.rmtree(second)
 
