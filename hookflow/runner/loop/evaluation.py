@@ -14,7 +14,7 @@ from torch import nn
 
 from hookflow.hooks.builtin.means import WeightedSum
 from hookflow.hooks.builtin.predict import Predictions
-from hookflow.runner.loop.context import Context, Offering
+from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.requests import SKIPPED
 from hookflow.runner.loop.task import as_number, check_outputs, evaluation_of, single_numbers, steps_itself
 from hookflow.runner.numerics.precision import in_precision
@@ -31,45 +31,29 @@ class Means:
     """
 
     def __init__(self, exact: bool) -> None:
-        self._over_examples = _Sums()
-        self._over_batches = None if exact else _Sums()
+        self._exact = exact
         self._known = True
+        self._over_examples: dict[str, WeightedSum] = {}
+        self._over_batches: dict[str, WeightedSum] = {}
 
     def add(self, numbers: Mapping[str, Any], size: int | None) -> None:
         """Take in the numbers of a batch of `size` examples, each of which is a mean over them."""
         self._known = self._known and size is not None
-        if size is not None:
-            self._over_examples.add(numbers, size)
-        if self._over_batches is not None:
-            self._over_batches.add(numbers, 1)
+        for name, value in numbers.items():
+            if size is not None:
+                self._over_examples.setdefault(name, WeightedSum()).add(value, size)
+            if not self._exact:
+                self._over_batches.setdefault(name, WeightedSum()).add(value, 1)
 
     def over_ranks(self, gather: Callable[[Sums], list[Sums]]) -> dict[str, float]:
         """Return the means over what all ranks have taken in: on all of them the same, to the bit."""
-        sums = self._over_examples if self._known or self._over_batches is None else self._over_batches
-        result = gather(sums.read())
-        return {name: _mean([item[name] for item in result if name in item]) for name in dict.fromkeys(chain(*result))}
-
-
-class _Sums:
-    def __init__(self) -> None:
-        self._sums: dict[str, WeightedSum] = {}
-
-    def add(self, numbers: Mapping[str, Any], weight: int) -> None:
-        for name, value in numbers.items():
-            if name not in self._sums:
-                self._sums[name] = WeightedSum()
-            self._sums[name].add(value, weight)
-
-    def read(self) -> Sums:
-        return {name: (float(item.total), item.weight) for name, item in self._sums.items()}
-
-
-def _mean(parts: Sequence[tuple[float, int]]) -> float:
-    """Return the mean over all examples, out of the sum over those of each rank and their number."""
-    (total, seen), *others = parts
-    for more, examples in others:
-        total, seen = total + more, seen + examples
-    return total / max(seen, 1)
+        sums = self._over_examples if self._known or self._exact else self._over_batches
+        shares = gather({name: (float(item.total), item.weight) for name, item in sums.items()})
+        means = {}
+        for name in dict.fromkeys(chain(*shares)):
+            totals, weights = zip(*(share[name] for share in shares if name in share), strict=True)
+            means[name] = sum(totals) / max(sum(weights), 1)
+        return means
 
 
 Split = Literal["val", "test"]
@@ -80,25 +64,21 @@ class Evaluation:
 
     def __init__(self, context: Context, run: Any, should_abort: Callable[[int], bool]) -> None:
         parts = context.parts
+        self._context = context
         self._state = context.state
+        self._engine = context.engine
+        self._consensus = context.consensus
         self._run = run
         self._model = parts.model
         self._task = parts.task
         evaluate = in_precision(evaluation_of(parts.task), parts.device, parts.precision)
         self._evaluate = context.module_hooks.settled(evaluate)
-        self._data = parts.data
-        self._sizes = context.sizes
-        self._engine = context.engine
-        self._consensus = context.consensus
-        self._timeline = context.timeline
-        self._should_abort = should_abort
-        self._record = context.log.put
         self._own_steps = steps_itself(parts.task)
-        self._offered = {split: Offering(f"before_{split}_iter", run, context) for split in ("val", "test")}
+        self._should_abort = should_abort
 
     @torch.no_grad()
     def __call__(self, split: Split) -> bool:
-        """Walk over the data of a split once and leave what was found in `RunState.metrics`.
+        """Walk over the data of a split once and leave the metrics in `RunState.metrics`.
 
         Gradients are off, for hooks too. Return False when a signal has cut the walk short: no metric is incomplete
         then; `after_X_epoch` and `after_X` do not fire, but what was entered around them is left.
@@ -107,7 +87,7 @@ class Evaluation:
         began = time.perf_counter()
         batch_idx, batches = state.batch_idx, state.batches
         entered = len(self._engine.arounds)
-        with self._timeline.excluded(), state.during(split), self._consensus.evaluation():
+        with self._context.timeline.excluded(), state.during(split), self._consensus.evaluation():
             fire(f"before_{split}")
             with evaluating(self._model):
                 fire(f"before_{split}_epoch")
@@ -129,15 +109,14 @@ class Evaluation:
         metrics.update({name: as_number(value, f'metrics["{name}"]') for name, value in metrics.items()})
         state.metrics = MappingProxyType(metrics)
         self._engine.fire(f"after_{split}", state.metrics)
-        self._record("metrics", split=split, v=metrics, seconds=time.perf_counter() - began)
+        self._context.log.put("metrics", split=split, v=metrics, seconds=time.perf_counter() - began)
 
     def _means(self, split: Split) -> dict[str, float] | None:
-        """Evaluate every batch; return the mean over the examples of each single number that the task gives.
+        """Evaluate every batch; return the mean of each single number over the examples of all ranks.
 
-        Those are the examples of all ranks, of which each has its own: they learn the same means, to the bit. Return
-        None when a signal has come: the current batch was the last.
+        Return None when a signal has come: the current batch was the last.
         """
-        means = Means(self._sizes[split].exact)
+        means = Means(self._context.sizes[split].exact)
         try:
             for index, batch in self._batches(split):
                 outputs = self._evaluate(self._run, batch)
@@ -155,12 +134,12 @@ class Evaluation:
 
     def _batches(self, split: Split) -> Iterator[tuple[int, Any]]:
         """Yield the batches of a split as hooks have left them, with their indices, but for those that are skipped."""
-        state, sizes = self._state, self._sizes[split]
-        state.batches = len(self._data[split])
-        for index, provided in enumerate(self._data[split].epoch(0)):
+        state, sizes, data = self._state, self._context.sizes[split], self._context.parts.data[split]
+        state.batches = len(data)
+        for index, provided in enumerate(data.epoch(0)):
             state.batch_idx, state.batch_size = index, sizes.local(index, provided) or 0
             entered = len(self._engine.arounds)
-            batch = self._offered[split](provided)
+            batch = self._context.offer(f"before_{split}_iter", provided)
             if batch is SKIPPED:
                 self._engine.leave(entered)
             else:

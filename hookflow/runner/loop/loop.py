@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hookflow.events.records import CommandRecord
@@ -12,6 +12,7 @@ from hookflow.runner.distributed.consensus import END_EPOCH, OBEY, SAVE, STOP, T
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.evaluation import Evaluation
 from hookflow.runner.loop.iteration import Iterate, too_few
+from hookflow.runner.loop.sanity import sanity_check
 from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics.compiling import Compiled
 from hookflow.runner.process.signals import Signals, Stop, WorkerHangs
@@ -101,7 +102,9 @@ class SafePoint:
 
     def _stop_as_agreed(self) -> bool:
         """Let the run end, for the gravest reason that any rank has; return whether its state is to be saved first."""
-        signal, reason = self._signal, self._requests.take_stop()
+        signal, requests = self._signal, self._requests
+        reason = requests.stop_reason
+        requests.stop_reason = requests.lasting_stop_reason = None
         self._heard = self.signals.stop
         if signal is not None:
             text = f"{signal.reason}: stopping after iteration {self._state.iter}"
@@ -111,8 +114,7 @@ class SafePoint:
 
     def _stop_for(self, *reasons: Stop | None) -> bool:
         before = self.stop
-        provided = [stop for stop in (before, *reasons) if stop is not None]
-        self.stop = max(provided, key=lambda stop: GRAVITY.index(stop.status))
+        self.stop = max(filter(None, (before, *reasons)), key=lambda stop: GRAVITY.index(stop.status))
         if saves := self.stop.save and self.stop != before:
             self._requests.save(["last"])
         return saves
@@ -126,10 +128,10 @@ class SafePoint:
         before = state.stage
         with self._timeline.excluded():
             while True:
-                asks, report, over = self._consensus.broadcast_object(self._next_commands())
-                for ask in asks:
-                    saves |= self._execute(ask)
-                if report:
+                commands, written, over = self._consensus.broadcast_object(self._next_commands())
+                for command in commands:
+                    saves |= self._execute(command)
+                if written:
                     self._checkpoints.report()
                 if over or state.stage != "paused":
                     break
@@ -146,12 +148,12 @@ class SafePoint:
             until = time.monotonic() + 0.5
             while time.monotonic() < until and not (signals.commands or signals.stop or checkpoints.has_written):
                 time.sleep(POLL)
-        asks = [signals.commands.popleft() for _ in range(len(signals.commands))]
-        return asks, checkpoints.has_written, signals.stop is not None
+        commands = [signals.commands.popleft() for _ in range(len(signals.commands))]
+        return commands, checkpoints.has_written, signals.stop is not None
 
-    def _execute(self, ask: Mapping[str, Any]) -> bool:
-        state, note, command, saves = self._state, "", ask.get("cmd"), False
-        match command:
+    def _execute(self, command: Mapping[str, Any]) -> bool:
+        state, note, saves = self._state, "", False
+        match name := command.get("cmd"):
             case "pause":
                 state.enter("paused")
             case "resume":
@@ -161,10 +163,11 @@ class SafePoint:
                 self._checkpoints.save()
             case "stop":
                 state.enter("train")
-                saves = self._stop_for(Stop(f"stopped by {ask.get('by', 'somebody')}", "stopped", 0, save=True))
+                saves = self._stop_for(Stop(f"stopped by {command.get('by', 'somebody')}", "stopped", 0, save=True))
             case _:
-                note = f"there is no command {command!r}"
-        self._record("ack", id=ask.get("id", ""), cmd=str(command), asked=ask.get("t", 0.0), ok=not note, note=note)
+                note = f"there is no command {name!r}"
+        asked = command.get("t", 0.0)
+        self._record("ack", id=command.get("id", ""), cmd=str(name), asked=asked, ok=not note, note=note)
         return saves
 
 
@@ -180,8 +183,10 @@ class Loop:
         checkpoints: CheckpointManager,
         safe_point: SafePoint,
         compiled: Compiled | None,
-        sanity: Callable[[], None] | None,
+        *,
+        sanity: bool,
     ) -> None:
+        self._context = context
         self._state = context.state
         self._engine = context.engine
         self._iterate = iterate
@@ -189,15 +194,12 @@ class Loop:
         self._evaluate = evaluate
         self._checkpoints = checkpoints
         self._safe_point = safe_point
-        self._consensus = context.consensus
         self._timeline = context.timeline
+        self._section = context.parts.section
         self._data = context.parts.data
-        self._val_every = context.parts.section.validates
-        self._validates = "val" in context.parts.data
+        self._validates = "val" in self._data
         self._compiled = compiled
-        self._record = context.log.put
-        self._accumulate = context.parts.section.accumulate
-        self._sanity = sanity
+        self._sanity = sanity and self._validates
 
     def train(self) -> None:
         """Train, from where the run is."""
@@ -220,36 +222,33 @@ class Loop:
 
         Between two epochs, what hooks have asked for is saved; a stop that they have asked for is not obeyed.
         """
+        state, engine = self._state, self._engine
         self._begin()
         for epoch in range(epochs):
             if epoch:
                 self._safe_point.process(wait=True)
-            self._short_epoch(epoch, iters)
+            engine.fire("before_train_epoch")
+            state.batches, state.next_stop = state.batches_per_epoch, min(state.iter + iters, state.max_iters)
+            self._timeline.restart()
+            batches: Iterator[Any] = iter(self._data["train"].epoch(epoch))
+            while (done := state.iter) < state.next_stop and not state.epoch_is_over:
+                self._iterate(batches)
+                if state.iter == done:
+                    raise too_few(state)
+            state.epoch, state.batch_idx, state.epoch_ends = epoch + 1, 0, False
+            engine.fire("after_train_epoch")
+            if self._validates:
+                self._validate()
         self._update.settle()
-        self._engine.fire("after_train")
-
-    def _short_epoch(self, epoch: int, iters: int) -> None:
-        state, engine = self._state, self._engine
-        engine.fire("before_train_epoch")
-        state.batches, state.next_stop = state.batches_per_epoch, min(state.iter + iters, state.max_iters)
-        self._timeline.restart()
-        batches: Iterator[Any] = iter(self._data["train"].epoch(epoch))
-        while (done := state.iter) < state.next_stop and not state.epoch_is_over:
-            self._iterate(batches)
-            if state.iter == done:
-                raise too_few(state)
-        state.epoch, state.batch_idx, state.epoch_ends = epoch + 1, 0, False
-        engine.fire("after_train_epoch")
-        if self._validates:
-            self._validate()
+        engine.fire("after_train")
 
     def _begin(self) -> None:
         self._state.enter("train")
         self._engine.fire("before_train")
         self._update.check_parameters()
         if self._sanity:
-            with self._state.during("start"):  # in which no hook inside the network fires
-                self._sanity()
+            with self._state.during("start"), self._timeline.excluded():  # hooks inside the network do not fire
+                sanity_check(self._context, self._update)
 
     def _epoch(self) -> None:
         """Walk over the training data once, from where the run is in it."""
@@ -273,7 +272,7 @@ class Loop:
         state.epoch += 1
         state.batch_idx = 0
         state.epoch_ends = False
-        self._record("epoch", seconds=time.perf_counter() - self._timeline.excluded_s - began)
+        self._context.log.put("epoch", seconds=time.perf_counter() - self._timeline.excluded_s - began)
         engine.fire("after_train_epoch")
         if self._validation_due("ep", state.epoch):
             self._validate()
@@ -290,7 +289,7 @@ class Loop:
             try:
                 self._iterate(batches)
             except WorkerHangs:
-                if self._accumulate > 1 or self._consensus.ranks.world > 1:
+                if self._section.accumulate > 1 or self._context.parts.ranks.world > 1:
                     raise  # in the middle of an iteration; or the other ranks would wait for this one
             if state.iter < state.next_stop and not state.attention:
                 raise too_few(state)
@@ -303,8 +302,8 @@ class Loop:
 
     def _next_stop(self) -> int:
         """Return the iterations done at which the loop must look up by count."""
-        state, every = self._state, self._val_every
-        stops = [state.iter + state.iters_left(self._accumulate), self._consensus.next_iteration]
+        state, every = self._state, self._section.validates
+        stops = [state.iter + state.iters_left(self._section.accumulate), self._context.consensus.next_iteration]
         if state.max_epochs is None:
             stops.append(state.max_iters)
         if self._validates and every.unit == "it":
@@ -316,7 +315,7 @@ class Loop:
 
         `done` is how many iterations ("it") or epochs ("ep") are.
         """
-        state, every = self._state, self._val_every
+        state, every = self._state, self._section.validates
         if not self._validates:
             return False
         if every.unit == unit:

@@ -75,21 +75,15 @@ class Requests:
 
         Requests about `this_process` alone stop no other run that resumes from an earlier state.
         """
-        self._check("stop", [point.name for point in self._points if point.name not in TOO_LATE_TO_STOP])
+        self.check("stop", [point.name for point in self._points if point.name not in TOO_LATE_TO_STOP])
         self.stop_reason = self.stop_reason or reason
         if not this_process:
             self.lasting_stop_reason = self.lasting_stop_reason or reason
         self._state.attention = True
 
-    def take_stop(self) -> str | None:
-        """Return why the run is to stop, None if it is not, and forget it."""
-        reason = self.stop_reason
-        self.stop_reason = self.lasting_stop_reason = None
-        return reason
-
     def stop_epoch(self, reason: str) -> None:
         """End the epoch after this iteration, as if the data were at their end."""
-        self._check("stop_epoch", [p.name for p in self._points if self._points.in_iteration(p.name)])
+        self.check("stop_epoch", [p.name for p in self._points if self._points.in_iteration(p.name)])
         if not self._state.epoch_ends and self.epoch_end_reason is None:
             self._say(f"epoch {self._state.epoch + 1} ends early: {reason}")
             if self._several:  # who must agree with others first
@@ -100,33 +94,30 @@ class Requests:
 
     def end_epoch(self) -> None:
         """Let the epoch end: on all ranks, unless the one that was meant has come to its end meanwhile."""
-        self._state.epoch_ends, self.epoch_end_reason = self._state.batch_idx > 0 or not self._several, None
+        self._state.epoch_ends = self._state.batch_idx > 0 or not self._several
+        self.epoch_end_reason = None
 
     def skip_step(self) -> None:
         """Leave the weights as they are: the optimizer takes no step in this iteration, or not the current one."""
-        self._check("skip_step", BEFORE_THE_STEP)
+        self.check("skip_step", BEFORE_THE_STEP)
         self.skips_step = True
 
     def accumulate(self, weight: float, *, step: bool) -> None:
         """Let the loss count `weight` in the gradients; without `step`, those of the next iteration are added."""
-        self._check("accumulate", BEFORE_THE_GRADIENTS)
+        self.check("accumulate", BEFORE_THE_GRADIENTS)
         self.loss_weight, self.keeps_gradients = weight, not step
 
     def skip_batch(self) -> None:
         """Compute nothing of the current batch, and go on with the next one."""
-        self._check("skip_batch", WITH_A_BATCH)
+        self.check("skip_batch", WITH_A_BATCH)
         self.skips_batch = True
 
     def replace_batch(self, batch: Any) -> None:
         """Let the task, and the hooks that fire after this one, have another batch."""
-        self._check("replace_batch", WITH_A_BATCH)
+        self.check("replace_batch", WITH_A_BATCH)
         state = self._state
         self.offered[1] = batch
         state.batch_size = self._sizes[state.stage].replaced(batch, state.batch_size)
-
-    def check_param_group(self) -> None:
-        """Raise UserError where `run.add_param_group` is not allowed."""
-        self._check("add_param_group", BETWEEN_STEPS)
 
     def save(self, names: Iterable[str], moved: Mapping[str, int] = NOTHING, keep: int | None = None) -> None:
         """Save the state at the next safe point; see `hookflow.hooks.run.Run.save_checkpoint`."""
@@ -136,25 +127,10 @@ class Requests:
         self._state.attention = True
 
     def take_saves(self) -> tuple[dict[str, int | None], int | None]:
-        """Return what is to be saved, by which names, and how many checkpoints to keep; and forget it."""
-        used = self.saves, self.keep
-        self.saves, self.keep = {}, None
-        return used
-
-    def take_loss_weight(self) -> float:
-        """Return what the loss counts of which the gradients are due, and forget it."""
-        weight, self.loss_weight = self.loss_weight, 1.0
-        return weight
-
-    def take_keeps_gradients(self) -> bool:
-        """Return whether the gradients are kept for the next iteration, and forget it."""
-        keeps, self.keeps_gradients = self.keeps_gradients, False
-        return keeps
-
-    def take_skip_batch(self) -> bool:
-        """Return whether the current batch is to be skipped, and forget it."""
-        skips, self.skips_batch = self.skips_batch, False
-        return skips
+        """Return the names to save by and how many checkpoints to keep, and forget them."""
+        saves, self.saves = self.saves, {}
+        keep, self.keep = self.keep, None
+        return saves, keep
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a resumed run must still grant. A skipped step may wait for iterations, where a task steps."""
@@ -173,7 +149,7 @@ class Requests:
         self.skips_step, self.saves, self.keep = state["skips_step"], dict(state["saves"]), state["keep"]
         self._state.attention = True
 
-    def _check(self, call: str, points: Collection[str]) -> None:
+    def check(self, call: str, points: Collection[str]) -> None:
         """Raise UserError where the call is not allowed, or its hook has not declared the slot that it writes.
 
         The task and the runner declare nothing; but a batch and a loss are the task's own to change.
@@ -181,21 +157,16 @@ class Requests:
         here = self._current()
         if here is None:
             if points in (WITH_A_BATCH, BEFORE_THE_GRADIENTS):
-                raise UserError(
-                    Problem(f"run.{call} is for hooks: a task need not ask to change its batch or its loss")
-                )
+                raise _refused(f"run.{call} is for hooks: a task need not ask to change its batch or its loss")
         elif here.point not in points:
-            raise UserError(Problem(f"run.{call} is not allowed at {here.point}", hint=_where(points)))
+            where = f"at {', '.join(points)}" if len(points) < 8 else "in an iteration"
+            raise _refused(f"run.{call} is not allowed at {here.point}", f"it may be called {where}")
         elif self._points[here.point].kind == "module" and self._state.stage != "train" and call != "stop":
-            raise UserError(Problem(f"run.{call} is not allowed at {here.point} in {self._state.stage}"))
-        elif call in SLOT and SLOT[call] not in here.writes:
-            raise UserError(_undeclared(call, SLOT[call], here))
+            raise _refused(f"run.{call} is not allowed at {here.point} in {self._state.stage}")
+        elif (slot := SLOT.get(call)) and slot not in here.writes:
+            message = f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it writes "{slot}"'
+            raise _refused(message, how_to_declare(slot, here.hook, here.writes))
 
 
-def _where(points: Collection[str]) -> str:
-    return f"it may be called at {', '.join(points)}" if len(points) < 8 else "it may be called in an iteration"
-
-
-def _undeclared(call: str, slot: str, here: Binding) -> Problem:
-    message = f'hook "{here.hook}" calls run.{call} at {here.point} without declaring that it writes "{slot}"'
-    return Problem(message, hint=how_to_declare(slot, here.hook, here.writes))
+def _refused(message: str, hint: str = "") -> UserError:
+    return UserError(Problem(message, hint=hint))

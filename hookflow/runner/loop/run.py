@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from threading import get_ident
 from time import perf_counter
 from typing import Any
@@ -12,10 +13,9 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, nearest_or_all
-from hookflow.events.records import HOOKFLOW, Level, Stage
+from hookflow.events.records import HOOKFLOW, Level
 from hookflow.hooks.run import Run as Promised
 from hookflow.runner.checkpoint.manifest import LONGEST_NAME, can_go_by
-from hookflow.runner.dispatch.module_hooks import Handle
 from hookflow.runner.logging.media import copied, drawn
 from hookflow.runner.logging.timing import FORWARD
 from hookflow.runner.loop.context import Context
@@ -23,6 +23,10 @@ from hookflow.runner.loop.requests import NOTHING
 from hookflow.runner.loop.task import Named, evaluation_of, numbers, scalar
 from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics.precision import in_precision
+
+
+def _from_state(name: str) -> Any:
+    return property(attrgetter(f"_state.{name}"))
 
 
 class Run:
@@ -58,57 +62,25 @@ class Run:
 
     # Where the run is.
 
-    @property
-    def iter(self) -> int:
-        return self._state.iter
-
-    @property
-    def epoch(self) -> int:
-        return self._state.epoch
-
-    @property
-    def max_iters(self) -> int:
-        return self._state.max_iters
-
-    @property
-    def max_epochs(self) -> int | None:
-        return self._state.max_epochs
-
-    @property
-    def iters_per_epoch(self) -> int:
-        return self._state.iters_per_epoch
-
-    @property
-    def batch_idx(self) -> int:
-        return self._state.batch_idx
-
-    @property
-    def batch_size(self) -> int:
-        return self._state.batch_size
+    iter = _from_state("iter")
+    epoch = _from_state("epoch")
+    batch_idx = _from_state("batch_idx")
+    batch_size = _from_state("batch_size")
+    max_iters = _from_state("max_iters")
+    max_epochs = _from_state("max_epochs")
+    iters_per_epoch = _from_state("iters_per_epoch")
+    stage = _from_state("stage")
+    metrics = _from_state("metrics")
+    handle = property(attrgetter("_module_hooks.handle"))
+    handles = property(attrgetter("_module_hooks.handles"))
 
     @property
     def train_seconds(self) -> float:
         return perf_counter() - self._timeline.excluded_s
 
     @property
-    def stage(self) -> Stage:
-        return self._state.stage
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        return self._state.metrics
-
-    @property
     def step_skipped(self) -> bool:
         return self._update.left_out_in(self._state.iter - 1)
-
-    @property
-    def handle(self) -> Handle:
-        return self._module_hooks.handle
-
-    @property
-    def handles(self) -> Mapping[str, Handle]:
-        return self._module_hooks.handles
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:
@@ -139,15 +111,11 @@ class Run:
         self._log.scalar(name, number)
         self._scalars.log(name, number)
         if self._offers_log and get_ident() == self._engine.dispatcher.thread:
-            self._offer_log(name, number)
-
-    def _offer_log(self, name: str, number: float | torch.Tensor) -> None:
-        """Fire `on_log`; for what hooks log there, it is not fired again."""
-        self._offers_log = False
-        try:
-            self._engine.dispatcher.fire_within("on_log", name, number)
-        finally:
-            self._offers_log = True
+            self._offers_log = False  # not for the numbers that hooks log at on_log
+            try:
+                self._engine.dispatcher.fire_within("on_log", name, number)
+            finally:
+                self._offers_log = True
 
     def log_image(self, name: str, image: Any, caption: str = "") -> None:
         self._media.image(name, copied(image, f'run.log_image("{name}", …)'), caption, self._speaker())
@@ -227,10 +195,8 @@ class Run:
         for name in (*names, *moved):
             if not can_go_by(name):
                 message = f"no checkpoint can go by the name {json.dumps(name, ensure_ascii=False)}"
-                hint = (
-                    f"a file must be able to have it: no slash, no dot at the beginning, {LONGEST_NAME} bytes at most"
-                )
-                raise UserError(Problem(message, hint=hint))
+                hint = "a file must be able to have it: no slash, no dot at the beginning"
+                raise UserError(Problem(message, hint=f"{hint}, {LONGEST_NAME} bytes at most"))
         self._requests.save(names or ("last",), moved, keep)
 
     # Methods for a task that steps its optimizers itself.

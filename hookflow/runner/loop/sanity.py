@@ -15,14 +15,13 @@ import torch
 from torch import nn
 
 from hookflow.errors import Problem, UserError, by_place, nearest_or_all
-from hookflow.events.records import Put
 from hookflow.graph.plan import Plan, PlannedHook
 from hookflow.graph.slots import root
 from hookflow.pipeline.condition import METRICS, parse_condition
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.data.limited import Limited
 from hookflow.runner.logging.recorder import SANITY
-from hookflow.runner.loop.context import Context, make_context
+from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.evaluation import Evaluation
 from hookflow.runner.loop.run import Run
 from hookflow.runner.loop.update import Update
@@ -66,7 +65,8 @@ def sanity_check(context: Context, update: Update) -> None:
 
 def _metrics(context: Context, update: Update) -> set[str] | None:
     """Return the names of the metrics of two batches, and of the logged scalars; None where the task has no copy."""
-    parts, quiet = context.parts, Quiet()
+    parts = context.parts
+    quiet: Any = Quiet()
     source, plan = parts.data["val"], Plan(context.plan.pipeline, hooks=(), bindings=(), edges=(), own=context.plan.own)
     try:
         task = _copied(parts)
@@ -77,7 +77,7 @@ def _metrics(context: Context, update: Update) -> set[str] | None:
     with unchanged(parts.model, parts.device), _same_place(source), eager:
         data = {"val": Limited(source, min(BATCHES, len(source)), SANITY)}
         alone = replace(parts, data=data, task=task, hooks={}, picked={})
-        check = make_context(alone, plan, context.folder, RunState(), context.consensus, quiet, quiet)
+        check = Context(alone, plan, context.folder, RunState(), context.consensus, quiet, quiet)
         run = Run(check, update)
         check.engine.bind(run)
         Evaluation(check, run, lambda batches: False)("val")
@@ -135,7 +135,6 @@ class Quiet:
 
     def __init__(self) -> None:
         self.names: set[str] = set()
-        self.put: Put = self.ignore
 
     def scalar(self, name: str, value: Any) -> None:
         self.names.add(name)
@@ -143,7 +142,7 @@ class Quiet:
     def ignore(self, *args: Any, **kwargs: Any) -> None:
         pass
 
-    log = say = failure = flush = image = histogram = ignore
+    put = log = say = failure = flush = image = histogram = ignore
 
 
 def _check_names(context: Context, names: set[str]) -> None:

@@ -26,14 +26,13 @@ from hookflow.runner.dispatch.torch_hooks import register_hooks
 from hookflow.runner.distributed.consensus import AnyConsensus
 from hookflow.runner.logging.media import Media
 from hookflow.runner.logging.recorder import Recorder
-from hookflow.runner.loop.context import make_context
+from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.evaluation import Evaluation, Split
 from hookflow.runner.loop.finite import Losses, StepGuard, advice
-from hookflow.runner.loop.iteration import Iteration, choose
+from hookflow.runner.loop.iteration import choose
 from hookflow.runner.loop.loop import Loop, SafePoint
 from hookflow.runner.loop.nonfinite import diagnose
 from hookflow.runner.loop.run import Run
-from hookflow.runner.loop.sanity import sanity_check
 from hookflow.runner.loop.task import prediction_of
 from hookflow.runner.loop.update import Update
 from hookflow.runner.numerics.compiling import Compiled
@@ -67,13 +66,19 @@ class Trainer:
         self._log = recorder
         shared = Shared(run_dir.now_of(rank))
         state.done = shared.iters
-        self._media = media = Media(run_dir.path, state, recorder.put, recorder.say, rank)
-        self._context = make_context(parts, plan, run_dir.path, state, consensus, recorder, media, shared)
+        media = Media(run_dir.path, state, recorder.put, recorder.say, rank)
+        self._context = Context(parts, plan, run_dir.path, state, consensus, recorder, media, shared)
         self._engine = engine = self._context.engine
-        self._update = self._make_update()
+        section, guard, losses = parts.section, None, None
+        if parts.precision == "fp16" or section.on_nan == "skip":
+            guard = StepGuard(parts, plan, state, log=lambda name, value: self.run.log(name, value), say=recorder.say)
+        if section.on_nan == "raise":
+            losses = Losses(parts.device, state, self._explain_loss)
+        self._update = Update(self._context, losses, guard)
         self.run = Run(self._context, self._update)
         snapshot = Snapshot(self._context, self._update)
-        unsaved = Unsaved(parts.task, parts.data, self._known())
+        held = self.run, parts.model, *parts.model.modules(), *parts.optimizers.values(), *parts.hooks.values()
+        unsaved = Unsaved(parts.task, parts.data, (*held, *parts.data.values()))
         self._checkpoints = CheckpointManager(self._context, self._update, snapshot, unsaved, store)
         self._safe_point = SafePoint(self._context, signals, self._checkpoints)
         if parts.ranks.world > 1:
@@ -158,8 +163,8 @@ class Trainer:
         parts, engine = self._parts, self._engine
         self._compiled = Compiled(parts.models, parts.section.compile, self._log.say) if parts.section.compile else None
         with ExitStack() as undoing:  # all of it, whatever raises: others may train the network after this
-            undoing.callback(self._engine.dispatcher.here.leave)
-            undoing.callback(self._media.close)
+            undoing.callback(engine.dispatcher.here.leave)
+            undoing.callback(self._context.media.close)
             undoing.callback(self._context.module_hooks.detach)
             undoing.callback(self.state.enter, "end")
             undoing.callback(self._checkpoints.abandon)
@@ -171,7 +176,9 @@ class Trainer:
             try:
                 with only_showable():
                     engine.fire("before_run")
-                    self._keep_initial_rates()
+                    for optimizer in parts.optimizers.values():
+                        for group in optimizer.param_groups:  # PyTorch's schedulers trust one that is there already
+                            group.setdefault("initial_lr", group["lr"])
                     yield
             except BaseException as error:
                 self._ended_by(error)
@@ -183,15 +190,6 @@ class Trainer:
                 except BaseException as error:
                     engine.unwind(error)
                     raise
-
-    def _keep_initial_rates(self) -> None:
-        """Note the rate that each parameter group starts with, where no scheduler has noted it.
-
-        This comes after `before_run`: PyTorch's schedulers trust an `initial_lr` that is there already.
-        """
-        for optimizer in self._parts.optimizers.values():
-            for group in optimizer.param_groups:
-                group.setdefault("initial_lr", group["lr"])
 
     def _ended_by(self, error: BaseException) -> None:
         """Fire what fires when something has raised; after a second signal, nothing is saved any more."""
@@ -231,23 +229,6 @@ class Trainer:
             where = self._parts.place(f"{key_of('model', name)}.weights")
             load_changes(self._parts.models[name], state, offered.get(state_key("model", name), {}), where)
 
-    def _make_update(self) -> Update:
-        parts, section = self._parts, self._parts.section
-        guard = None
-        if parts.precision == "fp16" or section.on_nan == "skip":
-            guard = StepGuard(parts, self._context.plan, self.state, log=self._record_scalar, say=self._log.say)
-        losses = Losses(parts.device, self.state, self._explain_loss) if section.on_nan == "raise" else None
-        return Update(self._context, losses, guard)
-
-    def _record_scalar(self, name: str, value: float) -> None:
-        self.run.log(name, value)
-
-    def _known(self) -> Iterator[Any]:
-        """Yield the objects of the run that a checkpoint holds, or that need not be held."""
-        parts = self._parts
-        yield from (self.run, parts.model, *parts.model.modules(), *parts.optimizers.values())
-        yield from (*parts.hooks.values(), *parts.data.values())
-
     def _explain_loss(self, batch: Any) -> str:
         """Return the cause of a loss that is not finite, as far as it can be seen, and ways to avoid it."""
         parts = self._parts
@@ -257,19 +238,6 @@ class Trainer:
         return " ".join([*diagnose(parts, self.state, self.run, step, batch), ways])
 
     def _make_loop(self, *, sanity: bool) -> Loop:
-        iterate = choose(Iteration(self._context, self.run, self._update))
-        check = self._check_sanity if sanity and "val" in self._parts.data else None
-        return Loop(
-            self._context,
-            iterate,
-            self._update,
-            self._evaluate,
-            self._checkpoints,
-            self._safe_point,
-            self._compiled,
-            check,
-        )
-
-    def _check_sanity(self) -> None:
-        with self._context.timeline.excluded():
-            sanity_check(self._context, self._update)
+        iterate = choose(self._context, self.run, self._update)
+        parts = self._update, self._evaluate, self._checkpoints, self._safe_point, self._compiled
+        return Loop(self._context, iterate, *parts, sanity=sanity)

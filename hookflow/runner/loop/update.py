@@ -20,7 +20,7 @@ from hookflow.runner.builder.selectors import Trained
 from hookflow.runner.logging.timing import BACKWARD, OPTIMIZER
 from hookflow.runner.loop.context import Context
 from hookflow.runner.loop.finite import Losses, StepGuard
-from hookflow.runner.loop.requests import BEFORE_THE_STEP
+from hookflow.runner.loop.requests import BEFORE_THE_STEP, BETWEEN_STEPS
 
 BEFORE_THE_BACKWARD = (
     "global_forward_pre",
@@ -39,6 +39,7 @@ class Update:
     Gradients accumulate until the optimizer has used them for a step. They are cleared before the next forward pass,
     or after it where a hook reads them there. `stepping` names the optimizers whose step is being taken. `loss_weight`
     is the weight of this rank's loss: with it, the mean of the gradients over ranks is that of the whole batch.
+    `losses` and `guard` check for NaN, where the run does.
     """
 
     def __init__(self, context: Context, losses: Losses | None, guard: StepGuard | None) -> None:
@@ -79,7 +80,8 @@ class Update:
         self._engine.fire("after_forward", *offered)
         self._engine.fire("before_backward", *offered)
         self.clear(names)
-        weight *= self._requests.take_loss_weight()
+        weight *= self._requests.loss_weight
+        self._requests.loss_weight = 1.0
         loss = outputs["loss"]
         if self.losses:
             self.losses.watch(loss, batch)
@@ -101,13 +103,13 @@ class Update:
         self._used.difference_update(names)
 
     def step(self, offered: tuple[Any, ...], names: tuple[str, ...]) -> None:
-        """Let the optimizers that are named use their gradients, unless a hook has asked to skip that.
+        """Let the named optimizers step, unless a hook has requested to skip that or the gradients are not finite.
 
-        Nor do they where the gradients are not finite, if that is to be looked at; what the host knows of it in time
-        looks to hooks as if one had asked. Where a hook accumulates them, they are kept instead.
+        Where a hook accumulates the gradients, they are kept instead.
         """
         self.stepping = names
-        if self._requests.take_keeps_gradients():
+        keeps, self._requests.keeps_gradients = self._requests.keeps_gradients, False
+        if keeps:
             if self._skips():
                 self._used.update(names)
                 self.leave_out(True)
@@ -132,7 +134,13 @@ class Update:
         if skips:
             self.leave_out(True)
         else:
-            self._take(names, found_inf)
+            for name in names:
+                if self.guard and found_inf is not None:
+                    self.guard.step(self._optimizers[name], found_inf)
+                else:
+                    self._optimizers[name].step()
+            if self.guard and found_inf is not None and not self.guard.waits:
+                self.leave_out(found_inf)
             self._timeline.mark(OPTIMIZER)
             self._engine.fire("after_optimizer_step", *offered)
         if self.guard:
@@ -143,25 +151,16 @@ class Update:
         skips, self._requests.skips_step = self._requests.skips_step, False
         return self._consensus.any_rank(skips) if self._skips_agreed else skips
 
-    def _take(self, names: tuple[str, ...], found_inf: Tensor | None) -> None:
-        for name in names:
-            if self.guard and found_inf is not None:
-                self.guard.step(self._optimizers[name], found_inf)
-            else:
-                self._optimizers[name].step()
-        if self.guard and found_inf is not None and not self.guard.waits:
-            self.leave_out(found_inf)
-
     def leave_out(self, left_out: Tensor | bool) -> None:
-        """Remember of this iteration that a step was left out, or where it stands whether it was."""
+        """Remember that a step of this iteration was left out, or the tensor that says whether it was."""
         if self._left_out[0] != self._state.iter:
             self._left_out = self._state.iter, []
         self._left_out[1].append(left_out)
 
     def left_out_in(self, iteration: int) -> bool:
         """Return whether a step of this iteration, the latest, was left out, waiting for the device if need be."""
-        of, steps = self._left_out
-        return of == iteration and any(map(bool, steps))
+        latest, steps = self._left_out
+        return latest == iteration and any(map(bool, steps))
 
     def settle(self) -> None:
         """Wait until it is certain of every loss that it was finite. Raises NonFiniteLossError when one was not."""
@@ -171,8 +170,8 @@ class Update:
             self.guard.report(wait=True)
 
     def add_param_group(self, parameters: Iterable[nn.Parameter], optimizer: str, settings: Mapping[str, Any]) -> None:
-        """Let an optimizer train parameters that a hook has added to the network; see `Run.add_param_group`."""
-        self._requests.check_param_group()
+        """See `Run.add_param_group`."""
+        self._requests.check("add_param_group", BETWEEN_STEPS)
         added = [*parameters]
         self._strategy.add_parameters(added)
         self._trained.add(added, optimizer, settings)
@@ -228,18 +227,16 @@ def clears_gradients(optimizers: Sequence[Optimizer]) -> Callable[[], None]:
 
     `Optimizer.zero_grad` costs 6 µs for what two loops do in 0.1; one that has been overridden is called.
     """
-    if all(getattr(optimizer.zero_grad, "__func__", None) is Optimizer.zero_grad for optimizer in optimizers):
+    overridden = any(getattr(each.zero_grad, "__func__", None) is not Optimizer.zero_grad for each in optimizers)
 
-        def clear() -> None:
-            for optimizer in optimizers:
-                for group in optimizer.param_groups:
-                    for parameter in group["params"]:
-                        parameter.grad = None
+    def clear() -> None:
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    parameter.grad = None
 
-    else:
+    def clear_by_call() -> None:
+        for optimizer in optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
-        def clear() -> None:
-            for optimizer in optimizers:
-                optimizer.zero_grad(set_to_none=True)
-
-    return clear
+    return clear_by_call if overridden else clear
