@@ -16,7 +16,7 @@ from hookflow.graph.points import POINTS
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.loop import trainer
-from hookflow.runner.loop.iteration import Accumulated, Iterate, Iteration, choose
+from hookflow.runner.loop.iteration import Accumulated, Iterate, choose
 from hookflow.runner.process.launch import prepare
 from hookflow.zoo.tasks import Classification
 from tests.conftest import TESTS, TOY, NewRun, records
@@ -144,10 +144,10 @@ class Makes(Classification):
     evaluate = step
 
 
-def forced(it: Iteration) -> Iterate:
+def forced(*parts: Any) -> Iterate:
     """Choose the general form."""
-    assert not isinstance(choose(it), Accumulated), "the pipeline is none for the plain form"
-    return Accumulated(it)
+    assert not isinstance(choose(*parts), Accumulated), "the pipeline is none for the plain form"
+    return Accumulated(*parts)
 
 
 def one_loss() -> str:
@@ -212,7 +212,7 @@ def test_an_optimizer_that_a_hook_wraps_is_called_by_its_wrapper(new_run: NewRun
 
 @pytest.mark.parametrize("form", [choose, forced])
 def test_the_outputs_of_an_iteration_are_gone_when_the_next_one_is_computed(
-    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, form: Callable[[Iteration], Iterate]
+    new_run: NewRun, train_here: Train, monkeypatch: pytest.MonkeyPatch, form: Callable[..., Iterate]
 ) -> None:
     monkeypatch.setattr(trainer, "choose", form)
     run_dir = new_run(f'task={{use="{MAIN}:Keeps"}}')

@@ -160,7 +160,7 @@ def test_where_nobody_listens_a_logged_number_costs_no_call_more(tmp_path: Path,
     functions = counted(logs, tmp_path, train_here).iterations[50]
     names = {code.co_qualname for code in functions}
     assert "Run.log" in names
-    assert not names & {"Run._offer_log", "Dispatcher.fire_within", "Dispatcher.fire"}
+    assert not names & {"Dispatcher.fire_within", "Dispatcher.fire"}
     inside = {"Run.log", "scalar", "as_number", "Recorder.scalar", "Recorder._place", "Scalars.log"}
     bare = {code.co_qualname for code in counted("", tmp_path / "bare", train_here).iterations[50]}
     assert names - bare <= inside | {"after_train_iter"}

@@ -87,7 +87,8 @@ def resume(run: RunDir, iteration: int, writer: Holds, *left: int, gives: tuple[
     for number, it in enumerate(gives, history.calls):
         thread.give(number, WriterCall("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0)))
     thread.finish()
-    assert thread.join(60)
+    thread.join(60)
+    assert not thread.is_alive()
     assert not thread.shortcomings()
 
 
@@ -191,7 +192,8 @@ def test_a_writer_that_is_new_in_a_resumed_run_is_given_what_is_trained_from_the
     for number, it in enumerate((4, 5, 6), history.calls):
         thread.give(number, WriterCall("write_scalar", ("scalar", "loss"), it, ("loss", 9.0, it, 0, 0.0)))
     thread.finish()
-    assert thread.join(60)
+    thread.join(60)
+    assert not thread.is_alive()
     assert (its(writer), writer.configured) == ([4, 5, 6], 1)
     assert (run.writers / "own" / CONFIGURED).exists()
     progress = WriterProgress(run.writers / "own" / PROGRESS, 10_000)

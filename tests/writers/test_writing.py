@@ -214,7 +214,8 @@ def test_errors_count_in_a_row_however_seldom_something_is_logged(tmp_path: Path
     for k in range(writers.IN_A_ROW):
         thread.give(k, WriterCall("write_scalar", ("scalar", "loss"), k, ("loss", 0.0, k, 0, 0.0)))
         wait_for(lambda k=k: kinds(tmp_path / "notes").count("scalar") == k + 1)  # type: ignore[misc]
-    assert thread.join(60)
+    thread.join(60)
+    assert not thread.is_alive()
     assert "switched off" in told[-1]
 
 

@@ -1,9 +1,8 @@
 """The dispatcher: calls the bindings of a point in the order of the plan, and times them.
 
-Everything that can be decided beforehand has been: which hooks, in which order, with which arguments. `fire` only asks
-each trigger, calls, and stamps the clock; the rest of this file is for what fires within something else, and for a
-hook that raised. Inside the iteration `hookflow.runner.dispatch.engine` does the same faster, where nothing special
-is bound; a test over random plans holds the two together.
+Which hooks, in which order, with which arguments is decided beforehand. `fire` asks each trigger, calls, and stamps the
+clock. Inside the iteration `hookflow.runner.dispatch.engine` does the same faster, where nothing special is bound; a
+test over random plans compares the two.
 """
 
 from __future__ import annotations
@@ -80,8 +79,7 @@ class Firing:
         return not self._disabled
 
     def disable(self) -> None:
-        """Never fire again. A condition is evaluated nevertheless: over ranks, the others wait for this one's
-        numbers."""
+        """Never fire again. A condition is still evaluated: the other ranks wait for this one's numbers."""
         self._disabled = True
         if self.gate and self.announce is None and self.binding.trigger.when is None:
             self.gate.next = inf
@@ -92,13 +90,13 @@ class Firing:
             return
         due, asked_at, answer = self.due, -1, False
 
-        def same() -> bool:
+        def due_in_iteration() -> bool:
             nonlocal asked_at, answer
             if asked_at != state.iter:
                 asked_at, answer = state.iter, due()
             return answer
 
-        self.due = same
+        self.due = due_in_iteration
 
 
 def watched(watch: Callable[..., object], method: Callable[..., object], due: Due | None) -> Callable[..., object]:
@@ -192,7 +190,7 @@ class Dispatcher:
         self._inner = 0.0
         self._nested = 0
         self._ending = False
-        self._told: BaseException | None = None
+        self._ended_by: BaseException | None = None
 
     def fire(self, point: str, *offered: Any) -> None:
         """Call every hook that is due at `point`; `offered` is what the point offers after the run itself.
@@ -230,12 +228,10 @@ class Dispatcher:
 
     def call_within(self, firing: Firing, everything: Sequence[Any]) -> Any:
         """Call one binding in the middle of something else, if it is due, and return what it returns."""
-        if firing.is_due():
-            return self._within(self._call, firing, everything)
-        return None
+        return self._within(self._call, firing, everything) if firing.is_due() else None
 
     def _within(self, call: Callable[..., Result], *args: Any) -> Result:
-        """Make a call that fires. Its time is theirs who fire: not the hook's around it, and in no phase twice."""
+        """Make a call that fires. Its time is not booked to the hook around it, and to no phase twice."""
         here = self.here
         binding, since = here.binding[0], here.times[0]
         in_hook = binding != NOWHERE
@@ -270,14 +266,14 @@ class Dispatcher:
         action: OnError = self._plan.hook(binding.hook).on_error if isinstance(error, Exception) else "raise"
         if self._ending and action == "raise":
             action = "ignore"
-        text = error is self._told and not self._ending  # of a hook that fired within this one, and ends the run
-        if text or isinstance(error, KeyboardInterrupt):
+        from_within = error is self._ended_by and not self._ending  # raised by a hook that fired within this one
+        if from_within or isinstance(error, KeyboardInterrupt):
             action = "raise"
         else:
             error = showable(error, f'raised by the hook "{binding.hook}" at {binding.point}')
             self._report(binding, error, action)
         if action == "raise":
-            self._told, self._inner = error, 0.0
+            self._ended_by, self._inner = error, 0.0
             self.here.set(NOWHERE, perf_counter())
             raise error
         if action == "disable":

@@ -30,7 +30,7 @@ from hookflow.runner.process.state import RunState
 
 
 def can_be_generated(plan: Plan, point: Point, firings: Sequence[Firing]) -> bool:
-    """Say whether these firings of a point are plain enough, in a plan where nothing fires within something else."""
+    """Return whether these firings of a point are plain enough, in a plan where nothing fires within something else."""
     nested = any(plan.at(other.name) for other in plan.points if other.nested)
     in_iteration = point.unit == "it" and point.kind in ("standard", "step")
     return in_iteration and not nested and all(map(_is_plain, firings))
@@ -38,10 +38,9 @@ def can_be_generated(plan: Plan, point: Point, firings: Sequence[Firing]) -> boo
 
 def _is_plain(firing: Firing) -> bool:
     binding, trigger = firing.binding, firing.binding.trigger
-    amounts = (trigger.every, trigger.since, trigger.until)
-    counted = all(parsed(a).unit != "s" for a in amounts if a is not None)
+    timed = any(amount and parsed(amount).unit == "s" for amount in (trigger.every, trigger.since, trigger.until))
     changes = "batch" in binding.writes or "control" in binding.writes
-    return binding.half == "whole" and counted and trigger.when is None and not changes and firing.announce is None
+    return binding.half == "whole" and not timed and trigger.when is None and not changes and firing.announce is None
 
 
 def generate(point: Point, firings: Sequence[Firing], dispatcher: Dispatcher, state: RunState) -> Callable[..., None]:
@@ -143,6 +142,9 @@ class Arounds:
     def is_open(self, binding: Binding) -> bool:
         return any(key_of(entry) == key_of(binding) for entry, _ in self._open)
 
+    def is_resumed(self, binding: Binding) -> bool:
+        return binding.hook in self.resumed
+
     def at(self, point: str) -> list[str]:
         """Return the hooks that have been entered at `point` and not left; or will be, once a resumed run is there."""
         entered = {binding.hook for binding, _ in self._open if binding.point == point} | self.resumed
@@ -218,8 +220,8 @@ class Engine:
             if binding.half == "exit":
                 self._closings[key_of(binding)] = firing
             elif binding.half == "enter":
-                again = Firing(binding, firing.method, firing.call, partial(self._is_resumed, binding))
-                self._put(_again(binding.point), again)
+                again = Firing(binding, firing.method, firing.call, partial(self.arounds.is_resumed, binding))
+                self._put(f"again {binding.point}", again)
         for name, firings in self.dispatcher.at.items():
             self._calls[name] = partial(self.dispatcher.fire, name)
             if self._generates and not wrap and name in self.plan.points:
@@ -228,24 +230,24 @@ class Engine:
                     self._calls[name] = generate(point, firings, self.dispatcher, self._state)
 
     def _firing(self, binding: Binding, run: object) -> Firing:
-        hook = self._hooks[binding.hook]
+        hook, planned, arounds = self._hooks[binding.hook], self.plan.hook(binding.hook), self.arounds
         method = getattr(hook, binding.method) if binding.method else hook
         gate = self._gates.get(binding.id)
         if isinstance(hook, Hook) and (watch := hook.watches.get(binding.method)):
             method, gate = watched(watch, method, gate), None
-        call = self._halved(binding, adapt(method, binding.takes, self.plan.points[binding.point].offers, run))
-        if gate is None and self.plan.hook(binding.hook).on_error == "disable":
+        if gate is None and planned.on_error == "disable":
             gate = Switch()
-        due: Due | None = partial(self.arounds.is_open, binding) if binding.half == "exit" else gate
-        announce = self.on_request if _may_ask(self.plan, binding) else None
-        return Firing(binding, method, call, due, gate, announce)
-
-    def _halved(self, binding: Binding, call: Call) -> Call:
+        due: Due | None = gate
+        call = adapt(method, binding.takes, self.plan.points[binding.point].offers, run)
         if binding.half == "enter":
-            return lambda offered: self.arounds.enter(binding, call(offered))
-        if binding.half == "exit":
-            return lambda offered: self.arounds.leave(binding)
-        return call
+            begin = call
+            call = lambda offered: arounds.enter(binding, begin(offered))  # noqa: E731
+        elif binding.half == "exit":
+            due = partial(arounds.is_open, binding)
+            call = lambda offered: arounds.leave(binding)  # noqa: E731
+        asks = planned.ranks != "zero" and not {"control", "checkpoint"}.isdisjoint(binding.writes)
+        announce = self.on_request if asks and self.plan.points.in_iteration(binding.point) else None
+        return Firing(binding, method, call, due, gate, announce)
 
     def _put(self, point: str, firing: Firing) -> None:
         self.dispatcher.at[point] = (*self.dispatcher.at.get(point, ()), firing)
@@ -288,7 +290,7 @@ class Engine:
 
     def enter_again(self, point: str) -> None:
         """Run the first halves at `point` that a resumed run is inside of, and nothing else that fires there."""
-        self.dispatcher.fire(_again(point))
+        self.dispatcher.fire(f"again {point}")
         self.arounds.resumed = frozenset()
 
     def leave(self, entered: int) -> None:
@@ -326,17 +328,3 @@ class Engine:
         self.dispatcher.end()
         self.arounds.error = error
         self.leave(0)
-
-    def _is_resumed(self, binding: Binding) -> bool:
-        return binding.hook in self.arounds.resumed
-
-
-def _may_ask(plan: Plan, binding: Binding) -> bool:
-    """Say whether a binding inside the iteration may ask, on all ranks alike, for what they must agree on."""
-    if plan.hook(binding.hook).ranks == "zero":
-        return False
-    return plan.points.in_iteration(binding.point) and not {"control", "checkpoint"}.isdisjoint(binding.writes)
-
-
-def _again(point: str) -> str:
-    return f"again {point}"

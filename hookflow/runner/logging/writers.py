@@ -1,7 +1,6 @@
-"""The writers of a run: each runs in a thread of its own, fed from the event log.
+"""The writers of a run: each runs in a thread of its own, fed by the recorder's thread.
 
-The training thread calls no writer while it trains, and waits for none: the recorder's thread hands on what it
-records, and each writer has a thread. Only the end of a run waits, and not for long.
+The training thread waits for no writer while it trains. Only the end of a run waits, and not for long.
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ GAP = struct.Struct("<QQq")
 
 
 class WriterProgress:
-    """Calls are numbered as `hookflow.runner.logging.writers.History` does it.
+    """How far a writer has come: `begun` calls may have reached it, and `safe` calls it has brought to their place.
 
-    `begun` is how many may have reached the writer, `safe` how many it had brought to their place; a file that is not
-    there yet says that all of `calls` have been. But of the calls from one number up to another those alone have that
-    are not after an iteration: `gaps` are such numbers, with the iteration at which the run was resumed then.
+    Calls are numbered as in `History`. A file that is not there yet says that all of `calls` are safe. `gaps` are calls
+    that were never made: from one number up to another, those after an iteration, at which the run was resumed.
     """
 
     def __init__(self, path: Path, calls: int) -> None:
@@ -48,13 +46,13 @@ class WriterProgress:
         self.gaps: list[tuple[int, int, int]] = list(GAP.iter_unpack(kept[HEAD.size :]))
 
     def save(self, *, begun: int | None = None, safe: int | None = None) -> None:
-        """Write down what has changed: with one call of the system, which a kill cannot tear."""
+        """Write the numbers with one system call, which a kill cannot tear."""
         self.begun = self.begun if begun is None else begun
         self.safe = self.safe if safe is None else safe
         os.pwrite(self._file, HEAD.pack(self.begun, self.safe), 0)
 
     def leave_out(self, begin: int, end: int, iteration: int) -> None:
-        """Write down that of the calls from `begin` up to `end` those after the iteration are never made."""
+        """Note that of the calls from `begin` up to `end` those after the iteration are never made."""
         if begin < end:
             if not self.gaps:
                 self.save()
@@ -62,11 +60,10 @@ class WriterProgress:
             self.gaps.append((begin, end, iteration))
 
     def has_begun(self, number: int, iteration: int) -> bool:
-        """Say whether a call of an iteration may have reached the writer."""
+        """Return whether a call of an iteration may have reached the writer."""
         return number < self.begun and not any(begin <= number < end and iteration > at for begin, end, at in self.gaps)
 
     def close(self) -> None:
-        """Write nothing more."""
         os.close(self._file)
 
 
@@ -199,12 +196,11 @@ CONFIGURED, PROGRESS = "configured", "progress"
 """Files in a writer's folder: an empty one which says that it has had the pipeline, and how far it has come."""
 
 
-class WriterThread:
-    """Makes the calls of one writer, whose `folder` is in the run directory. An exception loses that call; it is
-    reported.
+class WriterThread(Thread):
+    """Makes the calls of one writer, whose `folder` is in the run directory.
 
-    No step of a series is written twice, or after a later one: in a resumed run what is trained again is passed over,
-    so far as the writer has kept it, and what waited when the process was killed is made up for from the event log. A
+    An exception loses that call; it is reported. No step of a series is written twice, or after a later one: a resumed
+    run skips what it trains again and the writer has, and makes up from the event log for what a kill has lost. A
     writer that has been added since is given all that is trained from here on.
     """
 
@@ -217,8 +213,11 @@ class WriterThread:
         recorder: Recorder,
         history: History | None = None,
     ) -> None:
-        self.name = name
-        self._writer = writer
+        super().__init__(name=f"hookflow-writer-{name}", daemon=True)
+        self.writer = writer
+        self.hurried = False
+        """Close the writer at once, after the current call."""
+        self._title = f'the writer "{name}"'
         self._config = config
         self._configured = folder / CONFIGURED
         self._recorder = recorder
@@ -227,20 +226,10 @@ class WriterThread:
         """The number of the first call of this attempt."""
         self._progress = WriterProgress(folder / PROGRESS, self._first)
         self._queue: SimpleQueue[tuple[int, WriterCall] | None] = SimpleQueue()
-        self._thread = Thread(target=self._work, name=f"hookflow-writer-{name}", daemon=True)
         self._next: dict[Series, int] = {}
-        self._given = self._dropped = 0  # counted by who gives
-        self._done = self._failed = self._in_a_row = 0  # counted by the thread
-        self._hurried = self._told = self._off = False
-
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def leave(self) -> None:
-        """Close the writer, which has been given nothing."""
-        with suppress(Exception):
-            self._writer.close()
+        self._given = self._dropped = 0  # counted by the caller of `give`
+        self._done = self._failed = self._in_a_row = 0  # counted by this thread
+        self._reported = self._off = False
 
     def give(self, number: int, call: WriterCall) -> None:
         """Take a call with its number, or drop it where too many wait already."""
@@ -252,41 +241,33 @@ class WriterThread:
             return
         self._dropped += 1
         if self._dropped == 1:
-            self._recorder.say(f'the writer "{self.name}" is slower than the run logs: values are dropped', "warn")
+            self._recorder.say(f"{self._title} is slower than the run logs: values are dropped", "warn")
 
     def finish(self) -> None:
         """Let it write what is left, and then close the writer."""
         self._queue.put(None)
 
-    def hurry(self) -> None:
-        """Let it close the writer at once, after the call that it is in."""
-        self._hurried = True
-
-    def join(self, seconds: float) -> bool:
-        """Wait so long for the end, and return whether it has come."""
-        self._thread.join(max(seconds, 0))
-        return not self._thread.is_alive()
-
     def shortcomings(self) -> str:
-        """Return what people should know in the end; nothing where all was written, and the writer has closed."""
+        """Return what was not written, or that the writer has not closed; nothing where all is well."""
         missing = self._given - self._done
         left = missing - self._failed - self._dropped
         rest = "given when it was switched off" if self._off else "left at the end"
         reasons = {"dropped, as it was too slow": self._dropped, "failed": self._failed, rest: left}
         why = "; ".join(f"{count} {reason}" for reason, count in reasons.items() if count)
         text = [f"has not written {missing} of {self._given} values ({why})"] if missing else []
-        text += ["has not closed"] if self._thread.is_alive() else []
-        return f'the writer "{self.name}" {" and ".join(text)}' if text else ""
+        text += ["has not closed"] if self.is_alive() else []
+        return f"{self._title} {' and '.join(text)}" if text else ""
 
-    def _work(self) -> None:
+    def run(self) -> None:
         if not self._configured.exists():  # nor has it been given anything that it could be asked for twice
             self._progress.save(begun=self._first, safe=self._first)
             self._progress.leave_out(0, self._first, -1)
-            self._try("write_config", self._configure)
+            if self._try("write_config", self.writer.write_config, self._config):
+                self._configured.touch()
         elif self._history is not None:
             self._try("resume_at", self._resume, self._history)
         number = self._first - 1
-        while (provided := self._queue.get()) is not None and not self._hurried:
+        while (provided := self._queue.get()) is not None and not self.hurried:
             number, call = provided
             if self._write(number, call):
                 self._done += 1
@@ -296,15 +277,14 @@ class WriterThread:
                 self._secure("flush", number + 1)
             if self._in_a_row >= IN_A_ROW:
                 self._off = True
-                message = f'the writer "{self.name}" has raised {IN_A_ROW} times in a row: it is switched off'
-                self._recorder.say(message, "warn")
+                self._recorder.say(f"{self._title} has raised {IN_A_ROW} times in a row: it is switched off", "warn")
                 break
         self._secure("close", number + 1)
         self._progress.close()
 
     def _secure(self, method: str, calls: int) -> None:
         """Let the writer bring to its place what it has been given, which is so many calls."""
-        if self._try(method, getattr(self._writer, method)) and calls > self._progress.safe:
+        if self._try(method, getattr(self.writer, method)) and calls > self._progress.safe:
             self._progress.save(safe=calls)
 
     def _resume(self, history: History) -> None:
@@ -323,7 +303,7 @@ class WriterThread:
             forgotten = (number for number, call in history.standing() if call.iteration > cut)
             progress.save(safe=min(safe, next(forgotten, safe)))
         progress.leave_out(begun, history.calls, history.iteration)
-        forgets = self._writer.resume_at(cut)
+        forgets = self.writer.resume_at(cut)
         if forgets:
             self._next = {}
         stand: dict[Series, int] = {}
@@ -331,15 +311,11 @@ class WriterThread:
             stand[call.series] = max(call.iteration + 1, stand.get(call.series, 0))
             if number >= begun or (forgets and call.iteration > cut):
                 self._write(number, call)
-            if self._hurried:
+            if self.hurried:
                 return
         self._next |= {series: max(following, self._next.get(series, 0)) for series, following in stand.items()}
         progress.save(begun=history.calls)
         self._secure("flush", history.calls)
-
-    def _configure(self) -> None:
-        self._writer.write_config(self._config)
-        self._configured.touch()
 
     def _write(self, number: int, call: WriterCall) -> bool:
         """Make a call unless the writer has the step already; return whether it has it now."""
@@ -347,22 +323,20 @@ class WriterThread:
             return True
         self._next[call.series] = call.iteration
         self._progress.save(begun=max(number + 1, self._progress.begun))
-        written = self._try(call.method, getattr(self._writer, call.method), *call.args)
+        written = self._try(call.method, getattr(self.writer, call.method), *call.args)
         self._in_a_row = 0 if written else self._in_a_row + 1
         return written
 
-    def _try(self, what: str, call: Callable[..., Any], *args: Any) -> bool:
-        """Make a call of the writer, and return whether it has raised nothing."""
+    def _try(self, method: str, call: Callable[..., Any], *args: Any) -> bool:
+        """Make a call of the writer, and return whether it has raised nothing; report the first exception."""
         try:
             call(*args)
         except BaseException as error:  # whatever a writer may raise: it is no reason to end the training
-            if not self._told:
-                self._told = True
-                shown = showable(error, f'in {what} of the writer "{self.name}"')
-                self._recorder.failure(shown, action="ignore")
-                lost = ": that value is lost" if args else ""
-                message = f'the writer "{self.name}" raised in {what}{lost}; later errors are only counted'
-                self._recorder.say(message, "warn")
+            if not self._reported:
+                self._reported = True
+                self._recorder.failure(showable(error, f"in {method} of {self._title}"), action="ignore")
+                lost = ": that value is lost" if len(args) > 1 else ""
+                self._recorder.say(f"{self._title} raised in {method}{lost}; later errors are only counted", "warn")
             return False
         return True
 
@@ -412,9 +386,10 @@ def writing(
     try:
         yield start
     except BaseException:
-        if recorder.listener is None:  # the resume was refused
+        if recorder.listener is None:  # the resume was refused, and they have been given nothing
             for thread in threads:
-                thread.leave()
+                with suppress(Exception):
+                    thread.writer.close()
             threads = []
         raise
     finally:
@@ -422,7 +397,12 @@ def writing(
         recorder.flush(frame=False, patience=GRACE)
         recorder.listener = None
         give(latest.all())
-        _finish(threads)
+        for thread in threads:
+            thread.finish()
+        _join(threads, GRACE)
+        for thread in threads:
+            thread.hurried = True
+        _join(threads, CLOSING)
         for thread in threads:
             if message := thread.shortcomings():
                 recorder.say(message, "warn")
@@ -450,14 +430,8 @@ def _made(
     return threads
 
 
-def _finish(threads: Sequence[WriterThread]) -> None:
-    """Wait until all is written and closed, but no longer than GRACE and CLOSING."""
+def _join(threads: Sequence[WriterThread], seconds: float) -> None:
+    """Wait so long for all of the threads together."""
+    deadline = time.monotonic() + seconds
     for thread in threads:
-        thread.finish()
-    deadline = time.monotonic() + GRACE
-    late = [thread for thread in threads if not thread.join(deadline - time.monotonic())]
-    for thread in late:
-        thread.hurry()
-    deadline = time.monotonic() + CLOSING
-    for thread in late:
-        thread.join(deadline - time.monotonic())
+        thread.join(max(deadline - time.monotonic(), 0))

@@ -146,6 +146,7 @@ class _Batchwise(ABC):
                 s.batch_size = 0
             else:
                 engine.fire("after_train_iter", *offered)
+                offered = None  # or it would take up memory during the next forward pass
             self.timeline.end_iteration(s.batch_size)
             if s.attention or s.iter >= s.next_stop:
                 return
