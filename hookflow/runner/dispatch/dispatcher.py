@@ -27,28 +27,18 @@ Due = Callable[[], bool]
 
 
 class Gate(Protocol):
-    """The decision whether a binding fires: not before `next` iterations are done, and then by calling it."""
+    """A trigger: called to learn whether its binding fires, and not before `next` iterations are done."""
 
     next: float
 
-    def __call__(self) -> bool:
-        """Say whether it fires at this visit."""
-
-
-class Switch:
-    """The gate of a binding without a trigger that may be switched off."""
-
-    next: float = 0
-
-    def __call__(self) -> bool:
-        return True
+    def __call__(self) -> bool: ...
 
 
 class Firing:
     """A binding, the `method` of its hook, and `call`, which takes everything that the point offers.
 
-    `due` says whether it fires; None if it always does. `gate` is what generated code asks instead. `announce` is
-    called when it is due, over ranks where all must know of it: also on one where the hook is switched off.
+    `due` says whether it fires; None if it always does. Generated code calls `gate` instead. `announce` is called when
+    it is due, over ranks where all must know of it: also on one where the hook is switched off.
     """
 
     __slots__ = ("_disabled", "announce", "binding", "call", "due", "gate", "method")
@@ -71,7 +61,7 @@ class Firing:
         self._disabled = False
 
     def is_due(self) -> bool:
-        """Say whether the binding fires at this visit of its point."""
+        """Return whether the binding fires at this visit of its point."""
         if self.due is not None and not self.due():
             return False
         if self.announce is not None:
@@ -100,7 +90,7 @@ class Firing:
 
 
 def watched(watch: Callable[..., object], method: Callable[..., object], due: Due | None) -> Callable[..., object]:
-    """Return a method as one to call at every visit: that calls `watch`, and then the method if it is due."""
+    """Return a method to call at every visit, which calls `watch`, and then the method if it is due."""
 
     @wraps(method)
     def both(*offered: Any, **named: Any) -> None:
@@ -112,7 +102,7 @@ def watched(watch: Callable[..., object], method: Callable[..., object], due: Du
 
 
 def by_position(method: Callable[..., object], takes: tuple[str, ...]) -> bool:
-    """Say whether the arguments that a method takes can be given by position: none with a default stands before."""
+    """Return whether the arguments that a method takes can be given by position: none with a default stands before."""
     if not takes:
         return True
     parameters = [p for p in signature(method).parameters.values() if p.kind is not p.VAR_POSITIONAL]
@@ -160,7 +150,7 @@ class Here:
         self.ids, self.times = (shared.ids, shared.times) if shared else _unshared()
 
     def leave(self) -> None:
-        """Show nothing any more: the run is over, whatever may still fire."""
+        """Show nothing any more: the run is over."""
         if self._shared:
             self.ids, self.times = _unshared()
             self._shared.close()
@@ -175,7 +165,7 @@ def _unshared() -> tuple[memoryview[int], memoryview[float]]:
 
 
 class Dispatcher:
-    """Fires the points of one run; `at` holds what is bound to each, in order, and may still change."""
+    """Fires the points of one run; `at` holds the firings of each, in order, and may still change."""
 
     def __init__(self, plan: Plan, books: Books, here: Here, report: Report) -> None:
         self.at: dict[str, tuple[Firing, ...]] = {}
@@ -202,7 +192,7 @@ class Dispatcher:
             self.call_all(firings, (self.run, *offered))
 
     def call_all(self, firings: Sequence[Firing], everything: Sequence[Any]) -> None:
-        """Call what is due of these; `everything` is what their point offers, the run first. Hooks may change it."""
+        """Call those that are due; `everything` is what their point offers, the run first. Hooks may change it."""
         here, put = self.here, self.books.firings.put
         began = entered = perf_counter()
         for firing in firings:
@@ -222,7 +212,7 @@ class Dispatcher:
             self.books.spans.put(began, entered)
 
     def fire_within(self, point: str, *offered: Any) -> None:
-        """Do what `fire` does in the middle of something else: of a hook, or of a phase of the iteration."""
+        """Fire a point in the middle of something else: of a hook, or of a phase of the iteration."""
         if point in self.at:
             self._within(self.fire, point, *offered)
 
@@ -288,5 +278,5 @@ class Dispatcher:
                     firing.disable()
 
     def end(self) -> None:
-        """From here on no hook that raises keeps others from their turn: the run ends."""
+        """Ignore exceptions from here on: the run ends, and every hook has its turn."""
         self._ending = True

@@ -14,17 +14,7 @@ from hookflow.graph.plan import Binding, Plan
 from hookflow.graph.points import Point
 from hookflow.graph.schedule import parsed
 from hookflow.hooks.base import Hook
-from hookflow.runner.dispatch.dispatcher import (
-    Call,
-    Dispatcher,
-    Due,
-    Firing,
-    Gate,
-    Switch,
-    adapt,
-    by_position,
-    watched,
-)
+from hookflow.runner.dispatch.dispatcher import Call, Dispatcher, Due, Firing, Gate, adapt, by_position, watched
 from hookflow.runner.logging.timing import Rows
 from hookflow.runner.process.state import RunState
 
@@ -235,8 +225,6 @@ class Engine:
         gate = self._gates.get(binding.id)
         if isinstance(hook, Hook) and (watch := hook.watches.get(binding.method)):
             method, gate = watched(watch, method, gate), None
-        if gate is None and planned.on_error == "disable":
-            gate = Switch()
         due: Due | None = gate
         call = adapt(method, binding.takes, self.plan.points[binding.point].offers, run)
         if binding.half == "enter":
@@ -253,7 +241,7 @@ class Engine:
         self.dispatcher.at[point] = (*self.dispatcher.at.get(point, ()), firing)
 
     def call(self, point: str) -> Callable[..., None] | None:
-        """Return what fires a point, as a function of what it offers after the run; None where nothing is bound."""
+        """Return the function that fires a point, of what it offers after the run; None where nothing is bound."""
         return self._calls.get(point)
 
     def fire(self, point: str, *offered: Any) -> None:
@@ -262,7 +250,7 @@ class Engine:
             call(*offered)
 
     def firings(self, point: str) -> tuple[Firing, ...]:
-        """Return what fires at a point, in order."""
+        """Return the firings of a point, in order."""
         return self.dispatcher.at.get(point, ())
 
     def fire_own(self, point: str, *offered: Any) -> None:

@@ -5,8 +5,8 @@ The return value of a hook replaces its input, as in PyTorch: the arguments at `
 order, each with what those before it have left.
 
 A binding that has a trigger, or states its stages, is registered with PyTorch only while it is due. That is settled
-before each step and before each evaluation of a batch; an idle one costs nothing in between. In a compiled network,
-which PyTorch would compile anew each time, it stays registered and is passed over.
+before each step and before each evaluation of a batch. In a compiled network, which PyTorch would compile anew each
+time, it stays registered and is skipped.
 """
 
 from __future__ import annotations
@@ -28,31 +28,25 @@ from hookflow.runner.loop.task import Named
 from hookflow.runner.numerics.compiling import HOOKS, Compiled, hidden
 from hookflow.runner.process.state import RunState
 
-HookCall = Callable[..., Any]
-"""Calls a binding: with its registration, the module, and what the point offers behind the module's name."""
-
 
 class Stack:
     """The hooks of one module at one point: those of bindings, in the plan's order, and others.
 
     The module's own hooks, which it has registered before, fire between those that are prepended and those that are
-    not. The order is the same however often a binding has been taken off meanwhile: PyTorch would put it last.
+    not. The order stays the same when a binding is registered again, which PyTorch would put last.
     """
 
     def __init__(self, module: nn.Module, point: str) -> None:
         self._hooks = getattr(module, HOOKS[point])
         self._own = set(self._hooks)
-        self._members: list[Registration] = []
+        self.members: list[Registration] = []
 
-    def join(self, registration: Registration) -> None:
-        self._members.append(registration)
-
-    def arrange(self, new: Registration) -> None:
-        """Put all that is registered in order, now that PyTorch has put a new one last."""
-        there = [member for member in self._members if member.handle is not None]
-        ahead = [member.id for member in there if member.firing.binding.prepend]
-        behind = [member.id for member in there if not member.firing.binding.prepend]
-        ids = [id_ for id_ in self._hooks if id_ != new.id]
+    def arrange(self, new: int) -> None:
+        """Put all that is registered in order, now that PyTorch has put the new id last."""
+        there = [(member.handle.id, member.firing.binding.prepend) for member in self.members if member.handle]
+        ahead = [id_ for id_, prepend in there if prepend]
+        behind = [id_ for id_, prepend in there if not prepend]
+        ids = [id_ for id_ in self._hooks if id_ != new]
         known = [k for k, id_ in enumerate(ids) if id_ in {*self._own, *ahead, *behind}]
         first, last = (known[0], known[-1] + 1) if known else (0, 0)  # what stands outside has come by hand since
         own = [id_ for id_ in ids[first:last] if id_ not in {*ahead, *behind}]
@@ -64,7 +58,7 @@ class Registration:
     """One binding at one module, registered while `handle` is there; once `removed`, never again."""
 
     def __init__(
-        self, firing: Firing, name: str, module: nn.Module, stack: Stack, call: HookCall, *, hide: bool
+        self, firing: Firing, name: str, module: nn.Module, stack: Stack, call: Callable[..., Any], *, hide: bool
     ) -> None:
         self.firing = firing
         self.stages = firing.binding.stages or ("train",)
@@ -73,15 +67,9 @@ class Registration:
         self.handle: RemovableHandle | None = None
         self.removed = False
         self._stack = stack
-        callback = _callback(self, call)
-        self._callback = hidden(callback) if hide else callback
-        stack.join(self)
-
-    @property
-    def id(self) -> int:
-        """The id of the hook in PyTorch."""
-        assert self.handle is not None
-        return self.handle.id
+        callback = self._callback(call)
+        self._hook = hidden(callback) if hide else callback
+        stack.members.append(self)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -91,8 +79,13 @@ class Registration:
     def add(self) -> None:
         """Register it, unless it has been removed for good."""
         if self.handle is None and not self.removed:
-            self.handle = self._register()
-            self._stack.arrange(self)
+            binding, how = self.firing.binding, {}
+            if binding.point in ("forward_pre", "forward"):
+                how["with_kwargs"] = "kwargs" in binding.takes
+            if binding.point == "forward":
+                how["always_call"] = binding.always_call
+            self.handle = getattr(self.module, f"register_{binding.point}_hook")(self._hook, **how)
+            self._stack.arrange(self.handle.id)
 
     def drop(self) -> None:
         """Take it off the module."""
@@ -105,37 +98,22 @@ class Registration:
         self.removed = True
         self.drop()
 
-    def _register(self) -> RemovableHandle:
-        module, callback, binding = self.module, self._callback, self.firing.binding
-        with_kwargs = "kwargs" in binding.takes
-        match binding.point:
+    def _callback(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `call` as PyTorch calls it at the point; without `kwargs` unless the hook takes them.
+
+        It is a function: a copy of the network keeps the hooks, and of anything else it would have a copy.
+        """
+        with_kwargs = "kwargs" in self.firing.binding.takes
+        match self.firing.binding.point:
+            case "forward_pre" if with_kwargs:
+                return lambda module, args, kwargs: call(self, module, args, args, kwargs)
             case "forward_pre":
-                return module.register_forward_pre_hook(callback, with_kwargs=with_kwargs)
+                return lambda module, args: call(self, module, args, args, None)
+            case "forward" if with_kwargs:
+                return lambda module, args, kwargs, output: call(self, module, args, args, kwargs, output)
             case "forward":
-                return module.register_forward_hook(callback, with_kwargs=with_kwargs, always_call=binding.always_call)
-            case "full_backward_pre":
-                return module.register_full_backward_pre_hook(callback)
-            case _:
-                return module.register_full_backward_hook(callback)
-
-
-def _callback(registration: Registration, call: HookCall) -> Callable[..., Any]:
-    """Return `call` as PyTorch calls it at a point. It hands over `kwargs` on request only, and takes them back.
-
-    It must be a function: a copy of the network keeps the hooks, and of anything else it would have a copy.
-    """
-    this, binding = registration, registration.firing.binding
-    with_kwargs = "kwargs" in binding.takes
-    match binding.point:
-        case "forward_pre" if with_kwargs:
-            return lambda module, args, kwargs: call(this, module, args, args, kwargs)
-        case "forward_pre":
-            return lambda module, args: call(this, module, args, args, None)
-        case "forward" if with_kwargs:
-            return lambda module, args, kwargs, output: call(this, module, args, args, kwargs, output)
-        case "forward":
-            return lambda module, args, output: call(this, module, args, args, None, output)
-    return lambda module, *gradients: call(this, module, *gradients)
+                return lambda module, args, output: call(self, module, args, args, None, output)
+        return lambda module, *gradients: call(self, module, *gradients)
 
 
 Step = Callable[[Any, Any], Any]
@@ -145,10 +123,7 @@ class Handle:
     """Takes a hook off modules for good: a resumed run will not register it again."""
 
     def __init__(self, remove: Callable[[], None]) -> None:
-        self._remove = remove
-
-    def remove(self) -> None:
-        self._remove()
+        self.remove = remove
 
 
 class ModuleHooks:
@@ -157,22 +132,18 @@ class ModuleHooks:
     def __init__(self, engine: Engine, picked: Picked, state: RunState) -> None:
         self._engine = engine
         points = engine.plan.points
-        inside = [binding.id for binding in engine.plan.bindings if points[binding.point].kind == "module"]
-        self._picked = picked = {id_: picked[id_] for id_ in inside}
+        self._bindings = [binding for binding in engine.plan.bindings if points[binding.point].kind == "module"]
+        self._picked = picked
         self._state = state
         self._registrations: list[Registration] = []
         self._idling: list[Idling] = []
         self._current: Registration | None = None
         self._compiled: Compiled | None = None
-        hooks = dict.fromkeys(engine.plan.bindings[id_].hook for id_ in picked)
-        handles = {hook: Handle(partial(self._remove_from_all, hook)) for hook in hooks}
+        handles = {each.hook: Handle(partial(self._remove_from_all, each.hook)) for each in self._bindings}
         self.handles: Mapping[str, Handle] = Named("hook inside the network", handles)
 
     def attach(self, compiled: Compiled | None) -> None:
-        """Register every binding with PyTorch that is never idle, and get the others ready; in a compiled network all.
-
-        That is in the plan's order.
-        """
+        """Register in the plan's order every binding that is never idle, and in a compiled network all."""
         self._compiled = compiled
         for point in (point.name for point in self._engine.plan.points if point.kind == "module"):
             stacks: dict[nn.Module, Stack] = {}
@@ -196,7 +167,7 @@ class ModuleHooks:
 
     def settled(self, step: Step) -> Step:
         """Return a function that settles which bindings are due before each step; `step` itself if none ever idles."""
-        if not any(_idles(self._engine.plan.bindings[id_]) for id_ in self._picked):
+        if not any(map(_idles, self._bindings)):
             return step
         idling, state = self._idling, self._state
 
@@ -236,7 +207,7 @@ class ModuleHooks:
         return list(dict.fromkeys(each.firing.binding.hook for each in gone))
 
     def _call(self, registration: Registration, module: nn.Module, *offered: Any) -> Any:
-        """HookCall a binding for a module, in its stages."""
+        """Call a binding for a module, in its stages."""
         if self._state.stage not in registration.stages:
             return None
         dispatcher = self._engine.dispatcher
@@ -258,8 +229,7 @@ class ModuleHooks:
 
 
 class Idling:
-    """A binding that is idle at times. The decision of its trigger holds for all its modules until the iteration is
-    done.
+    """A binding that is idle at times. Its trigger decides once an iteration, for all its modules.
 
     If it `stays`, it is registered in any case.
     """
@@ -273,7 +243,7 @@ class Idling:
         self._active = False
         self._asked = -1
         self._answer = False
-        firing.due = self._is_active
+        firing.due = lambda: self._active
 
     def settle(self, stage: Stage, done: int) -> None:
         """Register the binding, or take it off, as it is due in this stage with so many iterations done."""
@@ -284,15 +254,12 @@ class Idling:
                 self._asked, self._answer = done, gate is None or (done >= gate.next and gate())
             due = self._answer
         if due != self._active:
-            self._switch(due)
-
-    def _switch(self, due: bool) -> None:
-        self._active = due
-        for registration in () if self._stays else self.registrations:
-            if due:
-                registration.add()
-            else:
-                registration.drop()
+            self._active = due
+            for registration in () if self._stays else self.registrations:
+                if due:
+                    registration.add()
+                else:
+                    registration.drop()
 
     def state_dict(self) -> list[int]:
         """Return the iteration at which the trigger was asked, and what it said."""
@@ -300,9 +267,6 @@ class Idling:
 
     def load_state_dict(self, state: Sequence[int]) -> None:
         self._asked, self._answer = state[0], bool(state[1])
-
-    def _is_active(self) -> bool:
-        return self._active
 
 
 def _idles(binding: Binding) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, replace
 from math import inf
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,27 +27,14 @@ from hookflow.runner.process.state import RunState
 Holds = Callable[[], bool]
 
 
-class Progress(Protocol):
-    """The counters of a trigger; a total of 0 is not known yet."""
-
-    iter: int
-    epoch: int
-    max_iters: int
-    iters_per_epoch: int
-
-    def seconds(self) -> float:
-        """Return a clock."""
-
-
 class Trigger:
     """One binding's trigger; call it at a visit of the point to learn whether the binding fires.
 
-    `next` spares calls: while `iter` is below it, the answer is no, and the visit need not be asked. It is 0 where that
-    is not known, and `inf` once the binding can never fire again. At a point that counts its firings it is 0 until
-    then: each call is one firing.
+    `next` spares calls: while `iter` is below it, the answer is no. It is 0 where that is not known, and at a point
+    that counts its firings, since each call is one. It is `inf` once the binding can never fire again.
     """
 
-    def __init__(self, binding: Binding, point: Point, run: Progress, holds: Holds | None = None) -> None:
+    def __init__(self, binding: Binding, point: Point, run: RunState, holds: Holds | None = None) -> None:
         self.next: float = 0
         self._written = binding.trigger
         self._point = point
@@ -65,17 +52,15 @@ class Trigger:
         if self.next == inf:
             return False
         self._visits += self._counts_visits
-        return self._is_due(self._schedule or self._scheduled()) and (self._holds is None or self._holds())
+        if self._schedule is None:
+            self._schedule = self._scheduled()
+        return self._is_due(self._schedule) and (self._holds is None or self._holds())
 
     def _scheduled(self) -> Schedule:
-        """Work the schedule out, at the first visit: a run that only validates learns its totals from the checkpoint.
+        """Return the schedule by the present totals: a run that only validates learns them from the checkpoint.
 
-        Before that nothing is done, and any totals tell as much.
+        Before that nothing is done, and any totals will do.
         """
-        self._schedule = self._worked_out()
-        return self._schedule
-
-    def _worked_out(self) -> Schedule:
         run = self._run
         totals = Totals(iters=run.max_iters or 1, iters_per_epoch=run.iters_per_epoch or 1)
         return Schedule.of(self._written, self._point, totals)
@@ -118,16 +103,16 @@ class Trigger:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the multiple that the count has entered, of what, and how often the point was visited."""
-        every = self._worked_out().every
+        every = self._scheduled().every
         return {"last": self._last, "visits": self._visits, "every": list(astuple(every)) if every else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take back what `state_dict` returned, maybe of a run that had another `every` here, or none.
 
-        Seconds are counted anew, from the start of this process.
+        Seconds count from the start of this process.
         """
         self._visits = state["visits"]
-        every = self._worked_out().every
+        every = self._scheduled().every
         if every is not None and every.counter != "s":
             same = state["every"] == list(astuple(every))
             self._last = state["last"] if same else self._passed(every)
@@ -135,7 +120,7 @@ class Trigger:
 
     def begin_here(self) -> None:
         """Begin in a run that has got as far as its counters say: the multiples that they have passed are spent."""
-        every = self._worked_out().every
+        every = self._scheduled().every
         if every is not None and every.counter in ("it", "ep"):
             self._last = self._passed(every)
 
@@ -145,8 +130,8 @@ class Trigger:
         return every.multiple(self._count(every.counter) - ahead)
 
 
-def make_triggers(plan: Plan, run: Progress, condition: Callable[[Binding], Holds]) -> dict[int, Trigger]:
-    """Return the trigger of each binding that has one, by the binding's id; `condition` makes a question of a `when`.
+def make_triggers(plan: Plan, run: RunState, condition: Callable[[Binding], Holds]) -> dict[int, Trigger]:
+    """Return the trigger of each binding that has one or may be switched off, by its id; `condition` compiles a `when`.
 
     An around that was entered is left, so the second half of an `around_X` has no trigger.
     """
@@ -155,7 +140,7 @@ def make_triggers(plan: Plan, run: Progress, condition: Callable[[Binding], Hold
             binding, plan.points[binding.point], run, condition(binding) if binding.trigger.when else None
         )
         for binding in plan.bindings
-        if str(binding.trigger) and binding.half != "exit"
+        if binding.half != "exit" and (str(binding.trigger) or plan.hook(binding.hook).on_error == "disable")
     }
 
 
@@ -190,7 +175,7 @@ class Scalars:
                 self.log(name, scalar(value, name) if name in self.watched else 0.0)
 
     def condition(self, binding: Binding) -> Callable[[], bool]:
-        """Return the question whether the condition of a binding, which has one, holds now."""
+        """Return a function that evaluates the condition of a binding."""
         condition = parse_condition(str(binding.trigger.when))
         over_ranks = self._strategy.several and binding.hook in self._on_all and binding.point != "on_log"
         named = sorted(name for name in condition.names if name not in FACTS and not name.startswith(METRICS))

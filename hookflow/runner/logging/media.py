@@ -1,7 +1,7 @@
 """Images and histograms: written to disk and logged by a thread of their own.
 
-The training thread copies what it is given, where that lies, and puts it into a queue; everything that waits for a
-device or a disk is done here. Items beyond the size of the queue are dropped, counted and reported.
+The training thread copies what it is given, on its device, and puts it into a queue. Items beyond the size of the queue
+are dropped, counted and reported.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,13 +22,14 @@ from torch import Tensor
 from hookflow.events.records import Level, Put
 from hookflow.events.rundir import of_rank
 from hookflow.png import COLOUR_TYPES, encode_png
+from hookflow.runner.process.state import RunState
 
 
 def copied(image: Any, called: str) -> Tensor:
     """Return a copy of an image, height × width × channels; that of a tensor stays on its device.
 
     Where both the first and the last dimension may be channels, they come first in a tensor, and last in anything else.
-    Raises TypeError when `called` was given something else than an image.
+    Raises TypeError, which names `called`, for anything that is no image.
     """
     first = isinstance(image, Tensor)
     provided: Tensor = image.detach() if first else _of_array(image, called)
@@ -56,10 +57,7 @@ def _of_array(image: Any, called: str) -> Tensor:
 
 
 def drawn(figure: Any, called: str) -> Tensor:
-    """Return what a figure of matplotlib looks like. Raises TypeError when it is something else.
-
-    The calling thread draws it at once: matplotlib knows no threads, and the caller may change the figure next.
-    """
+    """Return the image of a figure of matplotlib. Raises TypeError, which names `called`, for no figure."""
     if not hasattr(figure, "set_canvas"):
         raise TypeError(f"{called} needs a figure of matplotlib, not a {type(figure).__name__} ({figure!r:.40})")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -92,21 +90,14 @@ GRACE = 10.0
 """Seconds that the end of a run waits for what is in the queue."""
 
 
-class Position(Protocol):
-    """Where the run is."""
-
-    iter: int
-    epoch: int
-
-
 class Media:
     """Writes images below `folder`/images, and puts a record for each into the event log; so too for histograms."""
 
     def __init__(
-        self, folder: Path, place: Position, put: Put, say: Callable[[str, Level], None], rank: int = 0
+        self, folder: Path, state: RunState, put: Put, say: Callable[[str, Level], None], rank: int = 0
     ) -> None:
         self._folder = folder
-        self._place = place
+        self._state = state
         self._put = put
         self._say = say
         self._rank = rank
@@ -121,13 +112,13 @@ class Media:
 
     def image(self, name: str, image: Tensor, caption: str, hook: str, *, figure: bool = False) -> None:
         """Take an image that does not change any more, height × width × channels."""
-        it, ep = self._place.iter, self._place.epoch
-        self._submit(image.nbytes, partial(self._write_image, name, image, caption, hook, figure, it, ep))
+        place = self._state.iter, self._state.epoch
+        self._submit(image.nbytes, partial(self._write_image, name, image, caption, hook, figure, *place))
 
     def histogram(self, name: str, values: Tensor, bins: int, hook: str) -> None:
         """Take values that do not change any more, to count them."""
-        it, ep = self._place.iter, self._place.epoch
-        self._submit(values.nbytes, partial(self._count, name, values, bins, hook, it, ep))
+        place = self._state.iter, self._state.epoch
+        self._submit(values.nbytes, partial(self._count, name, values, bins, hook, *place))
 
     def close(self) -> None:
         """Write what is left and end the thread; after GRACE seconds, give up what is not written."""
@@ -171,18 +162,8 @@ class Media:
         whole.parent.mkdir(parents=True, exist_ok=True)
         whole.write_bytes(encode_png(array))
         height, width, _ = array.shape
-        self._put(
-            "image",
-            it=it,
-            ep=ep,
-            name=name,
-            path=path.as_posix(),
-            width=width,
-            height=height,
-            caption=caption,
-            figure=figure,
-            hook=hook,
-        )
+        about = {"path": path.as_posix(), "width": width, "height": height, "caption": caption, "figure": figure}
+        self._put("image", it=it, ep=ep, name=name, hook=hook, **about)
 
     def _path(self, name: str, it: int) -> Path:
         """Return a place for an image of this name; a second one in the same iteration has another."""

@@ -11,7 +11,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hookflow.events.log import Appender, command_log
 from hookflow.events.records import (
@@ -23,7 +23,6 @@ from hookflow.events.records import (
     Put,
     Record,
     Scalars,
-    Stage,
     shortened,
     stamped,
 )
@@ -32,6 +31,7 @@ from hookflow.graph.plan import OnError
 from hookflow.runner.distributed.failures import explain_timeout, is_peer_lost, is_timeout
 from hookflow.runner.distributed.rendezvous import ALONE, Ranks
 from hookflow.runner.logging.timing import Books, Cell
+from hookflow.runner.process.state import RunState
 from hookflow.text import masked, print_error
 from hookflow.user_code import causes, innermost
 
@@ -49,25 +49,12 @@ SANITY = "the sanity check over the validation"
 """The name in a note on an exception."""
 
 
-class Progress(Protocol):
-    """The position of the run in a record."""
-
-    iter: int
-    epoch: int
-    batch_idx: int
-    batches: int
-
-    @property
-    def stage(self) -> Stage:
-        """The stage of the run."""
-
-
 class Recorder:
-    """Appends frames and events to the event log, and hands on what the command log asks for.
+    """Appends frames and events to the event log, and passes on the commands of the command log.
 
     A log that cannot be written harms no training: records are lost meanwhile, and the log says so once it can.
-    `prints_failure` says whether the traceback of what ends the run is printed: who has it raised sees it anyway.
-    While it is `held`, nothing is written: a resume is recorded once its checkpoint has been read.
+    `prints_failure` says whether the traceback that ends the run is printed. While it is `held`, nothing is written: a
+    resume is recorded once its checkpoint has been read.
     """
 
     def __init__(
@@ -100,14 +87,14 @@ class Recorder:
         self._queue: deque[Record] = deque()
         self._scalars: deque[tuple[int, int, float, str, float | torch.Tensor]] = deque()
         self._unread: set[str] = set()
-        self._progress: Progress | None = None
+        self._progress: RunState | None = None
         self._frames: _Frames | None = None
         self._cost = 0
         self._lost = 0
         self._why = ""
         self._beginning: Record | None = None
         self._began = self._run_began = time.monotonic()
-        self._clock = _Clock()
+        self._clock_offset = time.time() - time.monotonic()
         self._closing = threading.Event()
         self._one_at_a_time = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="hookflow-recorder", daemon=True)
@@ -123,8 +110,8 @@ class Recorder:
             self._frames = None
             self.held = False
 
-    def watch(self, books: Books, progress: Progress) -> None:
-        """From now on write frames of these, and stamp records with the iteration and the epoch of `progress`."""
+    def watch(self, books: Books, progress: RunState) -> None:
+        """Write frames of these from now on, and stamp records with the iteration and the epoch of `progress`."""
         self._progress = progress
         self._frames = _Frames(books, progress)
 
@@ -144,9 +131,9 @@ class Recorder:
         self._scalars.append((*self._place(), time.time(), name, value))
 
     def failure(self, error: BaseException, *, hook: str = "", point: str = "", action: OnError = "raise") -> None:
-        """Record what raised, with its whole traceback, and print that to where the process prints.
+        """Record an exception with its whole traceback, and print that.
 
-        A failure that follows from another rank is not reported: that one's own word is what counts.
+        A failure that follows from another rank is not reported: that rank reports its own.
         """
         if action == "raise":
             self.reported = error
@@ -166,24 +153,16 @@ class Recorder:
         summary = shortened(masked("".join(traceback.format_exception(error))))
         if action == "raise":
             self.traceback = summary
-        place, led = innermost(summary), "\n".join(causes(error))
+        at, led = innermost(summary), "\n".join(causes(error))
         self.put(
-            "error",
-            hook=hook,
-            point=point,
-            type=kind,
-            text=text,
-            traceback=summary,
-            at=place,
-            causes=led,
-            action=action,
+            "error", hook=hook, point=point, type=kind, text=text, traceback=summary, at=at, causes=led, action=action
         )
         if self._prints_failure or action != "raise":  # after the record, since it may wait for who reads it
             owner = f"rank {self._ranks.rank}:\n" if self._ranks.world > 1 else ""  # they all print to one place
             print_error(f"{owner}{summary}".removesuffix("\n"))
 
     def close(self) -> None:
-        """Write what is left and end the thread; give it up after GRACE seconds, when the disk does not answer."""
+        """Write what is left and end the thread; give up after GRACE seconds, when the disk does not answer."""
         self._closing.set()
         self._thread.join(GRACE)
         if self._thread.is_alive():
@@ -198,12 +177,21 @@ class Recorder:
         while not self._closing.wait(min(max((time.monotonic() - self._began) / 2400, QUICKEST), SLOWEST)):
             if self._ranks.first:  # it hears commands for all
                 self._listen()
-            if step := self._clock.step():
-                which = f"back by {-step:.0f} s" if step < 0 else f"forward by {step:.0f} s, or the machine slept"
-                self.say(f"the clock was set {which}: times before and after that cannot be compared", "warn")
+            self._check_clock()
             self.flush()
         self.flush()
         self._log.close()
+
+    def _check_clock(self) -> None:
+        """Warn where the system clock was set by a second or more, as a clock shows that cannot be set."""
+        before, now, after = time.monotonic(), time.time(), time.monotonic()
+        if after - before > 0.1:  # this process has stood still in between
+            return
+        step = now - before - self._clock_offset
+        self._clock_offset += step
+        if abs(step) >= 1:
+            which = f"back by {-step:.0f} s" if step < 0 else f"forward by {step:.0f} s, or the machine slept"
+            self.say(f"the clock was set {which}: times before and after that cannot be compared", "warn")
 
     def _listen(self) -> None:
         passed_over = self._commands.passed_over
@@ -213,9 +201,9 @@ class Recorder:
             self.say("the command log has a line that is no command; it is passed over", "warn")
 
     def flush(self, *, frame: bool = True, patience: float = -1) -> None:
-        """Append everything there is, with or without a frame. Any thread may ask; one at a time does.
+        """Append everything there is, with or without a frame; any thread may call it.
 
-        `patience` is for how many seconds to wait for another thread that does; for as long as it takes if negative.
+        `patience` is how many seconds to wait for another thread that flushes; without limit if negative.
         """
         if not self._one_at_a_time.acquire(timeout=patience):
             return
@@ -227,7 +215,7 @@ class Recorder:
             try:
                 news = self._news(frame)
                 try:
-                    self._log.append([*self._anew(news), *self._excuse(), *news])
+                    self._log.append([*self._anew(news), *self._loss(), *news])
                 finally:  # only now, so that a writer never has what a killed run's log does not have
                     if self.listener is not None:
                         self.listener(news)
@@ -249,30 +237,23 @@ class Recorder:
         return [*sorted([*numbers, *_take(self._queue, came)], key=itemgetter("t")), *frame]
 
     def _anew(self, news: Sequence[Record]) -> list[Record]:
-        """Return the first records of a log that replaces a removed one: the attempt's first record, and a word on
-        that."""
+        """Return the first records of a log that replaces a removed one: the attempt's first record, and a warning."""
         if not self._log.reopen_if_removed():
             return []
+        begun = [self._beginning] if self._beginning is not None and self._beginning not in news else []
         text = "the event log was removed while the run went on: what stood in it is lost"
-        it, ep = self._place()
-        message = Message(k="message", t=time.time(), it=it, ep=ep, level="warn", source=HOOKFLOW, text=text)
-        begun = self._beginning is not None and self._beginning not in news
-        return [*([self._beginning] if begun and self._beginning else []), message]
+        return [*begun, _warning(text, time.time(), *self._place())]
 
-    def _excuse(self) -> list[Record]:
-        """Return a record that says what has been lost, if anything has."""
-        if not self._lost:
-            return []
+    def _loss(self) -> list[Record]:
+        """Return a warning of the records that are lost, if any are."""
         text = f"the event log could not be written ({self._why}): some {self._lost} records are lost"
-        it, ep = self._place()
-        return [Message(k="message", t=time.time(), it=it, ep=ep, level="warn", source=HOOKFLOW, text=text)]
+        return [_warning(text, time.time(), *self._place())] if self._lost else []
 
     def _read_scalars(self) -> list[Record]:
         """Return the numbers logged since the last time, a record for each iteration, and at an epoch's end two.
 
-        A message names those that cannot be read, each once in a run.
-
-        This waits for the device where a number is still being computed, which is why it stands in this thread.
+        A message names those that cannot be read, each once in a run. This waits for the device where a number is still
+        being computed.
         """
         used = _take(self._scalars)
         values = _fetched([value for *_, value in used])
@@ -284,8 +265,12 @@ class Recorder:
             elif name not in self._unread:
                 self._unread.add(name)
                 text = shortened(f'the logged number "{name}" cannot be read: {type(value).__name__}: {value}')
-                unread.append(Message(k="message", t=t, it=it, ep=ep, level="warn", source=HOOKFLOW, text=text))
+                unread.append(_warning(text, t, it, ep))
         return [*records.values(), *unread]
+
+
+def _warning(text: str, t: float, it: int, ep: int) -> Record:
+    return Message(k="message", t=t, it=it, ep=ep, level="warn", source=HOOKFLOW, text=text)
 
 
 def _take(queue: deque[Any], count: int | None = None) -> list[Any]:
@@ -294,9 +279,9 @@ def _take(queue: deque[Any], count: int | None = None) -> list[Any]:
 
 
 def _fetched(values: list[float | torch.Tensor]) -> list[float | Exception]:
-    """Return all values as numbers, with one copy off each device for all its tensors of a kind together.
+    """Return all values as numbers, with one copy off each device for all its tensors of a dtype.
 
-    In place of a tensor that cannot be read stands the exception. The others of its kind are then read one by one.
+    A tensor that cannot be read becomes its exception; the others of its dtype are then read one by one.
     """
     numbers: list[float | Exception] = [0.0] * len(values)
     alike: dict[tuple[Any, Any], list[int]] = {}
@@ -321,25 +306,10 @@ def _fetched(values: list[float | torch.Tensor]) -> list[float | Exception]:
     return numbers
 
 
-class _Clock:
-    """Notices changes of the system clock, by a clock that cannot be set."""
-
-    def __init__(self) -> None:
-        self._apart = time.time() - time.monotonic()
-
-    def step(self) -> float:
-        """Return the seconds that it was set by since the last look; 0 for less than one."""
-        before, now, after = time.monotonic(), time.time(), time.monotonic()
-        if after - before > 0.1:  # this process has stood still in between
-            return 0.0
-        was, self._apart = self._apart, now - before
-        return step if abs(step := self._apart - was) >= 1 else 0.0
-
-
 class _Frames:
-    """Turns sums that only grow into frames: what has happened since the frame before."""
+    """Turns sums that only grow into frames: the differences to the frame before."""
 
-    def __init__(self, books: Books, progress: Progress) -> None:
+    def __init__(self, books: Books, progress: RunState) -> None:
         self._books = books
         self._progress = progress
         self._samples = 0

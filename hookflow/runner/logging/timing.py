@@ -1,6 +1,6 @@
 """Timing: the training thread stamps the clock, another thread computes sums and histograms.
 
-The training thread writes rows of numbers in preallocated memory (`Rows`), without a lock:
+The training thread writes rows of numbers into preallocated memory (`Rows`), without a lock:
 
 - the timeline: marks, each saying what the time since the mark before it was spent on;
 - firings of the readable dispatcher: binding, begin, duration;
@@ -17,15 +17,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from struct import Struct
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from hookflow.events.histogram import BINS
 from hookflow.events.records import PHASES
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Array = np.ndarray[Any, np.dtype[Any]]
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, HOOKS, OTHER = (float(k) for k in range(len(PHASES)))
@@ -51,10 +50,10 @@ class Chunk:
 
 
 class Rows:
-    """Rows of `width` float64, which one thread appends and another one takes.
+    """Rows of `width` float64, which one thread appends and another one takes; `several` at most are put at once.
 
     A row is in place before `Chunk.at` says so, and a chunk in the queue before it is written to: so a reader sees
-    whole rows, in order, whenever it looks. `several` rows at most are put at once.
+    whole rows, in order, whenever it looks.
     """
 
     def __init__(self, width: int, several: int = 1) -> None:
@@ -86,8 +85,6 @@ class Rows:
 
     def take(self) -> Array:
         """Return all rows since the last time, float64 (rows, width)."""
-        import numpy as np
-
         used = []
         while self._chunks:
             chunk = self._chunks[0]
@@ -133,7 +130,7 @@ class Timeline:
         self.samples += samples
 
     def end_iteration(self, samples: int) -> None:
-        """Close an iteration; its end is where the next one begins."""
+        """Close an iteration; the next one begins here."""
         self.mark(ITERATION)
         self.samples += samples
 
@@ -143,7 +140,7 @@ class Timeline:
 
     @contextmanager
     def excluded(self) -> Iterator[None]:
-        """Its time belongs to no phase of training; hooks that fire are still booked to themselves."""
+        """Take this time out of all phases of training; hooks that fire are still booked to themselves."""
         began = perf_counter()
         self.mark(OTHER)
         self._excluded += 1
@@ -170,8 +167,6 @@ class Cell:
 
     def add(self, ns: Array) -> None:
         """Take durations in whole nanoseconds, int64 (n,), in their order."""
-        import numpy as np
-
         if not len(ns):
             return
         self.n += len(ns)
@@ -185,8 +180,6 @@ class Cell:
 
 def bins_of(ns: Array) -> Array:
     """Return the bin of each duration: `hookflow.events.histogram.bin_of` for many at once."""
-    import numpy as np
-
     exponent = np.maximum(np.frexp(ns.astype(np.float64))[1] - 3, 0)
     bins: Array = (exponent << 2) + (ns >> exponent)
     return bins
@@ -225,8 +218,6 @@ class Books:
             self._take_marks(marks)
 
     def _take_points(self) -> None:
-        import numpy as np
-
         for bindings, rows in self.points:
             stamps = rows.take()
             if not len(stamps):
@@ -238,8 +229,6 @@ class Books:
             self._waiting.append(stamps[:, [0, -1]])
 
     def _take_firings(self) -> None:
-        import numpy as np
-
         if len(spans := self.spans.take()):
             self._waiting.append(spans)
         firings = self.firings.take()
@@ -253,8 +242,6 @@ class Books:
 
     def _take_marks(self, marks: Array) -> None:
         """Book the time between marks to phases, and take out of each what hooks have had of it."""
-        import numpy as np
-
         times, spent_on = marks[:, 0], marks[:, 1].astype(np.int64)
         sums = np.bincount(spent_on, np.diff(times, prepend=self._mark), int(NOBODY) + 1)
         self._mark = float(times[-1])
@@ -276,6 +263,4 @@ class Books:
 
 
 def _nanoseconds(seconds: Array) -> Array:
-    import numpy as np
-
     return np.rint(seconds * 1e9).astype(np.int64)

@@ -23,15 +23,15 @@ Mark = TypeVar("Mark")
 class AsyncScalarCopy(Generic[Mark]):
     """Single numbers in the order in which they were sent, each with a mark that says what it is.
 
-    On CUDA each is copied to pinned memory once the device has come so far; on the CPU it is there at once. Other
-    devices cannot say how far they are: there a reader waits.
+    On CUDA each is copied to pinned memory when the device has computed it; on the CPU it is there at once. Other
+    devices have no events: there a reader waits.
     """
 
     def __init__(self) -> None:
         self._under_way: deque[tuple[Tensor, torch.cuda.Event | None, Mark]] = deque()
 
     def send(self, number: Tensor, mark: Mark) -> None:
-        """Send a tensor of one element as it will be when the device has come so far."""
+        """Send a tensor of one element, with the value that the device computes for it."""
         if number.device.type == "cuda":
             copy = number.detach().to("cpu", non_blocking=True)  # which takes pinned memory for it
             self._under_way.append((copy, torch.cuda.current_stream(number.device).record_event(), mark))
@@ -39,7 +39,7 @@ class AsyncScalarCopy(Generic[Mark]):
             self._under_way.append((number.detach().clone(), None, mark))
 
     def arrived(self, wait: bool = False) -> Iterator[tuple[float, Mark]]:
-        """Yield what has arrived since the last time; all there is, if the caller would rather wait for it."""
+        """Yield what has arrived since the last time; with `wait` all that was sent."""
         while self._under_way:
             copy, copied, mark = self._under_way[0]
             if copied is not None and not copied.query():  # type: ignore[no-untyped-call]
@@ -63,11 +63,10 @@ class Origin(NamedTuple):
 
 
 class Losses:
-    """The losses of a training: each is looked at as soon as the host has it, without waiting for CUDA.
+    """The losses of a training: each is checked as soon as the host has it, without waiting for CUDA.
 
-    So there a loss that is not finite ends the run an iteration or so later; `settle` is for those moments when it must
-    be certain that there was none. `explain` returns the rest of the message for the batch of the loss, or for None
-    where that batch is gone.
+    There a loss that is not finite ends the run an iteration or so later, or at `settle`. `explain` returns the rest of
+    the message for the batch of the loss, or for None where that batch is gone.
     """
 
     def __init__(self, device: torch.device, state: RunState, explain: Callable[[Any], str] = lambda batch: "") -> None:
@@ -83,19 +82,16 @@ class Losses:
 
     def _watch_later(self, loss: Tensor, batch: Any) -> None:
         self._sent.send(loss, self._place())
-        self._look(wait=False)
+        self.settle(wait=False)
 
-    def settle(self) -> None:
-        """Wait for every loss that has been taken. Raises NonFiniteLossError when one is not finite."""
-        self._look(wait=True)
-
-    def _place(self) -> Origin:
-        return Origin(self._state.iter, self._state.epoch, self._state.batch_idx)
-
-    def _look(self, wait: bool) -> None:
+    def settle(self, *, wait: bool = True) -> None:
+        """Check every loss that has been taken. Raises NonFiniteLossError when one is not finite."""
         for value, place in self._sent.arrived(wait):
             if not isfinite(value):
                 raise self._error(value, place)
+
+    def _place(self) -> Origin:
+        return Origin(self._state.iter, self._state.epoch, self._state.batch_idx)
 
     def _error(self, value: float, place: Origin, batch: Any = None) -> NonFiniteLossError:
         number = "NaN" if value != value else "infinite"
@@ -104,7 +100,7 @@ class Losses:
 
 
 def advice(precision: str, *, clips: bool, saved: bool) -> str:
-    """Return what helps against a loss that is not finite, in a run that may clip gradients and have checkpoints."""
+    """Return ways to avoid a loss that is not finite, in a run that may clip gradients and have saved checkpoints."""
     ways = ["lower the learning rate"]
     if not clips:
         ways.append("bound the gradients (the hook grad_clip)")
@@ -123,16 +119,14 @@ GROWTH, BACKOFF, INTERVAL = 2.0, 0.5, 2000
 
 
 class StepGuard:
-    """Looks at the gradients before each step, and has it left out when one of them is not finite.
+    """Checks the gradients before each step, and skips it when one of them is not finite. All ranks decide alike.
 
     In float16 every loss is multiplied by a scale before its gradients are computed, so that small ones are not lost,
-    and the gradients are divided by it before they are used. With `run.on_nan = "skip"` the gradients of a loss that is
-    not finite are not finite either, whatever the network makes of it. All ranks decide alike. After
-    `run.max_skipped_steps` such steps in a row of the same optimizers the run ends: from weights that are not finite no
-    later step is taken either.
+    and the gradients are divided by it before they are used. With `run.on_nan = "skip"` a loss that is not finite makes
+    its gradients so, too. After `run.max_skipped_steps` such steps in a row of the same optimizers the run ends.
 
-    `waits` says whether the host must know before a step whether it is taken: for an optimizer that cannot leave a
-    step out by itself, as PyTorch's fused ones can, and for hooks that fire after each step. On the CPU that is free.
+    `waits` says whether the host must know before a step whether it is taken: for an optimizer that cannot skip a
+    step by itself, as PyTorch's fused ones can, and for hooks that fire after each step. On the CPU that is free.
     """
 
     def __init__(
@@ -166,10 +160,9 @@ class StepGuard:
         self.waits = device.type != "cuda" or bool(self._reason)
 
     def announce(self) -> None:
-        """Say what it costs, where it costs anything."""
+        """Report the device syncs, where there are any."""
         if self.waits and self._device.type == "cuda":
-            message = f"one device sync before every step (check for non-finite gradients): {self._reason}"
-            self._say(message)
+            self._say(f"one device sync before every step (check for non-finite gradients): {self._reason}")
 
     def seed(self, loss: Tensor, share: float) -> Tensor:
         """Return the gradient that the backward pass of a loss begins with, when it counts by `share`."""
@@ -210,7 +203,7 @@ class StepGuard:
         return refused
 
     def step(self, optimizer: Optimizer, found_inf: Tensor) -> None:
-        """Let an optimizer step, unless it is one that sees by itself that it must not."""
+        """Let an optimizer step; one that can skip a step by itself is given what decides that."""
         if self.waits:
             optimizer.step()
             return
@@ -225,7 +218,7 @@ class StepGuard:
             self._found = torch.zeros_like(self._found)
 
     def report(self, wait: bool = False) -> None:
-        """Log how many steps have been left out, and say so of the 1st, the 10th, the 100th, and so on.
+        """Log how many steps have been skipped, with a message at the 1st, the 10th, the 100th, and so on.
 
         Raises NonFiniteLossError after too many in a row.
         """
@@ -233,15 +226,17 @@ class StepGuard:
             total = int(count)
             if total == self._reported:
                 self._in_a_row.pop(names, None)
-            else:
-                self._in_a_row[names] = self._in_a_row.get(names, 0) + 1
-                self._log("skipped_steps", total)
-                if not self._reported or len(str(total)) > len(str(self._reported)):
-                    usual = self._scales and total == 1
-                    self._say(self._words(total, it), "info" if usual else "warn")
-                self._reported = total
-                if self._skips_nan and self._in_a_row[names] >= self._max_skipped:
-                    raise NonFiniteLossError(self._too_many(names, it))
+                continue
+            self._in_a_row[names] = self._in_a_row.get(names, 0) + 1
+            self._log("skipped_steps", total)
+            if not self._reported or len(str(total)) > len(str(self._reported)):
+                so_far = "" if total == 1 else f"; {total} so far"
+                scaled = " in float16: the loss is scaled by half as much" if self._scales else ""
+                message = f"iteration {it} takes no step: the loss or a gradient is not finite{so_far}{scaled}"
+                self._say(message, "info" if self._scales and total == 1 else "warn")
+            self._reported = total
+            if self._skips_nan and self._in_a_row[names] >= self._max_skipped:
+                raise NonFiniteLossError(self._too_many(names, it))
 
     def _too_many(self, names: tuple[str, ...], it: int) -> str:
         owner = "" if len(names) == len(self._optimizers) else f" of {', '.join(names)}"
@@ -253,16 +248,8 @@ class StepGuard:
             "To allow more: run.max_skipped_steps"
         )
 
-    def _words(self, total: int, it: int) -> str:
-        so_far = "" if total == 1 else f"; {total} so far"
-        message = f"iteration {it} takes no step: the loss or a gradient is not finite{so_far}"
-        return f"{message} in float16: the loss is scaled by half as much" if self._scales else message
-
     def state_dict(self) -> dict[str, Any]:
-        """Return how many steps were left out, also in a row, and whether one was since the scale was last moved.
-
-        In float16 also the scale, and the steps in a row that it has held.
-        """
+        """Return how many steps were skipped, also in a row and since the scale moved; in float16 the scale."""
         scale = {"scale": self._scale, "growth": self._growth} if self._scales else {}
         in_a_row = {"in_a_row": dict(self._in_a_row)} if self._in_a_row else {}
         return {"left_out": self._left_out, "found": self._found, **in_a_row, **scale}
@@ -279,7 +266,7 @@ class StepGuard:
 
 
 def why_the_host_looks(plan: Plan, optimizers: Mapping[str, Optimizer]) -> str:
-    """Return what makes the host look at the gradients before each step; an empty string when nothing does."""
+    """Return why the host must check the gradients before each step; an empty string where it need not."""
     for optimizer in optimizers.values():
         if not getattr(optimizer, "_step_supports_amp_scaling", False):
             fused = ", as one with fused = true can" if "fused" in optimizer.defaults else ""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves, tree_map
 
 from hookflow.errors import first_few
+from hookflow.hooks.tensors import local
 from hookflow.runner.builder.components import Parts
 from hookflow.runner.loop.run import Run
 from hookflow.runner.loop.sanity import Quiet, unchanged
@@ -26,8 +28,7 @@ def diagnose(parts: Parts, state: RunState, run: Run, step: Step, batch: Any) ->
     """Yield sentences about the cause of a loss that is not finite, and where the batch is saved.
 
     `batch` is None where the loss was read too late and the batch is gone. The model is not called again over several
-    ranks, where its hooks would wait for the others, nor in a task that steps its optimizers itself. A part that raises
-    becomes a sentence: the loss stays the error of the run.
+    ranks, nor in a task that steps its optimizers itself. A part that raises becomes a sentence.
     """
     looks: list[Callable[[], Iterator[str]]] = [lambda: _of_parameters(parts.model)]
     if batch is None:
@@ -98,19 +99,14 @@ def _outputs(model: nn.Module) -> Iterator[list[str]]:
     """Collect the names of modules whose outputs are not finite, in the order in which they return."""
     names: list[str] = []
 
-    def hook_for(name: str) -> Callable[..., None]:
-        def look(module: nn.Module, args: Any, output: Any) -> None:
-            if not all(map(_is_finite, tree_leaves(output))):
-                names.append(f"{name or 'the model'} ({type(module).__name__})")
+    def look(name: str, module: nn.Module, args: Any, output: Any) -> None:
+        if not all(map(_is_finite, tree_leaves(output))):
+            names.append(f"{name or 'the model'} ({type(module).__name__})")
 
-        return look
-
-    handles = [module.register_forward_hook(hook_for(name)) for name, module in model.named_modules()]
-    try:
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            hooks.callback(module.register_forward_hook(partial(look, name)).remove)
         yield names
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager
@@ -118,20 +114,16 @@ def _gradients(parameters: Mapping[str, Tensor]) -> Iterator[list[str]]:
     """Collect the names of parameters whose gradients are not finite, in the order of the backward pass."""
     names: list[str] = []
 
-    def hook_for(name: str) -> Callable[[Tensor], None]:
-        return lambda gradient: None if _is_finite(gradient) else names.append(name)
+    def look(name: str, gradient: Tensor) -> None:
+        if not _is_finite(gradient):
+            names.append(name)
 
-    handles = [p.register_hook(hook_for(name)) for name, p in parameters.items()]  # type: ignore[no-untyped-call]
-    try:
+    with ExitStack() as hooks:
+        for name, parameter in parameters.items():
+            hooks.callback(parameter.register_hook(partial(look, name)).remove)  # type: ignore[no-untyped-call]
         yield names
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _is_finite(value: Any) -> bool:
     """Return whether a value has no NaN and no infinity; of a sharded tensor the part of this rank."""
-    if not isinstance(value, Tensor):
-        return True
-    local = getattr(value, "_local_tensor", value)
-    return bool(local.detach().isfinite().all())
+    return not isinstance(value, Tensor) or bool(local(value.detach()).isfinite().all())

@@ -13,8 +13,7 @@ from hookflow.errors import Problem, UserError, nearest, nearest_or_all
 
 Part = TypeVar("Part")
 
-Issue = tuple[str, str]
-"""A problem and a hint;"""
+EVALUATE = "give it a method evaluate(run, batch)"
 
 
 class Task(Protocol):
@@ -93,7 +92,7 @@ def prediction_of(task: Any) -> Callable[[Any, Any], Any]:
     return predict
 
 
-def wrong_task(task: Any, evaluated: bool) -> Issue | None:
+def wrong_task(task: Any, evaluated: bool) -> tuple[str, str] | None:
     """Return what keeps an object from being a task, and a hint; None when nothing does.
 
     `evaluated` says whether there are data to evaluate it on.
@@ -117,9 +116,6 @@ def wrong_task(task: Any, evaluated: bool) -> Issue | None:
     return None
 
 
-EVALUATE = "give it a method evaluate(run, batch)"
-
-
 def _takes_two(method: Any) -> bool:
     try:
         signature(method).bind(None, None)
@@ -131,9 +127,9 @@ def _takes_two(method: Any) -> bool:
 
 
 def check_outputs(outputs: Any, method: str, own_steps: bool = False) -> None:
-    """Hold what the task's `method` ("step" or "evaluate") returned against its contract; raises UserError.
+    """Check the values that the task's `method` ("step" or "evaluate") returned; a task with `own_steps` needs no loss.
 
-    A task with `own_steps` need return no loss.
+    Raises UserError.
     """
     wrong = ""
     if not isinstance(outputs, Mapping):
@@ -168,7 +164,7 @@ def _wide(tensor: Tensor) -> Tensor:
 def as_number(value: Any, called: str) -> float:
     """Return a number (or a tensor or an array of one element, waiting for its device) as a float.
 
-    Raises TypeError, which says that `called` was given something else.
+    Raises TypeError, which names `called`, for anything else.
     """
     try:
         number = value.item() if hasattr(value, "item") else value
@@ -180,7 +176,7 @@ def as_number(value: Any, called: str) -> float:
 
 
 def not_a_number(value: Any, called: str) -> TypeError:
-    """Return the complaint that `called` was given something else than a number."""
+    """Return the error of `called` for a value that is no number."""
     shape = f"of shape {tuple(value.shape)}" if hasattr(value, "shape") else f"({value!r:.40})"
     return TypeError(f"{called} needs a number or a tensor of one element, not a {type(value).__name__} {shape}")
 
@@ -188,7 +184,7 @@ def not_a_number(value: Any, called: str) -> TypeError:
 def numbers(values: Any, called: str) -> Tensor:
     """Return a copy of a tensor, an array or a list of real numbers; that of a tensor stays on its device.
 
-    Raises TypeError, which says that `called` was given something else.
+    Raises TypeError, which names `called`, for anything else.
     """
     try:
         provided = values.detach().clone() if isinstance(values, Tensor) else torch.tensor(values)
@@ -202,7 +198,7 @@ def numbers(values: Any, called: str) -> Tensor:
 def scalar(value: Any, called: str) -> float | Tensor:
     """Return what may be logged: a float, or a copy of a tensor of one element, which stays on its device.
 
-    Raises TypeError, which says that `called` was given something else.
+    Raises TypeError, which names `called`, for anything else.
     """
     if not isinstance(value, torch.Tensor):
         return as_number(value, called)
