@@ -166,8 +166,8 @@ class SafePoint:
                 saves = self._stop_for(Stop(f"stopped by {command.get('by', 'somebody')}", "stopped", 0, save=True))
             case _:
                 note = f"there is no command {name!r}"
-        asked = command.get("t", 0.0)
-        self._record("ack", id=command.get("id", ""), cmd=str(name), asked=asked, ok=not note, note=note)
+        id_, sent = command.get("id", ""), command.get("t", 0.0)
+        self._record("ack", id=id_, cmd=str(name), asked=sent, ok=not note, note=note)
         return saves
 
 
