@@ -6,15 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import load
 from hookflow.runner.process.launch import prepare
+from tests.distributed.several import carry_out, printed
+from tests.runner.same import curve, final_state
 
 HERE = Path(__file__).parent
+CLOUDS = HERE / "clouds.toml"
 
 NewClouds = Callable[..., RunDir]
+TrainHere = Callable[..., int]
+TrainBoth = Callable[..., tuple[RunDir, RunDir]]
 
 
 @pytest.fixture
@@ -22,9 +28,31 @@ def new_clouds(tmp_path: Path) -> NewClouds:
     """Make the directory of a new run of clouds.toml, with overrides."""
 
     def make(*overrides: str) -> RunDir:
-        loaded = load(HERE / "clouds.toml", overrides)
+        loaded = load(CLOUDS, overrides)
         run_dir = RunDir.create(tmp_path / "runs", loaded.pipeline.run.name)
         prepare(loaded, compile_pipeline(loaded), run_dir, HERE)
         return run_dir
 
     return make
+
+
+@pytest.fixture
+def train_both(new_clouds: NewClouds, train_here: TrainHere) -> TrainBoth:
+    """Train two runs with the same overrides, one in this process and one by two ranks or more; return both."""
+
+    def train(*overrides: str, world: int = 2) -> tuple[RunDir, RunDir]:
+        alone, together = new_clouds(*overrides), new_clouds(*overrides)
+        assert train_here(alone) == 0
+        assert carry_out(together, world) == [0] * world, printed(together, 0)
+        return alone, together
+
+    return train
+
+
+def assert_alike(one: RunDir, other: RunDir, *weights: str) -> None:
+    """Compare what two runs have logged, measured and saved last, up to the rounding of sums in another order."""
+    first, second = curve(one), curve(other)
+    assert first.keys() == second.keys()
+    assert second == pytest.approx(first, rel=1e-4, abs=1e-5)
+    for part in weights:
+        torch.testing.assert_close(final_state(one)[part], final_state(other)[part], rtol=1e-4, atol=1e-5)

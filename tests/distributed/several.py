@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
+from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from tests.processes import Training
 
 
 class Ranks:
-    """The processes that carry out a run together, by rank; when left as a context, none of them is left over.
+    """The processes that execute a run together, by rank; when left as a context, all of them have ended.
 
-    As with torch's launcher, the store by which they meet is none of theirs, and stays when they have gone. `options`
-    are those of `hookflow.runner.process.main.train`.
+    As with torch's launcher, the rendezvous store belongs to none of them. `options` are those of
+    `hookflow.runner.process.main.train`.
     """
 
     def __init__(self, run_dir: RunDir, world: int, **options: bool) -> None:
@@ -49,16 +51,32 @@ class Ranks:
 
 
 def carry_out(run_dir: RunDir, world: int, **options: bool) -> list[int]:
-    """Carry out a run on so many ranks; return their exit codes."""
+    """Execute a run on so many ranks; return their exit codes."""
     with Ranks(run_dir, world, **options) as ranks:
         return ranks.wait()
 
 
 def printed(run_dir: RunDir, rank: int) -> str:
-    """Return what a rank has printed."""
+    """Return the output of a rank."""
     return output_of(run_dir, rank).read_text()
 
 
 def output_of(run_dir: RunDir, rank: int) -> Path:
-    """Return the file of what a rank prints."""
+    """Return the file of a rank's output."""
     return run_dir.path / f"output.rank{rank}.log"
+
+
+def records_of(run_dir: RunDir, kind: str, rank: int = 0) -> list[dict[str, Any]]:
+    """Return the records of a kind in a rank's event log."""
+    return [record for record in Tail(run_dir.events_of(rank)).read_all() if record["k"] == kind]
+
+
+def messages_of(run_dir: RunDir, rank: int, *prefixes: str) -> list[str]:
+    """Return the messages in a rank's event log that begin with one of these."""
+    texts = [record["text"] for record in records_of(run_dir, "message", rank)]
+    return [text for text in texts if text.startswith(prefixes or "")]
+
+
+def reason(run_dir: RunDir) -> str:
+    """Return the reason of a run's last end."""
+    return str(records_of(run_dir, "end")[-1]["reason"])

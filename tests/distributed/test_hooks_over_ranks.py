@@ -1,29 +1,71 @@
-"""Hooks over two ranks: what they do is what they do in one process."""
+"""Hooks over two ranks: what they do, and log, is what they do in one process, and nobody hangs."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from hookflow.errors import UserError, Where
 from hookflow.events.rundir import RunDir
+from hookflow.hooks.compile import compile_pipeline
+from hookflow.pipeline.load import load
+from hookflow.runner.dispatch.torch_hooks import check_comm_hook
+from hookflow.runner.distributed.parallel import DDP, FSDP, DDPAtStep
 from tests.conftest import records
 from tests.distributed.clouds import Clouds, Normed
-from tests.distributed.conftest import NewClouds
-from tests.distributed.several import carry_out, printed
-from tests.runner.same import curve, final_state
+from tests.distributed.conftest import CLOUDS, NewClouds, TrainBoth, assert_alike
+from tests.distributed.several import carry_out, messages_of, printed, records_of
+from tests.runner.same import assert_same, curve, final_state
 
-HERE = Path(__file__).parent
-NORMED = 'model.use="./clouds.py:Normed"', "data.train.args.examples=44"  # a norm needs two of them on each rank
+SHORT = ("run.max_epochs=1", "data.train.args.examples=32")
+FSDP_STRATEGY = 'distributed.strategy="fsdp"'
+BUILT_IN = [
+    'hooks.rates={use="lr_monitor", args={also=["momentum"]}}',
+    'hooks.norms={use="grad_norm"}',
+    'hooks.params={use="param_stats", args={histogram=true}, every=4}',
+    'hooks.activations={use="activation_stats"}',
+    'hooks.confusion={use="confusion_matrix"}',
+    'hooks.memory={use="memory"}',
+    'hooks.env={use="env_info"}',
+    'hooks.profiler={use="profiler", args={wait=1, warmup=1, active=1}}',
+    'hooks.limit={use="time_limit", args={limit="1h"}}',
+    'hooks.spikes={use="spike_guard", args={window=3}}',
+    'task={use="../own_tasks.py:spikes", args={at=[7]}}',
+    'hooks.empty={use="empty_cache"}',
+    'hooks.export={use="export"}',
+]
 
 
-def test_weights_and_metrics_are_those_of_one_process(new_clouds: NewClouds, train_here: Any) -> None:
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_built_in_hooks_record_what_they_do_in_one_process(train_both: TrainBoth, strategy: str) -> None:
+    alone, together = train_both(*BUILT_IN, f'distributed.strategy="{strategy}"')
+    one, two = (  # the activations are those of a rank's share of the batch
+        {key: value for key, value in curve(run).items() if not key[2].startswith("activation/")}
+        for run in (alone, together)
+    )
+    assert two == pytest.approx(one, rel=1e-4, abs=1e-5)
+    assert {name.split("/")[0] for _, _, name in one} >= {"lr", "momentum", "grad_norm", "param"}
+    for kind in ("text", "histogram"):
+        found = [
+            [(r["it"], r["name"], r.get("text")) for r in records(run, kind) if r["name"] != "environment"]
+            for run in (alone, together)
+        ]
+        assert found[0] == found[1], kind
+    for run in (alone, together):
+        assert [r["it"] for r in records(run, "message") if "has spiked" in str(r["text"])] == [7]
+    (path,) = (together.path / "export").iterdir()
+    expected: Any = final_state(together)["model"]
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in torch.load(path, weights_only=True).items())
+    assert len(list((together.path / "profile").iterdir())) == 1
+
+
+def test_weights_and_metrics_are_those_of_one_process(train_both: TrainBoth) -> None:
     """Of the last batch the ranks have unequal shares."""
     f1 = 'f1={use="MulticlassF1Score", args={num_classes=3}}'
-    hooks = (
+    alone, together = train_both(
         'hooks.freeze={use="freeze", args={params=["body.*"], begin="2it", end="1ep"}}',
         'hooks.swa={use="swa", args={begin="1ep", every="2it", lr=0.02, anneal="3it"}}',
         'hooks.schedule={use="param_schedule", args={weight_decay=[[0, 0.01], ["100%", 0.1]]}}',
@@ -31,29 +73,26 @@ def test_weights_and_metrics_are_those_of_one_process(new_clouds: NewClouds, tra
         'hooks.accumulation={use="accumulation_schedule", args={batches=[["1ep", 2]]}}',
         "hooks.ema.enabled=false",
     )
-    alone, together = new_clouds(*hooks), new_clouds(*hooks)
-    assert train_here(alone) == 0
-    assert carry_out(together, 2) == [0, 0], printed(together, 0)
-    assert curve(together) == pytest.approx(curve(alone), rel=1e-4, abs=1e-5)
+    assert_alike(alone, together, "model", "model_swa")
     assert any(name == "f1" for *_, name in curve(together))
-    for part in ("model", "model_swa"):
-        torch.testing.assert_close(final_state(alone)[part], final_state(together)[part], rtol=1e-4, atol=1e-5)
 
 
-def test_statistics_are_those_of_all_ranks(new_clouds: NewClouds, train_here: Any) -> None:
-    """While it trains, and of the weights that are judged."""
-    hooks = (
-        *NORMED,
+def test_statistics_are_those_of_all_ranks(train_both: TrainBoth) -> None:
+    """While it trains, and of the weights that are judged. A norm needs two examples on each rank."""
+
+    def first(run_dir: RunDir) -> Any:
+        return json.loads(messages_of(run_dir, 0, "statistics")[0].removeprefix("statistics "))
+
+    alone, together = train_both(
+        'model.use="./clouds.py:Normed"',
+        "data.train.args.examples=44",
         'hooks.sync={use="sync_buffers"}',
         'hooks.says={use="./clouds.py:statistics", points=["after_train_iter"]}',
         'hooks.precise={use="precise_bn"}',
         "hooks.ema.enabled=false",
+        "run.max_epochs=1",
     )
-    alone, together = new_clouds(*hooks, "run.max_epochs=1"), new_clouds(*hooks, "run.max_epochs=1")
-    assert train_here(alone) == 0
-    assert carry_out(together, 2) == [0, 0], printed(together, 0)
-    first = [next(kept for kept in said(run_dir)) for run_dir in (alone, together)]
-    assert first[1] == pytest.approx(first[0], abs=1e-5)
+    assert first(together) == pytest.approx(first(alone), abs=1e-5)
     state: Any = final_state(together)["model"]
     net = Normed()
     net.load_state_dict(state)
@@ -63,31 +102,75 @@ def test_statistics_are_those_of_all_ranks(new_clouds: NewClouds, train_here: An
     torch.testing.assert_close(state["body.3.running_var"], given.var(0), rtol=1e-4, atol=1e-5)
 
 
-def said(run_dir: RunDir) -> list[list[float]]:
-    texts = [str(record["text"]) for record in records(run_dir, "message")]
-    return [json.loads(text.removeprefix("statistics ")) for text in texts if text.startswith("statistics ")]
-
-
-SURGEON = 'hooks.surgeon={use="./../surgeons.py:Surgeon"}', "hooks.ema.enabled=false"
-
-
 @pytest.mark.parametrize("task", [(), ('task.use="./clouds.py:OwnSteps"',)], ids=["DDP", "DDP at the step"])
-def test_parameters_that_a_hook_adds_are_those_of_rank_0(new_clouds: NewClouds, train_here: Any, task: Any) -> None:
+def test_parameters_that_a_hook_adds_are_those_of_rank_0(train_both: TrainBoth, task: tuple[str, ...]) -> None:
     """The hook draws other weights on each rank."""
-    alone, together = new_clouds(*SURGEON, *task), new_clouds(*SURGEON, *task)
-    assert train_here(alone) == 0
-    assert carry_out(together, 2) == [0, 0], printed(together, 0)
+    alone, together = train_both('hooks.surgeon={use="./../surgeons.py:Surgeon"}', "hooks.ema.enabled=false", *task)
     torch.testing.assert_close(final_state(alone)["model"], final_state(together)["model"], rtol=1e-4, atol=1e-5)
 
 
+def test_pytorchs_hooks_with_ddp(new_clouds: NewClouds) -> None:
+    """At each backward pass a gradient is this rank's own; a bucket is averaged once an iteration, by our hook."""
+    comm = 'hooks.comm={use="./probes.py:compressed", points=["ddp_comm"], from=1}'
+    probes = 'hooks.probes={use="./probes.py:Gradients"}'
+    run_dir = new_clouds(*SHORT, comm, probes, "run.accumulate=2")
+    assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
+    for rank in (0, 1):
+        each = ["came 0", "added 0 Tensor"] * 2 + ["stepping 0"]
+        assert messages_of(run_dir, rank, "came", "added", "stepping", "model")[:5] == each
+        assert messages_of(run_dir, rank, "model") == ["model 1 True"], "one bucket; not due in the first iteration"
+
+
+def test_pytorchs_hooks_with_fsdp(new_clouds: NewClouds) -> None:
+    """A gradient is added once an iteration, averaged and sharded."""
+    run_dir = new_clouds(*SHORT, FSDP_STRATEGY, 'hooks.probes={use="./probes.py:OverFSDP"}', "run.accumulate=2")
+    assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
+    for rank in (0, 1):
+        each = [text for it in (0, 1) for text in (f"added {it} DTensor", f"stepping {it}")]
+        assert messages_of(run_dir, rank, "added", "stepping") == each
+
+
+def test_a_communication_hook_is_pytorchs_own(new_clouds: NewClouds) -> None:
+    ours = new_clouds(*SHORT, 'hooks.comm={use="comm_hook", args={algorithm="fp16_compress"}}')
+    by_hand = new_clouds(*SHORT, 'hooks.by_hand={use="./probes.py:ByHand"}')
+    for run_dir in (ours, by_hand):
+        assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
+    assert_same(final_state(ours)["model"], final_state(by_hand)["model"])
+
+
+def test_power_sgd_is_resumed(new_clouds: NewClouds, tmp_path: object) -> None:
+    """It begins anew, and says so; the ranks do not drift apart."""
+    args = '{algorithm="power_sgd", matrix_rank=2, start=2}'
+    overrides = f'hooks.comm={{use="comm_hook", args={args}}}', 'hooks.tells={use="./clouds.py:Tells"}'
+    stops = f'hooks.stops={{use="./clouds.py:Stops", args={{at=4, mark="{tmp_path}/mark"}}}}'
+    run_dir = new_clouds("run.max_epochs=2", "data.train.args.examples=32", *overrides, stops)
+    assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
+    assert carry_out(run_dir, 2, resume=True) == [0, 0], printed(run_dir, 0)
+    restarts = "PowerSGD's state is not saved: it restarts after two iterations of exact all-reduce"
+    assert messages_of(run_dir, 0, "PowerSGD") == [restarts]
+    assert messages_of(run_dir, 0, "weights") == messages_of(run_dir, 1, "weights")
+
+
 @pytest.mark.parametrize(
-    ("overrides", "reason"),
+    ("strategy", "why"),
     [
-        (["hooks.surgeon.args={point='before_train_iter', at=2}"], "DDP takes no parameters after the first forward"),
-        (['distributed.strategy="fsdp"'], "FSDP takes no parameters after the start"),
+        (FSDP([]), "FSDP shards gradients, and averages none in buckets"),
+        (DDPAtStep(), "the task steps its optimizers itself, so that gradients are averaged at the step"),
+        (DDP(), ""),
     ],
 )
-def test_parameters_that_come_too_late_are_refused(new_clouds: NewClouds, overrides: list[str], reason: str) -> None:
-    run_dir = new_clouds(*SURGEON, *overrides)
-    assert carry_out(run_dir, 2) == [2, 2], printed(run_dir, 0)
-    assert reason in str(records(run_dir, "end")[0]["reason"])
+def test_a_communication_hook_without_buckets_is_refused(strategy: FSDP | DDPAtStep | DDP, why: str) -> None:
+    plan = compile_pipeline(load(CLOUDS, ['hooks.comm={use="./probes.py:compressed", points=["ddp_comm"]}']))
+    if not why:
+        check_comm_hook(plan, strategy, Where)
+    else:
+        with pytest.raises(UserError, match=f'hook "comm" has nothing to do at ddp_comm: {why}'):
+            check_comm_hook(plan, strategy, Where)
+
+
+def test_a_communication_hook_that_returns_no_future(new_clouds: NewClouds) -> None:
+    run_dir = new_clouds(*SHORT, 'hooks.comm={use="./probes.py:nothing", points=["ddp_comm"]}')
+    assert carry_out(run_dir, 2) == [1, 1]
+    assert 'hook "comm" must return a torch.futures.Future of the bucket at ddp_comm, not None' in printed(run_dir, 0)
+    (error, *_) = records_of(run_dir, "error")
+    assert (error["hook"], error["point"]) == ("comm", "ddp_comm")

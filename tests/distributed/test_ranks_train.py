@@ -2,64 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from hookflow.events.log import Tail
-from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.store import CheckpointStore
 from tests.conftest import records
-from tests.distributed.clouds import Plain
-from tests.distributed.conftest import NewClouds
-from tests.distributed.several import carry_out, printed
+from tests.distributed.clouds import Normed
+from tests.distributed.conftest import NewClouds, TrainBoth, TrainHere, assert_alike
+from tests.distributed.several import carry_out, messages_of, printed, reason, records_of
 from tests.runner.same import assert_same, curve, final_state
 
-HERE = Path(__file__).parent
 FSDP = 'distributed.strategy="fsdp"'
 UNITS = 'distributed.units=["body", "head"]'
 
-TrainHere = Callable[..., int]
-
-
-def assert_alike(one: RunDir, other: RunDir) -> None:
-    """Compare what two runs have logged, measured and saved last, up to the rounding of sums in another order."""
-    first, second = curve(one), curve(other)
-    assert first.keys() == second.keys()
-    assert second == pytest.approx(first, rel=1e-4, abs=1e-5)
-    for part in ("model", "model_ema"):
-        weights, others = (final_state(run_dir)[part] for run_dir in (one, other))
-        torch.testing.assert_close(weights, others, rtol=1e-4, atol=1e-5)
-
 
 @pytest.mark.parametrize(
-    ("world", "overrides"),
+    "overrides",
     [
-        pytest.param(2, [], id="ddp"),
-        pytest.param(2, [FSDP, UNITS], id="fsdp"),
-        pytest.param(4, ["run.max_epochs=1"], id="four"),
-        pytest.param(2, ["run.accumulate=4", "data.train.loader.workers=1"], id="ddp, accumulated, by workers"),
-        pytest.param(
-            2, ["run.accumulate=4", "data.train.loader.on_device=true", FSDP], id="fsdp, accumulated, on device"
-        ),
+        pytest.param([], id="ddp"),
+        pytest.param([FSDP, UNITS], id="fsdp"),
+        pytest.param(["run.accumulate=4", "data.train.loader.workers=1"], id="ddp, accumulated, by workers"),
+        pytest.param(["run.accumulate=4", "data.train.loader.on_device=true", FSDP], id="fsdp, accumulated, on device"),
     ],
 )
-def test_several_train_as_one(new_clouds: NewClouds, train_here: TrainHere, world: int, overrides: list[str]) -> None:
-    """Also where the shares of the last batch are not even, and of four ranks one would have none of it."""
-    alone, together = new_clouds(*overrides), new_clouds(*overrides)
-    assert train_here(alone) == 0
-    assert carry_out(together, world) == [0] * world, printed(together, 0)
-    if world == 2:
-        assert_alike(alone, together)
-    else:  # three examples are left over: alone they are a batch, and for four the last but one has them, too
-        curves = [
-            {key: value for key, value in curve(run).items() if int(str(key[0])) < 4} for run in (alone, together)
-        ]
-        assert curves[1] == pytest.approx(curves[0], rel=1e-4, abs=1e-5)
-        assert [records(run, "end")[0]["it"] for run in (alone, together)] == [6, 5]
+def test_several_train_as_one(train_both: TrainBoth, overrides: list[str]) -> None:
+    """Also where the shares of the last batch are not even."""
+    assert_alike(*train_both(*overrides), "model", "model_ema")
+
+
+def test_of_four_ranks_none_is_without_an_example(train_both: TrainBoth) -> None:
+    """Three examples are left over: alone they are a batch; of four ranks the last batch but one has them, too."""
+    runs = train_both("run.max_epochs=1", world=4)
+    curves = [{key: value for key, value in curve(run).items() if int(str(key[0])) < 4} for run in runs]
+    assert curves[1] == pytest.approx(curves[0], rel=1e-4, abs=1e-5)
+    assert [records(run, "end")[0]["it"] for run in runs] == [6, 5]
 
 
 @pytest.mark.parametrize(
@@ -77,26 +55,12 @@ def test_a_checkpoint_goes_on_with_another_number_of_ranks(
         else:
             assert carry_out(changed, world, resume=number > 0) == [0] * world, printed(changed, 0)
     assert records(changed, "end")[0]["it"] == 8
-    said = f"saved by {worlds[0]} ranks, resumed on {worlds[1]}: not bit-identical"
-    assert [record["text"] for record in records(changed, "message")].count(said) == 1
+    assert len(messages_of(changed, 0, f"saved by {worlds[0]} ranks, resumed on {worlds[1]}: not bit-identical")) == 1
     assert records(changed, "run")[1]["resumed_from"] == "it00000008", "the last one, in the middle of an epoch"
-    assert_alike(left_alone, changed)
+    assert_alike(left_alone, changed, "model", "model_ema")
 
 
-def test_a_checkpoint_of_shares_is_read_by_plain_pytorch(new_clouds: NewClouds) -> None:
-    run_dir = new_clouds(FSDP, UNITS, "run.max_epochs=1")
-    assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
-    folder = CheckpointStore(run_dir.checkpoints).names()["last"]
-    model = Plain()
-    optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
-    for name in ("model.pt", "model_ema.pt"):
-        model.load_state_dict(torch.load(folder / name, weights_only=True))
-    optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
-    (record,) = records(run_dir, "run")
-    assert (record["model"], record["params"]) == ("Plain", sum(p.numel() for p in model.parameters()))
-
-
-def test_shares_are_resumed_to_the_bit(new_clouds: NewClouds, tmp_path: Path) -> None:
+def test_shares_are_resumed_to_the_bit_and_read_by_plain_pytorch(new_clouds: NewClouds, tmp_path: Path) -> None:
     """In the middle of an epoch, with batch norm, dropout, and gradients that are looked at before each step."""
     stops = 'hooks.stops={use="./clouds.py:Stops", args={at=4, mark="%s"}}'
     often = 'hooks.checkpoint.points=[{at="after_train_iter", every=1}]', "data.train.args.examples=44"
@@ -110,6 +74,13 @@ def test_shares_are_resumed_to_the_bit(new_clouds: NewClouds, tmp_path: Path) ->
     states = [final_state(run_dir) for run_dir in (left_alone, stopped)]
     for part in ("model", "model_ema", "optimizer", "random", "ranks"):
         assert_same(states[0][part], states[1][part], part)
+    folder, model = CheckpointStore(stopped.checkpoints).names()["last"], Normed()
+    for name in ("model.pt", "model_ema.pt"):
+        model.load_state_dict(torch.load(folder / name, weights_only=True))
+    optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+    optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True))
+    (record, _) = records(stopped, "run")
+    assert (record["model"], record["params"]) == ("Normed", sum(p.numel() for p in model.parameters()))
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
@@ -119,19 +90,16 @@ def test_ranks_do_not_drift_apart(new_clouds: NewClouds, strategy: str) -> None:
     normed = 'model.use="./clouds.py:Normed"', "data.train.args.examples=44"
     run_dir = new_clouds(*normed, f'distributed.strategy="{strategy}"', tells)
     assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
-    told = [[record["text"] for record in records_of(run_dir, rank, "message")] for rank in (0, 1)]
-    sizes = [(4, 8)] * 5 + [(2, 4)]
-    for rank in (0, 1):
-        assert (
-            told[rank][:-2] == [f"batch {here} of {whole}, 3.0, tensor([0.5000, 0.5000])" for here, whole in sizes] * 2
-        )
-    assert told[0][-1] != told[1][-1], "each draws for itself"
+    batches = [f"batch {here} of {2 * here}, 3.0, tensor([0.5000, 0.5000])" for here in (4, 4, 4, 4, 4, 2)] * 2
+    assert [messages_of(run_dir, rank, "batch") for rank in (0, 1)] == [batches, batches]
+    drawn, weights = ([messages_of(run_dir, rank, word) for rank in (0, 1)] for word in ("drawn", "weights"))
+    assert drawn[0] != drawn[1], "each draws for itself"
     if strategy == "ddp":
-        assert told[0][-2] == told[1][-2], "and all have the same weights"
-    assert [r["v"] for r in records_of(run_dir, 0, "metrics")] == [r["v"] for r in records_of(run_dir, 1, "metrics")]
+        assert weights[0] == weights[1], "and all have the same weights"
+    assert [r["v"] for r in records_of(run_dir, "metrics")] == [r["v"] for r in records_of(run_dir, "metrics", 1)]
 
 
-def test_a_task_that_steps_itself_trains_alike(new_clouds: NewClouds, train_here: TrainHere) -> None:
+def test_a_task_that_steps_itself_trains_alike(new_clouds: NewClouds, train_both: TrainBoth) -> None:
     both = 'use="./clouds.py:Plain"'
     step = 'use="torch.optim:SGD", args={lr=0.1}'
     overrides = [
@@ -141,14 +109,10 @@ def test_a_task_that_steps_itself_trains_alike(new_clouds: NewClouds, train_here
         "hooks.accuracy.enabled=false",
         'hooks.checkpoint.args={monitor="loss"}',
     ]
-    alone, together = new_clouds(*overrides), new_clouds(*overrides)
-    assert train_here(alone) == 0
-    assert carry_out(together, 2) == [0, 0], printed(together, 0)
-    first, second = curve(alone), curve(together)
-    assert second == pytest.approx(first, rel=1e-4, abs=1e-5)
+    assert_alike(*train_both(*overrides))
     refused = new_clouds(*overrides, FSDP)
     assert carry_out(refused, 2) == [2, 2]
-    assert "FSDP cannot train with a task that steps its optimizers itself" in str(ending(refused))
+    assert "FSDP cannot train with a task that steps its optimizers itself" in reason(refused)
 
 
 def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> None:
@@ -159,8 +123,7 @@ def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> Non
     )
     assert carry_out(run_dir, 2) == [0, 0], printed(run_dir, 0)
     losses = {int(str(k[0])): value for k, value in curve(run_dir).items() if k[1:] == (None, "loss")}
-    expected = [f"far at {it}" for it, loss in losses.items() if loss > 0.9]
-    assert [record["text"] for record in records_of(run_dir, 1, "message")] == expected
+    assert messages_of(run_dir, 1) == [f"far at {it}" for it, loss in losses.items() if loss > 0.9]
 
 
 @pytest.mark.parametrize(
@@ -170,7 +133,6 @@ def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> Non
             ['hooks.sums={use="./clouds.py:sums", points=["after_train_iter"], ranks="zero"}'],
             'the hook "sums" fires on rank 0 alone, and run.sum needs all ranks',
         ),
-        (['distributed.backend="nccl"'], "requires CUDA, and this run computes on cpu"),
         ([FSDP, 'distributed.units=["bodi"]'], 'no module of the network matches "bodi"'),
         (
             [FSDP, 'model.use="./clouds.py:Across"'],
@@ -183,27 +145,66 @@ def test_a_condition_holds_on_all_ranks_or_on_none(new_clouds: NewClouds) -> Non
             ['task={use="./clouds.py:inside"}', "hooks.accuracy.enabled=false", "hooks.checkpoint.args={}"],
             "the task calls a submodule of Plain, so gradients are not synchronised",
         ),
+        (['model.weights="nowhere.pt"'], "there is no file"),
+        (['hooks.surgeon.args={point="before_train_iter", at=2}'], "DDP takes no parameters after the first forward"),
+        ([FSDP, "hooks.surgeon.args={}"], "FSDP takes no parameters after the start"),
+        ([FSDP, 'hooks.probes={use="./probes.py:Gradients"}'], "parameter_grad never fires with FSDP, whose gradients"),
     ],
-    ids=["a sum on rank 0 alone", "nccl", "units", "channels", "batch size", "batches", "uneven", "past the network"],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_cannot_be_is_told(new_clouds: NewClouds, overrides: list[str], said: str) -> None:
-    run_dir = new_clouds(*overrides)
+    surgeon = 'hooks.surgeon.use="./../surgeons.py:Surgeon"', "hooks.ema.enabled=false"
+    run_dir = new_clouds(*(surgeon if "surgeon" in str(overrides) else ()), *overrides)
     assert carry_out(run_dir, 2) == [2, 2], printed(run_dir, 0)
-    assert said in str(ending(run_dir))
+    assert said in reason(run_dir)
 
 
 def test_a_parameter_without_a_gradient_is_told_of(new_clouds: NewClouds) -> None:
     run_dir = new_clouds('model.use="./clouds.py:Unused"')
     assert carry_out(run_dir, 2) == [1, 1]
-    assert "freeze those that no loss reaches" in str(ending(run_dir))
+    assert "freeze those that no loss reaches" in reason(run_dir)
     assert "find_unused_parameters" in printed(run_dir, 0) + printed(run_dir, 1), "PyTorch's own words are not lost"
     shares = new_clouds('model.use="./clouds.py:Unused"', FSDP, "run.max_epochs=1")
     assert carry_out(shares, 2) == [0, 0], printed(shares, 0)
 
 
-def records_of(run_dir: RunDir, rank: int, kind: str) -> list[dict[str, Any]]:
-    return [record for record in Tail(run_dir.events_of(rank)).read_all() if record["k"] == kind]
+UPSET = 'task={use="tests.upsets:UpsetRank", args={batches=[2]}}', "run.max_epochs=1", "data.train.args.examples=40"
 
 
-def ending(run_dir: RunDir) -> object:
-    return records(run_dir, "end")[-1]["reason"]
+@pytest.mark.parametrize("more", [(), (FSDP,), ('run.precision="fp16"', FSDP)], ids=["ddp", "fsdp", "fsdp, fp16"])
+def test_no_rank_takes_a_step_that_is_not_finite_on_one(train_both: TrainBoth, more: tuple[str, ...]) -> None:
+    alone, together = train_both(*UPSET, 'run.on_nan="skip"', *more)
+    for rank in (0, 1):
+        assert len([text for text in messages_of(together, rank) if "takes no step" in text]) == 1
+    states = [final_state(run_dir) for run_dir in (alone, together)]
+    left_out = [state["step_guard"]["left_out"] for state in states]  # type: ignore[index]
+    assert left_out[0] == left_out[1] > 0
+    close = {"rtol": 1e-2, "atol": 1e-3} if len(more) > 1 else {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(states[0]["model"], states[1]["model"], **close)
+
+
+def test_a_run_ends_with_the_words_of_the_rank_whose_loss_is_not_finite(new_clouds: NewClouds) -> None:
+    run_dir = new_clouds(*UPSET)
+    assert carry_out(run_dir, 2) == [1, 1]
+    assert reason(run_dir).startswith("rank 1: NonFiniteLossError: the loss is NaN in iteration 3")
+
+
+def test_what_one_rank_raises_is_reported_by_its_name_and_once(new_clouds: NewClouds) -> None:
+    run_dir = new_clouds('hooks.raises={use="./launched.py:Raises", args={rank=1, at=3}}')
+    assert carry_out(run_dir, 2) == [1, 1]
+    assert reason(run_dir) == "rank 1: ValueError: as told"
+    assert not records_of(run_dir, "error"), "rank 0 has made no mistake"
+    assert records_of(run_dir, "error", 1)[0]["hook"] == "raises"
+    assert printed(run_dir, 1).startswith("rank 1:\nTraceback (most recent call last):")
+    assert "Traceback" not in printed(run_dir, 0)
+
+
+def test_who_waits_until_the_timeout_says_in_which_hook_and_where_the_other_is(new_clouds: NewClouds) -> None:
+    stays = 'hooks.hang={use="./launched.py:Stays"}'
+    means = 'hooks.ozm={use="./launched.py:Means", args={seconds=1.0}, after=["hang"]}'
+    run_dir = new_clouds(stays, means)
+    assert carry_out(run_dir, 2)[0] == 1
+    waits, stuck = 'in hook "ozm" at after_train_iter', 'rank 1 is in hook "hang" at after_train_iter'
+    assert reason(run_dir) == f"rank 0: waited 1 s for the others, {waits}; {stuck}"
+    assert records_of(run_dir, "error")[0]["hook"] == "ozm"
+    assert "run.mean(1.0)" in printed(run_dir, 0), "the line of the user's that has waited"
