@@ -6,7 +6,6 @@ import gc
 import io
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -21,11 +20,13 @@ import typer.main
 from hypothesis import HealthCheck, settings
 
 from hookflow import text
+from hookflow.events import run_lock
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
 from hookflow.pipeline.load import parse
 from hookflow.runner.process.launch import prepare
+from hookflow.runner.process.signals import handlers_put_back
 from tests.limits import LIMIT
 from tests.processor import sitecustomize
 
@@ -112,17 +113,14 @@ def _nothing_masked() -> Iterator[None]:
 @pytest.fixture
 def train_here() -> Iterator[Callable[..., int]]:
     """Train a run in this process and return its exit code; signal handlers are put back afterwards."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-    before = [signal.getsignal(number) for number in numbers]
 
     def run(run_dir: RunDir, *, resume: bool = False, allow_changed_hooks: bool = False) -> int:
         from hookflow.runner.process.main import train
 
         return train(run_dir, resume=resume, allow_changed_hooks=allow_changed_hooks)
 
-    yield run
-    for number, handler in zip(numbers, before, strict=True):
-        signal.signal(number, handler)
+    with handlers_put_back():
+        yield run
 
 
 @pytest.fixture
@@ -173,6 +171,14 @@ def hookflow_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str
         finally:
             gc.set_threshold(*threshold)
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), errors.getvalue())
+
+
+def run_here(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Train by `hookflow run` in this process; afterwards the lock is released and signals are handled as before."""
+    with handlers_put_back():
+        done = hookflow_here("run", *arguments, "--in-process", cwd=cwd)
+    run_lock.release(tuple(run_lock._held))
+    return done
 
 
 def records(run_dir: RunDir, kind: str | None = None) -> list[dict[str, object]]:

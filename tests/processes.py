@@ -15,8 +15,8 @@ from hookflow.events.rundir import RunDir
 from tests.limits import LIMIT
 from tests.processor.sitecustomize import VARIABLE
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
+context = multiprocessing.get_context("forkserver")
+context.set_forkserver_preload(
     [
         "hookflow.runner.process.main",
         "hookflow.runner.process.attempt",
@@ -61,7 +61,7 @@ class Training:
     ) -> None:
         now = {VARIABLE: os.environ.get(VARIABLE, "")}  # the server has that of the test which started it
         args = run_dir.path, output, locked, options, {**now, **environment}
-        self.process: ForkServerProcess = _context.Process(target=_train, args=args, daemon=True)
+        self.process: ForkServerProcess = context.Process(target=_train, args=args, daemon=True)
         self.process.start()
 
     def wait(self) -> int:

@@ -27,10 +27,9 @@ CHUNK = 1 << 20
 
 
 def encode(record: Mapping[str, Any]) -> str:
-    """Return the record as one line of strict JSON; a number that is not finite becomes its name as a string.
+    """Return the record as one line of strict JSON, its strings `shortened` and its texts `masked`.
 
-    So does anything that JSON does not know: a log takes what it is given. Its strings and names are `shortened`, and
-    its texts are `masked`.
+    Numbers that are not finite, and values that JSON does not know, become strings.
     """
     if texts := TEXTS & record.keys():
         record = {**record, **{key: masked(record[key]) for key in texts if isinstance(record[key], str)}}
@@ -43,10 +42,7 @@ def _dumped(record: Mapping[str, Any]) -> str:
 
 
 def readable(text: str) -> str:
-    """Return JSON in ASCII without lone surrogates, which no reader takes (file names that are not UTF-8 have them).
-
-    Remaining control characters are escaped.
-    """
+    """Return JSON in ASCII without lone surrogates, which file names that are not UTF-8 contain."""
     text = text.replace("\x7f", r"\u007f")
     return _LONE_SURROGATE.sub(r"\\ufffd", text) if "\\ud" in text else text
 
@@ -70,30 +66,22 @@ class Appender:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = self._open()
-        self._torn = False
-        self._mend(path)
+        self.found = path.stat().st_size
+        """The bytes that the file had when it was opened."""
+        with path.open("rb") as file:
+            file.seek(max(self.found - 1, 0))
+            self._torn = file.read(1) not in (b"", b"\n")
 
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def reopen_if_removed(self) -> bool:
-        """Create the file again if it was removed, and return whether it was; what stood in it is gone."""
+        """Create the file again if it was removed, and return whether it was."""
         if os.fstat(self._file).st_nlink:
             return False
-        anew = self._open()
-        os.close(self._file)
-        self._file, self._torn = anew, False
+        removed, self._file, self._torn = self._file, self._open(), False
+        os.close(removed)
         return True
-
-    def _mend(self, path: Path) -> None:
-        """End a line that a killed writer left torn, so that it costs itself and not the next one too."""
-        self.found = size = path.stat().st_size
-        """The bytes that the file had when it was opened."""
-        if size:
-            with path.open("rb") as file:
-                file.seek(size - 1)
-                if file.read(1) != b"\n":
-                    os.write(self._file, b"\n")
 
     def append(self, records: Iterable[Mapping[str, Any]]) -> int:
         """Append the records and return how many bytes that took.
@@ -129,9 +117,9 @@ Line = TypeVar("Line")
 
 
 class Tail(Generic[Line]):
-    """Reads what has been appended since the last look; a line still being written waits for its end.
+    """Reads the records appended since the last look; a line still being written waits for its end.
 
-    `parse` returns what a line says, or None to leave it out, and raises ValueError for a line that is no record.
+    `parse` returns the record of a line, or None to leave it out; it raises ValueError for a line that is no record.
     """
 
     chunk = CHUNK
@@ -168,7 +156,16 @@ class Tail(Generic[Line]):
             data = b""
         self.at += len(data)
         self.grew = bool(data)
-        return [record for line in self._lines(data) if (record := self._record(line)) is not None]
+        records: list[Line] = []
+        for line in filter(None, self._lines(data)):
+            try:
+                record = self._parse(line)
+            except ValueError as error:
+                if not is_torn(error):
+                    self._pass_over(str(error))
+            else:
+                records += [record] if record is not None else []
+        return records
 
     def _lines(self, data: bytes) -> list[bytes]:
         """Return the whole lines, without those that are too long to be held."""
@@ -185,15 +182,6 @@ class Tail(Generic[Line]):
             self._rest, self._too_long = b"", True
         return lines
 
-    def _record(self, line: bytes) -> Line | None:
-        """Return what a line says; None where it says nothing: it is empty, torn by a kill, or no record."""
-        try:
-            return self._parse(line) if line else None
-        except ValueError as error:
-            if not is_torn(error):
-                self._pass_over(str(error))
-            return None
-
     def _pass_over(self, why: str) -> None:
         self.passed_over += 1
         self.complaint = self.complaint or f"{self._path.name}: {why}"
@@ -208,10 +196,10 @@ class Tail(Generic[Line]):
 
 
 def event_log(path: Path) -> Tail[Record]:
-    """Return what reads an event log."""
+    """Return a reader of an event log."""
     return Tail(path, read_record)
 
 
 def command_log(path: Path) -> Tail[CommandRecord]:
-    """Return what reads a command log."""
+    """Return a reader of a command log."""
     return Tail(path, read_command)

@@ -1,14 +1,11 @@
 """The current binding of the training thread, in twenty-four bytes of shared memory.
 
-A native 64-bit integer, the id of the binding that is being called (-1: none), and a float64, when it was entered
-(seconds of the machine's monotonic clock: CLOCK_MONOTONIC, which `time.monotonic` and `time.perf_counter` show); and
-a native 64-bit integer, the training iterations done. The training thread writes them without a lock or a system call.
-It names a hook that never returns, and the last iteration of a killed process.
+Three native values of 64 bits: the id of the binding that is being called (-1: none), the time it was entered (seconds
+of the machine's monotonic clock), and the training iterations done. The training thread writes them without a lock or
+a system call. They name a hook that never returns, and the last iteration of a killed process.
 
-On Linux the memory is an anonymous file that cannot change its size (a memfd with seals), and the file in the run
-directory is a link to it through /proc. To truncate a file that is mapped kills the process (SIGBUS); this one cannot
-be truncated. The link goes with the process; one that is killed leaves a link that leads nowhere. Elsewhere it is a
-file, as it was in older versions.
+On Linux the memory is a sealed memfd, and the file in the run directory links to it through /proc: truncating a mapped
+file would kill the process (SIGBUS). A killed process leaves a link that leads nowhere. Elsewhere it is a plain file.
 """
 
 from __future__ import annotations
@@ -27,16 +24,13 @@ from typing import BinaryIO
 from hookflow.events.regular_file import open_regular
 
 LAYOUT = struct.Struct("@qdq")
-OLDER = struct.Struct("@qd")
-"""Without the iterations, as older versions wrote it."""
 NOWHERE = -1
 
 
 class Shared:
     """The shared memory under `path`, until it is closed or collected.
 
-    `ids[0]` is the binding's id, `times[0]` the time and `iters[0]` the iterations done, each to be assigned to. They
-    start as NOWHERE, now and 0.
+    Assign the binding's id to `ids[0]`, the time to `times[0]` and the iterations done to `iters[0]`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,9 +42,8 @@ class Shared:
 
     def close(self) -> None:
         """Give the memory back; to assign to it is a ValueError from here on."""
-        self.ids.release()
-        self.times.release()
-        self.iters.release()
+        for view in (self.ids, self.times, self.iters):
+            view.release()
         self._memory.close()
         self._withdraw()
 
@@ -58,20 +51,18 @@ class Shared:
 def look(path: Path) -> tuple[int, float] | None:
     """Return the id of the binding being called (or NOWHERE) and the seconds since it was entered.
 
-    Returns None when there is nothing to see, as once the process has ended.
+    Returns None where there is no memory, as once the process has ended.
     """
     with contextlib.suppress(OSError, struct.error), open_memory(path) as memory:
-        data = memory.read()
-        binding, entered = OLDER.unpack(data[: OLDER.size] if len(data) == LAYOUT.size else data)
+        binding, entered, _ = LAYOUT.unpack(memory.read())
         return binding, max(time.monotonic() - entered, 0.0)
     return None
 
 
 def open_memory(path: Path) -> BinaryIO:
-    """Open the memory that is shared under `path`; who keeps it open can read it when the process has been killed.
+    """Open the memory that is shared under `path`; it stays readable once the process has been killed.
 
-    Raises OSError where there is none. Nothing is opened but a regular file and this memory: the link in a copy of a
-    run directory, or of a run on another machine, may lead to anything.
+    Raises OSError where there is none. The link in a copied run directory may lead to anything, and is not followed.
     """
     if path.is_symlink() and str(path.readlink().readlink()) != f"/memfd:{_name(path)} (deleted)":
         raise FileNotFoundError(path)
@@ -86,15 +77,12 @@ def iters_in(memory: BinaryIO) -> int:
 
 
 def _name(path: Path) -> str:
-    """Return what the memory is called that is shared under `path`. In a copy of the directory that is another name."""
+    """Return the name of the memory that is shared under `path`; it is another one in a copy of the directory."""
     return f"hookflow {path.parent.stat().st_ino} {path.name}"
 
 
 def _map(path: Path) -> tuple[mmap.mmap, Callable[[], object]]:
-    """Return new memory that is shared under `path`, and what ends that: a link where the system can do it, or a file.
-
-    A finalizer closes it with the memory.
-    """
+    """Return new memory that is shared under `path`, and the function that withdraws it."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError):  # an old kernel, or a file system that knows no links
             return _map_sealed(path)
@@ -121,7 +109,7 @@ if sys.platform == "linux":
 
 
 def _withdraw(path: Path, target: str, file: int, owner: int) -> None:
-    """Leave no link behind that leads nowhere: programs that copy directories stumble over those."""
+    """Remove the link to memory that is gone: programs that copy directories stumble over it."""
     if os.getpid() != owner:  # a fork of the process
         return
     os.close(file)

@@ -1,8 +1,7 @@
 """The lock of a run directory, and the processes that hold it.
 
-The file may be removed, and a new file of that name is not locked. The directory cannot be removed while the run is
-in it, but network file systems lock files alone. So both are locked, and a second lock on either is refused. A
-file system that knows no locks at all grants every one.
+A lock file may be removed; a directory cannot be locked on network file systems. So both are locked, and a second lock
+on either is refused. A file system that knows no locks grants every one.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from pathlib import Path
 
 import psutil
 
-from hookflow.events.regular_file import read_regular
-
 
 def started_at(pid: int) -> float | None:
     """Return when the process of a pid has started, by the system's clock; None where none lives."""
@@ -27,20 +24,8 @@ def started_at(pid: int) -> float | None:
         return None
 
 
-def oom_kills() -> int | None:
-    """Return how many processes the kernel's out-of-memory killer has killed since the machine started.
-
-    Returns None where the kernel does not count them.
-    """
-    try:
-        lines = read_regular(Path("/proc/vmstat")).decode().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
-
-
 def exit_code(code: int) -> int:
-    """Return what a shell has for the exit code of a process: 128 and the number of the signal that killed it."""
+    """Return the exit code of a process as a shell shows it: 128 and the number of the signal that killed it."""
     return code if code >= 0 else 128 - code
 
 
@@ -62,7 +47,7 @@ _held: set[int] = set()
 
 
 def _forget_held() -> None:
-    """Close in a forked child what its parent holds: a data worker, or a daemon of the user's, is not the run."""
+    """Close the parent's locks in a forked child: a data worker, or a daemon of the user's, is not the run."""
     for lock in _held:
         os.close(lock)
     _held.clear()
@@ -95,7 +80,7 @@ def inherit(numbers: str) -> None:
 
 
 def holds(pid: int, folder: Path) -> bool:
-    """Say whether a process has the lock file of a run directory open, as who carries out the run has.
+    """Return whether a process has the lock file of a run directory open.
 
     Raises psutil.Error where the process is gone or another user's.
     """

@@ -23,19 +23,18 @@ import psutil
 
 from hookflow.errors import Problem, UserError, Where
 from hookflow.events.log import readable
-from hookflow.events.reading import is_string, is_time, only_of, read_object
+from hookflow.events.reading import LATEST, read_object
 from hookflow.events.regular_file import open_regular, read_regular
-from hookflow.events.run_lock import NAME, is_locked, oom_kills, signal_name, started_at
-from hookflow.numbers import counted
+from hookflow.events.run_lock import NAME, is_locked, signal_name, started_at
 
-FACTS: Mapping[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("id", "name", "host", "base", "source", "hookflow"), is_string),
-    **dict.fromkeys(("created", "process_started", "training_ended"), is_time),
-    **dict.fromkeys(("argv", "overrides"), lambda value: isinstance(value, list) and all(map(is_string, value))),
-    **dict.fromkeys(("pid", "oom_kills", "version"), lambda value: isinstance(value, int)),
-    "in_python": lambda value: isinstance(value, bool),
+FACTS: Mapping[str, type] = {
+    **dict.fromkeys(("id", "name", "host", "base", "source", "hookflow"), str),
+    **dict.fromkeys(("created", "process_started", "training_ended"), float),
+    **dict.fromkeys(("argv", "overrides"), list),
+    **dict.fromkeys(("pid", "version"), int),
+    "in_python": bool,
 }
-"""The types of the values of `run.json`."""
+"""The types of the values of `run.json`; a list is one of strings, a float is a time."""
 
 ROOM = 1 << 14
 """Bytes that a disk has left at least, where some records can be written."""
@@ -81,7 +80,8 @@ class RunDir:
 
     def plan_of(self, attempt: int) -> Path:
         """Return the plan of an attempt, counted from 1: an earlier one may have had other hooks."""
-        until = (number for path in self.path.glob("plan.*.json") if (number := _number(path)) >= attempt)
+        numbers = (path.name.split(".")[1] for path in self.path.glob("plan.*.json"))
+        until = (int(number) for number in numbers if number.isdecimal() and int(number) >= attempt)
         return self.path / f"plan.{first}.json" if (first := min(until, default=0)) else self.plan
 
     def keep_plan(self) -> None:
@@ -104,11 +104,11 @@ class RunDir:
         return self.path / "events.jsonl"
 
     def events_of(self, rank: int) -> Path:
-        """Return the event log of one of the processes that train together; that of rank 0 is `events`."""
+        """Return the event log of a rank."""
         return of_rank(self.events, rank)
 
     def now_of(self, rank: int) -> Path:
-        """Return what `now` is, for one of the processes that train together."""
+        """Return the `now` of a rank."""
         return of_rank(self.now, rank)
 
     @property
@@ -155,11 +155,12 @@ class RunDir:
                 return cls(path)
 
     def describe(self) -> dict[str, Any]:
-        """Return what `run.json` says, without what is not of its type; nothing when it cannot be read."""
+        """Return the facts of `run.json` without those of a wrong type; none when it cannot be read."""
         try:
-            return only_of(FACTS, read_object(read_regular(self.identity)))
+            facts = read_object(read_regular(self.identity))
         except (OSError, ValueError):
             return {}
+        return {name: value for name, value in facts.items() if name not in FACTS or _fits(value, FACTS[name])}
 
     def base(self) -> Path:
         """Return the folder that the pipeline's own files are relative to; UserError where `run.json` says none."""
@@ -174,13 +175,10 @@ class RunDir:
         write_whole(self.identity, readable(json.dumps(self.describe() | facts, indent=1)))
 
     def sign_process(self, pid: int | None = None) -> None:
-        """Note the process that trains: its pid, its start time (pids are used again) and its host.
-
-        Beside them stand the kernel's `oom_kills` by then: more of them may explain the end of the process.
-        """
+        """Note the process that trains: its pid, its start time (pids are used again) and its host."""
         process = psutil.Process(pid)
         started, host = process.create_time(), socket.gethostname()
-        self.sign(pid=process.pid, process_started=started, host=host, training_ended=None, oom_kills=oom_kills())
+        self.sign(pid=process.pid, process_started=started, host=host, training_ended=None)
 
     def sign_off(self) -> None:
         """Record that the process no longer trains, though it may continue, as a notebook does."""
@@ -204,28 +202,15 @@ class RunDir:
         return "no space is left on the disk of its run directory" * full
 
     def ended_by(self, code: int) -> str:
-        """Return how a process of the run ended that left no word, by its exit code; for a signal that is negative."""
+        """Return how a process without an end record ended, by its exit code; a signal's number is negative."""
         if code >= 0:
             trouble = self.trouble()
             return f"exited with code {code} and no end record" + f": {trouble}" * bool(trouble)
-        killed, kills = f"killed by {signal_name(-code)}", self._oom_kills()
-        if code != -signal.SIGKILL:
-            return killed
-        counted_by_kernel = "" if kills is None else f": {_killed(kills)}" if kills > 0 else f", but {_killed(0)}"
-        return f"{killed}; the kernel's out-of-memory killer does that{counted_by_kernel}"
-
-    def suspicion(self) -> str:
-        """Return what may have ended a process of the run, where its exit code is not known; empty without a hint."""
-        kills = self._oom_kills() or 0
-        return self.trouble() or (f"the kernel's out-of-memory killer: {_killed(kills)}" if kills > 0 else "")
-
-    def _oom_kills(self) -> int | None:
-        """Return how many processes the kernel has killed for want of memory since the run began, where it counts."""
-        before, now = self.describe().get("oom_kills"), oom_kills()
-        return None if before is None or now is None else now - before
+        oom = "; the kernel's out-of-memory killer does that" * (code == -signal.SIGKILL)
+        return f"killed by {signal_name(-code)}{oom}"
 
     def life(self) -> Life:
-        """Say whether the process behind the run lives: asked of the system, never guessed from a missing `end`.
+        """Return whether the process behind the run lives: asked of the system, not guessed from a missing `end`.
 
         With several ranks, rank 0 alone keeps the run alive: when their launcher is killed, they still save.
         """
@@ -249,14 +234,18 @@ class RunDir:
         return here and facts.get("pid") != os.getpid() and "training_ended" not in facts and _lives(facts)
 
 
-def _killed(kills: int) -> str:
-    return f"it has killed {counted(kills, 'process') if kills else 'none'} on this machine since the run began"
+def _fits(value: Any, kind: type) -> bool:
+    if kind is float:
+        return isinstance(value, int | float) and 0 <= value < LATEST
+    if kind is list:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return isinstance(value, kind)
 
 
 def _lives(facts: Mapping[str, Any], *, any_start: bool = False) -> bool:
-    """Say whether the process that a run names lives, and is no other one that was given its pid since.
+    """Return whether the process that a run names lives; with `any_start`, whenever it has started.
 
-    With `any_start`, whenever it has started: that time moves where the clock is set.
+    The start time tells it from another process with its pid; setting the clock moves it.
     """
     began = started_at(facts["pid"]) if "pid" in facts else None
     try:
@@ -266,17 +255,12 @@ def _lives(facts: Mapping[str, Any], *, any_start: bool = False) -> bool:
 
 
 def count_attempts(run: RunDir) -> int:
-    """Return how many attempts at the run have got as far as to begin."""
+    """Return how many attempts at the run have begun."""
     try:
         with open_regular(run.events) as file:
             return sum(line.startswith(b'{"k":"run"') for line in file)
     except OSError:
         return 0
-
-
-def _number(path: Path) -> int:
-    number = path.name.split(".")[1]
-    return int(number) if number.isdecimal() else 0
 
 
 def make_out_dir(folder: Path) -> None:
@@ -322,10 +306,7 @@ def fsync(path: Path) -> None:
 
 
 class DiskSync:
-    """Brings to the disk what a resume needs beside a checkpoint: logs, pipeline, plan, identity, and their folders.
-
-    A file that has not changed since the last time is left out.
-    """
+    """Flushes what a resume needs beside a checkpoint: logs, pipeline, plan, identity, and their folders."""
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
@@ -348,21 +329,21 @@ class DiskSync:
 def all_runs(root: Path, unreadable: Callable[[str], object] = lambda why: None) -> list[RunDir]:
     """Return every run directory below `root`, the newest first.
 
-    An entry that the system cannot read, as a mount whose server has gone, is left out. `unreadable` is called with the
-    reason.
+    `unreadable` is called with the reason for each entry that the system cannot read, as a mount without its server.
     """
     runs = [RunDir(run) for name in _entries(root, unreadable) for run in _entries(name, unreadable, "run.json")]
-    many = Counter(map(_second, runs))
+    seconds = {run: re.sub(r"\D", "", run.id[:15]) for run in runs}
+    many = Counter(seconds.values())
 
     def began(run: RunDir) -> tuple[str, float, str]:
-        second = _second(run)
+        second = seconds[run]
         return second, run.describe().get("created", 0.0) if many[second] > 1 else 0.0, run.id
 
     return sorted(runs, key=began, reverse=True)
 
 
 def _entries(folder: Path, unreadable: Callable[[str], object], holding: str = "") -> Iterator[Path]:
-    """Yield the entries of a folder; with `holding`, those alone that have a file of this name. A file has none."""
+    """Yield the entries of a folder; with `holding`, those that contain a file of this name."""
     try:
         paths = [*folder.iterdir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -378,8 +359,3 @@ def _entries(folder: Path, unreadable: Callable[[str], object], holding: str = "
             pass
         except OSError as error:
             unreadable(f"{short(path)} cannot be read: {error.strerror}")
-
-
-def _second(run: RunDir) -> str:
-    """Return the second in which a run was made."""
-    return re.sub(r"\D", "", run.id[:15])

@@ -18,10 +18,7 @@ from hookflow.events.rundir import RunDir
 
 
 def send(run: RunDir, command: Command) -> str:
-    """Ask the run for `command` and return the id that its answer will carry.
-
-    Raises OSError when the run directory may not be written: only the owner of the file may send commands.
-    """
+    """Send `command` to the run and return the id of its answer. Raises OSError without the right to write."""
     ask = secrets.token_hex(4)
     log = Appender(run.commands)
     try:
@@ -32,8 +29,7 @@ def send(run: RunDir, command: Command) -> str:
 
 
 STEPS = ((signal.SIGTERM, 0.5), (signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0))
-"""The signal, and the seconds to wait for an answer. The second SIGTERM interrupts a hook or the wait for
-data; only SIGKILL ends what hangs outside of Python, and leaves no end record."""
+"""The signals and the seconds to wait after each. The second SIGTERM interrupts a hook or the wait for data."""
 
 PERIOD = 0.1
 
@@ -47,12 +43,13 @@ def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
     for number, patience in STEPS:
         if run.life() != "alive":
             break
-        if not _holds(run):
-            pid = run.describe()["pid"]
-            say(f"process {pid}, which run.json names, does not hold the lock of this run: it is left alone")
-            return False
-        say(f"{number.name} sent to process {run.describe()['pid']}")
-        _send(run, number)
+        pid = run.describe()["pid"]
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended meanwhile
+            if not _holds(pid, run):
+                say(f"process {pid}, which run.json names, does not hold the lock of this run: it is left alone")
+                return False
+            say(f"{number.name} sent to process {pid}")
+            _send(psutil.Process(pid), number)
         until = time.monotonic() + patience
         while run.life() == "alive" and time.monotonic() < until:
             time.sleep(PERIOD)
@@ -61,22 +58,16 @@ def stop_now(run: RunDir, say: Callable[[str], None]) -> bool:
     return gone
 
 
-def _holds(run: RunDir) -> bool:
+def _holds(pid: int, run: RunDir) -> bool:
     try:
-        return holds(run.describe()["pid"], run.path)
-    except psutil.NoSuchProcess:
-        return True  # it has ended meanwhile
-    except psutil.AccessDenied as error:
-        raise PermissionError(1, f"process {error.pid} is another user's") from None
+        return holds(pid, run.path)
+    except psutil.AccessDenied:
+        raise PermissionError(1, f"process {pid} is another user's") from None
 
 
-def _send(run: RunDir, number: signal.Signals) -> None:
-    try:
-        process = psutil.Process(run.describe()["pid"])
-        if number == signal.SIGKILL:  # no other process would end them
-            for child in process.children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
-        process.send_signal(number)
-    except psutil.NoSuchProcess:
-        pass  # it has ended meanwhile
+def _send(process: psutil.Process, number: signal.Signals) -> None:
+    if number == signal.SIGKILL:  # no other process would end its children
+        for child in process.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+    process.send_signal(number)

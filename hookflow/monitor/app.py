@@ -292,7 +292,7 @@ class MonitorApp(App[Outcome]):
         def look() -> None:
             self._child_exit()
             self._life = self._dir.life()
-            self._suspicion = self._dir.suspicion() if self._life == "gone" else ""
+            self._suspicion = self._dir.trouble() if self._life == "gone" else ""
             self._inside = look_inside(self._dir, self._live.state) if self._life == "alive" else {}
             self._machine = sensor.look() if self._life != "remote" else None
 

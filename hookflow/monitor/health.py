@@ -227,7 +227,7 @@ def examine(
 def judge(run: RunDir, state: RunState, clock: float, plan: Plan | None = None) -> Health:
     """Judge a run by what the system says of it at this moment, and by its log."""
     life = run.life()
-    return examine(state, life, clock, plan, suspicion=run.suspicion() if life == "gone" else "")
+    return examine(state, life, clock, plan, suspicion=run.trouble() if life == "gone" else "")
 
 
 def missing(state: RunState, moved: RunDir | None) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from hookflow.runner.distributed import consensus
 from hookflow.runner.distributed.consensus import (
@@ -26,6 +25,7 @@ from hookflow.runner.distributed.consensus import (
 )
 from hookflow.runner.distributed.rendezvous import Ranks
 from tests.limits import LIMIT
+from tests.processes import context
 
 POINTS = 10
 WORLD = 3
@@ -91,7 +91,11 @@ def _evaluate(rank: int) -> list[int]:
 def walks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Return what each rank has told of all walks, by real processes."""
     folder = tmp_path_factory.mktemp("walks")
-    mp.spawn(_all_walks, (folder,), nprocs=WORLD)  # type: ignore[no-untyped-call]
+    ranks = [context.Process(target=_all_walks, args=(rank, folder), daemon=True) for rank in range(WORLD)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(LIMIT)
     return [json.loads((folder / f"rank{rank}").read_text()) for rank in range(WORLD)]
 
 

@@ -15,7 +15,10 @@ from torch.distributed import HashStore, TCPStore
 from hookflow.cli import torchrun as rank_commands
 from hookflow.events.rundir import RunDir
 from hookflow.runner.distributed.rendezvous import Ranks
-from tests.distributed.test_launch import CLOUDS, dies, records
+from tests.conftest import hookflow_here
+from tests.distributed.conftest import CLOUDS
+from tests.distributed.several import records_of
+from tests.distributed.test_launch import dies
 from tests.limits import LIMIT
 
 QUIET = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100", "NO_COLOR": "1"}
@@ -27,41 +30,38 @@ def torchrun(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, env=QUIET, stdout=pipe, stderr=pipe, text=True)
 
 
-def only_run(folder: Path) -> RunDir:
-    (identity,) = folder.glob("runs/*/*/run.json")
-    return RunDir(identity.parent)
-
-
 def test_the_ranks_of_two_machines_share_a_run_and_go_on_in_it_when_they_are_started_again(tmp_path: Path) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     endpoint = f"--rdzv-endpoint=127.0.0.1:{store.port}"
     meeting = ("--rdzv-backend=c10d", endpoint, "--rdzv-conf=is_host=0", "--rdzv-id=two")
     machines = ("--nnodes=2", "--nproc-per-node=1", "--local-addr=localhost", "--max-restarts=1", *meeting)
-    options = ("--ui=json", "--set=run.max_epochs=5", f"--set={dies('once', tmp_path / 'once', 14)}")
+    options = ("--ui=json", f"--set={dies('once', tmp_path / 'once', 8)}")
     command = (*machines, "-m", "hookflow", "run", str(CLOUDS), *options)
     with torchrun(tmp_path, *command) as one, torchrun(tmp_path, *command) as other:
         printed = [machine.communicate(timeout=LIMIT) for machine in (one, other)]
     assert [one.returncode, other.returncode] == [0, 0], printed
-    run_dir = only_run(tmp_path)
+    (run_dir,) = (RunDir(path.parent) for path in tmp_path.glob("runs/*/*/run.json"))
     for rank in (0, 1):
-        first, second = records(run_dir, "run", rank)
+        first, second = records_of(run_dir, "run", rank)
         assert first["rank"] == second["rank"] == rank
         assert first["resumed_from"] is None
         assert second["resumed_from"] is not None
-    assert [end["exit"] for end in records(run_dir, "end")] == [0], "a restart is no end"
+    assert [end["exit"] for end in records_of(run_dir, "end")] == [0], "a restart is no end"
     shown = [json.loads(line) for said, _ in printed for line in said.splitlines()]
     assert {record["rank"] for record in shown if record["k"] == "run"} == {0}, "the first rank alone shows anything"
     assert len([record for record in shown if record["k"] == "end"]) == 1
     assert not any("Traceback" in errors for _, errors in printed)
 
 
-def test_a_mistake_is_told_by_one_rank(tmp_path: Path) -> None:
-    command = ("--standalone", "--nproc-per-node=2", "-m", "hookflow", "run", str(CLOUDS), "--detach", "--in-process")
-    with torchrun(tmp_path, *command) as launcher:
-        _, errors = launcher.communicate(timeout=LIMIT)
-    assert launcher.returncode == 1
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_mistake_is_told_by_one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+    for name, value in (("TORCHELASTIC_RUN_ID", "some"), ("RANK", str(rank)), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    done = hookflow_here("run", str(CLOUDS), "--detach", "--in-process", cwd=tmp_path)
+    assert done.returncode == 2
     for option in ("--detach", "--in-process"):
-        assert errors.count(f"{option}: cannot be given here: torchrun has started this process") == 1
+        said = f"{option}: cannot be given here: torchrun has started this process"
+        assert done.stderr.count(said) == (rank == 0)
     assert not (tmp_path / "runs").exists()
 
 

@@ -1,13 +1,12 @@
 import fcntl
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from hookflow.events import rundir, stop
+from hookflow.events import stop
 from hookflow.events.log import Tail
 from hookflow.events.rundir import RunDir, all_runs
 
@@ -49,27 +48,6 @@ def test_a_run_whose_launcher_was_killed_lives_as_long_as_a_rank_holds_it(tmp_pa
         fcntl.flock(lock, fcntl.LOCK_SH)
         assert run.life() == "alive"
     assert run.life() == "gone"
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "words"),
-    [
-        (None, 3, ""),
-        (2, None, ""),
-        (2, 2, ", but it has killed none on this machine since the run began"),
-        (2, 4, ": it has killed 2 processes on this machine since the run began"),
-    ],
-)
-def test_a_sigkill_is_held_against_what_the_kernel_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int | None, now: int | None, words: str
-) -> None:
-    run = RunDir.create(tmp_path, "toy")
-    monkeypatch.setattr(rundir, "oom_kills", lambda: before)
-    run.sign_process()
-    monkeypatch.setattr(rundir, "oom_kills", lambda: now)
-    assert run.ended_by(-signal.SIGKILL) == f"killed by SIGKILL; the kernel's out-of-memory killer does that{words}"
-    assert run.ended_by(-signal.SIGSEGV) == "killed by SIGSEGV"
-    assert ("it has killed 2 processes" in run.suspicion()) == (now == 4)
 
 
 def test_a_run_of_another_machine_is_told_as_such(tmp_path: Path) -> None:

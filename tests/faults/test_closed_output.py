@@ -62,7 +62,12 @@ def test_a_run_whose_streams_are_closed_from_the_start(tmp_path: Path, way: str)
 
 @pytest.mark.parametrize(
     "way",
-    ["--in-process 2>/dev/full", "--in-process 2>&1 | true", "--ui none >/dev/full 2>&1", "--ui plain >/dev/full"],
+    [
+        "--in-process 2>/dev/full",
+        "--ui plain >/dev/full",
+        pytest.param("--in-process 2>&1 | true", marks=pytest.mark.long),
+        pytest.param("--ui none >/dev/full 2>&1", marks=pytest.mark.long),
+    ],
 )
 def test_what_went_wrong_is_recorded_where_nothing_can_be_printed(tmp_path: Path, way: str) -> None:
     closes = """--set 'hooks.closes={use="./disturbers.py:ClosesOutput"}'"""

@@ -11,8 +11,7 @@ import pytest
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.manifest import MANIFEST, read_manifest, seal
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.process.launch import start
-from tests.conftest import NewRun, records, wait_for
+from tests.conftest import NewRun, records
 from tests.processes import Training
 from tests.runner.same import assert_same_end
 
@@ -72,25 +71,6 @@ def test_killed_again_and_again_and_resumed(
     for _ in kills[1:]:
         assert Training(killed, resume=True).wait() == -9
     assert Training(killed, resume=True).wait() == 0
-    assert_same_end(alone, killed)
-
-
-def test_killed_from_outside_and_resumed(new_run: NewRun, train_here: Train, tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    waits = f'hooks.waits={{use="./disturbers.py:Waits", args={{mark="{mark}", at=10}}}}'
-    swap = ("max_epochs = 3", "max_iters = 60")
-    alone = new_run(EVERY_3, "run.val_every=10", swap=swap)
-    assert train_here(alone) == 0
-    killed = new_run(EVERY_3, "run.val_every=10", waits, swap=swap)
-    child = start(killed)
-    wait_for(lambda: mark.exists() and bool(records(killed, "checkpoint")))
-    child.kill()
-    assert child.wait() == -9
-    mark.unlink()
-    resumed = Training(killed, resume=True)
-    wait_for(mark.exists)
-    mark.unlink()
-    assert resumed.wait() == 0
     assert_same_end(alone, killed)
 
 

@@ -16,7 +16,7 @@ from hookflow.runner.checkpoint.resume_rules import (
     changes_since,
     recorded,
 )
-from tests.conftest import TOY, NewRun, hookflow, records
+from tests.conftest import TOY, NewRun, records, run_here
 from tests.runner.test_resume import messages
 
 Train = Callable[..., int]
@@ -119,11 +119,11 @@ def test_the_command_line_says_it_and_takes_the_word(new_run: NewRun, train_here
     run_dir = new_run("run.max_epochs=1")
     assert train_here(run_dir) == 0
     folder = run_dir.path.parents[2]
-    change = ["--set", "run.max_epochs=2", "--set", "hooks.ema.args.decay=0.5", "--ui", "none"]
-    refused = hookflow("run", "--resume", "toy", *change, cwd=folder)
+    change = ["--set", "run.max_epochs=2", "--set", "hooks.ema.args.decay=0.5"]
+    refused = run_here("--resume", "toy", *change, cwd=folder)
     assert refused.returncode == 2
     assert "hooks.ema.args.decay was 0.9, and is 0.5" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert "0.9" in run_dir.pipeline.read_text().partition("[hooks.ema")[2][:80], "what is refused changes nothing"
-    allowed = hookflow("run", "--resume", "toy", "--allow-changed-hooks", *change, cwd=folder)
+    allowed = run_here("--resume", "toy", "--allow-changed-hooks", *change, cwd=folder)
     assert allowed.returncode == 0

@@ -39,7 +39,7 @@ KINDS = {
 }
 """What further kinds of data and task are killed in `make test-long`."""
 CASES = [
-    *((*SETUPS[setup], 1, 3) for setup in SETUPS),
+    *((*SETUPS[setup], 1, 2) for setup in SETUPS),
     *(pytest.param(*SETUPS[setup], seed, 20, marks=pytest.mark.long) for setup in SETUPS for seed in (2, 3)),
     *(pytest.param("max_epochs = {epochs}", KINDS[kind], 4, 20, marks=pytest.mark.long) for kind in KINDS),
 ]

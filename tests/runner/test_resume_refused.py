@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 
-from hookflow.events.rundir import RunDir, all_runs
+from hookflow.events.rundir import RunDir
+from hookflow.runner.checkpoint.resume_rules import recorded
 from hookflow.runner.process.launch import PROPOSED, adopt, propose, withdraw
-from tests.conftest import TOY, NewRun, hookflow, hookflow_here, records
+from tests.conftest import NewRun, hookflow, hookflow_here, records, run_here
 from tests.distributed.several import carry_out, printed
 
 GATE = """
@@ -39,15 +40,10 @@ def gate(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def finished(tmp_path: Path, gate: str) -> RunDir:
-    done = hookflow("run", str(TOY), "--ui=none", "--set", gate, "--set=run.threads=1", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    (run,) = all_runs(tmp_path / "runs")
+def finished(new_run: NewRun, train_here: Callable[..., int], gate: str) -> RunDir:
+    run = new_run(gate, "run.max_epochs=1")
+    assert train_here(run) == 0
     return run
-
-
-def resume(run: RunDir, *options: str) -> CompletedProcess[str]:
-    return hookflow("run", "--resume", run.id, "--set=run.max_epochs=9", *options, cwd=run.path.parents[2])
 
 
 def files(run: RunDir) -> dict[str, bytes | str]:
@@ -70,9 +66,13 @@ def test_nothing_changes_before_the_checkpoint_has_been_read(
 ) -> None:
     before, log, facts = files(finished), finished.events.read_bytes(), finished.describe()
     (tmp_path / "door").write_text(door)
-    refused = resume(finished, "--ui=plain")
+    resume = ("--resume", finished.id, "--set=run.max_epochs=2")
+    if door.startswith("kill"):
+        refused = hookflow("run", *resume, "--ui=plain", cwd=tmp_path)
+        assert f"not resumed: {reason}" in refused.stdout
+    else:
+        refused = run_here(*resume, cwd=tmp_path)
     assert refused.returncode == code
-    assert f"not resumed: {reason}" in refused.stdout
     left = {path: text for path, text in files(finished).items() if "/proposed/" not in path}
     assert left == before
     assert finished.events.read_bytes().startswith(log)
@@ -83,15 +83,13 @@ def test_nothing_changes_before_the_checkpoint_has_been_read(
     assert "finished" in shown
     assert f"not resumed: {reason}" in " ".join(shown.split())
     (tmp_path / "door").unlink()
-    assert resume(finished, "--ui=none").returncode == 0
-    assert "max_epochs = 9" in finished.pipeline.read_text()
-    assert records(finished, "end")[-1]["ep"] == 9
+    assert run_here(*resume, cwd=tmp_path).returncode == 0
+    assert "max_epochs = 2" in finished.pipeline.read_text()
+    assert records(finished, "end")[-1]["ep"] == 2
     assert not finished.proposed.path.exists()
 
 
 def test_an_adoption_that_was_cut_short_is_finished(finished: RunDir, new_run: NewRun) -> None:
-    from hookflow.runner.checkpoint.resume_rules import recorded
-
     other = new_run("run.max_epochs=9")
     propose(*recorded(other.path), finished, other.path)
     withdraw(finished)
@@ -110,7 +108,7 @@ def test_no_rank_changes_anything_before_all_have_read_the_checkpoint(
     new_run: NewRun, gate: str, tmp_path: Path, rank: int
 ) -> None:
     data = [f'data.{split}={{use="./loaders.py:Clouds", loader={{batch_size=8}}}}' for split in ("train", "val")]
-    run = new_run(gate, *data, 'run.device="cpu"')
+    run = new_run(gate, *data, 'run.device="cpu"', "run.max_epochs=1")
     assert carry_out(run, 2) == [0, 0], printed(run, 1)
     before = files(run)
     (tmp_path / "door").write_text(f"raise {rank}")

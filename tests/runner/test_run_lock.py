@@ -18,8 +18,8 @@ from hookflow.errors import UserError
 from hookflow.events.run_lock import release
 from hookflow.events.rundir import RunDir
 from hookflow.runner.checkpoint.store import CheckpointStore
-from hookflow.runner.process.launch import claim, start
-from tests.conftest import NewRun, hookflow, records, wait_for
+from hookflow.runner.process.launch import claim
+from tests.conftest import NewRun, records, run_here, wait_for
 from tests.processes import Training
 
 Train = Callable[..., int]
@@ -31,15 +31,15 @@ def endless(new_run: NewRun) -> RunDir:
 
 
 def test_a_living_run_is_not_resumed_though_its_lock_was_removed(endless: RunDir, tmp_path: Path) -> None:
-    with start(endless) as child:
-        wait_for(lambda: bool(records(endless, "checkpoint")))
-        endless.lock.unlink()
-        refused = hookflow("run", "--resume", str(endless.path), "--ui", "none", cwd=tmp_path)
-        assert (refused.returncode, refused.stdout) == (2, "")
-        assert f"the run {endless.id} is already running" in refused.stderr
-        assert len(records(endless, "run")) == 1
-        child.send_signal(signal.SIGTERM)
-        assert child.wait(60) == 143, "it has noticed nothing"
+    training = Training(endless, locked=True)
+    wait_for(lambda: bool(records(endless, "checkpoint")))
+    endless.lock.unlink()
+    refused = run_here("--resume", str(endless.path), cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"the run {endless.id} is already running" in refused.stderr
+    assert len(records(endless, "run")) == 1
+    training.signal(signal.SIGTERM)
+    assert training.wait() == 143, "it has noticed nothing"
 
 
 def test_nor_one_that_holds_no_lock_at_all(endless: RunDir) -> None:
@@ -82,8 +82,7 @@ def test_nor_where_the_directory_was_swapped_for_a_copy(endless: RunDir) -> None
 def test_a_process_that_lives_on_after_its_run_is_not_in_the_way(new_run: NewRun, train_here: Train) -> None:
     run_dir = new_run("run.max_epochs=1")
     assert train_here(run_dir) == 0
-    child = start(run_dir, "--resume")
-    assert child.wait(60) == 0, run_dir.output.read_text()
+    release(claim(run_dir))
 
 
 @pytest.mark.parametrize("how", ["forked", "spawned"])
@@ -91,10 +90,10 @@ def test_a_child_that_outlives_the_training_does_not_hold_its_lock(new_run: NewR
     mark = tmp_path / "mark"
     leaves = f'hooks.leaves={{use="./disturbers.py:LeavesChild", args={{mark="{mark}", how="{how}"}}}}'
     run_dir = new_run("run.max_epochs=100000", leaves)
-    training = start(run_dir)
+    training = Training(run_dir, locked=True)
     wait_for(mark.exists)
     child = int(mark.read_text())
-    training.kill()
+    training.signal(signal.SIGKILL)
     assert training.wait() == -signal.SIGKILL
     try:
         release(claim(run_dir))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -11,7 +10,6 @@ from urllib.parse import quote
 import pytest
 
 from hookflow.api.pipeline import load as load_pipeline
-from hookflow.cli.app import main
 from hookflow.errors import UserError
 from hookflow.events.rundir import RunDir
 from hookflow.hooks.compile import compile_pipeline
@@ -19,7 +17,7 @@ from hookflow.pipeline.load import parse
 from hookflow.runner.builder.build import build
 from hookflow.runner.process.launch import prepare, start
 from hookflow.text import mask, masked, unmask
-from tests.conftest import TESTS, TOY, NewRun, hookflow, records
+from tests.conftest import TESTS, TOY, NewRun, hookflow_here, records, run_here
 
 Train = Callable[..., int]
 TOKEN, ODD, PIN = "hunter2-correct-horse", "a 'b'/c&d\\", "271828182845904523"
@@ -73,14 +71,6 @@ def holding(folder: Path, *secrets: str) -> Iterator[str]:
             yield str(path)
 
 
-def shown(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
-    monkeypatch.setattr(sys, "argv", ["hookflow", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code in (0, 1, None), arguments
-    return "".join(capsys.readouterr())
-
-
 def test_no_file_of_a_run_holds_a_secret(
     with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path
 ) -> None:
@@ -96,28 +86,28 @@ def test_no_file_of_a_run_holds_a_secret(
 
 
 def test_no_command_shows_a_secret(
-    with_secrets: Callable[..., RunDir],
-    train_here: Train,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    with_secrets: Callable[..., RunDir], train_here: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = with_secrets()
     assert train_here(run_dir) == 0
-    monkeypatch.chdir(tmp_path)
+
+    def shown(*arguments: str) -> str:
+        done = hookflow_here(*arguments, cwd=tmp_path)
+        assert done.returncode in (0, 1), arguments
+        return done.stdout + done.stderr
+
     run, file = str(run_dir.path), "toy.toml"
-    capsys.readouterr()
     of_file = [("check", file), ("graph", file), ("graph", file, "-f", "html"), ("explain", "hooks", file)]
     for arguments in [*of_file, ("diff", file, run), ("diff", run, file), ("check", file, "-f", "json")]:
-        text = shown(capsys, monkeypatch, *arguments)
+        text = shown(*arguments)
         assert TOKEN not in text, arguments
         assert PIN not in text, arguments
-    assert "${env:HOOKFLOW_TOKEN}" in shown(capsys, monkeypatch, "graph", file, "-f", "svg")
-    assert TOKEN not in str(load_pipeline(file))
+    assert "${env:HOOKFLOW_TOKEN}" in shown("graph", file, "-f", "svg")
+    assert TOKEN not in str(load_pipeline(tmp_path / file))
     for name in ("HOOKFLOW_TOKEN", "HOOKFLOW_PIN", "HOOKFLOW_EPOCHS"):
         monkeypatch.delenv(name)
     for arguments in [("show", run), ("runs",), ("diff", run, run), ("graph", run), ("checkpoints", run)]:
-        assert shown(capsys, monkeypatch, *arguments), "what is recorded is shown where the variables are not set"
+        assert shown(*arguments), "what is recorded is shown where the variables are not set"
 
 
 def leaking(how: str) -> str:
@@ -127,12 +117,10 @@ def leaking(how: str) -> str:
 @pytest.mark.parametrize(
     ("how", "token"),
     [
-        ("url", TOKEN),
         ("cause", ODD),
-        ("thread", ODD),
         ("print", TOKEN),
-        *(pytest.param(how, ODD, marks=pytest.mark.long) for how in ("url", "key", "mistake", "print")),
-        *(pytest.param(how, TOKEN, marks=pytest.mark.long) for how in ("key", "cause", "mistake", "thread")),
+        *(pytest.param(how, ODD, marks=pytest.mark.long) for how in ("url", "key", "mistake", "print", "thread")),
+        *(pytest.param(how, TOKEN, marks=pytest.mark.long) for how in ("url", "key", "cause", "mistake", "thread")),
     ],
 )
 def test_no_text_that_quotes_a_secret_is_recorded_or_shown(
@@ -145,7 +133,9 @@ def test_no_text_that_quotes_a_secret_is_recorded_or_shown(
     assert "${env:HOOKFLOW_TOKEN}" in recorded
     texts = [path.read_text(errors="replace") for path in run_dir.path.rglob("*") if path.is_file()]
     for arguments in (("show",), ("watch", "--ui=plain"), ("runs",)):
-        seen = hookflow(arguments[0], *[str(run_dir.path)] * (arguments[0] != "runs"), *arguments[1:], cwd=tmp_path)
+        seen = hookflow_here(
+            arguments[0], *[str(run_dir.path)] * (arguments[0] != "runs"), *arguments[1:], cwd=tmp_path
+        )
         texts.append(seen.stdout + seen.stderr)
     forms = (token, repr(token)[1:-1], json.dumps(token)[1:-1], quote(token), quote(repr(token)[1:-1]))
     assert not [text for text in texts for form in forms if form in text]
@@ -162,11 +152,11 @@ def test_no_text_that_quotes_a_secret_is_recorded_or_shown(
     ],
 )
 def test_no_problem_of_a_pipeline_quotes_a_secret(tmp_path: Path, override: str, told: str) -> None:
-    done = hookflow("check", str(TOY), "--set", override, cwd=tmp_path)
+    done = hookflow_here("check", str(TOY), "--set", override, cwd=tmp_path)
     assert done.returncode == 2
     assert told in done.stdout + done.stderr
     assert TOKEN not in done.stdout + done.stderr
-    as_json = hookflow("check", str(TOY), "--set", override, "-f", "json", cwd=tmp_path)
+    as_json = hookflow_here("check", str(TOY), "--set", override, "-f", "json", cwd=tmp_path)
     assert TOKEN not in as_json.stdout + as_json.stderr
 
 
@@ -184,10 +174,9 @@ def test_without_the_variable_a_run_is_not_resumed(
     run_dir = with_secrets()
     monkeypatch.delenv("HOOKFLOW_TOKEN")
     for arguments in ((str(run_dir.path),), (str(run_dir.path), "--set", "run.max_epochs=2")):
-        ended = hookflow("run", "--resume", *arguments, "--ui", "none", cwd=tmp_path)
+        ended = run_here("--resume", *arguments, cwd=tmp_path)
         assert ended.returncode == 2, ended.stderr
         assert 'the environment variable "HOOKFLOW_TOKEN" is not set' in ended.stderr
-        assert "Traceback" not in ended.stderr
     assert not run_dir.events.exists(), "nothing was begun"
     assert train_here(run_dir, resume=True) == 2
     assert 'the environment variable "HOOKFLOW_TOKEN" is not set' in str(records(run_dir, "refused")[-1]["reason"])

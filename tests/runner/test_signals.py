@@ -18,7 +18,7 @@ from hookflow.runner.checkpoint.manifest import damage
 from hookflow.runner.checkpoint.store import CheckpointStore
 from hookflow.runner.logging.recorder import Recorder
 from hookflow.runner.process.launch import start
-from hookflow.runner.process.signals import SIGNALS, Interrupted, Signals
+from hookflow.runner.process.signals import SIGNALS, Interrupted, Signals, handlers_put_back
 from tests.conftest import NewRun, records, wait_for
 from tests.processes import Training
 from tests.runner.same import assert_same_end
@@ -34,7 +34,9 @@ def end(run_dir: RunDir) -> tuple[object, object]:
     return record["status"], record["exit"]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)]
+)
 def test_before_python_has_even_started(new_run: NewRun, number: signal.Signals, code: int) -> None:
     run_dir = new_run()
     child = start(run_dir)
@@ -80,23 +82,18 @@ def test_while_training(new_run: NewRun, train_here: Train, tmp_path: Path, poin
 
 
 @pytest.mark.parametrize("at", [10, 15])
-@pytest.mark.parametrize("point", ["before_val", "before_val_iter", "after_val_iter"])
 @pytest.mark.parametrize(
-    ("swap", "overrides"),
+    ("point", "length", "overrides"),
     [
-        pytest.param(("max_epochs = 3", "max_epochs = 3"), [], id="epochs"),
-        pytest.param(("max_epochs = 3", "max_iters = 15"), ["run.val_every=5", EVERY_3], id="iterations"),
+        ("before_val", "max_epochs = 3", ()),
+        ("before_val_iter", "max_iters = 15", ("run.val_every=5", EVERY_3)),
+        ("after_val_iter", "max_epochs = 3", ()),
     ],
 )
 def test_a_validation_is_cut_short_and_done_again(
-    new_run: NewRun,
-    train_here: Train,
-    tmp_path: Path,
-    swap: tuple[str, str],
-    overrides: list[str],
-    point: str,
-    at: int,
+    new_run: NewRun, train_here: Train, tmp_path: Path, point: str, length: str, overrides: tuple[str, ...], at: int
 ) -> None:
+    swap = ("max_epochs = 3", length)
     trace, marks = tmp_path / "trace", tmp_path / "around"
     around = f'hooks.around={{use="./watchers.py:AroundVal", args={{file="{marks}"}}}}'
     alone = new_run(*overrides, around.replace(str(marks), str(tmp_path / "marks of the other")), swap=swap)
@@ -150,13 +147,11 @@ def test_a_second_signal_on_the_way_out_ends_that_too(new_run: NewRun, train_her
 @pytest.fixture
 def signals() -> Iterator[tuple[Signals, SimpleNamespace]]:
     """Signals that are listened to in this process, and the object with the flag."""
-    before = [signal.getsignal(number) for number in (*SIGNALS, signal.SIGHUP)]
     flag = SimpleNamespace(attention=False)
     made = Signals(flag)  # type: ignore[arg-type]
-    made.listen()
-    yield made, flag
-    for number, handler in zip((*SIGNALS, signal.SIGHUP), before, strict=True):
-        signal.signal(number, handler)
+    with handlers_put_back():
+        made.listen()
+        yield made, flag
 
 
 def test_whatever_comes_asks_for_attention(signals: tuple[Signals, SimpleNamespace]) -> None:
